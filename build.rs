@@ -1,0 +1,3 @@
+//! Nothing to generate yet.
+
+fn main() {}

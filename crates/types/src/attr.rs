@@ -1,0 +1,83 @@
+//! What `stat` tells about a file.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Ino;
+use crate::time::Timestamp;
+
+/// What kind of node an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NodeKind {
+    /// A regular file, which has content.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix domain socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl NodeKind {
+    /// The `S_IFMT` part of `st_mode`.
+    pub const fn format_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::CharDevice => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::File => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// The kind that `st_mode` says, if it says one.
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o010_000 => Self::Fifo,
+            0o020_000 => Self::CharDevice,
+            0o040_000 => Self::Directory,
+            0o060_000 => Self::BlockDevice,
+            0o100_000 => Self::File,
+            0o120_000 => Self::Symlink,
+            0o140_000 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// The attributes of one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attr {
+    /// Which inode.
+    pub ino: Ino,
+    /// What kind it is.
+    pub kind: NodeKind,
+    /// Permission bits with set-id and sticky bits: `0o0000..=0o7777`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links; for a directory two and one per subdirectory.
+    pub nlink: u32,
+    /// Device number of a device node, else zero.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes. The one attribute that may differ between nodes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+}

@@ -1,0 +1,125 @@
+//! The disk below, as traits: everything a store keeps goes through these calls.
+//!
+//! The node gives real directories and files; tests and the simulator give disks that lose, tear
+//! and refuse. A store written on these traits alone can therefore be crashed at every call.
+//!
+//! What an implementation must keep, and what users of it may assume (the assumptions about the
+//! media): a completed call survives a crash of the process; it survives a power loss only once a
+//! later [`BackingFile::sync`] of that file (for content and length) or [`Backing::sync_dir`] of
+//! its directory (for its name) has returned `Ok`. Until then any subset of its 4 KiB pieces may
+//! survive. After a sync has failed, nothing may be assumed of what it should have covered.
+
+use std::io;
+use std::sync::Arc;
+
+/// A directory tree that belongs to one store. Paths are relative to it, with `/` between
+/// components and no `..`.
+pub trait Backing: Send + Sync {
+    /// Opens an existing file for reading and writing.
+    fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>>;
+
+    /// Opens a file, making it (empty) and the directories above it when missing.
+    fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>>;
+
+    /// Opens a small file as memory that outlives the process: made, and grown with zeros to
+    /// `length` bytes, when missing or shorter.
+    fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>>;
+
+    /// Removes a file; `NotFound` when there is none.
+    fn remove(&self, path: &str) -> io::Result<()>;
+
+    /// Replaces `to` by `from`, atomically.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Whether a file or directory of that name exists.
+    fn exists(&self, path: &str) -> io::Result<bool>;
+
+    /// Length and allocated space of a file, without opening it; `NotFound` when there is none.
+    fn stat(&self, path: &str) -> io::Result<BackingStat>;
+
+    /// Names in a directory, in no order; empty when the directory is missing.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+
+    /// Makes names made, replaced and removed in a directory survive a power loss.
+    fn sync_dir(&self, path: &str) -> io::Result<()>;
+
+    /// Room on the disk.
+    fn space(&self) -> io::Result<Space>;
+}
+
+/// One open file. Safe to use from many threads at once.
+pub trait BackingFile: Send + Sync {
+    /// Reads at `offset`; fewer bytes than asked only at the end of the file.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all of `data` at `offset`, growing the file as needed.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Cuts or grows the file; what is new reads as zeros.
+    fn set_len(&self, length: u64) -> io::Result<()>;
+
+    /// Length and allocated space.
+    fn stat(&self) -> io::Result<BackingStat>;
+
+    /// Reserves space for a range, growing the file to its end unless `keep_size`.
+    fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()>;
+
+    /// Frees a range, which then reads as zeros; the length stays.
+    fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()>;
+
+    /// Makes a range zeros with space reserved, growing the file to its end unless `keep_size`.
+    fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()>;
+
+    /// First offset at or after `offset` that holds data; `None` if there is none.
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
+
+    /// First offset at or after `offset` that lies in a hole; the end of the file counts as one.
+    /// `None` when `offset` is not before the end.
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
+
+    /// Returns once content and length are on stable storage.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A fixed piece of memory that survives the process (not a power loss): writes cost a memory copy.
+/// Users checksum what they put there. Safe to use from many threads at once as long as no two
+/// touch the same bytes.
+pub trait BackingTable: Send + Sync {
+    /// Bytes in the table.
+    fn len(&self) -> usize;
+
+    /// Whether the table has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies out of the table; panics when the range lies outside it.
+    fn load(&self, offset: usize, into: &mut [u8]);
+
+    /// Copies into the table; panics when the range lies outside it.
+    fn store(&self, offset: usize, data: &[u8]);
+}
+
+/// What is known of a file without reading it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackingStat {
+    /// Length in bytes.
+    pub length: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+}
+
+/// Room on a disk, in bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// All of it.
+    pub total_bytes: u64,
+    /// Not used.
+    pub free_bytes: u64,
+    /// Not used and not reserved.
+    pub available_bytes: u64,
+    /// All inodes; zero when the disk does not count them.
+    pub total_files: u64,
+    /// Inodes not used.
+    pub free_files: u64,
+}

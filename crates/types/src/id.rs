@@ -1,0 +1,202 @@
+//! Identifiers: which datastore, which file, which operation.
+//!
+//! Invariants: a [`Ino`] and a [`Generation`] are never zero; an [`Ino`] is never reused in the
+//! life of a datastore; an [`Osn`] is never given to two operations.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The name of one mirrored directory, the same on both nodes, for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DatastoreUuid(Uuid);
+
+impl DatastoreUuid {
+    /// A fresh random identifier.
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// The identifier made of these sixteen bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The sixteen bytes of the identifier.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for DatastoreUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for DatastoreUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for DatastoreUuid {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Uuid::parse_str(text).map(Self)
+    }
+}
+
+/// The number of a file within its datastore: the FUSE node id, the inode number and so part of
+/// every file handle. The primary alone assigns it, counting up; it is the same on both nodes and
+/// never reused (paper, section 3.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ino(NonZeroU64);
+
+impl Ino {
+    /// The root directory of every datastore.
+    pub const ROOT: Self = Self(NonZeroU64::MIN);
+
+    /// The inode number `raw`, or `None` for zero, which names no file.
+    pub const fn new(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(raw) => Some(Self(raw)),
+            None => None,
+        }
+    }
+
+    /// The number itself.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The number after this one; saturates at `u64::MAX`, which 500 years of a million creations
+    /// a second do not reach.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// The global name of a file (paper, section 3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileId {
+    /// The datastore the file lives in.
+    pub datastore: DatastoreUuid,
+    /// The file within it.
+    pub ino: Ino,
+}
+
+/// How often the datastore has changed its primary, starting at one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Generation(NonZeroU64);
+
+impl Generation {
+    /// The generation a datastore is born with.
+    pub const FIRST: Self = Self(NonZeroU64::MIN);
+
+    /// The generation `raw`, or `None` for zero, which is not one.
+    pub const fn new(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(raw) => Some(Self(raw)),
+            None => None,
+        }
+    }
+
+    /// The number itself.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "g{}", self.0)
+    }
+}
+
+/// Operation sequence number: orders all operations of a datastore (paper, section 3.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Osn {
+    /// The reign in which the operation entered.
+    pub generation: Generation,
+    /// Its place within that reign, counted by the primary from one.
+    pub sequence: u64,
+}
+
+impl Osn {
+    /// Comes before every operation of a datastore.
+    pub const ZERO: Self = Self {
+        generation: Generation::FIRST,
+        sequence: 0,
+    };
+
+    /// The number after this one in the same generation.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self {
+            generation: self.generation,
+            sequence: self.sequence.saturating_add(1),
+        }
+    }
+}
+
+impl fmt::Display for Osn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.generation, self.sequence)
+    }
+}
+
+impl fmt::Debug for Osn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn osn_orders_by_generation_first() {
+        let late_in_old = Osn {
+            generation: Generation::FIRST,
+            sequence: 900,
+        };
+        let early_in_new = Osn {
+            generation: Generation::new(2).unwrap(),
+            sequence: 1,
+        };
+        assert!(late_in_old < early_in_new);
+        assert!(Osn::ZERO < Osn::ZERO.next());
+    }
+
+    #[test]
+    fn zero_is_no_identifier() {
+        assert_eq!(Ino::new(0), None);
+        assert_eq!(Generation::new(0), None);
+        assert_eq!(Ino::new(1), Some(Ino::ROOT));
+    }
+}

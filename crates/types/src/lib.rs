@@ -1,0 +1,23 @@
+//! The words every other crate speaks: identifiers, operations, limits, errors, and the traits of
+//! the disk below.
+//!
+//! Nothing here does input or output, reads a clock or starts a thread. Every other crate may
+//! depend on this one; it depends on none of them.
+
+pub mod attr;
+pub mod backing;
+pub mod errno;
+pub mod hash;
+pub mod id;
+pub mod limits;
+pub mod name;
+pub mod op;
+pub mod time;
+
+pub use attr::{Attr, NodeKind};
+pub use errno::Errno;
+pub use hash::{BlockHash, FrameHash};
+pub use id::{DatastoreUuid, FileId, Generation, Ino, Osn};
+pub use name::FileName;
+pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
+pub use time::Timestamp;

@@ -1,0 +1,35 @@
+//! Every bound of the system, in one place. Each is enforced where it is named.
+
+/// The unit of hash and of copy-on-write.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Longest name of a directory entry (POSIX `NAME_MAX`).
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Longest target of a symbolic link, one less than the kernel's `PATH_MAX`.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+
+/// Largest file. One block below 16 TiB is what ext4 itself can hold as backing store.
+pub const FILE_BYTES_MAX: u64 = 16 << 40;
+
+/// Longest name of an extended attribute (the kernel's `XATTR_NAME_MAX`).
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+
+/// Largest value of an extended attribute (the kernel's `XATTR_SIZE_MAX`).
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Most extended attribute names of one file together (the kernel's `XATTR_LIST_MAX`).
+pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+
+/// Most hard links to one file, as ext4.
+pub const LINKS_MAX: u32 = 65_000;
+
+/// Largest write in one operation; larger ones arrive split by the kernel.
+pub const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Largest encoded metadata operation: two names and one extended attribute value with room.
+pub const META_OP_BYTES_MAX: usize = XATTR_VALUE_BYTES_MAX + 16 * 1024;
+
+/// Most writes that may wait for the other side at once, per datastore. Bounds the PAW and SAW
+/// tables and with them the work of distributed recovery.
+pub const WRITES_IN_FLIGHT_MAX: usize = 1024;

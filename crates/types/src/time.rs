@@ -1,0 +1,76 @@
+//! Points in time as files carry them.
+//!
+//! The primary reads its wall clock once per operation and sends the value along, so both nodes
+//! store the same one. Wall clocks may jump: nothing but file times may depend on a [`Timestamp`].
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds in a second.
+const NANOS_PER_SEC: u32 = 1_000_000_000;
+
+/// A time with a resolution of one nanosecond, before or after the epoch.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Timestamp {
+    /// Whole seconds since the epoch; negative before it.
+    pub secs: i64,
+    /// Nanoseconds to add, below one thousand million.
+    pub nanos: u32,
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Self {
+                secs: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+                nanos: after.subsec_nanos(),
+            },
+            Err(error) => Self::before_epoch(error.duration()),
+        }
+    }
+}
+
+impl Timestamp {
+    fn before_epoch(before: Duration) -> Self {
+        let secs = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+        match before.subsec_nanos() {
+            0 => Self {
+                secs: -secs,
+                nanos: 0,
+            },
+            nanos => Self {
+                secs: -secs - 1,
+                nanos: NANOS_PER_SEC - nanos,
+            },
+        }
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> Self {
+        let whole = Duration::from_secs(time.secs.unsigned_abs());
+        let base = if time.secs >= 0 {
+            UNIX_EPOCH.checked_add(whole)
+        } else {
+            UNIX_EPOCH.checked_sub(whole)
+        };
+        base.and_then(|base| base.checked_add(Duration::from_nanos(u64::from(time.nanos))))
+            .unwrap_or(UNIX_EPOCH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_on_both_sides_of_the_epoch() {
+        for (secs, nanos) in [(0, 0), (5, 7), (-1, 999_999_999), (-3, 0), (1 << 33, 1)] {
+            let time = Timestamp { secs, nanos };
+            assert_eq!(Timestamp::from(SystemTime::from(time)), time);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The `lockstep` program.
+
+fn main() {}
