@@ -1,1 +1,3 @@
-//! Placeholder
+//! One node's store: the namespace, content and snapshots of a datastore, on the disk below.
+
+pub mod os_backing;
