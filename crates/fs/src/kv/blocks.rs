@@ -7,7 +7,8 @@
 //!
 //! On the disk: two header slots of 4 KiB, then block 1, 2, … of 4096 + 16 bytes. The hash of a
 //! block is BLAKE3 keyed by the block's number, truncated. Block 0 of the space above is its
-//! header, at most [`HEADER_BYTES_MAX`] long, and lives in the slots.
+//! header, at most [`HEADER_BYTES_MAX`] long, and lives in the slots, beside the length of the
+//! space: a power loss may leave the file itself longer.
 //!
 //! Invariants, with the media assumptions of `lockstep_types::backing`:
 //! - A slot fills less than one sector, so it is written whole or not at all. Both slots are
@@ -15,12 +16,16 @@
 //!   to the other could silently undo a commit.
 //! - The slot of the last synced header is never overwritten. Between two syncs headers go to the
 //!   other slot, so a power loss leaves the last synced header or a later one.
+//! - The file is cut only after a header that says so was synced.
 //! - A power loss may tear blocks that were not synced. The store above must not read those, and
 //!   so has to sync its blocks before it writes the header that leads to them.
 //! - After a failed sync nothing is written or synced any more.
+//! - A file that was opened is on trial until it is accepted, and not changed before: a file that
+//!   turns out to be damaged stays as it was found.
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,7 +47,7 @@ const STORED: usize = CONTENT + HASH_BYTES;
 const STORED_BYTES: u64 = STORED as u64;
 const SLOT_STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 512;
-const SLOT_HEADER_AT: usize = 24;
+const SLOT_HEADER_AT: usize = 32;
 const BLOCKS_AT: u64 = 2 * SLOT_STRIDE;
 const MAGIC: [u8; 8] = *b"lockstKV";
 
@@ -73,6 +78,8 @@ fn damaged(what: impl Into<String>) -> io::Error {
 /// One header as it lies in a slot.
 struct Slot {
     sequence: u64,
+    /// Blocks of the space, with the header.
+    blocks: u64,
     header: Vec<u8>,
 }
 
@@ -85,12 +92,27 @@ struct Slots {
     newest: u8,
     /// Which slot holds the newest header that was synced.
     synced: u8,
+    /// Blocks of the space, with the header.
+    blocks: u64,
+    /// What the newest header says of that.
+    recorded_blocks: u64,
+    /// Blocks that the file has room for. Never less than the last synced header says.
+    file_blocks: u64,
+}
+
+/// Whether the file may be changed.
+enum Trial {
+    /// It may.
+    Over,
+    /// Not yet; this header is to be written when it may.
+    On { header: Option<Vec<u8>> },
 }
 
 /// A file of checksummed blocks. One writer at a time; any number of readers.
 pub struct BlockFile {
     file: Arc<dyn BackingFile>,
     slots: Mutex<Slots>,
+    trial: Mutex<Trial>,
     stopped: AtomicBool,
 }
 
@@ -108,37 +130,60 @@ impl BlockFile {
     /// get its final name only after that.
     pub fn create(file: Arc<dyn BackingFile>) -> io::Result<Self> {
         file.set_len(0)?;
-        Ok(Self::new(file, Slots::default()))
+        Ok(Self::new(file, Slots::default(), Trial::Over))
     }
 
-    /// Opens a file made by [`BlockFile::create`]; changes nothing.
+    /// Opens a file made by [`BlockFile::create`]. It is on trial until [`BlockFile::accept`].
     pub fn open(file: Arc<dyn BackingFile>) -> io::Result<Self> {
-        blocks_in(file.stat()?.length)?;
         let [first, second] = [read_slot(&*file, 0)?, read_slot(&*file, 1)?];
-        let newest = match first.sequence.cmp(&second.sequence) {
-            std::cmp::Ordering::Less => 1,
-            std::cmp::Ordering::Greater => 0,
+        let (newest, slot) = match first.sequence.cmp(&second.sequence) {
+            std::cmp::Ordering::Less => (1, second),
+            std::cmp::Ordering::Greater => (0, first),
             std::cmp::Ordering::Equal => return Err(damaged("both header slots are the same")),
         };
+        let length = file.stat()?.length;
+        if length < stored_length(slot.blocks) {
+            return Err(damaged(format!("it was cut to {length} bytes")));
+        }
         let slots = Slots {
-            sequence: first.sequence.max(second.sequence),
+            sequence: slot.sequence,
             newest,
             synced: newest,
+            blocks: slot.blocks,
+            recorded_blocks: slot.blocks,
+            file_blocks: 1 + length.saturating_sub(BLOCKS_AT) / STORED_BYTES,
         };
-        Ok(Self::new(file, slots))
+        Ok(Self::new(file, slots, Trial::On { header: None }))
     }
 
-    fn new(file: Arc<dyn BackingFile>, slots: Slots) -> Self {
+    fn new(file: Arc<dyn BackingFile>, slots: Slots, trial: Trial) -> Self {
         Self {
             file,
             slots: Mutex::new(slots),
+            trial: Mutex::new(trial),
             stopped: AtomicBool::new(false),
         }
     }
 
-    /// The file below.
-    pub fn file(&self) -> &Arc<dyn BackingFile> {
-        &self.file
+    /// Ends the trial: writes the header that was held back, durably.
+    pub fn accept(&self) -> io::Result<()> {
+        let trial = mem::replace(&mut *self.trial.lock(), Trial::Over);
+        if let Trial::On {
+            header: Some(header),
+        } = trial
+        {
+            self.write_header(&header)?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// While on trial there is no right to change anything but the header.
+    fn check_not_on_trial(&self) -> io::Result<()> {
+        match *self.trial.lock() {
+            Trial::Over => Ok(()),
+            Trial::On { .. } => Err(damaged("it cannot be read without a repair")),
+        }
     }
 
     /// Whether a sync failed, or the writer was told to stop.
@@ -159,22 +204,36 @@ impl BlockFile {
     }
 
     /// Bytes in the space above: a multiple of [`BLOCK_BYTES`].
-    pub fn length(&self) -> io::Result<u64> {
-        Ok(blocks_in(self.file.stat()?.length)? * BLOCK_BYTES)
+    pub fn length(&self) -> u64 {
+        self.slots.lock().blocks * BLOCK_BYTES
     }
 
-    /// Grows or cuts the space above to a multiple of [`BLOCK_BYTES`]. New blocks cannot be read
-    /// until they are written.
+    /// Grows or cuts the space above to a multiple of [`BLOCK_BYTES`], durably once a header was
+    /// written and synced after it. New blocks cannot be read until they are written.
     pub fn set_length(&self, length: u64) -> io::Result<()> {
         self.check_running()?;
+        self.check_not_on_trial()?;
         if !length.is_multiple_of(BLOCK_BYTES) {
             return Err(misuse("a length that is no multiple of a block"));
         }
-        self.file.set_len(stored_length(length / BLOCK_BYTES))
+        let blocks = length / BLOCK_BYTES;
+        let mut slots = self.slots.lock();
+        if blocks > slots.file_blocks {
+            self.file.set_len(stored_length(blocks))?;
+            slots.file_blocks = blocks;
+        }
+        slots.blocks = blocks;
+        Ok(())
     }
 
     /// The newest header, as it was written.
     pub fn header(&self) -> io::Result<Vec<u8>> {
+        if let Trial::On {
+            header: Some(header),
+        } = &*self.trial.lock()
+        {
+            return Ok(header.clone());
+        }
         let slots = *self.slots.lock();
         let slot = read_slot(&*self.file, slots.newest)?;
         if slot.sequence != slots.sequence {
@@ -211,8 +270,15 @@ impl BlockFile {
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check_running()?;
         if offset == 0 {
-            return self.write_header(data);
+            return match &mut *self.trial.lock() {
+                Trial::On { header } => {
+                    *header = Some(data.to_vec());
+                    Ok(())
+                }
+                Trial::Over => self.write_header(data),
+            };
         }
+        self.check_not_on_trial()?;
         let first = block_number(offset, data.len())?;
         let mut stored = Vec::with_capacity(stored_bytes(data.len()));
         for (number, block) in (first..).zip(data.as_chunks::<CONTENT>().0) {
@@ -225,7 +291,7 @@ impl BlockFile {
     fn write_header(&self, header: &[u8]) -> io::Result<()> {
         let mut slots = self.slots.lock();
         if slots.sequence == 0 {
-            self.write_slot(&mut slots, 1, header)?;
+            self.write_slot(&mut slots, 0, header)?;
         }
         let target = 1 - slots.synced;
         self.write_slot(&mut slots, target, header)
@@ -234,6 +300,7 @@ impl BlockFile {
     fn write_slot(&self, slots: &mut Slots, target: u8, header: &[u8]) -> io::Result<()> {
         let slot = Slot {
             sequence: slots.sequence + 1,
+            blocks: slots.blocks,
             header: header.to_vec(),
         };
         let bytes = encode_slot(target, &slot)?;
@@ -241,16 +308,35 @@ impl BlockFile {
             .write_at(u64::from(target) * SLOT_STRIDE, &bytes)?;
         slots.sequence = slot.sequence;
         slots.newest = target;
+        slots.recorded_blocks = slot.blocks;
         Ok(())
     }
 
     /// Returns once everything written before is on stable storage.
     pub fn sync(&self) -> io::Result<()> {
         self.check_running()?;
-        let newest = self.slots.lock().newest;
+        if matches!(*self.trial.lock(), Trial::On { .. }) {
+            return Ok(());
+        }
+        let Slots {
+            newest,
+            recorded_blocks,
+            ..
+        } = *self.slots.lock();
         self.file.sync().inspect_err(|_| self.stop())?;
-        self.slots.lock().synced = newest;
+        let mut slots = self.slots.lock();
+        slots.synced = newest;
+        self.cut(&mut slots, recorded_blocks);
         Ok(())
+    }
+
+    /// Gives up room that neither the synced header nor the space needs. Should it fail, the file
+    /// stays longer, which harms nothing.
+    fn cut(&self, slots: &mut Slots, recorded_blocks: u64) {
+        let needed = recorded_blocks.max(slots.blocks);
+        if needed < slots.file_blocks && self.file.set_len(stored_length(needed)).is_ok() {
+            slots.file_blocks = needed;
+        }
     }
 }
 
@@ -258,26 +344,11 @@ fn misuse(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_owned())
 }
 
-/// Blocks (with the header) in a file of that length.
-fn blocks_in(file_length: u64) -> io::Result<u64> {
-    if file_length == 0 {
-        return Ok(0);
-    }
-    let body = file_length
-        .checked_sub(BLOCKS_AT)
-        .ok_or_else(|| damaged(format!("it was cut to {file_length} bytes")))?;
-    if !body.is_multiple_of(STORED_BYTES) {
-        return Err(damaged(format!(
-            "its length of {file_length} bytes is not one that it can have"
-        )));
-    }
-    Ok(1 + body / STORED_BYTES)
-}
-
+/// Length of a file that holds so many blocks, with the header.
 fn stored_length(blocks: u64) -> u64 {
     match blocks {
         0 => 0,
-        blocks => BLOCKS_AT + (blocks - 1) * STORED_BYTES,
+        blocks => BLOCKS_AT.saturating_add((blocks - 1).saturating_mul(STORED_BYTES)),
     }
 }
 
@@ -338,6 +409,7 @@ fn encode_slot(slot: u8, content: &Slot) -> io::Result<Vec<u8>> {
     bytes.extend_from_slice(&BLOCKS_VERSION.to_le_bytes());
     bytes.extend_from_slice(&length.to_le_bytes());
     bytes.extend_from_slice(&content.sequence.to_le_bytes());
+    bytes.extend_from_slice(&content.blocks.to_le_bytes());
     bytes.extend_from_slice(&content.header);
     bytes.resize(SLOT_BYTES - HASH_BYTES, 0);
     let hash = hash(slot_position(slot), &bytes);
@@ -375,6 +447,7 @@ fn decode_slot(slot: u8, bytes: &[u8; SLOT_BYTES]) -> io::Result<Slot> {
         .ok_or_else(|| damaged(format!("header {slot} is longer than can be")))?;
     Ok(Slot {
         sequence: u64::from_le_bytes(field(content, 16)?),
+        blocks: u64::from_le_bytes(field(content, 24)?),
         header: header.to_vec(),
     })
 }

@@ -279,7 +279,11 @@ impl Open {
         let fail = |source| from_io(path, "open", source);
         let blocks = BlockFile::open(Arc::clone(file)).map_err(fail)?;
         check_format(path, &blocks.header().map_err(fail)?)?;
-        Self::start(options, blocks).map_err(|failure| failure.at(path, "open"))
+        let open = Self::start(options, blocks).map_err(|failure| failure.at(path, "open"))?;
+        // Closing writes too; not to a file that refused the first write.
+        let accepted = open.blocks.accept().inspect_err(|_| open.blocks.stop());
+        accepted.map_err(fail)?;
+        Ok(open)
     }
 
     /// Starts redb, and makes the table when there is none.
@@ -430,7 +434,7 @@ struct Backend(Arc<BlockFile>);
 
 impl StorageBackend for Backend {
     fn len(&self) -> Result<u64, io::Error> {
-        self.0.length()
+        Ok(self.0.length())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
