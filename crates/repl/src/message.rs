@@ -3,6 +3,7 @@
 //! Every message carries the watermark of finished writes, so that acks of acks cost no message of
 //! their own. The bytes of a write travel as the payload of the frame, covered by block hashes.
 
+use lockstep_paw_saw::Entry;
 use lockstep_types::{BlockHash, DatastoreUuid, Errno, Generation, Ino, MetaOp, Osn, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -49,6 +50,9 @@ pub enum Message {
     Meta {
         /// The operation.
         op: MetaOp,
+        /// The metadata operation before it: committed by the secondary already, or this one came
+        /// out of order and the connection is given up (rule P2).
+        previous: Osn,
         /// Answer only when it is on stable storage.
         durable: bool,
     },
@@ -115,20 +119,7 @@ pub struct Welcome {
     /// Highest OSN of a metadata operation it has committed.
     pub applied: Osn,
     /// Writes it has executed and not heard the end of: its SAW entries.
-    pub waiting: Vec<WaitingWrite>,
-}
-
-/// A write that one side has and the other may not have (a PAW or SAW entry).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitingWrite {
-    /// The file.
-    pub ino: Ino,
-    /// The write.
-    pub osn: Osn,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
+    pub waiting: Vec<Entry>,
 }
 
 /// A write, but for its bytes.
