@@ -9,6 +9,7 @@ pub mod files;
 pub mod keys;
 pub mod kv;
 pub mod os_backing;
+mod overlay;
 pub mod plan;
 pub mod record;
 pub mod store;
