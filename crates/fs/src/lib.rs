@@ -5,6 +5,7 @@
 
 pub mod acl;
 pub mod error;
+pub mod export;
 pub mod files;
 pub mod keys;
 pub mod kv;

@@ -10,6 +10,8 @@ mod bad_input;
 mod disk;
 #[path = "store/durability.rs"]
 mod durability;
+#[path = "store/export.rs"]
+mod export;
 #[path = "store/harness.rs"]
 mod harness;
 #[path = "store/model.rs"]
