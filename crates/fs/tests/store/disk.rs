@@ -19,10 +19,12 @@ struct Content {
 pub struct File(Mutex<Content>);
 
 impl File {
-    fn change<T>(&self, body: impl FnOnce(&mut Vec<u8>) -> T) -> io::Result<T> {
+    #[allow(clippy::unnecessary_wraps)] // as the calls that end with it
+    fn change(&self, body: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let mut content = self.0.lock();
         content.dirty = true;
-        Ok(body(&mut content.bytes))
+        body(&mut content.bytes);
+        Ok(())
     }
 
     /// Changes what is on the disk behind the store's back.

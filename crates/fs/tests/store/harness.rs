@@ -167,12 +167,12 @@ impl World {
     }
 
     /// A write as `(file, offset, data, number, time)`.
-    pub fn admit_write(&mut self, file: u8, offset: u16, length: u16, fill: u8) -> Write {
+    pub fn admit_write(&mut self, file: u8, offset: u16, length: u16, byte: u8) -> Write {
         let (osn, time) = self.tick();
         Write {
             ino: self.known.file(&self.model, file),
             offset: offset.into(),
-            data: vec![fill; length.into()],
+            data: vec![byte; length.into()],
             osn,
             time,
         }
@@ -183,7 +183,7 @@ impl World {
         let expected = self
             .model
             .write(write.ino.get(), offset, &write.data, write.time);
-        let got = done.as_ref().map(|()| ()).map_err(OpError::errno);
+        let got = done.as_ref().copied().map_err(OpError::errno);
         assert_eq!(got, expected, "{done:?}");
     }
 

@@ -201,6 +201,7 @@ impl Model {
         }
     }
 
+    #[allow(clippy::unnecessary_wraps)] // reads as the last step of every operation
     fn changed(&mut self, ino: u64) -> Done {
         let now = self.now;
         self.node_mut(ino).ctime = now;

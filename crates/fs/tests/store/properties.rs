@@ -30,7 +30,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1_500,
+        cases: 600,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
