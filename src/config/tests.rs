@@ -2,7 +2,7 @@
 
 use super::*;
 
-const FINGERPRINT: &str = "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU";
+const FINGERPRINT: &str = "SHA256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// A complete file, line by line, that tests change in one place.
 fn good() -> String {
