@@ -47,8 +47,8 @@ pub const PEER_TIMEOUT_BOUNDS_MS: (u64, u64) = (200, 60_000);
 pub const FUSE_THREADS_DEFAULT: usize = 8;
 /// Bounds of `fuse_threads`.
 pub const FUSE_THREADS_BOUNDS: (u64, u64) = (1, 64);
-/// Longest name of a node or datastore, in bytes.
-pub const NAME_BYTES_MAX: usize = 64;
+/// Longest name of a node or datastore, in bytes: a node's goes into its certificate.
+pub const NAME_BYTES_MAX: usize = 63;
 /// Longest path of a Unix socket that Linux can bind, in bytes (`sun_path` less its NUL).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 

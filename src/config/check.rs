@@ -4,32 +4,40 @@ use std::path::Path;
 
 use super::problem::{Problems, Refusal};
 use super::section::Place;
-use super::sections::NodeSection;
+use super::sections::{NodeSection, PlacedDatastore};
 use super::{DatastoreConfig, Role};
 
-type Placed = (DatastoreConfig, Place);
-
 /// Compares the datastores with each other and with the node.
-pub(super) fn datastores(problems: &mut Problems<'_>, node: &NodeSection<'_>, all: &[Placed]) {
+pub(super) fn datastores(
+    problems: &mut Problems<'_>,
+    node: &NodeSection<'_>,
+    all: &[PlacedDatastore],
+) {
     refuse_duplicates(problems, all, "name", |datastore| datastore.name.clone());
     refuse_duplicates(problems, all, "uuid", |datastore| {
         datastore.uuid.to_string()
     });
     refuse_overlaps(problems, node, all);
-    for (datastore, place) in all {
-        check_peer(problems, node, datastore, place);
+    for placed in all {
+        check_peer(problems, node, placed);
     }
 }
 
 fn refuse_duplicates(
     problems: &mut Problems<'_>,
-    all: &[Placed],
+    all: &[PlacedDatastore],
     key: &str,
     value: impl Fn(&DatastoreConfig) -> String,
 ) {
-    for (index, (datastore, place)) in all.iter().enumerate() {
-        let same = |(other, _): &&Placed| value(other) == value(datastore);
-        if let Some((_, first)) = all.iter().take(index).find(same) {
+    for (
+        index,
+        PlacedDatastore {
+            datastore, place, ..
+        },
+    ) in all.iter().enumerate()
+    {
+        let same = |earlier: &&PlacedDatastore| value(&earlier.datastore) == value(datastore);
+        if let Some(PlacedDatastore { place: first, .. }) = all.iter().take(index).find(same) {
             let refusal = Refusal::new(
                 format!(
                     "{:?} is taken by the datastore at line {}",
@@ -52,7 +60,7 @@ struct Claim<'a> {
     exclusive: bool,
 }
 
-fn claims<'a>(node: &'a NodeSection<'_>, all: &'a [Placed]) -> Vec<Claim<'a>> {
+fn claims<'a>(node: &'a NodeSection<'_>, all: &'a [PlacedDatastore]) -> Vec<Claim<'a>> {
     let of_node = [("identity", &node.identity), ("control", &node.control)];
     let of_node = of_node.into_iter().filter_map(|(key, path)| {
         let path = path.as_deref()?;
@@ -63,18 +71,22 @@ fn claims<'a>(node: &'a NodeSection<'_>, all: &'a [Placed]) -> Vec<Claim<'a>> {
             exclusive: false,
         })
     });
-    let of_datastores = all.iter().flat_map(|(datastore, place)| {
-        [("store", &datastore.store), ("mount", &datastore.mount)].map(|(key, path)| Claim {
-            path,
-            key,
-            place,
-            exclusive: true,
-        })
-    });
+    let of_datastores = all.iter().flat_map(
+        |PlacedDatastore {
+             datastore, place, ..
+         }| {
+            [("store", &datastore.store), ("mount", &datastore.mount)].map(|(key, path)| Claim {
+                path,
+                key,
+                place,
+                exclusive: true,
+            })
+        },
+    );
     of_node.chain(of_datastores).collect()
 }
 
-fn refuse_overlaps(problems: &mut Problems<'_>, node: &NodeSection<'_>, all: &[Placed]) {
+fn refuse_overlaps(problems: &mut Problems<'_>, node: &NodeSection<'_>, all: &[PlacedDatastore]) {
     let claims = claims(node, all);
     for (index, claim) in claims.iter().enumerate() {
         for earlier in claims.iter().take(index) {
@@ -118,20 +130,20 @@ fn report_overlap(problems: &mut Problems<'_>, claim: &Claim<'_>, earlier: &Clai
     );
 }
 
-fn check_peer(
-    problems: &mut Problems<'_>,
-    node: &NodeSection<'_>,
-    datastore: &DatastoreConfig,
-    place: &Place,
-) {
+fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, placed: &PlacedDatastore) {
+    let PlacedDatastore {
+        datastore,
+        place,
+        has_peer,
+    } = placed;
+    if datastore.role == Role::Secondary && !has_peer {
+        let refusal = Refusal::new(
+            "a secondary without a peer would never receive anything",
+            "add [datastore.peer], or make this node the primary",
+        );
+        problems.report(place.line("role"), &place.title, "role", refusal);
+    }
     let Some(peer) = &datastore.peer else {
-        if datastore.role == Role::Secondary {
-            let refusal = Refusal::new(
-                "a secondary without a peer would never receive anything",
-                "add [datastore.peer], or make this node the primary",
-            );
-            problems.report(place.line("role"), &place.title, "role", refusal);
-        }
         return;
     };
     let own = node.listen.map(|listen| listen.to_string());

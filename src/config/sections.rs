@@ -72,9 +72,7 @@ fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<
     let datastores = read_datastores(problems, document);
     let node = node?;
     check::datastores(problems, &node, &datastores);
-    let mirrored = datastores
-        .iter()
-        .any(|(datastore, _)| datastore.peer.is_some());
+    let mirrored = datastores.iter().any(|placed| placed.has_peer);
     let link = node.link(problems, mirrored);
     Some(NodeConfig {
         name: node.name?,
@@ -82,7 +80,7 @@ fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<
         link,
         datastores: datastores
             .into_iter()
-            .map(|(datastore, _)| datastore)
+            .map(|placed| placed.datastore)
             .collect(),
     })
 }
@@ -154,10 +152,16 @@ fn read_node<'d>(problems: &mut Problems<'_>, document: &Section<'d>) -> Option<
     })
 }
 
-fn read_datastores(
-    problems: &mut Problems<'_>,
-    document: &Section<'_>,
-) -> Vec<(DatastoreConfig, Place)> {
+/// A datastore as it is written, and where.
+pub(super) struct PlacedDatastore {
+    /// Complete, but for a peer that has been refused.
+    pub(super) datastore: DatastoreConfig,
+    pub(super) place: Place,
+    /// Whether a peer is written, rightly or wrongly.
+    pub(super) has_peer: bool,
+}
+
+fn read_datastores(problems: &mut Problems<'_>, document: &Section<'_>) -> Vec<PlacedDatastore> {
     let sections = document.tables(problems, "datastore");
     if sections.is_empty() && !document.has("datastore") {
         let example = "a section [[datastore]] for each directory to keep";
@@ -170,7 +174,7 @@ fn read_datastores(
 fn read_datastore(
     problems: &mut Problems<'_>,
     mut section: Section<'_>,
-) -> Option<(DatastoreConfig, Place)> {
+) -> Option<PlacedDatastore> {
     let name = section.required(problems, "name", "name = \"alpha\"", value::name);
     if let Some(name) = &name {
         section.set_title(format!("[[datastore]] {name:?}"));
@@ -193,13 +197,13 @@ fn read_datastore(
         pause_limit,
         peer_timeout,
         fuse_threads,
-        peer: match peer {
-            Found::Absent => None,
-            Found::Refused => return None,
-            Found::Value(peer) => Some(peer),
-        },
+        peer: peer.value(),
     };
-    Some((datastore, place))
+    Some(PlacedDatastore {
+        datastore,
+        place,
+        has_peer: section.has("peer"),
+    })
 }
 
 type Required = (

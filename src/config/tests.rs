@@ -446,6 +446,15 @@ fn a_file_that_cannot_be_read_says_what_to_do() {
     );
 }
 
+#[test]
+fn a_refused_peer_does_not_hide_what_else_is_wrong() {
+    let text = good()
+        .replace(FINGERPRINT, "")
+        .replace("/srv/beta", "/srv/alpha");
+    let lines: Vec<_> = problems(&text).iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [19, 26]);
+}
+
 fn draft() -> Draft {
     let listen = "10.0.0.1:7400".parse().unwrap();
     Draft::new(

@@ -139,8 +139,8 @@ pub(super) fn fingerprint(value: &DeValue<'_>) -> Read<Fingerprint> {
     let written = text(value)?;
     Fingerprint::from_str(written).map_err(|error| {
         Refusal::new(
-            format!("{written:?} is not a fingerprint: {error}"),
-            "copy the line `fingerprint` that `lockstep init` printed on the other node",
+            error.to_string(),
+            "copy the fingerprint that `lockstep init` printed on the other node",
         )
     })
 }
