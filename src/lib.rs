@@ -4,3 +4,5 @@
 //! disks, sockets, mounts and commands. `docs/ARCHITECTURE.md` draws the whole.
 
 pub mod client;
+pub mod config;
+pub mod control;
