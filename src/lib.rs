@@ -4,3 +4,4 @@
 //! disks, sockets, mounts and commands. `docs/ARCHITECTURE.md` draws the whole.
 
 pub mod client;
+pub mod fuse;
