@@ -49,7 +49,7 @@ export_node() {
         --manifest "$work/manifest-$1"
 }
 
-# Stops the nodes, exports each from its own store, and compares the two, and both with what the
+# Asks the nodes themselves, stops them, exports each from its own store, and compares the two, and both with what the
 # client saw last.
 compare_nodes() {
     attributes_of "$mount" >"$work/seen"
@@ -60,6 +60,7 @@ compare_nodes() {
         compare_trees "$mount" "$work/export-primary"
         return
     fi
+    "$LOCKSTEP" verify playground --config "$(node primary config)" || fail "lockstep verify"
     stop_playground
     export_node primary
     export_node secondary
