@@ -1,1 +1,18 @@
-//! Placeholder
+//! The store of one datastore on one node: namespace, content, recovery after a crash, export.
+//!
+//! It stands on the disk below as a trait, and knows nothing of peers or mounts. Start with
+//! [`store`].
+
+pub mod acl;
+pub mod error;
+pub mod files;
+pub mod keys;
+pub mod kv;
+pub mod os_backing;
+pub mod plan;
+pub mod record;
+pub mod store;
+pub mod times;
+
+pub use error::{OpError, StoreError};
+pub use store::Store;

@@ -1,1 +1,8 @@
-//! Placeholder
+//! The replication protocol: locks, messages, states, and the core that does no IO.
+//!
+//! Start with [`core`], which is the protocol, and [`state`], which is its state table.
+
+pub mod core;
+pub mod lock;
+pub mod message;
+pub mod state;

@@ -1,0 +1,165 @@
+//! What can go wrong in a store, and of which class each is.
+
+use lockstep_intentlog::LogError;
+use lockstep_types::{Errno, Ino, Osn};
+use thiserror::Error;
+
+use crate::kv::KvError;
+
+/// Why an operation on a store did not happen.
+#[derive(Debug, Error)]
+pub enum OpError {
+    /// Refused by the rules of file systems: nothing changed, the client gets the error.
+    #[error("{0}")]
+    Refused(#[from] Errno),
+    /// The store itself failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl OpError {
+    /// The error a client is to see.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Refused(errno) => *errno,
+            Self::Store(error) => error.errno(),
+        }
+    }
+}
+
+impl From<KvError> for OpError {
+    fn from(error: KvError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<LogError> for OpError {
+    fn from(error: LogError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// A failure of a store: of its disk, or of what lies on it.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The key-value store failed.
+    #[error("namespace: {0}")]
+    Kv(#[from] KvError),
+    /// The intent log failed.
+    #[error("intent log: {0}")]
+    Log(#[from] LogError),
+    /// The disk below failed.
+    #[error("cannot {operation} {path}: {source}")]
+    Disk {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file of the store.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A record of the namespace cannot be read, or two disagree.
+    #[error(
+        "the namespace is damaged: {what}; do not use this store: restore it from the other node"
+    )]
+    Damaged {
+        /// What is wrong with which record.
+        what: String,
+    },
+    /// Content that was closed cleanly has another length than recorded.
+    #[error(
+        "content of inode {ino} is {found} bytes long on disk but {expected} by its record; \
+         it was cut or replaced behind our back: restore it from the other node"
+    )]
+    ContentLength {
+        /// Which file.
+        ino: Ino,
+        /// Length by the record.
+        expected: u64,
+        /// Length on the disk.
+        found: u64,
+    },
+    /// The directory holds no store.
+    #[error("{path} holds no Lockstep store: {why}")]
+    NotAStore {
+        /// The directory.
+        path: String,
+        /// How that shows.
+        why: String,
+    },
+    /// The store was made by a newer program.
+    #[error(
+        "the store was made in format {found}, this program knows formats up to {known}: \
+         use the newer program; nothing was changed"
+    )]
+    NewerFormat {
+        /// Format found.
+        found: u32,
+        /// Newest format known here.
+        known: u32,
+    },
+    /// The store belongs to another datastore.
+    #[error("the store belongs to datastore {found}, the configuration says {expected}")]
+    OtherDatastore {
+        /// By the store.
+        found: String,
+        /// By the configuration.
+        expected: String,
+    },
+    /// There is already something where a new store should be made.
+    #[error("{path} is not empty: a new store needs an empty or missing directory")]
+    NotEmpty {
+        /// The directory.
+        path: String,
+    },
+    /// Another process has the store open.
+    #[error("{path} is in use by another node process; stop that one first")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+    /// The store was opened only to be looked at.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    /// A sync failed earlier: what it should have covered is unknown (poison).
+    #[error(
+        "this store failed to reach stable storage earlier and no longer promises anything: \
+         check the disk, then let the other node bring it up to date"
+    )]
+    Poisoned,
+    /// An operation was committed that this store cannot apply: the nodes had diverged.
+    #[error("operation {osn} was committed but cannot be applied here ({errno}): stores diverged")]
+    Diverged {
+        /// The operation.
+        osn: Osn,
+        /// Why it cannot be applied.
+        errno: Errno,
+    },
+}
+
+impl StoreError {
+    /// Wraps a failed call on the disk.
+    pub fn disk(
+        operation: &'static str,
+        path: impl Into<String>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Disk {
+            operation,
+            path,
+            source,
+        }
+    }
+
+    /// The error a client is to see.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Disk { source, .. } => match source.raw_os_error().map(Errno::from_code) {
+                Some(Errno::NoSpace | Errno::QuotaExceeded) => Errno::NoSpace,
+                Some(Errno::TooBig) => Errno::TooBig,
+                _ => Errno::Io,
+            },
+            _ => Errno::Io,
+        }
+    }
+}

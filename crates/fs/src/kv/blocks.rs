@@ -1,0 +1,460 @@
+//! A file of 4 KiB blocks, each with a checksum that is compared whenever it is read.
+//!
+//! The store above compares its own checksums only after a crash. Below it, this layer makes
+//! every changed, moved or missing byte an error at the moment it is read, wherever it lies: in a
+//! value, a key, or the pages that lead to them. (A value's own checksum would not tell that its
+//! key was lost.) It never answers with bytes that were not written at that place.
+//!
+//! On the disk: two header slots of 4 KiB, then block 1, 2, … of 4096 + 16 bytes. The hash of a
+//! block is BLAKE3 keyed by the block's number, truncated. Block 0 of the space above is its
+//! header, at most [`HEADER_BYTES_MAX`] long, and lives in the slots, beside the length of the
+//! space: a power loss may leave the file itself longer.
+//!
+//! Invariants, with the media assumptions of `lockstep_types::backing`:
+//! - A slot fills less than one sector, so it is written whole or not at all. Both slots are
+//!   therefore always valid; one that is not was damaged, and the file is refused: falling back
+//!   to the other could silently undo a commit.
+//! - The slot of the last synced header is never overwritten. Between two syncs headers go to the
+//!   other slot, so a power loss leaves the last synced header or a later one.
+//! - The file is cut only after a header that says so was synced.
+//! - A power loss may tear blocks that were not synced. The store above must not read those, and
+//!   so has to sync its blocks before it writes the header that leads to them.
+//! - After a failed sync nothing is written or synced any more.
+//! - A file that was opened is on trial until it is accepted, and not changed before: a file that
+//!   turns out to be damaged stays as it was found.
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockstep_types::backing::BackingFile;
+use parking_lot::Mutex;
+
+/// The unit of reading and writing, in bytes of the space above.
+pub const BLOCK_BYTES: u64 = CONTENT as u64;
+
+/// Longest header, in bytes at the start of block 0.
+pub const HEADER_BYTES_MAX: usize = SLOT_BYTES - SLOT_HEADER_AT - HASH_BYTES;
+
+/// Version of the layout that this file describes.
+pub const BLOCKS_VERSION: u32 = 1;
+
+const CONTENT: usize = 4096;
+const HASH_BYTES: usize = 16;
+const STORED: usize = CONTENT + HASH_BYTES;
+const STORED_BYTES: u64 = STORED as u64;
+const SLOT_STRIDE: u64 = 4096;
+const SLOT_BYTES: usize = 512;
+const SLOT_HEADER_AT: usize = 32;
+const BLOCKS_AT: u64 = 2 * SLOT_STRIDE;
+const MAGIC: [u8; 8] = *b"lockstKV";
+
+/// What is wrong with the file; found below the [`io::Error`] of a call.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockFault {
+    /// The bytes are not those that were written.
+    #[error("{0}")]
+    Damaged(String),
+    /// Made by a newer program.
+    #[error("layout version {0} is newer than {BLOCKS_VERSION}")]
+    Newer(u32),
+    /// An earlier sync failed.
+    #[error("an earlier sync failed")]
+    Stopped,
+}
+
+impl From<BlockFault> for io::Error {
+    fn from(fault: BlockFault) -> Self {
+        Self::new(io::ErrorKind::InvalidData, fault)
+    }
+}
+
+fn damaged(what: impl Into<String>) -> io::Error {
+    BlockFault::Damaged(what.into()).into()
+}
+
+/// One header as it lies in a slot.
+struct Slot {
+    sequence: u64,
+    /// Blocks of the space, with the header.
+    blocks: u64,
+    header: Vec<u8>,
+}
+
+/// Where the headers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Slots {
+    /// Sequence of the newest header; 0 when none was written yet.
+    sequence: u64,
+    /// Which slot holds the newest header.
+    newest: u8,
+    /// Which slot holds the newest header that was synced.
+    synced: u8,
+    /// Blocks of the space, with the header.
+    blocks: u64,
+    /// What the newest header says of that.
+    recorded_blocks: u64,
+    /// Blocks that the file has room for. Never less than the last synced header says.
+    file_blocks: u64,
+}
+
+/// Whether the file may be changed.
+enum Trial {
+    /// It may.
+    Over,
+    /// Not yet; this header is to be written when it may.
+    On { header: Option<Vec<u8>> },
+}
+
+/// A file of checksummed blocks. One writer at a time; any number of readers.
+pub struct BlockFile {
+    file: Arc<dyn BackingFile>,
+    slots: Mutex<Slots>,
+    trial: Mutex<Trial>,
+    stopped: AtomicBool,
+}
+
+impl fmt::Debug for BlockFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockFile")
+            .field("slots", &*self.slots.lock())
+            .field("stopped", &self.stopped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BlockFile {
+    /// Makes `file` an empty space. Until its first sync it cannot be opened again, so it should
+    /// get its final name only after that.
+    pub fn create(file: Arc<dyn BackingFile>) -> io::Result<Self> {
+        file.set_len(0)?;
+        Ok(Self::new(file, Slots::default(), Trial::Over))
+    }
+
+    /// Opens a file made by [`BlockFile::create`]. It is on trial until [`BlockFile::accept`].
+    pub fn open(file: Arc<dyn BackingFile>) -> io::Result<Self> {
+        let [first, second] = [read_slot(&*file, 0)?, read_slot(&*file, 1)?];
+        let (newest, slot) = match first.sequence.cmp(&second.sequence) {
+            std::cmp::Ordering::Less => (1, second),
+            std::cmp::Ordering::Greater => (0, first),
+            std::cmp::Ordering::Equal => return Err(damaged("both header slots are the same")),
+        };
+        let length = file.stat()?.length;
+        if length < stored_length(slot.blocks) {
+            return Err(damaged(format!("it was cut to {length} bytes")));
+        }
+        let slots = Slots {
+            sequence: slot.sequence,
+            newest,
+            synced: newest,
+            blocks: slot.blocks,
+            recorded_blocks: slot.blocks,
+            file_blocks: 1 + length.saturating_sub(BLOCKS_AT) / STORED_BYTES,
+        };
+        Ok(Self::new(file, slots, Trial::On { header: None }))
+    }
+
+    fn new(file: Arc<dyn BackingFile>, slots: Slots, trial: Trial) -> Self {
+        Self {
+            file,
+            slots: Mutex::new(slots),
+            trial: Mutex::new(trial),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Ends the trial: writes the header that was held back, durably.
+    pub fn accept(&self) -> io::Result<()> {
+        let trial = mem::replace(&mut *self.trial.lock(), Trial::Over);
+        if let Trial::On {
+            header: Some(header),
+        } = trial
+        {
+            self.write_header(&header)?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// While on trial there is no right to change anything but the header.
+    fn check_not_on_trial(&self) -> io::Result<()> {
+        match *self.trial.lock() {
+            Trial::Over => Ok(()),
+            Trial::On { .. } => Err(damaged("it cannot be read without a repair")),
+        }
+    }
+
+    /// Whether a sync failed, or the writer was told to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Refuses every write and sync from now on.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    fn check_running(&self) -> io::Result<()> {
+        if self.is_stopped() {
+            return Err(BlockFault::Stopped.into());
+        }
+        Ok(())
+    }
+
+    /// Bytes in the space above: a multiple of [`BLOCK_BYTES`].
+    pub fn length(&self) -> u64 {
+        self.slots.lock().blocks * BLOCK_BYTES
+    }
+
+    /// Grows or cuts the space above to a multiple of [`BLOCK_BYTES`], durably once a header was
+    /// written and synced after it. New blocks cannot be read until they are written.
+    pub fn set_length(&self, length: u64) -> io::Result<()> {
+        self.check_running()?;
+        self.check_not_on_trial()?;
+        if !length.is_multiple_of(BLOCK_BYTES) {
+            return Err(misuse("a length that is no multiple of a block"));
+        }
+        let blocks = length / BLOCK_BYTES;
+        let mut slots = self.slots.lock();
+        if blocks > slots.file_blocks {
+            self.file.set_len(stored_length(blocks))?;
+            slots.file_blocks = blocks;
+        }
+        slots.blocks = blocks;
+        Ok(())
+    }
+
+    /// The newest header, as it was written.
+    pub fn header(&self) -> io::Result<Vec<u8>> {
+        if let Trial::On {
+            header: Some(header),
+        } = &*self.trial.lock()
+        {
+            return Ok(header.clone());
+        }
+        let slots = *self.slots.lock();
+        let slot = read_slot(&*self.file, slots.newest)?;
+        if slot.sequence != slots.sequence {
+            return Err(damaged("the header is not the one written last"));
+        }
+        Ok(slot.header)
+    }
+
+    /// Reads whole blocks, or the start of the header.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        if offset == 0 {
+            let header = self.header()?;
+            let start = header
+                .get(..into.len())
+                .ok_or_else(|| misuse("a read beyond the header"))?;
+            into.copy_from_slice(start);
+            return Ok(());
+        }
+        let first = block_number(offset, into.len())?;
+        let mut stored = vec![0; stored_bytes(into.len())];
+        let count = self.file.read_at(stored_at(first), &mut stored)?;
+        if count < stored.len() {
+            return Err(damaged(format!("the file ends within block {first}")));
+        }
+        let blocks = stored.as_chunks::<STORED>().0;
+        let targets = into.as_chunks_mut::<CONTENT>().0;
+        for ((number, block), target) in (first..).zip(blocks).zip(targets) {
+            target.copy_from_slice(verified(number, block)?);
+        }
+        Ok(())
+    }
+
+    /// Writes whole blocks, or the header (at offset 0, replacing all of it).
+    pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check_running()?;
+        if offset == 0 {
+            return match &mut *self.trial.lock() {
+                Trial::On { header } => {
+                    *header = Some(data.to_vec());
+                    Ok(())
+                }
+                Trial::Over => self.write_header(data),
+            };
+        }
+        self.check_not_on_trial()?;
+        let first = block_number(offset, data.len())?;
+        let mut stored = Vec::with_capacity(stored_bytes(data.len()));
+        for (number, block) in (first..).zip(data.as_chunks::<CONTENT>().0) {
+            stored.extend_from_slice(block);
+            stored.extend_from_slice(&hash(number, block));
+        }
+        self.file.write_at(stored_at(first), &stored)
+    }
+
+    fn write_header(&self, header: &[u8]) -> io::Result<()> {
+        let mut slots = self.slots.lock();
+        if slots.sequence == 0 {
+            self.write_slot(&mut slots, 0, header)?;
+        }
+        let target = 1 - slots.synced;
+        self.write_slot(&mut slots, target, header)
+    }
+
+    fn write_slot(&self, slots: &mut Slots, target: u8, header: &[u8]) -> io::Result<()> {
+        let slot = Slot {
+            sequence: slots.sequence + 1,
+            blocks: slots.blocks,
+            header: header.to_vec(),
+        };
+        let bytes = encode_slot(target, &slot)?;
+        self.file
+            .write_at(u64::from(target) * SLOT_STRIDE, &bytes)?;
+        slots.sequence = slot.sequence;
+        slots.newest = target;
+        slots.recorded_blocks = slot.blocks;
+        Ok(())
+    }
+
+    /// Returns once everything written before is on stable storage.
+    pub fn sync(&self) -> io::Result<()> {
+        self.check_running()?;
+        if matches!(*self.trial.lock(), Trial::On { .. }) {
+            return Ok(());
+        }
+        let Slots {
+            newest,
+            recorded_blocks,
+            ..
+        } = *self.slots.lock();
+        self.file.sync().inspect_err(|_| self.stop())?;
+        let mut slots = self.slots.lock();
+        slots.synced = newest;
+        self.cut(&mut slots, recorded_blocks);
+        Ok(())
+    }
+
+    /// Gives up room that neither the synced header nor the space needs. Should it fail, the file
+    /// stays longer, which harms nothing.
+    fn cut(&self, slots: &mut Slots, recorded_blocks: u64) {
+        let needed = recorded_blocks.max(slots.blocks);
+        if needed < slots.file_blocks && self.file.set_len(stored_length(needed)).is_ok() {
+            slots.file_blocks = needed;
+        }
+    }
+}
+
+fn misuse(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.to_owned())
+}
+
+/// Length of a file that holds so many blocks, with the header.
+fn stored_length(blocks: u64) -> u64 {
+    match blocks {
+        0 => 0,
+        blocks => BLOCKS_AT.saturating_add((blocks - 1).saturating_mul(STORED_BYTES)),
+    }
+}
+
+fn stored_at(number: u64) -> u64 {
+    BLOCKS_AT + (number - 1) * STORED_BYTES
+}
+
+fn stored_bytes(bytes: usize) -> usize {
+    bytes + bytes / CONTENT * HASH_BYTES
+}
+
+/// Number of the block at `offset`; both must be on block boundaries, after the header.
+fn block_number(offset: u64, bytes: usize) -> io::Result<u64> {
+    let whole = offset.is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(CONTENT);
+    if whole {
+        Ok(offset / BLOCK_BYTES)
+    } else {
+        Err(misuse("a range that is not of whole blocks"))
+    }
+}
+
+/// Keyed by position, so that a block that was written to the wrong place is found.
+fn hash(position: u64, content: &[u8]) -> [u8; HASH_BYTES] {
+    let mut key = [0; 32];
+    for (to, from) in key.iter_mut().zip(position.to_le_bytes()) {
+        *to = from;
+    }
+    let hash = blake3::keyed_hash(&key, content);
+    let [first, ..] = hash.as_bytes().as_chunks().0 else {
+        unreachable!("a BLAKE3 hash has 32 bytes")
+    };
+    *first
+}
+
+fn verified(number: u64, stored: &[u8; STORED]) -> io::Result<&[u8]> {
+    let (content, found) = stored.split_at(CONTENT);
+    if hash(number, content) != found {
+        let at = stored_at(number);
+        return Err(damaged(format!(
+            "the checksum of the {BLOCK_BYTES} bytes at {at} does not match them"
+        )));
+    }
+    Ok(content)
+}
+
+/// The position that a slot's hash is keyed by: no block has these numbers.
+fn slot_position(slot: u8) -> u64 {
+    u64::MAX - u64::from(slot)
+}
+
+fn encode_slot(slot: u8, content: &Slot) -> io::Result<Vec<u8>> {
+    if content.header.len() > HEADER_BYTES_MAX {
+        return Err(misuse("a header that is too long"));
+    }
+    let length = u32::try_from(content.header.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(SLOT_BYTES);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&BLOCKS_VERSION.to_le_bytes());
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&content.sequence.to_le_bytes());
+    bytes.extend_from_slice(&content.blocks.to_le_bytes());
+    bytes.extend_from_slice(&content.header);
+    bytes.resize(SLOT_BYTES - HASH_BYTES, 0);
+    let hash = hash(slot_position(slot), &bytes);
+    bytes.extend_from_slice(&hash);
+    Ok(bytes)
+}
+
+fn read_slot(file: &dyn BackingFile, slot: u8) -> io::Result<Slot> {
+    let mut bytes = [0; SLOT_BYTES];
+    let count = file.read_at(u64::from(slot) * SLOT_STRIDE, &mut bytes)?;
+    if count < SLOT_BYTES {
+        return Err(damaged("it is too short to have a header"));
+    }
+    decode_slot(slot, &bytes)
+}
+
+/// Every version keeps magic number, version and hash where they are here.
+fn decode_slot(slot: u8, bytes: &[u8; SLOT_BYTES]) -> io::Result<Slot> {
+    let (content, found) = bytes.split_at(SLOT_BYTES - HASH_BYTES);
+    if !content.starts_with(&MAGIC) {
+        let what = format!("header {slot} does not begin as that of a metadata store");
+        return Err(damaged(what));
+    }
+    if hash(slot_position(slot), content) != found {
+        let what = format!("the checksum of header {slot} does not match it");
+        return Err(damaged(what));
+    }
+    let version = u32::from_le_bytes(field(content, 8)?);
+    if version > BLOCKS_VERSION {
+        return Err(BlockFault::Newer(version).into());
+    }
+    let length = u32::from_le_bytes(field(content, 12)?) as usize;
+    let header = content
+        .get(SLOT_HEADER_AT..SLOT_HEADER_AT + length)
+        .ok_or_else(|| damaged(format!("header {slot} is longer than can be")))?;
+    Ok(Slot {
+        sequence: u64::from_le_bytes(field(content, 16)?),
+        blocks: u64::from_le_bytes(field(content, 24)?),
+        header: header.to_vec(),
+    })
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> io::Result<[u8; N]> {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk().copied())
+        .ok_or_else(|| damaged("a header is cut short"))
+}

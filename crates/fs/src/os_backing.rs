@@ -1,0 +1,263 @@
+//! The disk below as it really is: a directory of the operating system.
+//!
+//! Everything is reached from one descriptor of the store's directory, so that the store stays
+//! the same one when a directory above it is renamed or mounted over. It never follows a symbolic
+//! link in the last component and never leaves the directory. Errors keep the operation and the
+//! path, see [`BackingFailure`].
+//!
+//! Invariant: after [`Backing::sync_dir`] of a directory its own name and those of the
+//! directories above it, up to the store's, are on stable storage too.
+
+mod failure;
+mod file;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::io::Errno as OsErrno;
+
+pub use failure::{BackingFailure, errno_of};
+use failure::{failed, refused};
+use file::{OsFile, retry, to_backing};
+use table::OsTable;
+
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o700);
+const DIRECTORY_FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+const FILE_FLAGS: OFlags = OFlags::RDWR
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NOCTTY);
+
+/// A store's directory.
+pub struct OsBacking {
+    dir: OwnedFd,
+    root: Arc<Path>,
+    /// Directories whose name, and the names of those above, this process has synced.
+    rooted: Mutex<HashSet<Box<str>>>,
+}
+
+impl OsBacking {
+    /// Opens the directory of a store, which must exist.
+    pub fn open(dir: impl AsRef<Path>) -> io::Result<Self> {
+        let root: Arc<Path> = dir.as_ref().into();
+        let dir = retry(|| rustix::fs::open(&*root, DIRECTORY_FLAGS, Mode::empty()))
+            .map_err(|errno| failed("open directory", root.display().to_string(), errno.into()))?;
+        Ok(Self {
+            dir,
+            root,
+            rooted: Mutex::default(),
+        })
+    }
+
+    /// Keeps every other process from taking this store, until dropped. `WouldBlock` when
+    /// another process (or another [`OsBacking`] of this one) has it.
+    pub fn lock(&self) -> io::Result<()> {
+        retry(|| rustix::fs::flock(&self.dir, FlockOperation::NonBlockingLockExclusive)).map_err(
+            |errno| {
+                let source = match errno {
+                    OsErrno::WOULDBLOCK => io::Error::new(
+                        io::ErrorKind::WouldBlock,
+                        "another process is using this store; stop it first",
+                    ),
+                    other => other.into(),
+                };
+                failed("lock", self.full_path(""), source)
+            },
+        )
+    }
+
+    fn full_path(&self, path: &str) -> String {
+        if path.is_empty() {
+            return self.root.display().to_string();
+        }
+        self.root.join(path).display().to_string()
+    }
+
+    fn fail(&self, operation: &'static str, path: &str, source: impl Into<io::Error>) -> io::Error {
+        failed(operation, self.full_path(path), source.into())
+    }
+
+    /// Refuses a path that would lead out of the store.
+    fn check(&self, operation: &'static str, path: &str) -> io::Result<()> {
+        let leaves = path.split('/').any(|part| part == "..");
+        if path.is_empty() || path.starts_with('/') || leaves {
+            let why = "a path in a store is relative and has no `..`";
+            return Err(refused(operation, self.full_path(path), why));
+        }
+        Ok(())
+    }
+
+    /// Opens without touching access times where that is permitted (it is to the owner).
+    fn open_fd(&self, path: &str, flags: OFlags) -> Result<OwnedFd, OsErrno> {
+        let open = |flags| retry(|| rustix::fs::openat(&self.dir, path, flags, FILE_MODE));
+        match open(flags | OFlags::NOATIME) {
+            Err(OsErrno::PERM) => open(flags),
+            done => done,
+        }
+    }
+
+    fn open_file(&self, path: &str, flags: OFlags) -> io::Result<OsFile> {
+        self.check("open", path)?;
+        let fd = match self.open_fd(path, flags) {
+            Err(OsErrno::NOENT) if flags.contains(OFlags::CREATE) => {
+                self.make_parents(path)?;
+                self.open_fd(path, flags)
+            }
+            done => done,
+        };
+        let fd = fd.map_err(|errno| self.fail("open", path, errno))?;
+        Ok(OsFile::new(fd, Arc::clone(&self.root), path))
+    }
+
+    /// Makes the directories above `path` that are missing.
+    fn make_parents(&self, path: &str) -> io::Result<()> {
+        for (end, _) in path.match_indices('/') {
+            let parent = path.get(..end).unwrap_or_default();
+            match retry(|| rustix::fs::mkdirat(&self.dir, parent, DIRECTORY_MODE)) {
+                Ok(()) | Err(OsErrno::EXIST) => {}
+                Err(errno) => return Err(self.fail("make directory", parent, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn open_directory(&self, path: &str) -> Result<OwnedFd, OsErrno> {
+        let path = if path.is_empty() { "." } else { path };
+        retry(|| rustix::fs::openat(&self.dir, path, DIRECTORY_FLAGS, Mode::empty()))
+    }
+
+    fn sync_one(&self, path: &str) -> io::Result<()> {
+        self.open_directory(path)
+            .and_then(rustix::fs::fsync)
+            .map_err(|errno| self.fail("sync directory", path, errno))
+    }
+
+    /// Makes the names of `path` and of the directories above it durable, once per process: they
+    /// may have been made by an earlier one that stopped before it synced them.
+    fn root_directory(&self, path: &str) -> io::Result<()> {
+        if path.is_empty() || self.rooted.lock().contains(path) {
+            return Ok(());
+        }
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        self.root_directory(parent)?;
+        self.sync_one(parent)?;
+        self.rooted.lock().insert(path.into());
+        Ok(())
+    }
+
+    fn entries(&self, path: &str, fd: OwnedFd) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::new(fd).map_err(|errno| self.fail("list", path, errno))? {
+            let entry = entry.map_err(|errno| self.fail("list", path, errno))?;
+            match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => names.push(self.readable(path, name)?),
+            }
+        }
+        Ok(names)
+    }
+
+    fn readable(&self, path: &str, name: &[u8]) -> io::Result<String> {
+        String::from_utf8(name.to_vec()).map_err(|_| {
+            let why = format!(
+                "the name {:?} in it is not of this store; move it away",
+                String::from_utf8_lossy(name)
+            );
+            let source = io::Error::new(io::ErrorKind::InvalidData, why);
+            self.fail("list", path, source)
+        })
+    }
+}
+
+impl Backing for OsBacking {
+    fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        Ok(Arc::new(self.open_file(path, FILE_FLAGS)?))
+    }
+
+    fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        Ok(Arc::new(self.open_file(path, FILE_FLAGS | OFlags::CREATE)?))
+    }
+
+    fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
+        let file = self.open_file(path, FILE_FLAGS | OFlags::CREATE)?;
+        Ok(Arc::new(OsTable::map(&file, length)?))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.check("remove", path)?;
+        retry(|| rustix::fs::unlinkat(&self.dir, path, AtFlags::empty()))
+            .map_err(|errno| self.fail("remove", path, errno))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.check("rename", from)?;
+        self.check("rename", to)?;
+        retry(|| rustix::fs::renameat(&self.dir, from, &self.dir, to))
+            .map_err(|errno| self.fail("rename", from, errno))?;
+        // If a directory was renamed, nothing below its new name is known to be durable.
+        self.rooted.lock().clear();
+        Ok(())
+    }
+
+    fn exists(&self, path: &str) -> io::Result<bool> {
+        match self.stat(path) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(false),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn stat(&self, path: &str) -> io::Result<BackingStat> {
+        self.check("stat", path)?;
+        retry(|| rustix::fs::statat(&self.dir, path, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| to_backing(&stat))
+            .map_err(|errno| self.fail("stat", path, errno))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        if !path.is_empty() {
+            self.check("list", path)?;
+        }
+        match self.open_directory(path) {
+            Ok(fd) => self.entries(path, fd),
+            Err(OsErrno::NOENT) => Ok(Vec::new()),
+            Err(errno) => Err(self.fail("list", path, errno)),
+        }
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        let path = path.trim_end_matches('/');
+        if !path.is_empty() {
+            self.check("sync directory", path)?;
+        }
+        self.root_directory(path)?;
+        self.sync_one(path)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = retry(|| rustix::fs::fstatvfs(&self.dir))
+            .map_err(|errno| self.fail("read the free space of", "", errno))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space {
+            total_bytes: bytes(stat.f_blocks),
+            free_bytes: bytes(stat.f_bfree),
+            available_bytes: bytes(stat.f_bavail),
+            total_files: stat.f_files,
+            free_files: stat.f_ffree,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! What failed: the operation, the path and the cause, carried inside an [`io::Error`].
+//!
+//! The kind of the error stays that of the cause, so callers that match on `NotFound` or
+//! `StorageFull` need not know of this module.
+
+use std::io;
+
+use lockstep_types::Errno;
+use rustix::io::Errno as OsErrno;
+
+/// A call to the disk below that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {path}: {source}")]
+pub struct BackingFailure {
+    /// What was tried, as a verb.
+    pub operation: &'static str,
+    /// The file or directory, as the operator knows it.
+    pub path: String,
+    /// What the operating system answered.
+    pub source: io::Error,
+}
+
+/// Wraps `source` with what was tried on which path.
+pub(super) fn failed(operation: &'static str, path: String, source: io::Error) -> io::Error {
+    let kind = source.kind();
+    io::Error::new(
+        kind,
+        BackingFailure {
+            operation,
+            path,
+            source,
+        },
+    )
+}
+
+/// A refusal of ours, before the operating system was asked.
+pub(super) fn refused(operation: &'static str, path: String, why: &'static str) -> io::Error {
+    let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+    failed(operation, path, source)
+}
+
+/// What a client is told when the disk below answered with `error`: the number of the operating
+/// system where one is known (also below a [`BackingFailure`]), otherwise the nearest by kind.
+pub fn errno_of(error: &io::Error) -> Errno {
+    if let Some(code) = os_code(error) {
+        return Errno::from_code(code);
+    }
+    match error.kind() {
+        io::ErrorKind::StorageFull => Errno::NoSpace,
+        io::ErrorKind::QuotaExceeded => Errno::QuotaExceeded,
+        io::ErrorKind::FileTooLarge => Errno::TooBig,
+        io::ErrorKind::ReadOnlyFilesystem => Errno::ReadOnly,
+        io::ErrorKind::OutOfMemory => Errno::NoMemory,
+        io::ErrorKind::Unsupported => Errno::NotSupported,
+        io::ErrorKind::NotFound => Errno::NoEntry,
+        _ => Errno::Io,
+    }
+}
+
+fn os_code(error: &io::Error) -> Option<i32> {
+    let below = || error.get_ref()?.downcast_ref::<BackingFailure>();
+    error
+        .raw_os_error()
+        .or_else(|| below()?.source.raw_os_error())
+}
+
+/// Whether the file system below lacks the call, so that a longer way must be taken.
+pub(super) fn is_lacking(errno: OsErrno) -> bool {
+    matches!(errno, OsErrno::OPNOTSUPP | OsErrno::NOSYS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_operation_and_path_and_keep_the_cause() {
+        let cause = io::Error::from(OsErrno::NOSPC);
+        let error = failed("write", "/store/content/1".into(), cause);
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(errno_of(&error), Errno::NoSpace);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("cannot write /store/content/1: "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn errors_without_a_number_map_by_kind() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(errno_of(&full), Errno::NoSpace);
+        assert_eq!(errno_of(&io::Error::other("?")), Errno::Io);
+    }
+}

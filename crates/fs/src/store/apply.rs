@@ -1,0 +1,264 @@
+//! Applying metadata operations: log record first, then the records of the namespace, then content.
+
+use lockstep_intentlog::{Position, Record};
+use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
+
+use super::{Applying, PendingIntent, Store};
+use crate::error::{OpError, StoreError};
+use crate::files::content_path;
+use crate::keys::{self, KeyRange};
+use crate::plan::{self, ContentEffect, Plan, View};
+use crate::record::{self, Body, Inode};
+
+/// What an applied operation leaves to say.
+#[derive(Clone, Copy, Debug)]
+pub struct Applied {
+    /// Attributes of the one inode made, linked or changed.
+    pub attr: Option<Attr>,
+    /// An inode that lost its last name: free it when nobody has it open.
+    pub orphaned: Option<Ino>,
+    /// Where the last record of the operation lies in the log: sync up to it to make it durable.
+    pub position: Position,
+}
+
+/// What logging an intent leaves to say.
+#[derive(Clone, Copy, Debug)]
+pub struct Intent {
+    /// The metadata operation before it.
+    pub previous: Osn,
+    /// Where its record lies in the log.
+    pub position: Position,
+}
+
+impl Store {
+    /// Whether `op` would be refused now, without changing anything. Reserves the space that the
+    /// operation needs, so that a full disk shows before the peer has agreed.
+    pub fn validate(&self, op: &MetaOp) -> Result<(), OpError> {
+        self.check_trust()?;
+        let plan = plan::plan(self, op)?;
+        if let Some(ContentEffect::Allocate(ino, mode, offset, length)) = plan.content
+            && mode != AllocateMode::PunchHole
+        {
+            self.content_to_change(ino)?
+                .allocate(offset, length, true)
+                .map_err(StoreError::disk("allocate", content_path(ino)))?;
+        }
+        Ok(())
+    }
+
+    /// Logs the intent of `op`, before it is sent to the peer (paper, section 5.1: PENDING).
+    pub fn log_pending(&self, op: &MetaOp) -> Result<Intent, OpError> {
+        self.check_trust()?;
+        let mut applying = self.applying.lock();
+        let position = self.log_record(&Record::Pending(op.clone()))?;
+        let last = applying.pending.last().map(|intent| intent.op.osn);
+        let previous = last.unwrap_or(applying.applied);
+        applying.pending.push(PendingIntent {
+            op: op.clone(),
+            previous,
+            position,
+        });
+        Ok(Intent { previous, position })
+    }
+
+    /// A pending operation and the one before it, to be sent again.
+    pub fn pending(&self, osn: Osn) -> Option<(MetaOp, Osn)> {
+        let applying = self.applying.lock();
+        let intent = applying
+            .pending
+            .iter()
+            .find(|intent| intent.op.osn == osn)?;
+        Some((intent.op.clone(), intent.previous))
+    }
+
+    /// Applies a pending operation that the peer has committed; `None` if it is not pending,
+    /// because it was refused here before it was sent.
+    pub fn commit_pending(&self, osn: Osn) -> Result<Option<Applied>, OpError> {
+        let mut applying = self.applying.lock();
+        let Some(op) = applying.take_pending(osn) else {
+            return Ok(None);
+        };
+        self.apply_logged(&mut applying, &op, &Record::Committed { osn })
+            .map(Some)
+            .map_err(|error| diverged(osn, error))
+    }
+
+    /// Drops a pending operation that the peer has refused or never got.
+    pub fn roll_back(&self, osn: Osn) -> Result<(), OpError> {
+        let mut applying = self.applying.lock();
+        if applying.take_pending(osn).is_some() {
+            self.log_record(&Record::RolledBack { osn })?;
+        }
+        Ok(())
+    }
+
+    /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
+    pub fn commit(&self, op: &MetaOp) -> Result<Applied, OpError> {
+        self.check_trust()?;
+        let mut applying = self.applying.lock();
+        self.apply_logged(&mut applying, op, &Record::CommittedOp(op.clone()))
+    }
+
+    fn apply_logged(
+        &self,
+        applying: &mut Applying,
+        op: &MetaOp,
+        record: &Record,
+    ) -> Result<Applied, OpError> {
+        let plan = plan::plan(self, op)?;
+        let mut position = self.log_record(record)?;
+        if let Some(effect) = plan.content {
+            if let Err(error) = self.change_content(effect) {
+                self.log_record(&Record::RolledBack { osn: op.osn })?;
+                return Err(error.into());
+            }
+            position = self.log_record(&Record::Done { osn: op.osn })?;
+        }
+        let (attr, orphaned) = (plan.attr, plan.orphaned);
+        self.install(plan, &op.request);
+        applying.applied = applying.applied.max(op.osn);
+        Ok(Applied {
+            attr,
+            orphaned,
+            position,
+        })
+    }
+
+    /// Makes a plan visible: records, and what the file table knows of the same inodes.
+    pub(super) fn install(&self, plan: Plan, request: &MetaRequest) {
+        let freed = matches!(request, MetaRequest::Reap { .. });
+        self.names.apply(plan.batch);
+        for (ino, inode) in plan.inodes {
+            match inode.map(|inode| inode.body) {
+                Some(Body::File { size }) => self.record_written(ino, size),
+                None if freed => self.forget_file(ino),
+                _ => {}
+            }
+        }
+    }
+
+    /// The record of a file was written with its unflushed times folded in.
+    pub(super) fn record_written(&self, ino: Ino, size: u64) {
+        let Some(file) = self.files.get(ino) else {
+            return;
+        };
+        file.with_facts(|facts| {
+            facts.size = size;
+            facts.last_write = None;
+        });
+    }
+
+    fn forget_file(&self, ino: Ino) {
+        if let Some(file) = self.files.remove(ino)
+            && let Some(slot) = file.with_facts(|facts| facts.slot.take())
+        {
+            self.times.clear(slot);
+        }
+        self.garbage.lock().push(ino);
+    }
+
+    /// Carries out the content part of an operation.
+    pub(super) fn change_content(&self, effect: ContentEffect) -> Result<(), StoreError> {
+        let ino = match effect {
+            ContentEffect::Resize(ino, _) | ContentEffect::Allocate(ino, ..) => ino,
+        };
+        let disk = |operation| StoreError::disk(operation, content_path(ino));
+        match effect {
+            ContentEffect::Resize(_, size) => match self.content_of(ino)? {
+                None if size == 0 => Ok(()),
+                None => self.content_to_change(ino)?.set_len(size),
+                Some(content) => content.set_len(size),
+            }
+            .map_err(disk("resize")),
+            ContentEffect::Allocate(_, mode, offset, length) => {
+                let content = self.content_to_change(ino)?;
+                match mode {
+                    AllocateMode::Allocate => content.allocate(offset, length, false),
+                    AllocateMode::AllocateKeepSize => content.allocate(offset, length, true),
+                    AllocateMode::PunchHole => content.punch_hole(offset, length),
+                    AllocateMode::ZeroRange => content.zero_range(offset, length, false),
+                    AllocateMode::ZeroRangeKeepSize => content.zero_range(offset, length, true),
+                }
+                .map_err(disk("allocate"))
+            }
+        }
+    }
+
+    /// Intents that were logged and whose outcome this node does not know.
+    pub fn in_doubt(&self) -> Vec<Osn> {
+        let applying = self.applying.lock();
+        applying
+            .pending
+            .iter()
+            .map(|intent| intent.op.osn)
+            .collect()
+    }
+
+    /// Makes the log durable up to `position`.
+    pub fn sync_log(&self, position: Position) -> Result<(), StoreError> {
+        self.check_trust()?;
+        self.trust(self.log()?.sync(position))
+    }
+
+    pub(super) fn log_record(&self, record: &Record) -> Result<Position, StoreError> {
+        Ok(self.log()?.append(record)?)
+    }
+}
+
+impl Applying {
+    fn take_pending(&mut self, osn: Osn) -> Option<MetaOp> {
+        let at = self
+            .pending
+            .iter()
+            .position(|intent| intent.op.osn == osn)?;
+        Some(self.pending.remove(at).op)
+    }
+}
+
+/// An operation that both sides had agreed on must apply; if it does not, the stores differ.
+fn diverged(osn: Osn, error: OpError) -> OpError {
+    match error {
+        OpError::Refused(errno) => StoreError::Diverged { osn, errno }.into(),
+        OpError::Store(error) => OpError::Store(error),
+    }
+}
+
+impl View for Store {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, OpError> {
+        Ok(self.names.get(key)?)
+    }
+
+    fn keys(&self, range: &KeyRange) -> Result<Vec<Vec<u8>>, OpError> {
+        let mut keys = Vec::new();
+        self.names.scan(range.from(), range.to(), &mut |key, _| {
+            keys.push(key.to_vec());
+            std::ops::ControlFlow::Continue(())
+        })?;
+        Ok(keys)
+    }
+
+    fn inode(&self, ino: Ino) -> Result<Option<Inode>, OpError> {
+        // Unflushed facts first: were the record read first, a checkpoint in between could take
+        // them out of the table, and both readings would miss them.
+        let unflushed = self
+            .files
+            .get(ino)
+            .map(|file| file.with_facts(|facts| *facts));
+        let Some(bytes) = self.names.get(&keys::inode(ino))? else {
+            return Ok(None);
+        };
+        let mut inode: Inode = record::decode(&bytes).ok_or_else(|| StoreError::Damaged {
+            what: format!("the record of inode {ino} cannot be read"),
+        })?;
+        if let Some(facts) = unflushed
+            && let Body::File { size } = &mut inode.body
+        {
+            *size = facts.size;
+            if let Some((_, time)) = facts.last_write {
+                inode.mtime = time;
+                inode.ctime = time;
+            }
+        }
+        Ok(Some(inode))
+    }
+}

@@ -1,0 +1,161 @@
+//! Moving what is in memory and in the log into the durable namespace, so that both can be cut.
+//!
+//! Order, and why: (1) while nothing is applied, fold unflushed sizes and times into the records,
+//! note the log position, and freeze the records in memory; (2) commit the frozen records durably,
+//! with the position in the same transaction; (3) only then cut the log and clear the time slots.
+//! A crash before (2) finds the old checkpoint and the whole log; after it, the new one. Slots that
+//! outlive their use say what the records already say.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lockstep_intentlog::Position;
+use lockstep_types::Ino;
+
+use super::{Applying, Store};
+use crate::error::{OpError, StoreError};
+use crate::files::{FileState, content_path};
+use crate::keys;
+use crate::plan::View;
+use crate::record::{self, Checkpoint};
+
+/// Records kept in memory before a checkpoint is due.
+pub(super) const MEMORY_BYTES_MAX: usize = 48 << 20;
+
+/// A file whose facts were folded into its record: how many writes it had begun then.
+struct Folded {
+    file: Arc<FileState>,
+    begun: u64,
+}
+
+impl Store {
+    /// Makes a checkpoint. Operations go on meanwhile, but for the short time of step one.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        let _alone = self.checkpointing.lock();
+        self.checkpoint_with_limit(self.ino_limit.load(Ordering::Acquire))
+    }
+
+    /// The same with a new limit of inode numbers; the caller holds `checkpointing`.
+    pub(super) fn checkpoint_with_limit(&self, ino_limit: u64) -> Result<(), StoreError> {
+        self.check_trust()?;
+        self.write_checkpoint(ino_limit, Some(self.boot))
+    }
+
+    fn write_checkpoint(&self, ino_limit: u64, boot: Option<[u8; 16]>) -> Result<(), StoreError> {
+        let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
+        self.trust(self.names.flush())?;
+        self.ino_limit.fetch_max(ino_limit, Ordering::Release);
+        self.log()?.cut(keep_from);
+        for folded in &folded {
+            self.release_slot(folded);
+        }
+        self.files.close_idle();
+        Ok(())
+    }
+
+    /// Step one: folds, notes the position, freezes. Returns what was folded and from where the
+    /// log is still needed.
+    fn take_cut(
+        &self,
+        ino_limit: u64,
+        boot: Option<[u8; 16]>,
+    ) -> Result<(Vec<Folded>, Position), StoreError> {
+        let applying = self.applying.lock();
+        let mut folded = Vec::new();
+        let mut batch = Vec::new();
+        for file in self.files.unflushed() {
+            folded.push(self.fold(file, &mut batch)?);
+        }
+        let position = self.log()?.tail();
+        let keep_from = applying.log_needed_from(position);
+        let checkpoint = Checkpoint {
+            log_position: position.get(),
+            log_keep_from: keep_from.get(),
+            applied: applying.applied,
+            ino_limit,
+            epoch: applying.epoch,
+            boot,
+        };
+        batch.push((keys::CHECKPOINT.to_vec(), Some(record::encode(&checkpoint))));
+        self.names.apply(batch);
+        self.names.freeze();
+        Ok((folded, keep_from))
+    }
+
+    /// Puts a file's size and times into its record.
+    fn fold(
+        &self,
+        file: Arc<FileState>,
+        batch: &mut Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    ) -> Result<Folded, StoreError> {
+        let begun = file.with_facts(|facts| facts.begun);
+        if let Some(inode) = self.inode(file.ino()).map_err(as_store_error)? {
+            batch.push((keys::inode(file.ino()), Some(record::encode(&inode))));
+        }
+        Ok(Folded { file, begun })
+    }
+
+    /// Frees the slot of a file that was not written since it was folded.
+    fn release_slot(&self, folded: &Folded) {
+        let slot = folded.file.with_facts(|facts| {
+            if facts.begun != folded.begun || facts.active > 0 {
+                return None;
+            }
+            facts.last_write = None;
+            facts.slot.take()
+        });
+        if let Some(slot) = slot {
+            self.times.clear(slot);
+        }
+    }
+
+    /// Removes the content of freed inodes from the disk.
+    pub fn collect_garbage(&self) -> Result<usize, StoreError> {
+        let garbage: Vec<Ino> = std::mem::take(&mut *self.garbage.lock());
+        for ino in &garbage {
+            let path = content_path(*ino);
+            match self.backing.remove(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::disk("remove", path)(error));
+                }
+                _ => self.delete_record(keys::garbage(*ino)),
+            }
+        }
+        Ok(garbage.len())
+    }
+
+    fn delete_record(&self, key: Vec<u8>) {
+        self.names.apply([(key, None::<Vec<u8>>)]);
+    }
+
+    /// Puts everything on stable storage and notes that the store was closed in order.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.check_trust()?;
+        self.collect_garbage()?;
+        let _alone = self.checkpointing.lock();
+        for file in self.files.unflushed() {
+            self.sync_file(file.ino(), false).map_err(as_store_error)?;
+        }
+        self.write_checkpoint(self.ino_limit.load(Ordering::Acquire), None)
+    }
+}
+
+impl Applying {
+    /// The log is needed from its oldest unresolved intent on, or from `position`.
+    fn log_needed_from(&self, position: Position) -> Position {
+        self.pending
+            .iter()
+            .map(|intent| intent.position)
+            .fold(position, Position::min)
+    }
+}
+
+/// What reading our own records may run into; a refusal cannot come from there.
+fn as_store_error(error: OpError) -> StoreError {
+    match error {
+        OpError::Store(error) => error,
+        OpError::Refused(errno) => StoreError::Damaged {
+            what: format!("a record that exists was refused: {errno}"),
+        },
+    }
+}

@@ -1,0 +1,297 @@
+//! Reading, writing and syncing the content of files.
+//!
+//! A write has three steps: [`Store::begin_write`] marks the file as having unflushed writes,
+//! [`Store::write_begun`] puts the bytes in place, [`Store::complete_write`] makes the new size and
+//! time visible. The primary completes a write only when the peer has it too, so that no reader
+//! sees a size that a failover could take back.
+
+use std::sync::Arc;
+
+use lockstep_intentlog::Record;
+use lockstep_types::backing::BackingFile;
+use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
+
+use super::Store;
+use crate::error::{OpError, StoreError};
+use crate::files::{FileState, content_path};
+use crate::keys;
+use crate::plan::View;
+use crate::record::{self, Body};
+use crate::times::Slot;
+
+/// A write that was begun. Dropping it without completing leaves size and times as they were.
+pub struct WriteTicket {
+    file: Arc<FileState>,
+}
+
+impl Drop for WriteTicket {
+    fn drop(&mut self) {
+        self.file
+            .with_facts(|facts| facts.active = facts.active.saturating_sub(1));
+    }
+}
+
+impl Store {
+    /// The entry of a regular file.
+    pub(super) fn file_for(&self, ino: Ino) -> Result<Arc<FileState>, OpError> {
+        if let Some(file) = self.files.get(ino) {
+            return Ok(file);
+        }
+        self.files.get_or_load(ino, || self.load_size(ino))
+    }
+
+    /// The content file of an inode, whatever its record says of it.
+    pub(super) fn content_of(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, StoreError> {
+        if let Some(file) = self.files.get(ino) {
+            return file.content(self.backing().as_ref());
+        }
+        let path = content_path(ino);
+        match self.backing.open(&path) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::disk("open", path)(error)),
+        }
+    }
+
+    /// The content file of an inode, made if there is none.
+    pub(super) fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
+        if let Some(file) = self.files.get(ino) {
+            return file.content_to_write(self.backing().as_ref());
+        }
+        let path = content_path(ino);
+        self.backing
+            .open_or_create(&path)
+            .map_err(StoreError::disk("create", path))
+    }
+
+    /// Size by the record, after a look whether the content on disk agrees.
+    fn load_size(&self, ino: Ino) -> Result<u64, OpError> {
+        let inode = self.stored_inode(ino)?.ok_or(Errno::Stale)?;
+        let expected = match inode.body {
+            Body::File { size } => size,
+            Body::Directory { .. } => return Err(Errno::IsDirectory.into()),
+            _ => return Err(Errno::Invalid.into()),
+        };
+        let found = self.content_length(ino)?;
+        if found != expected {
+            let error = StoreError::ContentLength {
+                ino,
+                expected,
+                found,
+            };
+            tracing::error!(%error, "content damaged");
+            return Err(error.into());
+        }
+        Ok(expected)
+    }
+
+    /// Length of the content on disk; zero if there is none.
+    pub(super) fn content_length(&self, ino: Ino) -> Result<u64, StoreError> {
+        Ok(self.content_stat(ino)?.length)
+    }
+
+    /// Reads into `buffer` from `offset`; fewer bytes only at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize, OpError> {
+        let file = self.file_for(ino)?;
+        let left = file.size().saturating_sub(offset);
+        let wanted = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        let Some(into) = buffer.get_mut(..wanted).filter(|into| !into.is_empty()) else {
+            return Ok(0);
+        };
+        let read = match file.content(self.backing().as_ref())? {
+            Some(content) => content
+                .read_at(offset, into)
+                .map_err(StoreError::disk("read", content_path(ino)))?,
+            None => 0,
+        };
+        // What lies between the end of the content and the size has never been written.
+        into.iter_mut().skip(read).for_each(|byte| *byte = 0);
+        Ok(wanted)
+    }
+
+    /// Marks a file as having unflushed writes, before its first byte is touched.
+    pub fn begin_write(&self, ino: Ino, offset: u64, length: u64) -> Result<WriteTicket, OpError> {
+        self.check_trust()?;
+        let end = offset.checked_add(length).ok_or(Errno::TooBig)?;
+        if end > limits::FILE_BYTES_MAX {
+            return Err(Errno::TooBig.into());
+        }
+        let file = self.file_for(ino)?;
+        self.mark_unflushed(&file)?;
+        Ok(WriteTicket { file })
+    }
+
+    fn mark_unflushed(&self, file: &Arc<FileState>) -> Result<(), StoreError> {
+        loop {
+            let marked = file.with_facts(|facts| {
+                if facts.slot.is_none() {
+                    facts.slot = self.times.take(&Slot {
+                        ino: file.ino(),
+                        last_write: facts.last_write,
+                    });
+                }
+                if facts.slot.is_some() {
+                    facts.active += 1;
+                    facts.begun += 1;
+                }
+                facts.slot.is_some()
+            });
+            if marked {
+                return Ok(());
+            }
+            self.checkpoint()?;
+        }
+    }
+
+    /// Writes at once and completely, as the secondary does.
+    pub fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        osn: Osn,
+        time: Timestamp,
+    ) -> Result<(), OpError> {
+        let ticket = self.begin_write(ino, offset, data.len() as u64)?;
+        if let Err(error) = self.write_begun(&ticket, offset, data) {
+            self.abandon_write(&ticket);
+            return Err(error.into());
+        }
+        self.complete_write(&ticket, offset + data.len() as u64, osn, time);
+        Ok(())
+    }
+
+    /// Makes the bytes of a file durable; with `times` the time of its last write too.
+    ///
+    /// Everything logged so far becomes durable as well: the file's name, owner and mode.
+    pub fn sync_file(&self, ino: Ino, times: bool) -> Result<(), OpError> {
+        self.check_trust()?;
+        if let Some(file) = self.files.get(ino) {
+            if times {
+                self.log_times(&file)?;
+            }
+            if let Some(content) = file.content(self.backing().as_ref())? {
+                let synced = content
+                    .sync()
+                    .map_err(StoreError::disk("sync", content_path(ino)));
+                self.trust(synced)?;
+            }
+        }
+        self.sync_all_logged()?;
+        Ok(())
+    }
+
+    /// Makes every metadata operation applied so far durable.
+    pub fn sync_all_logged(&self) -> Result<(), StoreError> {
+        self.sync_log(self.log()?.tail())
+    }
+
+    /// Logs the time of the last write, unless that is logged already.
+    fn log_times(&self, file: &FileState) -> Result<(), StoreError> {
+        let unlogged = file.with_facts(|facts| {
+            let (osn, time) = facts.last_write?;
+            let fresh = facts.logged != Some(osn);
+            facts.logged = Some(osn);
+            fresh.then_some(time)
+        });
+        if let Some(time) = unlogged {
+            self.log_record(&Record::FileTimes {
+                ino: file.ino(),
+                mtime: time,
+                ctime: time,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Puts bytes in place. They are not yet durable, and a size beyond the old one not yet seen.
+    pub fn write_begun(
+        &self,
+        ticket: &WriteTicket,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), StoreError> {
+        ticket
+            .file
+            .content_to_write(self.backing().as_ref())?
+            .write_at(offset, data)
+            .map_err(StoreError::disk("write", content_path(ticket.file.ino())))
+    }
+
+    /// Makes size and time of a write visible. The time of the write with the highest OSN stays,
+    /// in whatever order they complete, so that both nodes agree.
+    pub fn complete_write(&self, ticket: &WriteTicket, end: u64, osn: Osn, time: Timestamp) {
+        ticket.file.with_facts(|facts| {
+            facts.size = facts.size.max(end);
+            if facts.last_write.is_none_or(|(last, _)| last < osn) {
+                facts.last_write = Some((osn, time));
+            }
+            if let Some(number) = facts.slot {
+                let slot = Slot {
+                    ino: ticket.file.ino(),
+                    last_write: facts.last_write,
+                };
+                self.times.store(number, &slot);
+            }
+        });
+    }
+
+    /// Takes back what a failed write left beyond the end of its file, so that it never shows.
+    pub fn abandon_write(&self, ticket: &WriteTicket) {
+        let file = &ticket.file;
+        let (size, alone) = file.with_facts(|facts| (facts.size, facts.active == 1));
+        let cut = || -> Result<(), StoreError> {
+            let Some(content) = file.content(self.backing().as_ref())? else {
+                return Ok(());
+            };
+            let length = content
+                .stat()
+                .map_err(StoreError::disk("stat", content_path(file.ino())))?
+                .length;
+            if alone && length > size {
+                content
+                    .set_len(size)
+                    .map_err(StoreError::disk("resize", content_path(file.ino())))?;
+            }
+            Ok(())
+        };
+        if let Err(error) = cut() {
+            tracing::warn!(%error, "could not take back a failed write");
+        }
+    }
+
+    /// How many writes that are not durable by themselves were ever begun on a file: while this
+    /// stays, a sync has nothing new to do for its content.
+    pub fn write_count(&self, ino: Ino) -> u64 {
+        self.files
+            .get(ino)
+            .map_or(0, |file| file.with_facts(|facts| facts.begun))
+    }
+
+    /// Sets size and times of a file to what the other node says they are.
+    pub fn set_facts(
+        &self,
+        ino: Ino,
+        size: u64,
+        mtime: Timestamp,
+        ctime: Timestamp,
+    ) -> Result<(), OpError> {
+        let _applying = self.applying.lock();
+        let Some(mut inode) = self.inode(ino)? else {
+            return Ok(());
+        };
+        let Body::File { size: recorded } = &mut inode.body else {
+            return Ok(());
+        };
+        *recorded = size;
+        inode.mtime = mtime;
+        inode.ctime = ctime;
+        self.fit_length(ino, size)?;
+        self.names
+            .apply([(keys::inode(ino), Some(record::encode(&inode)))]);
+        self.record_written(ino, size);
+        Ok(())
+    }
+}

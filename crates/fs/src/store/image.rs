@@ -1,0 +1,182 @@
+//! Carrying the whole namespace from one node to the other.
+//!
+//! The sender walks the replicated tables in key order and sends chunk after chunk; the receiver
+//! makes its own tables equal, range by range, so that chunks which are equal already change
+//! nothing. No metadata operation may run on either side meanwhile. The receiver's log is cut
+//! before the first chunk: nothing is left in it that a restart could apply to a half-changed
+//! namespace. The receiver must be marked out of sync before and until the image is complete.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use lockstep_types::{Ino, Osn};
+use serde::{Deserialize, Serialize};
+
+use super::Store;
+use crate::error::StoreError;
+use crate::files::content_path;
+use crate::keys::{self, KeyRange};
+use crate::record::{self, Body, Inode};
+
+/// One record of the namespace, as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// Its key.
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    /// Its value.
+    #[serde(with = "serde_bytes")]
+    pub value: Vec<u8>,
+}
+
+/// A run of records of one table, complete between `after` and its last record, or up to the end
+/// of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageChunk {
+    /// Which table.
+    pub table: u8,
+    /// The key the run follows; empty at the start of the table.
+    #[serde(with = "serde_bytes")]
+    pub after: Vec<u8>,
+    /// The records, in order.
+    pub records: Vec<ImageRecord>,
+    /// Whether the table ends here.
+    pub last: bool,
+}
+
+impl Store {
+    /// The records of `table` after key `after`, about `bytes_max` bytes of them.
+    pub fn image_chunk(
+        &self,
+        table: u8,
+        after: &[u8],
+        bytes_max: usize,
+    ) -> Result<ImageChunk, StoreError> {
+        let mut chunk = ImageChunk {
+            table,
+            after: after.to_vec(),
+            records: Vec::new(),
+            last: true,
+        };
+        let mut bytes = 0;
+        let range = range_after(table, after);
+        self.names
+            .scan(range.from(), range.to(), &mut |key, value| {
+                if bytes >= bytes_max {
+                    chunk.last = false;
+                    return ControlFlow::Break(());
+                }
+                bytes += key.len() + value.len();
+                chunk.records.push(ImageRecord {
+                    key: key.to_vec(),
+                    value: value.to_vec(),
+                });
+                ControlFlow::Continue(())
+            })?;
+        Ok(chunk)
+    }
+
+    /// Gets ready to receive an image: whatever was pending is dropped, the log is cut.
+    pub fn begin_image(&self) -> Result<(), StoreError> {
+        self.applying.lock().pending.clear();
+        self.checkpoint()?;
+        self.files.clear();
+        Ok(())
+    }
+
+    /// Makes this node's records equal to a chunk's. Returns how many differed.
+    pub fn load_image_chunk(&self, chunk: &ImageChunk) -> Result<usize, StoreError> {
+        let mut differing = self.records_to_change(chunk)?;
+        let changed = differing.len();
+        if chunk.table == keys::INODES {
+            self.drop_freed_content(&mut differing);
+            self.fit_content(chunk)?;
+        }
+        self.names.apply(differing);
+        if self.needs_checkpoint() {
+            self.checkpoint()?;
+        }
+        Ok(changed)
+    }
+
+    /// What is to be written or deleted so that our records equal the chunk's.
+    fn records_to_change(
+        &self,
+        chunk: &ImageChunk,
+    ) -> Result<BTreeMap<Vec<u8>, Option<Vec<u8>>>, StoreError> {
+        let mut changes: BTreeMap<_, _> = chunk
+            .records
+            .iter()
+            .map(|record| (record.key.clone(), Some(record.value.clone())))
+            .collect();
+        let end = chunk.records.last().map(|record| record.key.as_slice());
+        let range = range_after(chunk.table, &chunk.after);
+        self.names
+            .scan(range.from(), range.to(), &mut |key, value| {
+                if !chunk.last && end.is_none_or(|end| key > end) {
+                    return ControlFlow::Break(());
+                }
+                match changes.get(key) {
+                    Some(Some(ours)) if ours == value => drop(changes.remove(key)),
+                    Some(_) => {}
+                    None => drop(changes.insert(key.to_vec(), None)),
+                }
+                ControlFlow::Continue(())
+            })?;
+        Ok(changes)
+    }
+
+    /// Notes the content of inodes that go for removal.
+    fn drop_freed_content(&self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+        let freed: Vec<Ino> = changes
+            .iter()
+            .filter(|(_, value)| value.is_none())
+            .filter_map(|(key, _)| keys::ino_of(key))
+            .collect();
+        for ino in freed {
+            changes.insert(keys::garbage(ino), Some(Vec::new()));
+            self.garbage.lock().push(ino);
+        }
+    }
+
+    /// Gives the content of every file in the chunk the length its record says.
+    fn fit_content(&self, chunk: &ImageChunk) -> Result<(), StoreError> {
+        for record in &chunk.records {
+            let inode: Option<Inode> = record::decode(&record.value);
+            if let (Some(ino), Some(Body::File { size })) =
+                (keys::ino_of(&record.key), inode.map(|inode| inode.body))
+            {
+                self.fit_length(ino, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn fit_length(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
+        if self.content_length(ino)? == size {
+            return Ok(());
+        }
+        let path = content_path(ino);
+        self.backing
+            .open_or_create(&path)
+            .and_then(|content| content.set_len(size))
+            .map_err(StoreError::disk("resize", path))
+    }
+
+    /// The image is complete: makes it durable and takes over the sender's OSN.
+    pub fn finish_image(&self, applied: Osn) -> Result<(), StoreError> {
+        self.applying.lock().applied = applied;
+        self.checkpoint()?;
+        self.collect_garbage()?;
+        Ok(())
+    }
+}
+
+fn range_after(table: u8, after: &[u8]) -> KeyRange {
+    let range = keys::table(table);
+    if after.is_empty() {
+        range
+    } else {
+        range.after(after)
+    }
+}

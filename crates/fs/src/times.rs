@@ -1,0 +1,187 @@
+//! Files with unflushed writes, and the time of the last one, in memory that survives the process.
+//!
+//! A write changes a file's size and times. Writing them to the namespace each time would cost a
+//! record per write; keeping them in memory only would lose them with the process. So each file
+//! that is being written owns a slot here: storing it costs a memory copy. A slot says "the length
+//! of the content on disk is the truth for this file, and this was its last write".
+//!
+//! Invariants: a slot is stored before the first byte of a write reaches the content; it is cleared
+//! only after a durable checkpoint has taken size and times into the namespace. A torn slot reads
+//! as empty (its hash fails); that can only follow a power loss, after which sizes are taken from
+//! the content of every file anyway.
+
+use std::sync::Arc;
+
+use lockstep_types::backing::BackingTable;
+use lockstep_types::{FrameHash, Generation, Ino, Osn, Timestamp};
+use parking_lot::Mutex;
+
+/// Bytes of a slot: 40 of content, 16 of hash, 8 spare.
+const SLOT_BYTES: usize = 64;
+const BODY_BYTES: usize = 44;
+
+/// Number of files that may have unflushed writes at once; more force a checkpoint.
+pub const SLOTS: usize = 16 * 1024;
+
+/// Bytes the table takes.
+pub const TABLE_BYTES: usize = SLOTS * SLOT_BYTES;
+
+/// The number of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotNumber(usize);
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The file.
+    pub ino: Ino,
+    /// Its last completed write, if any completed: number and time.
+    pub last_write: Option<(Osn, Timestamp)>,
+}
+
+/// The table of slots.
+pub struct TimeTable {
+    table: Arc<dyn BackingTable>,
+    free: Mutex<Vec<usize>>,
+}
+
+impl TimeTable {
+    /// Opens the table and reads what the last process left in it.
+    pub fn open(table: Arc<dyn BackingTable>) -> (Self, Vec<(SlotNumber, Slot)>) {
+        let mut free = Vec::with_capacity(SLOTS);
+        let mut found = Vec::new();
+        for number in (0..SLOTS).rev() {
+            let mut bytes = [0; SLOT_BYTES];
+            table.load(number * SLOT_BYTES, &mut bytes);
+            match decode(&bytes) {
+                Some(slot) => found.push((SlotNumber(number), slot)),
+                None => free.push(number),
+            }
+        }
+        let free = Mutex::new(free);
+        (Self { table, free }, found)
+    }
+
+    /// Takes a free slot for `slot`; `None` when all are in use.
+    pub fn take(&self, slot: &Slot) -> Option<SlotNumber> {
+        let number = SlotNumber(self.free.lock().pop()?);
+        self.store(number, slot);
+        Some(number)
+    }
+
+    /// Replaces what a slot holds.
+    pub fn store(&self, number: SlotNumber, slot: &Slot) {
+        self.table.store(number.0 * SLOT_BYTES, &encode(slot));
+    }
+
+    /// Clears a slot for reuse.
+    pub fn clear(&self, number: SlotNumber) {
+        self.table.store(number.0 * SLOT_BYTES, &[0; SLOT_BYTES]);
+        self.free.lock().push(number.0);
+    }
+
+    /// Whether so many slots are in use that a checkpoint should free some.
+    pub fn is_filling(&self) -> bool {
+        self.free.lock().len() < SLOTS / 2
+    }
+}
+
+fn encode(slot: &Slot) -> [u8; SLOT_BYTES] {
+    let (osn, time) = slot.last_write.unwrap_or((Osn::ZERO, Timestamp::default()));
+    let mut bytes = [0; SLOT_BYTES];
+    let parts: [&[u8]; 6] = [
+        &slot.ino.get().to_le_bytes(),
+        &osn.generation.get().to_le_bytes(),
+        &osn.sequence.to_le_bytes(),
+        &time.secs.to_le_bytes(),
+        &time.nanos.to_le_bytes(),
+        &u64::from(slot.last_write.is_some()).to_le_bytes(),
+    ];
+    let body = parts.concat();
+    let (head, tail) = bytes.split_at_mut(BODY_BYTES);
+    head.copy_from_slice(&body);
+    if let Some(hash) = tail.first_chunk_mut::<16>() {
+        *hash = FrameHash::of(&body).0;
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Slot> {
+    let (body, tail) = bytes.split_at_checked(BODY_BYTES)?;
+    if *tail.first_chunk::<16>()? != FrameHash::of(body).0 {
+        return None;
+    }
+    let word = |at: usize| -> Option<u64> {
+        Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
+    };
+    let nanos = u32::from_le_bytes(body.get(32..36)?.try_into().ok()?);
+    let osn = Osn {
+        generation: Generation::new(word(8)?)?,
+        sequence: word(16)?,
+    };
+    let time = Timestamp {
+        secs: word(24)?.cast_signed(),
+        nanos,
+    };
+    Some(Slot {
+        ino: Ino::new(word(0)?)?,
+        last_write: (word(36)? != 0).then_some((osn, time)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Memory(Mutex<Vec<u8>>);
+
+    impl BackingTable for Memory {
+        fn len(&self) -> usize {
+            self.0.lock().len()
+        }
+        fn load(&self, offset: usize, into: &mut [u8]) {
+            into.copy_from_slice(&self.0.lock()[offset..offset + into.len()]);
+        }
+        fn store(&self, offset: usize, data: &[u8]) {
+            self.0.lock()[offset..offset + data.len()].copy_from_slice(data);
+        }
+    }
+
+    fn slot(ino: u64) -> Slot {
+        Slot {
+            ino: Ino::new(ino).unwrap(),
+            last_write: Some((
+                Osn {
+                    generation: Generation::FIRST,
+                    sequence: 7 + ino,
+                },
+                Timestamp { secs: -5, nanos: 9 },
+            )),
+        }
+    }
+
+    #[test]
+    fn slots_outlive_the_table_object() {
+        let memory = Arc::new(Memory(Mutex::new(vec![0; TABLE_BYTES])));
+        let (table, found) = TimeTable::open(memory.clone());
+        assert!(found.is_empty());
+        let one = table.take(&slot(1)).unwrap();
+        let two = table.take(&slot(2)).unwrap();
+        table.store(two, &slot(22));
+        table.clear(one);
+        drop(table);
+        let (_, found) = TimeTable::open(memory.clone());
+        assert_eq!(found, [(two, slot(22))]);
+        memory.0.lock()[two.0 * SLOT_BYTES + 3] ^= 1;
+        assert!(TimeTable::open(memory).1.is_empty(), "a torn slot is empty");
+    }
+
+    #[test]
+    fn a_file_without_completed_write_keeps_its_mark() {
+        let mark = Slot {
+            last_write: None,
+            ..slot(3)
+        };
+        assert_eq!(decode(&encode(&mark)), Some(mark));
+    }
+}

@@ -1,0 +1,187 @@
+//! One frame: the bytes of a record in a segment. The crate page has the table of fields.
+//!
+//! Invariant: a frame that checks out was written by this log, whole, at the position it names.
+
+use lockstep_types::FrameHash;
+
+use crate::error::LogError;
+use crate::position::Position;
+use crate::record::{PAYLOAD_BYTES_MAX, Record};
+
+/// Bytes of a frame before its payload.
+pub(crate) const FRAME_HEADER_BYTES: usize = 40;
+
+/// Frames start at multiples of this, within the segment and within the positions.
+pub(crate) const ALIGN_BYTES: usize = 8;
+
+/// Bytes of a mark: a frame without payload.
+pub(crate) const MARK_BYTES: u64 = FRAME_HEADER_BYTES as u64;
+
+/// Kind of the first frame of an opening; its payload is the position where the one before ended.
+pub(crate) const KIND_OPENED: u8 = 254;
+
+/// Kind of a mark: nothing but a `durable` position, at the tail, to be overwritten.
+pub(crate) const KIND_MARK: u8 = 255;
+
+/// Bytes of the hash at the start of a frame.
+const HASH_BYTES: usize = 16;
+
+/// Random bytes of one log.
+pub(crate) type Salt = [u8; HASH_BYTES];
+
+/// What a frame says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    pub(crate) position: Position,
+    pub(crate) durable: Position,
+    pub(crate) payload_bytes: usize,
+    pub(crate) kind: u8,
+}
+
+impl FrameHeader {
+    /// Reads a header, without knowing yet whether it is one.
+    pub(crate) fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<Self> {
+        let [_, _, position, durable, last] = bytes.as_chunks::<8>().0 else {
+            return None;
+        };
+        let [l0, l1, l2, l3, kind, 0, 0, 0] = *last else {
+            return None;
+        };
+        let payload_bytes = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).ok()?;
+        (payload_bytes <= PAYLOAD_BYTES_MAX).then_some(Self {
+            position: Position::new(u64::from_le_bytes(*position)),
+            durable: Position::new(u64::from_le_bytes(*durable)),
+            payload_bytes,
+            kind,
+        })
+    }
+
+    /// Bytes of the whole frame.
+    pub(crate) const fn frame_bytes(&self) -> usize {
+        (FRAME_HEADER_BYTES + self.payload_bytes).next_multiple_of(ALIGN_BYTES)
+    }
+}
+
+/// A frame in the making: complete but for position, durable position and hash.
+pub(crate) struct Draft {
+    bytes: Vec<u8>,
+    payload_bytes: u32,
+    kind: u8,
+}
+
+impl Draft {
+    /// A frame for this record.
+    pub(crate) fn of(record: &Record) -> Result<Self, LogError> {
+        let mut bytes = Vec::with_capacity(256);
+        bytes.resize(FRAME_HEADER_BYTES, 0);
+        let bytes = record.encode(bytes).map_err(LogError::Encode)?;
+        Self::padded(record.kind(), bytes)
+    }
+
+    /// The first frame of an opening, after an opening that ended at `before`.
+    pub(crate) fn opened(before: Position) -> Result<Self, LogError> {
+        let mut bytes = vec![0; FRAME_HEADER_BYTES];
+        bytes.extend_from_slice(&before.get().to_le_bytes());
+        Self::padded(KIND_OPENED, bytes)
+    }
+
+    /// A mark.
+    pub(crate) fn mark() -> Result<Self, LogError> {
+        Self::padded(KIND_MARK, vec![0; FRAME_HEADER_BYTES])
+    }
+
+    fn padded(kind: u8, mut bytes: Vec<u8>) -> Result<Self, LogError> {
+        let payload = bytes.len() - FRAME_HEADER_BYTES;
+        let too_large = LogError::TooLarge {
+            bytes: payload,
+            max: PAYLOAD_BYTES_MAX,
+        };
+        let Ok(payload_bytes) = u32::try_from(payload) else {
+            return Err(too_large);
+        };
+        if payload > PAYLOAD_BYTES_MAX {
+            return Err(too_large);
+        }
+        bytes.resize(bytes.len().next_multiple_of(ALIGN_BYTES), 0);
+        Ok(Self {
+            bytes,
+            payload_bytes,
+            kind,
+        })
+    }
+
+    /// Bytes of the whole frame.
+    pub(crate) const fn frame_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Bytes of the payload.
+    pub(crate) const fn payload_bytes(&self) -> usize {
+        self.payload_bytes as usize
+    }
+
+    /// Fills in what only the place in the log decides, and gives the bytes to write.
+    pub(crate) fn finish(&mut self, salt: &Salt, position: Position, durable: Position) -> &[u8] {
+        let fields = salt
+            .iter()
+            .copied()
+            .chain(position.get().to_le_bytes())
+            .chain(durable.get().to_le_bytes())
+            .chain(self.payload_bytes.to_le_bytes())
+            .chain([self.kind]);
+        put(&mut self.bytes, fields);
+        let hash = FrameHash::of(&self.bytes);
+        put(&mut self.bytes, hash.0);
+        &self.bytes
+    }
+}
+
+/// Whether these bytes are a whole frame of the log with this salt. `scratch` is working space.
+pub(crate) fn checks_out(frame: &[u8], salt: &Salt, scratch: &mut Vec<u8>) -> bool {
+    scratch.clear();
+    scratch.extend_from_slice(frame);
+    put(scratch, salt.iter().copied());
+    frame.starts_with(&FrameHash::of(scratch).0)
+}
+
+fn put(into: &mut [u8], bytes: impl IntoIterator<Item = u8>) {
+    for (place, byte) in into.iter_mut().zip(bytes) {
+        *place = byte;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SALT: Salt = [9; 16];
+
+    #[test]
+    fn what_was_written_is_read_and_checked() {
+        let mut draft = Draft::of(&Record::State(vec![5; 11])).unwrap();
+        let bytes = draft
+            .finish(&SALT, Position::new(640), Position::new(64))
+            .to_vec();
+        assert_eq!(bytes.len(), 56);
+        let header = FrameHeader::parse(bytes.first_chunk().unwrap()).unwrap();
+        assert_eq!(header.frame_bytes(), 56);
+        assert_eq!((header.payload_bytes, header.kind), (11, 7));
+        assert_eq!(header.position, Position::new(640));
+        assert_eq!(header.durable, Position::new(64));
+        let mut scratch = Vec::new();
+        assert!(checks_out(&bytes, &SALT, &mut scratch));
+        assert!(!checks_out(&bytes, &[8; 16], &mut scratch));
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            assert!(!checks_out(&flipped, &SALT, &mut scratch), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_payload_over_the_limit_is_refused() {
+        let draft = Draft::of(&Record::State(vec![0; PAYLOAD_BYTES_MAX + 1]));
+        assert!(matches!(draft, Err(LogError::TooLarge { .. })));
+        assert!(Draft::of(&Record::State(vec![0; PAYLOAD_BYTES_MAX])).is_ok());
+    }
+}

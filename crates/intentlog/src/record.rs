@@ -1,0 +1,164 @@
+//! The vocabulary of the log, and how each record becomes a payload.
+//!
+//! The numbers of the kinds and the encodings of the payloads are part of the format on disk.
+
+use lockstep_types::limits::META_OP_BYTES_MAX;
+use lockstep_types::{Ino, MetaOp, Osn, Timestamp};
+use postcard::Error;
+
+/// Most bytes of a record's payload.
+pub const PAYLOAD_BYTES_MAX: usize = META_OP_BYTES_MAX;
+
+/// One thing the log remembers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Primary: this operation is about to be sent to the peer.
+    Pending(MetaOp),
+    /// Primary: the peer has committed the pending operation; it is executed here right after.
+    Committed {
+        /// The operation.
+        osn: Osn,
+    },
+    /// Intent and commit in one: the secondary's record, and that of a primary without a peer.
+    CommittedOp(MetaOp),
+    /// The pending operation was refused by the peer and does not happen.
+    RolledBack {
+        /// The operation.
+        osn: Osn,
+    },
+    /// The effect on content (truncate, allocate) of a committed operation is done. To do it again
+    /// after a later write would destroy what was written.
+    Done {
+        /// The operation.
+        osn: Osn,
+    },
+    /// Times of a file whose content was written.
+    FileTimes {
+        /// The file.
+        ino: Ino,
+        /// Its time of modification.
+        mtime: Timestamp,
+        /// Its time of change.
+        ctime: Timestamp,
+    },
+    /// The role's own small state, opaque here; the latest counts. The owner appends it again
+    /// before it lets the log cut the last one away.
+    State(Vec<u8>),
+}
+
+impl Record {
+    /// The number that stands for the kind of record on disk, from 1 up.
+    pub(crate) const fn kind(&self) -> u8 {
+        match self {
+            Self::Pending(_) => 1,
+            Self::Committed { .. } => 2,
+            Self::CommittedOp(_) => 3,
+            Self::RolledBack { .. } => 4,
+            Self::Done { .. } => 5,
+            Self::FileTimes { .. } => 6,
+            Self::State(_) => 7,
+        }
+    }
+
+    /// Appends the payload to `to`.
+    pub(crate) fn encode(&self, mut to: Vec<u8>) -> Result<Vec<u8>, Error> {
+        match self {
+            Self::Pending(op) | Self::CommittedOp(op) => postcard::to_extend(op, to),
+            Self::Committed { osn } | Self::RolledBack { osn } | Self::Done { osn } => {
+                postcard::to_extend(osn, to)
+            }
+            Self::FileTimes { ino, mtime, ctime } => postcard::to_extend(&(ino, mtime, ctime), to),
+            Self::State(state) => {
+                to.extend_from_slice(state);
+                Ok(to)
+            }
+        }
+    }
+
+    /// The record of this kind with this payload.
+    pub(crate) fn decode(kind: u8, payload: &[u8]) -> Result<Self, Error> {
+        Ok(match kind {
+            1 => Self::Pending(whole(payload)?),
+            2 => Self::Committed {
+                osn: whole(payload)?,
+            },
+            3 => Self::CommittedOp(whole(payload)?),
+            4 => Self::RolledBack {
+                osn: whole(payload)?,
+            },
+            5 => Self::Done {
+                osn: whole(payload)?,
+            },
+            6 => {
+                let (ino, mtime, ctime) = whole(payload)?;
+                Self::FileTimes { ino, mtime, ctime }
+            }
+            7 => Self::State(payload.to_vec()),
+            _ => return Err(Error::DeserializeBadEnum),
+        })
+    }
+}
+
+/// Decodes all of `payload`: bytes left over mean that something else was written.
+fn whole<'a, T: serde::Deserialize<'a>>(payload: &'a [u8]) -> Result<T, Error> {
+    match postcard::take_from_bytes(payload)? {
+        (value, []) => Ok(value),
+        _ => Err(Error::DeserializeBadEncoding),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::{FileName, MetaRequest};
+
+    use super::*;
+
+    fn every_kind() -> Vec<Record> {
+        let osn = Osn::ZERO.next();
+        let op = MetaOp {
+            osn,
+            time: Timestamp { secs: -1, nanos: 5 },
+            request: MetaRequest::Unlink {
+                parent: Ino::ROOT,
+                name: FileName::new(b"\xff name").unwrap(),
+            },
+        };
+        vec![
+            Record::Pending(op.clone()),
+            Record::Committed { osn },
+            Record::CommittedOp(op),
+            Record::RolledBack { osn },
+            Record::Done { osn },
+            Record::FileTimes {
+                ino: Ino::ROOT,
+                mtime: Timestamp::default(),
+                ctime: Timestamp { secs: 9, nanos: 9 },
+            },
+            Record::State(vec![1, 2, 3]),
+        ]
+    }
+
+    #[test]
+    fn every_kind_round_trips() {
+        for (record, kind) in every_kind().into_iter().zip(1..) {
+            assert_eq!(record.kind(), kind);
+            let payload = record.encode(Vec::new()).unwrap();
+            assert_eq!(Record::decode(kind, &payload), Ok(record));
+        }
+    }
+
+    #[test]
+    fn what_was_not_written_by_us_is_refused() {
+        assert!(Record::decode(0, &[]).is_err());
+        assert!(Record::decode(8, &[]).is_err());
+        for record in every_kind() {
+            let mut payload = record.encode(Vec::new()).unwrap();
+            payload.push(0);
+            let longer = Record::decode(record.kind(), &payload);
+            assert!(longer.is_err() || record.kind() == 7);
+            payload.truncate(payload.len() - 2);
+            let shorter = Record::decode(record.kind(), &payload);
+            assert!(shorter.is_err() || record.kind() == 7);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Damage: flipped bytes, cut files, foreign files. Never a wrong record, never a panic, and
+//! whatever is refused is left as it was.
+
+use lockstep_intentlog::{IntentLog, LogError};
+
+use crate::sim_backing::SimBacking;
+use crate::{DIR, Found, open, options, read, record};
+
+const SEGMENT_BYTES: u64 = 8192;
+const EVEN: &str = "meta/log/intent.0";
+const ODD: &str = "meta/log/intent.1";
+
+/// A log whose records reach over both segments, all but the last two of them synced.
+fn log_in_both_segments() -> (SimBacking, Found) {
+    let disk = SimBacking::default();
+    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let mut records: Found = (0..78)
+        .map(|number| (log.append(&record(number)).unwrap(), record(number)))
+        .collect();
+    log.sync(log.tail()).unwrap();
+    for number in 78..80 {
+        records.push((log.append(&record(number)).unwrap(), record(number)));
+    }
+    (disk, records)
+}
+
+/// Byte ranges of a file that frames fill, by reading lengths as the format says.
+fn frames(disk: &SimBacking, path: &str) -> Vec<(usize, usize)> {
+    disk.edit(path, |bytes| {
+        let mut frames = Vec::new();
+        let mut at = 4096;
+        while bytes
+            .get(at + 36)
+            .is_some_and(|&kind| kind != 0 && kind != 255)
+        {
+            let payload = u32::from_le_bytes(bytes[at + 32..at + 36].try_into().unwrap());
+            let end = at + (40 + payload as usize).next_multiple_of(8);
+            frames.push((at, end));
+            at = end;
+        }
+        frames
+    })
+}
+
+fn flipped(disk: &SimBacking, path: &str, at: usize, mask: u8) -> SimBacking {
+    let copy = disk.fork();
+    copy.edit(path, |bytes| bytes[at] ^= mask);
+    copy
+}
+
+fn assert_refused(disk: &SimBacking, what: &str) -> LogError {
+    let before = disk.content();
+    let Err(error) = open(disk, &options(SEGMENT_BYTES)) else {
+        panic!("{what} was not noticed");
+    };
+    assert_eq!(disk.content(), before, "{what}: nothing is changed");
+    assert!(read(disk, &options(SEGMENT_BYTES)).is_err());
+    error
+}
+
+#[test]
+fn every_flipped_byte_of_the_synced_part_is_damage() {
+    let (disk, records) = log_in_both_segments();
+    let (mut even, odd) = (frames(&disk, EVEN), frames(&disk, ODD));
+    // each file begins with the frame of an opening or holds records alone
+    assert_eq!(even.len() + odd.len(), records.len() + 1);
+    assert!(odd.len() > 3);
+    let unsynced = odd.len() - 2;
+    let synced_odd = odd.iter().take(unsynced).map(|frame| (ODD, *frame));
+    let synced = even.drain(..).map(|frame| (EVEN, frame)).chain(synced_odd);
+    for (path, (start, end)) in synced {
+        for at in start..end {
+            let error = assert_refused(&flipped(&disk, path, at, 0x21), "a flip");
+            assert!(
+                matches!(error, LogError::Damaged { .. }),
+                "{path} {at}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_flip_in_the_unsynced_part_ends_the_log_there() {
+    let (disk, records) = log_in_both_segments();
+    let odd = frames(&disk, ODD);
+    for (back, (start, end)) in odd.iter().rev().take(2).enumerate() {
+        for at in *start..*end {
+            let found = read(&flipped(&disk, ODD, at, 0x80), &options(SEGMENT_BYTES)).unwrap();
+            assert_eq!(found, records[..records.len() - 1 - back]);
+        }
+    }
+}
+
+#[test]
+fn no_flip_anywhere_gives_a_wrong_record() {
+    let (disk, records) = log_in_both_segments();
+    for path in [EVEN, ODD] {
+        for at in 0..usize::try_from(SEGMENT_BYTES).unwrap() {
+            for mask in [0x01, 0xff] {
+                if let Ok(found) = read(&flipped(&disk, path, at, mask), &options(SEGMENT_BYTES)) {
+                    assert_eq!(found, records[..found.len()]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_sync_is_known_after_a_stop_of_the_process() {
+    let disk = SimBacking::default();
+    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let position = log.append(&record(1)).unwrap();
+    log.sync(position).unwrap();
+    let (start, _) = frames(&disk, EVEN)[1];
+    let error = assert_refused(&flipped(&disk, EVEN, start, 1), "a flip in the last record");
+    assert!(error.to_string().contains("damaged at position"), "{error}");
+}
+
+#[test]
+fn a_flipped_header_is_refused() {
+    let (disk, _) = log_in_both_segments();
+    // in the first file the header is alone; in the other an older one tells whose file it is
+    for path in [EVEN, ODD] {
+        for at in 0..88 {
+            let place = 2048 + at;
+            let error = assert_refused(&flipped(&disk, path, place, 0x40), "a flipped header");
+            let named = if path == EVEN && at < 8 {
+                matches!(error, LogError::NotALog { .. })
+            } else {
+                matches!(error, LogError::Damaged { .. })
+            };
+            assert!(named, "{path} {at}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_file_is_refused() {
+    let (disk, _) = log_in_both_segments();
+    for path in [EVEN, ODD] {
+        for length in (0..8192).step_by(61).chain([8191, 4096, 88, 87, 8, 0]) {
+            let copy = disk.fork();
+            copy.edit(path, |bytes| bytes.truncate(length));
+            let error = assert_refused(&copy, "a cut file");
+            assert!(
+                matches!(error, LogError::Truncated { .. }),
+                "{length}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn newer_foreign_and_mixed_files_are_refused() {
+    let (disk, _) = log_in_both_segments();
+    let newer = disk.fork();
+    newer.edit(EVEN, |bytes| {
+        bytes[2056..2060].copy_from_slice(&2u32.to_le_bytes());
+        bytes[2060..2064].copy_from_slice(&(!2u32).to_le_bytes());
+    });
+    let error = assert_refused(&newer, "a newer format");
+    assert!(matches!(
+        error,
+        LogError::NewerFormat {
+            found: 2,
+            supported: 1,
+            ..
+        }
+    ));
+
+    let foreign = disk.fork();
+    foreign.edit(ODD, |bytes| bytes.fill(b'x'));
+    let error = assert_refused(&foreign, "a foreign file");
+    assert!(matches!(error, LogError::NotALog { .. }));
+
+    let mixed = disk.fork();
+    let (even, odd) = (disk.content()[EVEN].clone(), disk.content()[ODD].clone());
+    mixed.edit(EVEN, |bytes| bytes.clone_from(&odd));
+    mixed.edit(ODD, |bytes| bytes.clone_from(&even));
+    let error = assert_refused(&mixed, "exchanged files");
+    assert!(matches!(error, LogError::Damaged { .. }));
+}

@@ -1,0 +1,92 @@
+//! Many threads on one log.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use lockstep_intentlog::{IntentLog, LogError, Position, Record};
+
+use crate::sim_backing::{Random, SimBacking};
+use crate::{DIR, options, osn, read};
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Appends and syncs; gives the position of every record that was synced.
+fn work(log: &IntentLog, thread: u64) -> Vec<(Position, Record)> {
+    let one = |number: u64| {
+        let record = Record::Done {
+            osn: osn(thread * 1000 + number),
+        };
+        let position = log.append(&record).unwrap();
+        log.sync(position).unwrap();
+        assert!(log.durable() > position);
+        (position, record)
+    };
+    (0..200).map(one).collect()
+}
+
+#[test]
+fn what_any_thread_synced_survives() {
+    let disk = SimBacking::default();
+    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let mut synced: Vec<_> = std::thread::scope(|scope| {
+        let log = &log;
+        let threads = [1, 2, 3, 4].map(|thread| scope.spawn(move || work(log, thread)));
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    synced.sort_by_key(|(position, _)| *position);
+    let cold = disk.power_loss(&mut Random(3), 0);
+    assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), synced);
+}
+
+/// While one thread's sync is held up, others append and ask for theirs: one more sync serves all,
+/// whenever they come to wait.
+#[test]
+fn those_that_wait_share_one_sync() {
+    let disk = SimBacking::default();
+    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let before = disk.syncs();
+    let (reached, has_reached) = channel();
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    disk.on_sync(Arc::new(move |number| {
+        if number == before + 1 {
+            reached.send(()).unwrap();
+            released.lock().unwrap().recv().unwrap();
+        }
+    }));
+    std::thread::scope(|scope| {
+        let log = &log;
+        let append = || log.append(&Record::State(vec![1])).unwrap();
+        let first = append();
+        scope.spawn(move || log.sync(first).unwrap());
+        has_reached.recv().unwrap();
+        for position in [0; 5].map(|_| append()) {
+            scope.spawn(move || log.sync(position).unwrap());
+        }
+        release.send(()).unwrap();
+    });
+    assert_eq!(disk.syncs() - before, 2);
+    assert_eq!(log.durable(), log.tail());
+}
+
+#[test]
+fn a_failed_sync_reaches_everyone_who_waits() {
+    let disk = SimBacking::default();
+    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    disk.fail_sync_after(1);
+    let errors: Vec<_> = std::thread::scope(|scope| {
+        let log = &log;
+        let position = log.append(&Record::State(vec![1])).unwrap();
+        let threads = [0; 4].map(|_| scope.spawn(move || log.sync(position).unwrap_err()));
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let told = |error: &&LogError| matches!(error, LogError::Io { .. });
+    assert_eq!(errors.iter().filter(told).count(), 1);
+    assert!(log.durable() < log.tail());
+}

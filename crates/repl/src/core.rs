@@ -1,0 +1,379 @@
+//! The protocol core of one datastore on one node: events in, effects out, no IO.
+//!
+//! The driver tells it what happened ([`Event`]) and carries out what it says ([`Effect`]), in the
+//! order given. It owns the locks, the state, the operation numbers and the list of operations in
+//! flight. It must never block, read a clock, or look at bytes. `docs/protocol.md` numbers the
+//! rules cited here.
+//!
+//! Invariants:
+//! - An operation is finished once, after both sides are done with it or the other side has been
+//!   marked out of sync durably (P1).
+//! - Metadata operations are numbered, sent, committed by the peer and applied here in one order (P2).
+//! - While a write may be on one side only, [`Core::done_below`] does not pass it (P3).
+
+mod flight;
+mod operations;
+mod recovery;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use lockstep_types::{Errno, Osn};
+use smallvec::SmallVec;
+
+use crate::lock::LockTable;
+pub use crate::lock::{LockSet, OpId};
+use crate::state::{Action, Service, State, Trigger};
+use flight::{MetaFlight, Op};
+use recovery::Recovery;
+
+/// What a client's operation is, as far as the protocol cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Looks at content; needs only its locks.
+    Read,
+    /// Writes bytes.
+    Write,
+    /// A metadata operation.
+    Meta,
+    /// Makes a file durable.
+    Sync,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A client, or resync or verify, wants to do something.
+    Submit {
+        /// Its name from now on; never used before.
+        op: OpId,
+        /// What it is.
+        kind: Kind,
+        /// The locks it needs.
+        locks: LockSet,
+    },
+    /// A metadata operation is about to be validated and wants its number. The driver lets one
+    /// metadata operation at a time be numbered, validated, logged and sent.
+    Sequence(OpId),
+    /// The local part of an operation is done, or was refused.
+    LocalDone(OpId, Result<(), Errno>),
+    /// The peer has done its part of a write, or failed.
+    WriteAcked(Osn, Option<Errno>),
+    /// The peer has committed a metadata operation, or rolled it back.
+    MetaAcked(Osn, Result<(), Errno>),
+    /// The peer has done its part of a sync, or failed.
+    SyncAcked(OpId, Option<Errno>),
+    /// A committed metadata operation that no client waits for has been applied.
+    Applied(Osn),
+    /// A connection stands; both sides have said who they are.
+    LinkUp {
+        /// Whether both sides are in sync.
+        in_sync: bool,
+        /// Highest metadata operation the peer has committed.
+        peer_applied: Osn,
+    },
+    /// Blocks that may differ were sent and acknowledged (distributed recovery).
+    RangesRecovered,
+    /// Anything else that changes the state.
+    Happened(Trigger),
+    /// Time passes.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Do the local part of an operation: read, write or sync.
+    Execute {
+        /// Which operation.
+        op: OpId,
+        /// Its number; zero for one that has none.
+        osn: Osn,
+    },
+    /// Send a write to the peer.
+    SendWrite {
+        /// Which operation.
+        op: OpId,
+        /// Its number.
+        osn: Osn,
+    },
+    /// Send a write again, with the bytes that are on this side.
+    ResendWrite {
+        /// Which operation.
+        op: OpId,
+        /// Its number.
+        osn: Osn,
+    },
+    /// Send a sync to the peer.
+    SendSync {
+        /// Which operation.
+        op: OpId,
+    },
+    /// Prepare a metadata operation: ask for its number with [`Event::Sequence`].
+    Prepare {
+        /// Which operation.
+        op: OpId,
+    },
+    /// The answer to [`Event::Sequence`]: validate, then log and send, or apply alone.
+    Sequenced {
+        /// Which operation.
+        op: OpId,
+        /// Its number.
+        osn: Osn,
+        /// Whether it goes to the peer.
+        mirrored: bool,
+    },
+    /// Send a pending metadata operation again.
+    ResendMeta {
+        /// Its number.
+        osn: Osn,
+    },
+    /// Apply a metadata operation that is committed.
+    Commit {
+        /// Its number.
+        osn: Osn,
+        /// The operation, if a client waits for it.
+        op: Option<OpId>,
+    },
+    /// An operation is over: make it visible and answer.
+    Finish {
+        /// Which operation.
+        op: OpId,
+        /// Its outcome.
+        result: Result<(), Errno>,
+    },
+    /// Make "in sync" or "out of sync" durable, then tell with [`Trigger::MarkedInSync`] or
+    /// [`Trigger::MarkedOutOfSync`].
+    Mark {
+        /// Which of the two.
+        in_sync: bool,
+    },
+    /// Close the connection.
+    DropLink,
+    /// Send the blocks that may differ, then tell with [`Event::RangesRecovered`].
+    RecoverRanges,
+    /// Distributed recovery is complete: the secondary may forget its waiting writes.
+    TellRecovered,
+    /// Carry the namespace over, then tell with [`Trigger::ImageDone`].
+    SendImage,
+    /// Carry the content over, then tell with [`Trigger::ContentDone`].
+    SendContent,
+    /// Tell the secondary that it is in sync.
+    TellInSync,
+    /// The state has changed.
+    Entered(State),
+}
+
+/// Effects of one event, in order.
+pub type Effects = SmallVec<[Effect; 4]>;
+
+/// What a primary does when the pause limit has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnPeerLoss {
+    /// Mark the secondary out of sync and serve alone.
+    Continue,
+    /// Wait for the secondary, for ever.
+    Freeze,
+}
+
+/// What an operator decides.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreConfig {
+    /// How long acknowledgements wait for a lost peer, in milliseconds.
+    pub pause_limit_ms: u64,
+    /// What happens then.
+    pub on_peer_loss: OnPeerLoss,
+    /// Most mirrored writes in flight.
+    pub writes_max: usize,
+}
+
+/// What a core starts from.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// State as of the last stop.
+    pub state: State,
+    /// The first number to give out.
+    pub first_osn: Osn,
+    /// Metadata operations pending since before the last stop, in order.
+    pub in_doubt: Vec<Osn>,
+}
+
+/// Numbers for status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Mirrored writes not yet done on both sides.
+    pub writes: usize,
+    /// Mirrored metadata operations not yet applied here.
+    pub metadata: usize,
+    /// Operations that wait for the state to change.
+    pub held: usize,
+}
+
+/// The protocol core. See the head of this file.
+pub struct Core {
+    config: CoreConfig,
+    state: State,
+    locks: LockTable,
+    ops: HashMap<OpId, Op>,
+    next_osn: Osn,
+    /// Mirrored writes that are not done on both sides.
+    writes: BTreeMap<Osn, OpId>,
+    /// Mirrored metadata operations that are not yet to be applied here, in order.
+    metas: VecDeque<MetaFlight>,
+    /// Metadata operations being applied here.
+    applying: usize,
+    /// Operations that have their locks and wait for the state to change, in order.
+    held: VecDeque<OpId>,
+    paused_since_ms: Option<u64>,
+    recovery: Option<Recovery>,
+    /// The image is to be sent when no metadata operation is in flight.
+    image_due: bool,
+}
+
+impl Core {
+    /// A core in the state a store was left in.
+    pub fn new(config: CoreConfig, start: Start, now_ms: u64) -> Self {
+        Self {
+            config,
+            state: start.state,
+            locks: LockTable::default(),
+            ops: HashMap::new(),
+            next_osn: start.first_osn,
+            writes: BTreeMap::new(),
+            metas: start
+                .in_doubt
+                .into_iter()
+                .map(MetaFlight::in_doubt)
+                .collect(),
+            applying: 0,
+            held: VecDeque::new(),
+            paused_since_ms: (start.state == State::Paused).then_some(now_ms),
+            recovery: None,
+            image_due: false,
+        }
+    }
+
+    /// The present state.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Every write below this is done on both sides (rule P3).
+    pub fn done_below(&self) -> Osn {
+        if self.recovery.is_some() || self.state.service() != Service::Mirrored {
+            return Osn::ZERO;
+        }
+        self.writes.keys().next().copied().unwrap_or(self.next_osn)
+    }
+
+    /// The number the next operation gets.
+    pub const fn next_osn(&self) -> Osn {
+        self.next_osn
+    }
+
+    /// Operations in flight.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            writes: self.writes.len(),
+            metadata: self.metas.len() + self.applying,
+            held: self.held.len(),
+        }
+    }
+
+    /// Takes in what happened at `now_ms` (monotonic) and appends what is to be done.
+    pub fn handle(&mut self, now_ms: u64, event: Event, effects: &mut Effects) {
+        match event {
+            Event::Submit { op, kind, locks } => self.submit(op, kind, locks, effects),
+            Event::Sequence(op) => self.sequence(op, effects),
+            Event::LocalDone(op, result) => self.local_done(op, result, effects),
+            Event::WriteAcked(osn, failed) => self.write_acked(now_ms, osn, failed, effects),
+            Event::MetaAcked(osn, outcome) => self.meta_acked(now_ms, osn, outcome, effects),
+            Event::SyncAcked(op, failed) => self.sync_acked(now_ms, op, failed, effects),
+            Event::Applied(_) => self.applied(effects),
+            Event::LinkUp {
+                in_sync,
+                peer_applied,
+            } => self.link_up(now_ms, in_sync, peer_applied, effects),
+            Event::RangesRecovered => self.ranges_recovered(effects),
+            Event::Happened(trigger) => self.trigger(now_ms, trigger, effects),
+            Event::Tick => self.tick(now_ms, effects),
+        }
+        self.settle(now_ms, effects);
+    }
+
+    /// Restores what must hold between events.
+    fn settle(&mut self, now_ms: u64, effects: &mut Effects) {
+        if self.image_due && self.metas.is_empty() && self.applying == 0 {
+            self.image_due = false;
+            effects.push(Effect::SendImage);
+        }
+        self.advance_recovery(now_ms, effects);
+    }
+
+    fn link_up(&mut self, now_ms: u64, in_sync: bool, peer_applied: Osn, effects: &mut Effects) {
+        let trigger = if in_sync {
+            Trigger::LinkUpInSync
+        } else {
+            Trigger::LinkUpOutOfSync
+        };
+        self.trigger(now_ms, trigger, effects);
+        if self.state == State::CatchingUp {
+            self.start_recovery(peer_applied, effects);
+        }
+    }
+
+    /// Moves along the state table. A trigger that the present state does not know is late news
+    /// of a state already left, and is dropped.
+    fn trigger(&mut self, now_ms: u64, trigger: Trigger, effects: &mut Effects) {
+        let Ok((next, actions)) = self.state.next(trigger) else {
+            return;
+        };
+        if next != State::CatchingUp {
+            self.recovery = None;
+        }
+        if next != State::ResyncNamespace {
+            self.image_due = false;
+        }
+        if !matches!(next, State::Paused | State::CatchingUp) {
+            self.paused_since_ms = None;
+        }
+        let changed = next != self.state;
+        self.state = next;
+        if changed {
+            effects.push(Effect::Entered(next));
+        }
+        for action in actions {
+            self.act(now_ms, *action, effects);
+        }
+    }
+
+    fn act(&mut self, now_ms: u64, action: Action, effects: &mut Effects) {
+        match action {
+            Action::StartPause => self.paused_since_ms = Some(now_ms),
+            Action::Recover => {} // with the peer's watermark at hand, in `link_up`
+            Action::MarkInSync => effects.push(Effect::Mark { in_sync: true }),
+            Action::MarkOutOfSync => effects.push(Effect::Mark { in_sync: false }),
+            Action::DropLink => effects.push(Effect::DropLink),
+            Action::FinishAlone => self.finish_alone(effects),
+            Action::Admit => self.admit_held(effects),
+            Action::SendImage => self.image_due = true,
+            Action::SendContent => effects.push(Effect::SendContent),
+            Action::TellInSync => effects.push(Effect::TellInSync),
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64, effects: &mut Effects) {
+        let over = self
+            .paused_since_ms
+            .is_some_and(|since| now_ms.saturating_sub(since) >= self.config.pause_limit_ms);
+        if over && self.state == State::Paused {
+            let trigger = match self.config.on_peer_loss {
+                OnPeerLoss::Continue => Trigger::PauseOverContinue,
+                OnPeerLoss::Freeze => Trigger::PauseOverFreeze,
+            };
+            self.trigger(now_ms, trigger, effects);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! The life of an operation: submitted, locked, admitted, done on both sides, finished.
+
+use lockstep_types::{Errno, Osn};
+
+use super::flight::{MetaFlight, Op, Side};
+use super::{Core, Effect, Effects, Kind, LockSet, OpId};
+use crate::state::{Service, Trigger};
+
+impl Core {
+    pub(super) fn submit(&mut self, op: OpId, kind: Kind, locks: LockSet, effects: &mut Effects) {
+        let granted = self.locks.acquire(op, &locks);
+        self.ops.insert(op, Op::new(kind, locks));
+        if granted {
+            self.admit(op, effects);
+        }
+    }
+
+    /// Starts an operation that has its locks, or holds it back until the state allows it.
+    fn admit(&mut self, id: OpId, effects: &mut Effects) {
+        let Some(kind) = self.ops.get(&id).map(|op| op.kind) else {
+            return;
+        };
+        match (kind, self.state.service()) {
+            (Kind::Read, _) | (Kind::Sync, Service::Alone | Service::WritesAlone) => {
+                effects.push(Effect::Execute {
+                    op: id,
+                    osn: Osn::ZERO,
+                });
+            }
+            (Kind::Write, Service::Alone | Service::WritesAlone) => {
+                let osn = self.number(id);
+                effects.push(Effect::Execute { op: id, osn });
+            }
+            (Kind::Write, Service::Mirrored) if self.writes.len() < self.config.writes_max => {
+                self.start_mirrored_write(id, effects);
+            }
+            (Kind::Sync, Service::Mirrored) => {
+                self.set_peer(id, Side::Waiting);
+                effects.push(Effect::SendSync { op: id });
+                effects.push(Effect::Execute {
+                    op: id,
+                    osn: Osn::ZERO,
+                });
+            }
+            (Kind::Meta, Service::Alone | Service::Mirrored) => {
+                effects.push(Effect::Prepare { op: id });
+            }
+            _ => self.held.push_back(id),
+        }
+    }
+
+    fn start_mirrored_write(&mut self, id: OpId, effects: &mut Effects) {
+        let osn = self.number(id);
+        self.set_peer(id, Side::Waiting);
+        self.writes.insert(osn, id);
+        effects.push(Effect::SendWrite { op: id, osn });
+        effects.push(Effect::Execute { op: id, osn });
+    }
+
+    /// Gives an operation the next number.
+    fn number(&mut self, id: OpId) -> Osn {
+        let osn = self.next_osn;
+        self.next_osn = osn.next();
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.osn = Some(osn);
+        }
+        osn
+    }
+
+    fn set_peer(&mut self, id: OpId, side: Side) {
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.peer = side;
+        }
+    }
+
+    /// Numbers a metadata operation, or holds it back if the state has changed since it was
+    /// prepared (rule P2).
+    pub(super) fn sequence(&mut self, id: OpId, effects: &mut Effects) {
+        let mirrored = match self.state.service() {
+            Service::Mirrored => true,
+            Service::Alone => false,
+            Service::WritesAlone | Service::Wait => {
+                self.held.push_back(id);
+                return;
+            }
+        };
+        let osn = self.number(id);
+        if mirrored {
+            self.set_peer(id, Side::Waiting);
+            self.metas.push_back(MetaFlight {
+                osn,
+                op: Some(id),
+                committed: false,
+            });
+        } else {
+            self.applying += 1;
+        }
+        effects.push(Effect::Sequenced {
+            op: id,
+            osn,
+            mirrored,
+        });
+    }
+
+    pub(super) fn local_done(
+        &mut self,
+        id: OpId,
+        result: Result<(), Errno>,
+        effects: &mut Effects,
+    ) {
+        let Some(op) = self.ops.get_mut(&id) else {
+            return;
+        };
+        op.local = Side::Done(result);
+        if op.kind == Kind::Meta {
+            self.meta_done(id);
+            self.commit_ready(effects);
+        } else {
+            self.resend_if_due(id, effects);
+        }
+        self.finish_if_over(id, effects);
+    }
+
+    /// A metadata operation was applied here, or refused before it was sent.
+    fn meta_done(&mut self, id: OpId) {
+        let before = self.metas.len();
+        self.metas.retain(|meta| meta.op != Some(id));
+        if self.metas.len() == before {
+            self.applying = self.applying.saturating_sub(1);
+        }
+        self.set_peer(id, Side::Unneeded);
+    }
+
+    /// A metadata operation without a client was applied.
+    pub(super) fn applied(&mut self, effects: &mut Effects) {
+        self.applying = self.applying.saturating_sub(1);
+        self.commit_ready(effects);
+    }
+
+    pub(super) fn write_acked(
+        &mut self,
+        now_ms: u64,
+        osn: Osn,
+        failed: Option<Errno>,
+        effects: &mut Effects,
+    ) {
+        let Some(&id) = self.writes.get(&osn) else {
+            return;
+        };
+        match failed {
+            None => {
+                self.set_peer(id, Side::Done(Ok(())));
+                self.finish_if_over(id, effects);
+            }
+            Some(_) => self.trigger(now_ms, Trigger::PeerFailed, effects),
+        }
+    }
+
+    pub(super) fn sync_acked(
+        &mut self,
+        now_ms: u64,
+        id: OpId,
+        failed: Option<Errno>,
+        effects: &mut Effects,
+    ) {
+        if !self.ops.contains_key(&id) {
+            return;
+        }
+        match failed {
+            None => {
+                self.set_peer(id, Side::Done(Ok(())));
+                self.finish_if_over(id, effects);
+            }
+            Some(_) => self.trigger(now_ms, Trigger::PeerFailed, effects),
+        }
+    }
+
+    pub(super) fn meta_acked(
+        &mut self,
+        now_ms: u64,
+        osn: Osn,
+        outcome: Result<(), Errno>,
+        effects: &mut Effects,
+    ) {
+        match outcome {
+            Ok(()) => {
+                for meta in self.metas.iter_mut().filter(|meta| meta.osn == osn) {
+                    meta.committed = true;
+                }
+                self.commit_ready(effects);
+            }
+            Err(_) => self.trigger(now_ms, Trigger::PeerFailed, effects),
+        }
+    }
+
+    /// Applies what the peer has committed, strictly in order: what is behind an operation that
+    /// is not committed yet waits (rule P2).
+    pub(super) fn commit_ready(&mut self, effects: &mut Effects) {
+        while self.metas.front().is_some_and(|meta| meta.committed) {
+            if let Some(meta) = self.metas.pop_front() {
+                self.applying += 1;
+                effects.push(Effect::Commit {
+                    osn: meta.osn,
+                    op: meta.op,
+                });
+            }
+        }
+    }
+
+    /// Ends an operation when neither side has anything left to do (rule P1).
+    fn finish_if_over(&mut self, id: OpId, effects: &mut Effects) {
+        let Some(outcome) = self.ops.get(&id).and_then(Op::outcome) else {
+            return;
+        };
+        let Some(op) = self.ops.remove(&id) else {
+            return;
+        };
+        let mirrored_write = op.osn.is_some_and(|osn| self.writes.remove(&osn).is_some());
+        effects.push(Effect::Finish {
+            op: id,
+            result: outcome,
+        });
+        if mirrored_write && outcome.is_err() {
+            // The peer has bytes that we could not write: only a resync makes us equal again.
+            self.trigger(0, Trigger::PeerFailed, effects);
+        }
+        let mut granted = Vec::new();
+        self.locks.release(id, &op.locks, |next| granted.push(next));
+        for next in granted {
+            self.admit(next, effects);
+        }
+        if mirrored_write && !self.held.is_empty() {
+            self.admit_held(effects);
+        }
+    }
+
+    /// Lets every operation that was held back try again.
+    pub(super) fn admit_held(&mut self, effects: &mut Effects) {
+        for id in std::mem::take(&mut self.held) {
+            self.admit(id, effects);
+        }
+    }
+
+    /// Gives up the peer's part of everything in flight: it has been marked out of sync.
+    pub(super) fn finish_alone(&mut self, effects: &mut Effects) {
+        for meta in &mut self.metas {
+            meta.committed = true;
+        }
+        let mut waiting: Vec<OpId> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.kind != Kind::Meta && op.peer == Side::Waiting)
+            .map(|(id, _)| *id)
+            .collect();
+        waiting.sort_unstable();
+        self.writes.clear();
+        for id in waiting {
+            self.set_peer(id, Side::Unneeded);
+            self.finish_if_over(id, effects);
+        }
+        self.commit_ready(effects);
+    }
+
+    /// Writes whose part on the peer is open and whose part here is done.
+    pub(super) fn resendable(&self) -> Vec<(OpId, Osn)> {
+        self.writes
+            .iter()
+            .filter(|(_, id)| {
+                self.ops
+                    .get(id)
+                    .is_some_and(|op| op.peer == Side::Waiting && op.local == Side::Done(Ok(())))
+            })
+            .map(|(osn, id)| (*id, *osn))
+            .collect()
+    }
+
+    /// Syncs whose part on the peer is open.
+    pub(super) fn waiting_syncs(&self) -> Vec<OpId> {
+        let mut waiting: Vec<OpId> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.kind == Kind::Sync && op.peer == Side::Waiting)
+            .map(|(id, _)| *id)
+            .collect();
+        waiting.sort_unstable();
+        waiting
+    }
+}

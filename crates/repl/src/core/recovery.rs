@@ -1,0 +1,75 @@
+//! Distributed recovery, as the primary leads it after every reconnect (paper, sections 4.2, 5.2).
+//!
+//! First metadata: what the peer has committed is applied here, the rest is sent again, in order.
+//! Then every range in PAW ∪ SAW from before is sent with this side's content. Then the writes that
+//! clients still wait for are sent again. Only when all of that is done on both sides are new
+//! operations admitted.
+
+use lockstep_types::Osn;
+
+use super::{Core, Effect, Effects, OpId};
+use crate::state::{State, Trigger};
+
+/// How far recovery is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recovery {
+    /// Metadata operations are being settled.
+    Metadata,
+    /// Ranges are being sent.
+    Ranges,
+    /// Writes in flight are being sent again.
+    Writes,
+}
+
+impl Core {
+    pub(super) fn start_recovery(&mut self, peer_applied: Osn, effects: &mut Effects) {
+        self.recovery = Some(Recovery::Metadata);
+        for meta in &mut self.metas {
+            if meta.osn <= peer_applied {
+                meta.committed = true;
+            } else {
+                effects.push(Effect::ResendMeta { osn: meta.osn });
+            }
+        }
+        self.commit_ready(effects);
+    }
+
+    /// Goes on to the next step when the present one is complete.
+    pub(super) fn advance_recovery(&mut self, now_ms: u64, effects: &mut Effects) {
+        match self.recovery {
+            Some(Recovery::Metadata) if self.metas.is_empty() && self.applying == 0 => {
+                self.recovery = Some(Recovery::Ranges);
+                effects.push(Effect::RecoverRanges);
+            }
+            Some(Recovery::Writes) if self.writes.is_empty() && self.waiting_syncs().is_empty() => {
+                effects.push(Effect::TellRecovered);
+                self.trigger(now_ms, Trigger::Recovered, effects);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn ranges_recovered(&mut self, effects: &mut Effects) {
+        if self.recovery != Some(Recovery::Ranges) {
+            return;
+        }
+        self.recovery = Some(Recovery::Writes);
+        for (op, osn) in self.resendable() {
+            effects.push(Effect::ResendWrite { op, osn });
+        }
+        for op in self.waiting_syncs() {
+            effects.push(Effect::SendSync { op });
+        }
+    }
+
+    /// A write that was still being done here when recovery reached it is sent now.
+    pub(super) fn resend_if_due(&mut self, id: OpId, effects: &mut Effects) {
+        if self.state != State::CatchingUp || self.recovery != Some(Recovery::Writes) {
+            return;
+        }
+        let due = self.resendable().into_iter().find(|(op, _)| *op == id);
+        if let Some((op, osn)) = due {
+            effects.push(Effect::ResendWrite { op, osn });
+        }
+    }
+}

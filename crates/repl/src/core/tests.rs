@@ -1,0 +1,326 @@
+//! Scenarios of the core, each from one point of `docs/protocol.md`.
+
+use lockstep_types::{FileName, Generation, Ino};
+
+use super::*;
+use crate::lock::{BlockRange, LockKey, LockMode};
+
+fn osn(sequence: u64) -> Osn {
+    Osn {
+        generation: Generation::FIRST,
+        sequence,
+    }
+}
+
+fn core(state: State) -> Core {
+    let config = CoreConfig {
+        pause_limit_ms: 1000,
+        on_peer_loss: OnPeerLoss::Continue,
+        writes_max: 4,
+    };
+    let start = Start {
+        state,
+        first_osn: osn(1),
+        in_doubt: Vec::new(),
+    };
+    Core::new(config, start, 0)
+}
+
+fn file(number: u64) -> LockKey {
+    LockKey::File(Ino::new(number).unwrap())
+}
+
+fn write_locks(number: u64) -> LockSet {
+    LockSet::from_slice(&[(file(number), LockMode::Write(BlockRange::new(0, 4096)))])
+}
+
+fn name_locks(name: &str) -> LockSet {
+    let name = FileName::new(name.as_bytes()).unwrap();
+    LockSet::from_slice(&[
+        (LockKey::name(Ino::ROOT, &name), LockMode::Exclusive),
+        (file(1), LockMode::Shared),
+    ])
+}
+
+impl Core {
+    fn on(&mut self, event: Event) -> Vec<Effect> {
+        self.at(0, event)
+    }
+
+    fn at(&mut self, now_ms: u64, event: Event) -> Vec<Effect> {
+        let mut effects = Effects::new();
+        self.handle(now_ms, event, &mut effects);
+        effects.into_vec()
+    }
+
+    fn submit_write(&mut self, op: u64, number: u64) -> Vec<Effect> {
+        self.on(Event::Submit {
+            op: OpId(op),
+            kind: Kind::Write,
+            locks: write_locks(number),
+        })
+    }
+
+    fn submit_meta(&mut self, op: u64, name: &str) -> Vec<Effect> {
+        self.on(Event::Submit {
+            op: OpId(op),
+            kind: Kind::Meta,
+            locks: name_locks(name),
+        })
+    }
+}
+
+fn finished(effects: &[Effect]) -> Vec<u64> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Finish { op, result: Ok(()) } => Some(op.0),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_write_is_acknowledged_when_both_sides_have_it() {
+    let mut core = core(State::Synced);
+    let (op, number) = (OpId(7), osn(1));
+    assert_eq!(
+        core.submit_write(7, 5),
+        [
+            Effect::SendWrite { op, osn: number },
+            Effect::Execute { op, osn: number }
+        ]
+    );
+    assert_eq!(
+        core.done_below(),
+        number,
+        "the write is not done on both sides"
+    );
+    assert_eq!(core.on(Event::LocalDone(op, Ok(()))), []);
+    assert_eq!(finished(&core.on(Event::WriteAcked(number, None))), [7]);
+    assert_eq!(core.done_below(), osn(2));
+}
+
+#[test]
+fn metadata_is_applied_here_in_order_whatever_order_the_acks_come_in() {
+    let mut core = core(State::Synced);
+    for (op, name) in [(1, "a"), (2, "b")] {
+        assert_eq!(
+            core.submit_meta(op, name),
+            [Effect::Prepare { op: OpId(op) }]
+        );
+        core.on(Event::Sequence(OpId(op)));
+    }
+    assert_eq!(core.on(Event::MetaAcked(osn(2), Ok(()))), []);
+    let commits = core.on(Event::MetaAcked(osn(1), Ok(())));
+    let numbers: Vec<_> = commits
+        .iter()
+        .map(|effect| match effect {
+            Effect::Commit { osn, .. } => osn.sequence,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(numbers, [1, 2]);
+    assert_eq!(finished(&core.on(Event::LocalDone(OpId(1), Ok(())))), [1]);
+}
+
+#[test]
+fn a_refused_operation_frees_its_name() {
+    let mut core = core(State::Synced);
+    core.submit_meta(1, "a");
+    core.on(Event::Sequence(OpId(1)));
+    assert_eq!(core.submit_meta(2, "a"), []);
+    let effects = core.on(Event::LocalDone(OpId(1), Err(Errno::Exists)));
+    assert_eq!(
+        effects,
+        [
+            Effect::Finish {
+                op: OpId(1),
+                result: Err(Errno::Exists)
+            },
+            Effect::Prepare { op: OpId(2) }
+        ]
+    );
+    assert_eq!(core.in_flight().metadata, 0);
+}
+
+#[test]
+fn a_short_disconnect_loses_nothing() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.submit_meta(2, "a");
+    core.on(Event::Sequence(OpId(2)));
+    assert_eq!(
+        core.on(Event::Happened(Trigger::LinkLost)),
+        [Effect::Entered(State::Paused)]
+    );
+    assert_eq!(core.submit_write(3, 6), [], "held while paused");
+    let effects = core.at(
+        500,
+        Event::LinkUp {
+            in_sync: true,
+            peer_applied: Osn::ZERO,
+        },
+    );
+    assert_eq!(
+        effects,
+        [
+            Effect::Entered(State::CatchingUp),
+            Effect::ResendMeta { osn: osn(2) }
+        ]
+    );
+    assert_eq!(core.done_below(), Osn::ZERO);
+    core.on(Event::MetaAcked(osn(2), Ok(())));
+    let effects = core.on(Event::LocalDone(OpId(2), Ok(())));
+    assert_eq!(finished(&effects), [2]);
+    assert!(effects.contains(&Effect::RecoverRanges));
+    assert_eq!(
+        core.on(Event::RangesRecovered),
+        [Effect::ResendWrite {
+            op: OpId(1),
+            osn: osn(1)
+        }]
+    );
+    let effects = core.on(Event::WriteAcked(osn(1), None));
+    assert_eq!(finished(&effects), [1]);
+    assert!(effects.contains(&Effect::TellRecovered));
+    assert!(effects.contains(&Effect::Entered(State::Synced)));
+    assert!(effects.contains(&Effect::SendWrite {
+        op: OpId(3),
+        osn: osn(3)
+    }));
+}
+
+#[test]
+fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.at(100, Event::Happened(Trigger::LinkLost));
+    assert_eq!(core.at(1099, Event::Tick), []);
+    assert_eq!(
+        core.at(1100, Event::Tick),
+        [
+            Effect::Entered(State::LeavingSync),
+            Effect::Mark { in_sync: false }
+        ]
+    );
+    let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    assert_eq!(finished(&effects), [1]);
+    assert_eq!(
+        core.submit_write(2, 5),
+        [Effect::Execute {
+            op: OpId(2),
+            osn: osn(2)
+        }]
+    );
+}
+
+#[test]
+fn a_peer_that_cannot_follow_is_left_behind() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    let effects = core.on(Event::WriteAcked(osn(1), Some(Errno::NoSpace)));
+    assert_eq!(
+        effects,
+        [
+            Effect::Entered(State::LeavingSync),
+            Effect::DropLink,
+            Effect::Mark { in_sync: false }
+        ]
+    );
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    assert_eq!(finished(&effects), [1]);
+}
+
+#[test]
+fn the_image_waits_for_metadata_in_flight() {
+    let mut core = core(State::OutOfSync);
+    core.submit_meta(1, "a");
+    core.on(Event::Sequence(OpId(1)));
+    let up = Event::LinkUp {
+        in_sync: false,
+        peer_applied: Osn::ZERO,
+    };
+    assert_eq!(core.on(up), [Effect::Entered(State::ResyncNamespace)]);
+    assert_eq!(core.submit_meta(2, "b"), [], "metadata waits");
+    assert_eq!(
+        core.submit_write(3, 9),
+        [Effect::Execute {
+            op: OpId(3),
+            osn: osn(2)
+        }],
+        "writes do not"
+    );
+    let effects = core.on(Event::LocalDone(OpId(1), Ok(())));
+    assert!(effects.contains(&Effect::SendImage));
+    let effects = core.on(Event::Happened(Trigger::ImageDone));
+    assert!(effects.contains(&Effect::SendContent));
+    assert!(effects.contains(&Effect::Prepare { op: OpId(2) }));
+    core.on(Event::Happened(Trigger::ContentDone));
+    let effects = core.on(Event::Happened(Trigger::MarkedInSync));
+    assert!(effects.contains(&Effect::TellInSync));
+    assert_eq!(core.state(), State::Synced);
+}
+
+#[test]
+fn in_doubt_operations_are_settled_after_a_restart() {
+    let config = CoreConfig {
+        pause_limit_ms: 1000,
+        on_peer_loss: OnPeerLoss::Freeze,
+        writes_max: 4,
+    };
+    let start = Start {
+        state: State::Paused,
+        first_osn: osn(100),
+        in_doubt: vec![osn(3), osn(4)],
+    };
+    let mut core = Core::new(config, start, 0);
+    let up = Event::LinkUp {
+        in_sync: true,
+        peer_applied: osn(3),
+    };
+    assert_eq!(
+        core.on(up),
+        [
+            Effect::Entered(State::CatchingUp),
+            Effect::ResendMeta { osn: osn(4) },
+            Effect::Commit {
+                osn: osn(3),
+                op: None
+            }
+        ]
+    );
+    core.on(Event::Applied(osn(3)));
+    core.on(Event::MetaAcked(osn(4), Ok(())));
+    assert_eq!(core.on(Event::Applied(osn(4))), [Effect::RecoverRanges]);
+}
+
+#[test]
+fn no_more_writes_are_in_flight_than_the_tables_hold() {
+    let mut core = core(State::Synced);
+    for number in 0..4 {
+        assert_eq!(core.submit_write(number, 10 + number).len(), 2);
+    }
+    assert_eq!(core.submit_write(4, 14), []);
+    core.on(Event::LocalDone(OpId(0), Ok(())));
+    let effects = core.on(Event::WriteAcked(osn(1), None));
+    assert!(effects.contains(&Effect::SendWrite {
+        op: OpId(4),
+        osn: osn(5)
+    }));
+}
+
+#[test]
+fn freezing_waits_for_ever() {
+    let mut core = core(State::Synced);
+    core.config.on_peer_loss = OnPeerLoss::Freeze;
+    core.submit_write(1, 5);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.on(Event::Happened(Trigger::LinkLost));
+    core.at(5000, Event::Tick);
+    assert_eq!(core.state(), State::Frozen);
+    assert_eq!(core.at(50_000_000, Event::Tick), []);
+}

@@ -1,0 +1,243 @@
+//! The messages of the data path, as they travel in the headers of frames.
+//!
+//! Every message carries the watermark of finished writes, so that acks of acks cost no message of
+//! their own. The bytes of a write travel as the payload of the frame, covered by block hashes.
+
+use lockstep_paw_saw::Entry;
+use lockstep_types::{BlockHash, DatastoreUuid, Errno, Generation, Ino, MetaOp, Osn, Timestamp};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Version of this vocabulary. Nodes of different versions do not talk.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// What a frame's header says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Which datastore; a message for another one is refused.
+    pub datastore: DatastoreUuid,
+    /// The sender's generation; a message from an older one is refused.
+    pub generation: Generation,
+    /// Every write below this OSN is done on both nodes (the ack of the ack, paper section 4.2).
+    /// Zero from a secondary.
+    pub done_below: Osn,
+    /// The message itself.
+    pub message: Message,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// First message of the primary on a connection.
+    Hello(Hello),
+    /// The secondary's answer.
+    Welcome(Welcome),
+    /// Why a connection is not wanted; the sender closes it after this.
+    Refuse {
+        /// For the operator: cause and cure.
+        reason: String,
+    },
+    /// A write; its bytes are the payload.
+    Write(WriteMessage),
+    /// The outcome of a write.
+    WriteAck {
+        /// Which write.
+        osn: Osn,
+        /// Why it failed, if it did.
+        failed: Option<Errno>,
+    },
+    /// A metadata operation to commit and execute.
+    Meta {
+        /// The operation.
+        op: MetaOp,
+        /// The metadata operation before it: committed by the secondary already, or this one came
+        /// out of order and the connection is given up (rule P2).
+        previous: Osn,
+        /// Answer only when it is on stable storage.
+        durable: bool,
+    },
+    /// The outcome of a metadata operation.
+    MetaAck {
+        /// Which operation.
+        osn: Osn,
+        /// Whether it was committed; if not, why it was rolled back.
+        outcome: Result<(), Errno>,
+    },
+    /// Make a file, and the names that lead to it, durable.
+    Sync {
+        /// Number of the request, counted by the primary.
+        id: u64,
+        /// Which file.
+        ino: Ino,
+    },
+    /// The outcome of a sync.
+    SyncAck {
+        /// Which request.
+        id: u64,
+        /// Why it failed, if it did.
+        failed: Option<Errno>,
+    },
+    /// Are you there? Sent when there is nothing else to send.
+    Ping,
+    /// I am, with so many bytes left on my disk.
+    Pong {
+        /// Bytes available.
+        available_bytes: u64,
+    },
+    /// A question outside the path of clients' operations: recovery, resync, verify.
+    Request {
+        /// Number of the request, counted by the primary.
+        id: u64,
+        /// The question; bytes, if any, are the payload.
+        request: Request,
+    },
+    /// The answer to a question.
+    Response {
+        /// Which request.
+        id: u64,
+        /// The answer, or why there is none.
+        response: Result<Response, String>,
+    },
+}
+
+/// What a primary says of itself and the datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u32,
+    /// Whether the primary counts the secondary as in sync.
+    pub in_sync: bool,
+}
+
+/// What a secondary says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u32,
+    /// Whether the secondary holds a complete copy as of the last disconnect.
+    pub in_sync: bool,
+    /// Highest OSN of a metadata operation it has committed.
+    pub applied: Osn,
+    /// Writes it has executed and not heard the end of: its SAW entries.
+    pub waiting: Vec<Entry>,
+}
+
+/// A write, but for its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteMessage {
+    /// Its place in the order of operations.
+    pub osn: Osn,
+    /// The file.
+    pub ino: Ino,
+    /// First byte.
+    pub offset: u64,
+    /// The primary's clock: new mtime and ctime.
+    pub time: Timestamp,
+    /// Answer only when it is on stable storage.
+    pub durable: bool,
+}
+
+/// Size and times of a file, as they are to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Length in bytes.
+    pub size: u64,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+}
+
+/// A question outside the path of clients' operations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Overwrite a range with the payload and take over the facts (distributed recovery).
+    RecoverRange {
+        /// The file.
+        ino: Ino,
+        /// First byte of the payload in the file.
+        offset: u64,
+        /// Size and times of the file.
+        facts: FileFacts,
+    },
+    /// Forget all waiting writes: recovery is complete.
+    RecoveryDone,
+    /// A resync begins: you are out of sync until told otherwise.
+    BeginResync,
+    /// The next run of records of the namespace; the payload is an encoded chunk.
+    ImageChunk,
+    /// The namespace is complete.
+    EndImage {
+        /// OSN of the last metadata operation in it.
+        applied: Osn,
+    },
+    /// Which of these blocks differ from yours?
+    CompareBlocks {
+        /// The file.
+        ino: Ino,
+        /// First byte; a multiple of the block size.
+        offset: u64,
+        /// Hashes of the blocks from there.
+        hashes: Vec<BlockHash>,
+    },
+    /// Overwrite a range with the payload.
+    WriteBlocks {
+        /// The file.
+        ino: Ino,
+        /// First byte of the payload in the file.
+        offset: u64,
+    },
+    /// Is this range all zeros? With `punch`, make it a hole.
+    CompareHole {
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Whether to change anything.
+        punch: bool,
+    },
+    /// Take over size and times of files.
+    SetFacts {
+        /// For each file.
+        files: Vec<(Ino, FileFacts)>,
+    },
+    /// Digests of all inodes with numbers in a range.
+    Digests {
+        /// First inode number.
+        from: u64,
+        /// First inode number beyond the range.
+        to: u64,
+    },
+    /// The secondary is in sync from now on.
+    InSync,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Response {
+    /// Done.
+    Done,
+    /// One bit per block asked about, lowest bit first: set where it differs.
+    Differing(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Digests by inode number, in order.
+    Digests(Vec<(u64, BlockHash)>),
+}
+
+/// Bytes that are no message of this vocabulary.
+#[derive(Debug, Error)]
+#[error("a message could not be read ({0}); the connection is given up and made anew")]
+pub struct MessageError(#[from] postcard::Error);
+
+impl Envelope {
+    /// The bytes of the frame's header.
+    pub fn encode(&self) -> Result<Vec<u8>, MessageError> {
+        Ok(postcard::to_allocvec(self)?)
+    }
+
+    /// Reads the bytes of a frame's header.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
+        Ok(postcard::from_bytes(bytes)?)
+    }
+}

@@ -1,0 +1,231 @@
+//! The states of a datastore on one node, and what moves it between them (paper, Figure 2).
+//!
+//! [`TABLE`] is the whole truth: a pair that is not in it is refused. `docs/protocol.md` shows it,
+//! and a test keeps the two the same. The change of roles itself comes with the witness.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a datastore stands on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum State {
+    /// No peer is configured: nothing is mirrored.
+    Unmirrored,
+    /// Primary; the secondary lacks operations and is not connected. Clients are served alone.
+    OutOfSync,
+    /// Primary; the namespace is being carried to the secondary. Metadata operations wait.
+    ResyncNamespace,
+    /// Primary; content is being carried to the secondary, and new operations are mirrored.
+    ResyncContent,
+    /// Primary; all is equal; the mark "in sync" is being made durable.
+    EnteringSync,
+    /// Primary; connected and in sync: every operation is on both nodes.
+    Synced,
+    /// Primary; in sync, the connection is lost. Acknowledgements wait, up to the pause limit.
+    Paused,
+    /// Primary; the pause limit has passed and the policy is to freeze until the peer is back.
+    Frozen,
+    /// Primary; connected again: distributed recovery runs. Acknowledgements wait.
+    CatchingUp,
+    /// Primary; the mark "out of sync" is being made durable. Acknowledgements wait.
+    LeavingSync,
+    /// Secondary; lacks operations; waits to be resynced.
+    SecondaryOutOfSync,
+    /// Secondary; is being resynced.
+    SecondaryResyncing,
+    /// Secondary; connected and in sync.
+    SecondarySynced,
+    /// Secondary; in sync as of the moment the connection was lost.
+    SecondaryDisconnected,
+    /// Secondary; connected again: distributed recovery runs.
+    SecondaryCatchingUp,
+}
+
+/// What moves a datastore between states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Trigger {
+    /// Connected, and both sides say in sync: catch up.
+    LinkUpInSync,
+    /// Connected, and one side says it is not in sync: resync.
+    LinkUpOutOfSync,
+    /// The connection is gone.
+    LinkLost,
+    /// The pause limit has passed; the policy is to continue alone.
+    PauseOverContinue,
+    /// The pause limit has passed; the policy is to freeze.
+    PauseOverFreeze,
+    /// The secondary could not do what the primary can.
+    PeerFailed,
+    /// Distributed recovery is complete.
+    Recovered,
+    /// The namespace is equal.
+    ImageDone,
+    /// The content is equal.
+    ContentDone,
+    /// The mark "in sync" is durable.
+    MarkedInSync,
+    /// The mark "out of sync" is durable.
+    MarkedOutOfSync,
+}
+
+/// What a change of state makes happen besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Action {
+    /// Start counting the pause.
+    StartPause,
+    /// Send again what the other side may not have.
+    Recover,
+    /// Make "in sync" durable.
+    MarkInSync,
+    /// Make "out of sync" durable.
+    MarkOutOfSync,
+    /// Give up the connection.
+    DropLink,
+    /// Finish operations in flight without the peer.
+    FinishAlone,
+    /// Let waiting operations go on.
+    Admit,
+    /// Carry the namespace over once no metadata operation is in flight.
+    SendImage,
+    /// Carry the content over.
+    SendContent,
+    /// Tell the secondary that it is in sync.
+    TellInSync,
+}
+
+/// One line of the table: in this state, on this trigger, go there and do that.
+pub type Row = (State, Trigger, State, &'static [Action]);
+
+/// Every pair that is allowed.
+#[rustfmt::skip]
+pub const TABLE: &[Row] = {
+    use Action::*;
+    use State::*;
+    use Trigger::*;
+    &[
+        (OutOfSync, LinkUpInSync, ResyncNamespace, &[SendImage]),
+        (OutOfSync, LinkUpOutOfSync, ResyncNamespace, &[SendImage]),
+        (OutOfSync, LinkLost, OutOfSync, &[]),
+        (OutOfSync, PeerFailed, OutOfSync, &[DropLink]),
+        (OutOfSync, MarkedOutOfSync, OutOfSync, &[]),
+
+        (ResyncNamespace, LinkLost, OutOfSync, &[FinishAlone, Admit]),
+        (ResyncNamespace, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
+        (ResyncNamespace, ImageDone, ResyncContent, &[SendContent, Admit]),
+
+        (ResyncContent, LinkLost, OutOfSync, &[FinishAlone, Admit]),
+        (ResyncContent, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
+        (ResyncContent, ContentDone, EnteringSync, &[MarkInSync]),
+
+        (EnteringSync, MarkedInSync, Synced, &[TellInSync]),
+        (EnteringSync, LinkLost, LeavingSync, &[MarkOutOfSync]),
+        (EnteringSync, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
+
+        (Synced, LinkLost, Paused, &[StartPause]),
+        (Synced, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
+
+        (Paused, LinkUpInSync, CatchingUp, &[Recover]),
+        (Paused, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
+        (Paused, LinkLost, Paused, &[]),
+        (Paused, PauseOverContinue, LeavingSync, &[MarkOutOfSync]),
+        (Paused, PauseOverFreeze, Frozen, &[]),
+
+        (Frozen, LinkUpInSync, CatchingUp, &[Recover]),
+        (Frozen, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
+        (Frozen, LinkLost, Frozen, &[]),
+
+        (CatchingUp, LinkLost, Paused, &[]),
+        (CatchingUp, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
+        (CatchingUp, Recovered, Synced, &[Admit]),
+
+        (LeavingSync, MarkedOutOfSync, OutOfSync, &[FinishAlone, Admit]),
+        (LeavingSync, MarkedInSync, LeavingSync, &[]),
+        (LeavingSync, LinkLost, LeavingSync, &[]),
+        (LeavingSync, LinkUpInSync, LeavingSync, &[DropLink]),
+        (LeavingSync, LinkUpOutOfSync, LeavingSync, &[DropLink]),
+        (LeavingSync, PeerFailed, LeavingSync, &[]),
+        (LeavingSync, ContentDone, LeavingSync, &[]),
+
+        (SecondaryOutOfSync, LinkUpOutOfSync, SecondaryResyncing, &[]),
+        (SecondaryOutOfSync, LinkLost, SecondaryOutOfSync, &[]),
+        (SecondaryResyncing, LinkLost, SecondaryOutOfSync, &[]),
+        (SecondaryResyncing, MarkedOutOfSync, SecondaryResyncing, &[]),
+        (SecondaryResyncing, MarkedInSync, SecondarySynced, &[]),
+        (SecondarySynced, LinkLost, SecondaryDisconnected, &[]),
+        (SecondaryDisconnected, LinkUpInSync, SecondaryCatchingUp, &[]),
+        (SecondaryDisconnected, LinkUpOutOfSync, SecondaryResyncing, &[MarkOutOfSync]),
+        (SecondaryDisconnected, LinkLost, SecondaryDisconnected, &[]),
+        (SecondaryCatchingUp, LinkLost, SecondaryDisconnected, &[]),
+        (SecondaryCatchingUp, Recovered, SecondarySynced, &[]),
+    ]
+};
+
+/// A pair that is not in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{trigger:?} cannot happen in state {state:?}")]
+pub struct Impossible {
+    /// In this state.
+    pub state: State,
+    /// This happened.
+    pub trigger: Trigger,
+}
+
+impl State {
+    /// Where `trigger` leads, and what is to be done on the way.
+    pub fn next(self, trigger: Trigger) -> Result<(Self, &'static [Action]), Impossible> {
+        TABLE
+            .iter()
+            .find(|(state, on, ..)| *state == self && *on == trigger)
+            .map(|&(_, _, next, actions)| (next, actions))
+            .ok_or(Impossible {
+                state: self,
+                trigger,
+            })
+    }
+
+    /// What a client's change meets in this state.
+    pub const fn service(self) -> Service {
+        match self {
+            Self::Unmirrored | Self::OutOfSync => Service::Alone,
+            Self::ResyncContent | Self::EnteringSync | Self::Synced => Service::Mirrored,
+            Self::ResyncNamespace => Service::WritesAlone,
+            _ => Service::Wait,
+        }
+    }
+
+    /// Whether both nodes are known to hold every acknowledged operation.
+    pub const fn is_in_sync(self) -> bool {
+        matches!(self, Self::Synced | Self::SecondarySynced)
+    }
+
+    /// For people: what the state means.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Unmirrored => "unmirrored",
+            Self::OutOfSync => "out of sync",
+            Self::ResyncNamespace => "resyncing (namespace)",
+            Self::ResyncContent => "resyncing (content)",
+            Self::EnteringSync => "resyncing (finishing)",
+            Self::Synced | Self::SecondarySynced => "synced and connected",
+            Self::Paused => "synced and disconnected, acknowledgements paused",
+            Self::Frozen => "frozen until the peer is back",
+            Self::CatchingUp | Self::SecondaryCatchingUp => "catching up",
+            Self::LeavingSync => "leaving sync",
+            Self::SecondaryOutOfSync => "out of sync",
+            Self::SecondaryResyncing => "resyncing",
+            Self::SecondaryDisconnected => "synced and disconnected",
+        }
+    }
+}
+
+/// What a client's change meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// It is done here only.
+    Alone,
+    /// It is done on both nodes.
+    Mirrored,
+    /// A write is done here only; a metadata operation waits.
+    WritesAlone,
+    /// It waits.
+    Wait,
+}
