@@ -166,6 +166,16 @@ impl Mounted {
         self.context.ending().wait()
     }
 
+    /// Whether the mount has ended, whoever unmounted it.
+    pub fn has_ended(&self) -> bool {
+        self.context.ending().wait_until(Instant::now())
+    }
+
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> &std::path::Path {
+        self.point.path()
+    }
+
     /// Unmounts; when programs keep it busy for longer than the grace, detaches it.
     ///
     /// # Errors

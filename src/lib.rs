@@ -6,4 +6,6 @@
 pub mod client;
 pub mod config;
 pub mod control;
+pub mod datastore;
 pub mod fuse;
+pub mod node;

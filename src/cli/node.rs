@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::config::NodeConfig;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing_subscriber::EnvFilter;
 
@@ -50,13 +49,8 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
-    serve(config)?;
+    lockstepfs::node::run(config)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Runs the node until it is asked to stop.
-fn serve(config: NodeConfig) -> Result<()> {
-    anyhow::bail!("this build has no node to run as {:?}", config.name)
 }
 
 /// Keeps this thread, and so all that it starts, on these processors.

@@ -13,7 +13,7 @@ use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 
 use super::Store;
 use crate::error::{OpError, StoreError};
-use crate::files::{FileState, content_path};
+use crate::files::{FileState, SyncPoint, content_path};
 use crate::keys;
 use crate::plan::View;
 use crate::record::{self, Body};
@@ -112,18 +112,25 @@ impl Store {
     }
 
     /// Marks a file as having unflushed writes, before its first byte is touched.
-    pub fn begin_write(&self, ino: Ino, offset: u64, length: u64) -> Result<WriteTicket, OpError> {
+    /// A write that the caller makes durable itself says so.
+    pub fn begin_write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        durable: bool,
+    ) -> Result<WriteTicket, OpError> {
         self.check_trust()?;
         let end = offset.checked_add(length).ok_or(Errno::TooBig)?;
         if end > limits::FILE_BYTES_MAX {
             return Err(Errno::TooBig.into());
         }
         let file = self.file_for(ino)?;
-        self.mark_unflushed(&file)?;
+        self.mark_unflushed(&file, durable)?;
         Ok(WriteTicket { file })
     }
 
-    fn mark_unflushed(&self, file: &Arc<FileState>) -> Result<(), StoreError> {
+    fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {
         loop {
             let marked = file.with_facts(|facts| {
                 if facts.slot.is_none() {
@@ -135,6 +142,7 @@ impl Store {
                 if facts.slot.is_some() {
                     facts.active += 1;
                     facts.begun += 1;
+                    facts.undurable += u64::from(!durable);
                 }
                 facts.slot.is_some()
             });
@@ -154,7 +162,7 @@ impl Store {
         osn: Osn,
         time: Timestamp,
     ) -> Result<(), OpError> {
-        let ticket = self.begin_write(ino, offset, data.len() as u64)?;
+        let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         if let Err(error) = self.write_begun(&ticket, offset, data) {
             self.abandon_write(&ticket);
             return Err(error.into());
@@ -220,6 +228,18 @@ impl Store {
             .map_err(StoreError::disk("write", content_path(ticket.file.ino())))
     }
 
+    /// Reads bytes where they lie, seen by clients already or not; what is missing reads as zeros.
+    pub fn read_in_place(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+        let read = match self.content_of(ino)? {
+            Some(content) => content
+                .read_at(offset, into)
+                .map_err(StoreError::disk("read", content_path(ino)))?,
+            None => 0,
+        };
+        into.iter_mut().skip(read).for_each(|byte| *byte = 0);
+        Ok(())
+    }
+
     /// Makes size and time of a write visible. The time of the write with the highest OSN stays,
     /// in whatever order they complete, so that both nodes agree.
     pub fn complete_write(&self, ticket: &WriteTicket, end: u64, osn: Osn, time: Timestamp) {
@@ -262,12 +282,35 @@ impl Store {
         }
     }
 
-    /// How many writes that are not durable by themselves were ever begun on a file: while this
-    /// stays, a sync has nothing new to do for its content.
-    pub fn write_count(&self, ino: Ino) -> u64 {
-        self.files
+    /// What a sync of this file that starts now will cover.
+    pub fn sync_point(&self, ino: Ino, reign: u64) -> Option<SyncPoint> {
+        let applied = self.applied();
+        let file = self.files.get(ino)?;
+        let undurable = file.with_facts(|facts| facts.undurable);
+        Some(SyncPoint {
+            undurable,
+            applied,
+            reign,
+        })
+    }
+
+    /// A sync that covers `point` has succeeded on every node that counts.
+    pub fn note_synced(&self, ino: Ino, point: SyncPoint) {
+        if let Some(file) = self.files.get(ino) {
+            file.with_facts(|facts| facts.synced = Some(point));
+        }
+    }
+
+    /// Whether a sync of this file would have nothing to do.
+    pub fn is_synced(&self, ino: Ino, reign: u64) -> bool {
+        let Some(point) = self.sync_point(ino, reign) else {
+            return false;
+        };
+        let synced = self
+            .files
             .get(ino)
-            .map_or(0, |file| file.with_facts(|facts| facts.begun))
+            .and_then(|file| file.with_facts(|facts| facts.synced));
+        synced == Some(point) && !self.is_poisoned()
     }
 
     /// Sets size and times of a file to what the other node says they are.
