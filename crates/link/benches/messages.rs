@@ -28,10 +28,10 @@ const HEADER: [u8; 64] = [7; 64];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("thousand messages/s (median of {RUNS})       depth 1    depth 8   depth 64");
-    for hashed in [false, true] {
+    for hashing in [false, true] {
         for encryption in [Encryption::Off, Encryption::On] {
             for kib in [8, 64] {
-                let label = if hashed {
+                let label = if hashing {
                     "hashed and verified"
                 } else {
                     "as is"
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 for depth in [1, 8, 64] {
                     print!(
                         "{:11.1}",
-                        median(encryption, kib << 10, depth, hashed)? / 1e3
+                        median(encryption, kib << 10, depth, hashing)? / 1e3
                     );
                 }
                 println!();
@@ -54,12 +54,12 @@ fn median(
     encryption: Encryption,
     bytes: usize,
     depth: u64,
-    hashed: bool,
+    hashing: bool,
 ) -> Result<f64, Box<dyn Error>> {
     let mut rates = Vec::new();
     for _ in 0..RUNS {
         let (near, far) = connect(encryption)?;
-        rates.push(rate(near, far, bytes, depth, hashed)?);
+        rates.push(rate(near, far, bytes, depth, hashing)?);
     }
     rates.sort_by(f64::total_cmp);
     Ok(rates.get(RUNS / 2).copied().unwrap_or_default())
@@ -94,14 +94,14 @@ fn rate(
     far: Connection,
     bytes: usize,
     depth: u64,
-    hashed: bool,
+    hashing: bool,
 ) -> Result<f64, LinkError> {
     let (sender, mut answers) = near.split();
     let (answer, messages) = far.split();
     let answered = AtomicU64::new(0);
     let main = thread::current();
     thread::scope(|scope| {
-        scope.spawn(move || answer_all(messages, &answer, hashed));
+        scope.spawn(move || answer_all(messages, &answer, hashing));
         scope.spawn(|| {
             while answers.recv().is_ok() {
                 answered.fetch_add(1, Ordering::Release);
@@ -110,15 +110,15 @@ fn rate(
                 }
             }
         });
-        let outcome = send_for_a_while(&sender, &answered, bytes, depth, hashed);
+        let outcome = send_for_a_while(&sender, &answered, bytes, depth, hashing);
         sender.shutdown("measured");
         outcome
     })
 }
 
-fn answer_all(mut messages: Receiver, answer: &Sender, hashed: bool) {
+fn answer_all(mut messages: Receiver, answer: &Sender, hashing: bool) {
     while let Ok(message) = messages.recv() {
-        let right = !hashed || message.verify_payload(0).is_ok();
+        let right = !hashing || message.verify_payload(0).is_ok();
         if !right || answer.send_nowait(&HEADER, &[], &[]).is_err() {
             break;
         }
@@ -130,7 +130,7 @@ fn send_for_a_while(
     answered: &AtomicU64,
     bytes: usize,
     depth: u64,
-    hashed: bool,
+    hashing: bool,
 ) -> Result<f64, LinkError> {
     let payload = vec![9; bytes];
     let mut hashes: Vec<BlockHash> = block_hashes(0, &payload).collect();
@@ -140,7 +140,7 @@ fn send_for_a_while(
         while sent - answered.load(Ordering::Acquire) >= depth {
             thread::park();
         }
-        if hashed {
+        if hashing {
             hashes.clear();
             hashes.extend(block_hashes(0, &payload));
         }

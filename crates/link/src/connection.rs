@@ -212,6 +212,8 @@ impl Handshake<'_> {
         socket::tune(&socket, self.options).map_err(|e| self.socket_error("set options", e))?;
         let mut timed = DeadlineSocket::new(&socket, self.deadline);
         if let Err(error) = self.authenticate(&mut tls, &mut timed) {
+            // What is left to be said is the alert that tells the peer why.
+            while tls.wants_write() && tls.write_tls(&mut timed).is_ok() {}
             timed.linger(REFUSAL_GRACE);
             return Err(self.explain(error));
         }

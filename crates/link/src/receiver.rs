@@ -38,6 +38,8 @@ pub struct Receiver {
     timeout: Option<Duration>,
     /// Bytes of the frame handed out last.
     handed_out: usize,
+    /// An error was returned after which the stream cannot be followed.
+    lost: bool,
 }
 
 impl Drop for Receiver {
@@ -61,6 +63,7 @@ impl Receiver {
             sealed: vec![0; sealed_bytes],
             timeout: None,
             handed_out: 0,
+            lost: false,
         }
     }
 
@@ -82,6 +85,9 @@ impl Receiver {
     /// [`LinkError::TimedOut`] when nothing came in time: call again, nothing is lost. Any other
     /// one means that the connection is lost, and closed.
     pub fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
+        if self.lost {
+            return Err(self.ended());
+        }
         self.inbox.discard(mem::take(&mut self.handed_out));
         let span = loop {
             match self.opener.open(self.inbox.filled()) {
@@ -121,7 +127,8 @@ impl Receiver {
         self.outgoing.close(reason);
     }
 
-    fn give_up(&self, error: LinkError) -> LinkError {
+    fn give_up(&mut self, error: LinkError) -> LinkError {
+        self.lost = true;
         self.outgoing.close(&error.to_string());
         error
     }

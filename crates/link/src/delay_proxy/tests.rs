@@ -63,7 +63,7 @@ fn delays_by_the_round_trip_and_changes_nothing() {
 fn much_is_under_way_at_once() {
     let echo = Echo::start();
     let proxy = echo.behind(Duration::from_millis(20));
-    let mut socket = TcpStream::connect(proxy.local_addr()).unwrap();
+    let socket = TcpStream::connect(proxy.local_addr()).unwrap();
     let sent = vec![5; 4 << 20];
     thread::scope(|scope| {
         let mut writing = &socket;

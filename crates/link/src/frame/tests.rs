@@ -6,6 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Header and payload of a received frame.
+type Opened = (Vec<u8>, Vec<u8>);
+
 #[derive(Debug)]
 struct Message {
     header: Vec<u8>,
@@ -49,7 +52,7 @@ fn open_all(
     stream: &[u8],
     offsets: &[u64],
     step: usize,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, FrameError> {
+) -> Result<Vec<Opened>, FrameError> {
     let (mut frames, mut start, mut end) = (Vec::new(), 0, 0);
     loop {
         match opener.open(&stream[start..end])? {
@@ -164,7 +167,7 @@ fn bounds_hold_on_both_sides() {
         (&[], &hashes, &payload),
         (&[], &[], &payload[..1]),
         (&[], &hashes[..3], &payload[..BLOCK_BYTES]),
-        (&[], &hashes[..1], &payload[..BLOCK_BYTES + 1]),
+        (&[], &hashes[..1], &payload[..=BLOCK_BYTES]),
     ];
     for (header, hashes, payload) in cases {
         sealer.seal(&mut out, header, hashes, payload).unwrap_err();

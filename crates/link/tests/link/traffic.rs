@@ -18,8 +18,8 @@ const PAYLOAD_BYTES: usize = 8192;
 
 fn cramped(encryption: Encryption) -> LinkOptions {
     LinkOptions {
-        send_buffer_bytes: Some(4096),
-        receive_buffer_bytes: Some(4096),
+        send_buffer_bytes: Some(64 << 10),
+        receive_buffer_bytes: Some(64 << 10),
         ..options(encryption)
     }
 }
