@@ -96,7 +96,7 @@ pub struct Mounted {
 ///
 /// # Errors
 /// A [`MountError`] that names the cause and the cure; then nothing is mounted.
-pub fn mount(service: Arc<dyn FileService>, options: MountOptions) -> Result<Mounted, MountError> {
+pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
     let ending = Arc::new(Ending::default());
     let context = Arc::new(Context::new(service, Arc::clone(&ending)));
     let (point, device) = MountPoint::mount(&options.mount_point, &options.name)?;
@@ -106,9 +106,9 @@ pub fn mount(service: Arc<dyn FileService>, options: MountOptions) -> Result<Mou
         grace: options.grace,
         released: false,
     };
-    let session = open_session(device, &context, &options)?;
+    let session = open_session(device, &context, options)?;
     context.connect(session.notifier());
-    serve(session, ending, &options)?;
+    serve(session, ending, options)?;
     tracing::info!(mount = %options.mount_point.display(), name = options.name, "mounted");
     Ok(mounted)
 }
@@ -201,10 +201,12 @@ impl Mounted {
             thread::sleep(BUSY_RETRY);
         }
         // A copy of the mount in another mount namespace keeps the file system alive.
-        match self.context.ending().wait_until(deadline + BUSY_RETRY) {
-            true => Ok(Unmounted::Clean),
-            false => Ok(Unmounted::Detached),
-        }
+        let ended = self.context.ending().wait_until(deadline + BUSY_RETRY);
+        Ok(if ended {
+            Unmounted::Clean
+        } else {
+            Unmounted::Detached
+        })
     }
 
     fn detach(&self) -> Result<Unmounted, MountError> {

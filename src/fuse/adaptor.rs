@@ -92,6 +92,7 @@ impl Adaptor {
 }
 
 /// An inode to make.
+#[derive(Clone, Copy)]
 struct Birth<'a> {
     parent: INodeNo,
     name: &'a OsStr,

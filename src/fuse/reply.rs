@@ -67,8 +67,8 @@ can_refuse!(
 
 /// Done, or not.
 pub(super) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
-    match outcome {
-        Ok(_) => reply.ok(),
+    match outcome.map(drop) {
+        Ok(()) => reply.ok(),
         Err(errno) => reply.refuse(errno),
     }
 }

@@ -105,11 +105,11 @@ pub(super) fn set_attr(
 
 /// Does `steps` in order and stops at the first that fails; the answer is that of the last.
 pub(super) fn run(context: &Arc<Context>, steps: Vec<MetaRequest>, done: Done<Option<Attr>>) {
-    advance(Arc::clone(context), steps.into_iter(), None, done);
+    advance(context, steps.into_iter(), None, done);
 }
 
 fn advance(
-    context: Arc<Context>,
+    context: &Arc<Context>,
     mut steps: vec::IntoIter<MetaRequest>,
     last: Option<Attr>,
     done: Done<Option<Attr>>,
@@ -117,9 +117,9 @@ fn advance(
     let Some(step) = steps.next() else {
         return done(Ok(last));
     };
-    let next = Arc::clone(&context);
+    let next = Arc::clone(context);
     context.change(Ok(step), move |outcome| match outcome {
-        Ok(attr) => advance(next, steps, attr, done),
+        Ok(attr) => advance(&next, steps, attr, done),
         Err(errno) => done(Err(errno)),
     });
 }
