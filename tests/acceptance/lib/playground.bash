@@ -64,11 +64,16 @@ stop_node() {
     await_end "$pid" 60 || fail "the $1 did not stop within 60 s of SIGTERM"
 }
 
+# node_command ROLE: what starts the node again, quoted for the shell.
+node_command() {
+    jq -er --arg role "$1" '.nodes[] | select(.role == $role) | .command | @sh' \
+        "$work/playground/playground.json"
+}
+
 # start_node ROLE: with the command the playground gives for it.
 start_node() {
     local command=()
-    eval "command=($(jq -er --arg role "$1" \
-        '.nodes[] | select(.role == $role) | .command | @sh' "$work/playground/playground.json"))"
+    eval "command=($(node_command "$1"))"
     "${command[@]}" >>"$work/$1.log" 2>&1 &
     echo $! >"$work/$1.pid"
     add_pid $!
