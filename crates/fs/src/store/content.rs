@@ -14,14 +14,19 @@ use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 use super::Store;
 use crate::error::{OpError, StoreError};
 use crate::files::{FileState, content_path};
-use crate::keys;
-use crate::plan::View;
-use crate::record::{self, Body};
+use crate::record::Body;
 use crate::times::Slot;
 
 /// A write that was begun. Dropping it without completing leaves size and times as they were.
 pub struct WriteTicket {
     file: Arc<FileState>,
+}
+
+impl WriteTicket {
+    /// The file that is written.
+    pub(super) fn file(&self) -> &FileState {
+        &self.file
+    }
 }
 
 impl Drop for WriteTicket {
@@ -268,30 +273,5 @@ impl Store {
         self.files
             .get(ino)
             .map_or(0, |file| file.with_facts(|facts| facts.begun))
-    }
-
-    /// Sets size and times of a file to what the other node says they are.
-    pub fn set_facts(
-        &self,
-        ino: Ino,
-        size: u64,
-        mtime: Timestamp,
-        ctime: Timestamp,
-    ) -> Result<(), OpError> {
-        let _applying = self.applying.lock();
-        let Some(mut inode) = self.inode(ino)? else {
-            return Ok(());
-        };
-        let Body::File { size: recorded } = &mut inode.body else {
-            return Ok(());
-        };
-        *recorded = size;
-        inode.mtime = mtime;
-        inode.ctime = ctime;
-        self.fit_length(ino, size)?;
-        self.names
-            .apply([(keys::inode(ino), Some(record::encode(&inode)))]);
-        self.record_written(ino, size);
-        Ok(())
     }
 }
