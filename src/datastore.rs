@@ -37,6 +37,7 @@ use lockstep_link::Sender;
 use lockstep_paw_saw::{Entry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
+use lockstep_resync::Progress;
 use lockstep_types::{BlockHash, DatastoreUuid, Generation, Osn};
 use parking_lot::{Mutex, RwLock};
 
@@ -76,6 +77,8 @@ pub struct Datastore {
     role: RoleFile,
     facts: Mutex<Facts>,
     workers: Workers,
+    /// How far a resync is.
+    resync: Progress,
     /// Counts changes of state.
     reign: AtomicU64,
     /// Held by the thread that serves the one connection a secondary has.

@@ -158,7 +158,7 @@ fn mount(datastore: &Arc<Datastore>) -> anyhow::Result<Mounted> {
         options.threads = threads;
     }
     let service = Arc::new(Service(Arc::clone(datastore)));
-    Ok(fuse::mount(service, options)?)
+    Ok(fuse::mount(service, &options)?)
 }
 
 /// The listener for peers and what it needs.

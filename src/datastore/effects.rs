@@ -255,10 +255,10 @@ impl Datastore {
             _ => return None,
         };
         let mut data = vec![0; facts.length];
-        match self.store.read_in_place(facts.ino, facts.offset, &mut data) {
+        match self.store.read_raw(facts.ino, facts.offset, &mut data) {
             Ok(()) => self.send_write_bytes(facts, osn, &data),
             Err(error) => {
-                self.told(&error);
+                self.told(&error.into());
                 self.drop_link("a write that is to be sent again cannot be read");
             }
         }

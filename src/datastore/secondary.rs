@@ -291,7 +291,9 @@ impl Datastore {
                 self.saw.clear();
                 lockstep_resync::answer(&self.store, request, payload)
             }
-            Request::Digests { .. } => lockstep_verify::answer(&self.store, request),
+            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
+                lockstep_verify::answer(&self.store, request)
+            }
             _ => lockstep_resync::answer(&self.store, request, payload),
         }
     }

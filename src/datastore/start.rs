@@ -13,6 +13,7 @@ use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::{InFlightTable, TABLE_BYTES};
 use lockstep_repl::core::{Core, CoreConfig, OnPeerLoss, Start};
 use lockstep_repl::state::State;
+use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
 use lockstep_types::{Osn, limits};
 use parking_lot::{Mutex, RwLock};
@@ -160,6 +161,7 @@ fn build(
         role,
         facts: Mutex::new(Facts::default()),
         workers,
+        resync: Progress::default(),
         reign: AtomicU64::new(0),
         serving: Mutex::new(()),
         stopping: AtomicBool::new(false),

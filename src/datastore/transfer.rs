@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockstep_repl::core::{Event, LockSet};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
-use lockstep_resync::{Locks, Peer, PeerError, ResyncError};
+use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
 use lockstep_types::BlockHash;
 use lockstep_types::hash::block_hashes;
 
@@ -23,13 +23,18 @@ impl Peer for LinkedPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         let offset = super::secondary::request_offset(&request);
         let hashes: Vec<BlockHash> = block_hashes(offset, payload).collect();
+        let what = describe(&request);
         let answer = self.datastore.calls.ask(|id| {
             let message = Message::Request { id, request };
             let done_below = self.datastore.core.lock().done_below();
             self.datastore
                 .send_on(&self.link.sender, done_below, message, &hashes, payload)
         });
-        answer.map_err(PeerError::new)
+        match answer {
+            Some(Ok(response)) => Ok(response),
+            Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
+            None => Err(PeerError::Lost),
+        }
     }
 }
 
@@ -44,7 +49,9 @@ impl Locks for CoreLocks<'_> {
     ) -> Result<(), ResyncError> {
         match self.0.inspect(locks, body) {
             Some(result) => result,
-            None => Err(ResyncError::Stopped),
+            None => Err(ResyncError::Stopped {
+                why: "the node is stopping".to_owned(),
+            }),
         }
     }
 }
@@ -128,14 +135,15 @@ impl Datastore {
 
     pub(super) fn send_image_later(self: &Arc<Self>) -> Option<Event> {
         self.transfer_later("resync of the namespace", |datastore, peer, _| {
-            lockstep_resync::send_image(&datastore.store, peer)?;
+            lockstep_resync::send_image(&datastore.store, peer, &datastore.resync)?;
             Ok(Event::Happened(Trigger::ImageDone))
         })
     }
 
     pub(super) fn send_content_later(self: &Arc<Self>) -> Option<Event> {
         self.transfer_later("resync of the content", |datastore, peer, _| {
-            lockstep_resync::send_content(&datastore.store, peer, &CoreLocks(datastore))?;
+            let locks = CoreLocks(datastore);
+            lockstep_resync::send_content(&datastore.store, peer, &locks, &datastore.resync)?;
             Ok(Event::Happened(Trigger::ContentDone))
         })
     }
@@ -159,32 +167,72 @@ impl Datastore {
                 cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
             });
         };
-        let mut tell = |done: &lockstep_verify::Progress| {
-            progress(VerifyProgress {
-                inodes_compared: done.inodes,
-                inodes_total: None,
-                bytes_compared: done.bytes,
-            });
-        };
-        let report = lockstep_verify::compare(&self.store, &peer, &CoreLocks(self), &mut tell)
+        let done = Progress::default();
+        let report = self
+            .compare_telling(&peer, &done, progress)
             .map_err(|error| VerifyFailure {
                 cause: error.to_string(),
                 cure: "see the log of both nodes, then verify again".to_owned(),
             })?;
         Ok(VerifyReport {
-            identical: report.differences_total == 0,
+            identical: report.is_identical(),
             inodes_compared: report.inodes,
             bytes_compared: report.bytes,
-            differences_total: report.differences_total,
+            differences_total: report.total,
             differences: report
                 .differences
                 .into_iter()
                 .map(|difference| Difference {
                     inode: difference.ino,
                     path: difference.path,
-                    what: difference.what,
+                    what: difference.what.to_string(),
                 })
                 .collect(),
         })
+    }
+
+    /// Compares, and tells how far it is from time to time.
+    fn compare_telling(
+        self: &Arc<Self>,
+        peer: &LinkedPeer<'_>,
+        done: &Progress,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<lockstep_verify::Report, ResyncError> {
+        std::thread::scope(|scope| {
+            let locks = CoreLocks(self);
+            let comparison =
+                scope.spawn(move || lockstep_verify::compare(&self.store, peer, &locks, done));
+            while !comparison.is_finished() {
+                std::thread::sleep(PROGRESS);
+                progress(VerifyProgress {
+                    inodes_compared: done.inodes_done.get(),
+                    inodes_total: Some(done.inodes_total.get()),
+                    bytes_compared: done.bytes_done.get(),
+                });
+            }
+            comparison.join().unwrap_or_else(|_| {
+                Err(ResyncError::Stopped {
+                    why: "the comparison has panicked".to_owned(),
+                })
+            })
+        })
+    }
+}
+
+/// How often a comparison tells how far it is.
+const PROGRESS: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// What a request is for, for operators.
+const fn describe(request: &Request) -> &'static str {
+    match request {
+        Request::RecoverRange { .. } => "recover a range",
+        Request::RecoveryDone => "end the recovery",
+        Request::BeginResync => "begin a resync",
+        Request::ImageChunk | Request::EndImage { .. } => "take over the namespace",
+        Request::SettleFiles { .. } => "settle files",
+        Request::WriteBlocks { .. } => "write blocks",
+        Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
+        Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
+        Request::InSync => "mark itself in sync",
     }
 }

@@ -14,14 +14,19 @@ use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 use super::Store;
 use crate::error::{OpError, StoreError};
 use crate::files::{FileState, SyncPoint, content_path};
-use crate::keys;
-use crate::plan::View;
-use crate::record::{self, Body};
+use crate::record::Body;
 use crate::times::Slot;
 
 /// A write that was begun. Dropping it without completing leaves size and times as they were.
 pub struct WriteTicket {
     file: Arc<FileState>,
+}
+
+impl WriteTicket {
+    /// The file that is written.
+    pub(super) fn file(&self) -> &FileState {
+        &self.file
+    }
 }
 
 impl Drop for WriteTicket {
@@ -228,18 +233,6 @@ impl Store {
             .map_err(StoreError::disk("write", content_path(ticket.file.ino())))
     }
 
-    /// Reads bytes where they lie, seen by clients already or not; what is missing reads as zeros.
-    pub fn read_in_place(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
-        let read = match self.content_of(ino)? {
-            Some(content) => content
-                .read_at(offset, into)
-                .map_err(StoreError::disk("read", content_path(ino)))?,
-            None => 0,
-        };
-        into.iter_mut().skip(read).for_each(|byte| *byte = 0);
-        Ok(())
-    }
-
     /// Makes size and time of a write visible. The time of the write with the highest OSN stays,
     /// in whatever order they complete, so that both nodes agree.
     pub fn complete_write(&self, ticket: &WriteTicket, end: u64, osn: Osn, time: Timestamp) {
@@ -311,30 +304,5 @@ impl Store {
             .get(ino)
             .and_then(|file| file.with_facts(|facts| facts.synced));
         synced == Some(point) && !self.is_poisoned()
-    }
-
-    /// Sets size and times of a file to what the other node says they are.
-    pub fn set_facts(
-        &self,
-        ino: Ino,
-        size: u64,
-        mtime: Timestamp,
-        ctime: Timestamp,
-    ) -> Result<(), OpError> {
-        let _applying = self.applying.lock();
-        let Some(mut inode) = self.inode(ino)? else {
-            return Ok(());
-        };
-        let Body::File { size: recorded } = &mut inode.body else {
-            return Ok(());
-        };
-        *recorded = size;
-        inode.mtime = mtime;
-        inode.ctime = ctime;
-        self.fit_length(ino, size)?;
-        self.names
-            .apply([(keys::inode(ino), Some(record::encode(&inode)))]);
-        self.record_written(ino, size);
-        Ok(())
     }
 }
