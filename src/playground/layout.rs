@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use lockstepfs::config::{
     self, DatastoreConfig, Draft, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX, draft_text,
 };
 use lockstepfs::control::ControlClient;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 
 use super::{DATASTORE, Options, mounts, ports};
 
@@ -37,6 +40,8 @@ pub(super) struct Layout {
     pub(super) mount: PathBuf,
     /// The primary first.
     pub(super) nodes: Vec<NodePlan>,
+    /// Held as long as the playground exists: there is one in a directory at a time.
+    _lock: OwnedFd,
 }
 
 /// One node of a playground.
@@ -60,8 +65,9 @@ impl Layout {
     /// earlier playground in the same directory.
     pub(super) fn prepare(options: &Options) -> Result<Self> {
         let dir = make_root(&options.dir)?;
+        let lock = lock(&dir)?;
         let earlier = earlier_datastore(&dir, options)?;
-        let layout = Self::plan(dir, options)?;
+        let layout = Self::plan(dir, lock, options)?;
         layout.refuse_running()?;
         layout.unmount()?;
         let uuid = earlier.map_or_else(DatastoreUuid::random, |datastore| datastore.uuid);
@@ -69,7 +75,7 @@ impl Layout {
         Ok(layout)
     }
 
-    fn plan(dir: PathBuf, options: &Options) -> Result<Self> {
+    fn plan(dir: PathBuf, lock: OwnedFd, options: &Options) -> Result<Self> {
         let names = NAMES.iter().take(if options.replica { 2 } else { 1 });
         let mut ports = ports::free_ports(2 * names.len())?.into_iter();
         let mut next_port = || ports.next().context("there are too few ports");
@@ -81,7 +87,12 @@ impl Layout {
             nodes.push(NodePlan::new(&dir, name, listen, reached_at));
         }
         let mount = dir.join("mount");
-        Ok(Self { dir, mount, nodes })
+        Ok(Self {
+            dir,
+            mount,
+            nodes,
+            _lock: lock,
+        })
     }
 
     fn refuse_running(&self) -> Result<()> {
@@ -154,6 +165,20 @@ fn make_root(dir: &Path) -> Result<PathBuf> {
         dir.display()
     );
     Ok(dir)
+}
+
+fn lock(dir: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(dir, flags, Mode::empty())
+        .with_context(|| format!("cannot open {}", dir.display()))?;
+    match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(opened),
+        Err(Errno::WOULDBLOCK) => bail!(
+            "a playground is running in {}\n  cure: stop it, or choose another --dir",
+            dir.display()
+        ),
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", dir.display())),
+    }
 }
 
 /// The datastore of an earlier playground in `dir`; an error if `dir` holds something else.
@@ -308,14 +333,27 @@ mod tests {
     fn an_earlier_playground_is_carried_on() {
         let dir = tempfile::tempdir().unwrap();
         let first = Layout::prepare(&options(dir.path())).unwrap();
+        let uuid = load(&first, 0).uuid;
+        drop(first);
         let second = Layout::prepare(&options(dir.path())).unwrap();
-        assert_eq!(load(&first, 0).uuid, load(&second, 0).uuid);
+        assert_eq!(load(&second, 0).uuid, uuid);
+        drop(second);
         let single = Options {
             replica: false,
             ..options(dir.path())
         };
         let error = Layout::prepare(&single).unwrap_err().to_string();
         assert!(error.contains("with a replica"), "{error}");
+    }
+
+    #[test]
+    fn there_is_one_playground_in_a_directory_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = Layout::prepare(&options(dir.path())).unwrap();
+        let error = Layout::prepare(&options(dir.path()))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("a playground is running"), "{error}");
     }
 
     #[test]
