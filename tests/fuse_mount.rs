@@ -1,5 +1,7 @@
 //! The life of a mount: what it refuses, how it ends, and that no fault takes it down unheard.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 #[path = "model/faulty.rs"]
 mod faulty;
 #[path = "model/fs.rs"]
@@ -7,9 +9,9 @@ mod model;
 #[path = "model/mounted.rs"]
 mod mounted;
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -161,6 +163,33 @@ fn an_operation_that_never_answers_fails() {
     let file = File::create(mount.path("f")).unwrap();
     let error = file.sync_all().unwrap_err();
     assert_eq!(errno(&error), Some(Errno::IO));
+}
+
+/// However a program asks for it: by opening the file so, or for one write alone.
+#[test]
+fn synchronous_writes_are_durable() {
+    let faulty = std::cell::OnceCell::new();
+    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
+    let Some(mount) = Fixture::serving(wrap) else {
+        return;
+    };
+    let service = faulty.get().unwrap();
+    fs::write(mount.path("f"), "not durable").unwrap();
+    assert_eq!(service.durable(), 0);
+    for (count, flag) in [(1, libc::O_DSYNC), (2, libc::O_SYNC)] {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(flag).open(mount.path("f"));
+        // syncing fails here: whatever the kernel wants durable must be so by the write itself
+        let _ = file.unwrap().write_at(b"durable", 0);
+        assert_eq!(service.durable(), count);
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.path("f"))
+        .unwrap();
+    let bytes = [io::IoSlice::new(b"durable")];
+    let _ = rustix::io::pwritev2(&file, &bytes, 0, rustix::io::ReadWriteFlags::DSYNC);
+    assert_eq!(service.durable(), 3);
 }
 
 /// Four times as many writes wait as there are threads, and everything else goes on.

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
@@ -21,6 +21,7 @@ pub struct Faulty {
     model: Arc<ModelFs>,
     stalls: AtomicBool,
     waiting: Mutex<Vec<Waiting>>,
+    durable: AtomicUsize,
 }
 
 impl Faulty {
@@ -29,7 +30,13 @@ impl Faulty {
             model,
             stalls: AtomicBool::new(false),
             waiting: Mutex::default(),
+            durable: AtomicUsize::new(0),
         })
+    }
+
+    /// How many writes had to be durable.
+    pub fn durable(&self) -> usize {
+        self.durable.load(Ordering::SeqCst)
     }
 
     /// From now on writes wait.
@@ -117,6 +124,8 @@ impl FileService for Faulty {
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>) {
+        self.durable
+            .fetch_add(usize::from(options.durable), Ordering::SeqCst);
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
         let write = move || model.write(ino, offset, &data, options, done);
         if self.stalls.load(Ordering::SeqCst) {

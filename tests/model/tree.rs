@@ -383,7 +383,9 @@ impl Tree {
                 mtime,
             } => {
                 let inode = self.inode_mut(ino)?;
-                mode.into_iter().for_each(|mode| inode.chmod(mode));
+                if let Some(mode) = mode {
+                    inode.chmod(mode);
+                }
                 let attr = &mut inode.attr;
                 attr.uid = uid.unwrap_or(attr.uid);
                 attr.gid = gid.unwrap_or(attr.gid);
