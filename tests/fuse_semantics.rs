@@ -358,3 +358,19 @@ fn shows_the_space_of_the_service() {
     assert_eq!(space.f_namemax, 255);
     assert_eq!(space.f_ffree, 1 << 19);
 }
+
+/// Writes by root keep them, the one difference from ext4: the kernel does not tell of those.
+#[test]
+fn capabilities_of_a_file_do_not_outlive_a_change() {
+    let Some(mount) = Fixture::new() else { return };
+    let give = "setfattr -n security.capability -v 0sAQAAAgAgAAAAAAAAAAAAAAAAAAA= p";
+    let gone = "! getfattr -n security.capability p 2>/dev/null";
+    mount.expect("echo > p; chmod 777 p");
+    for change in ["truncate -s 1 p", "fallocate -l 10 p", "echo x >> p"] {
+        mount.expect(give);
+        mount.expect_as(NOBODY, NOBODY, &format!("{change}; {gone}"));
+    }
+    for change in ["chown 5 p", "truncate -s 1 p", "fallocate -l 10 p"] {
+        mount.expect(&format!("{give}; {change}; {gone}"));
+    }
+}
