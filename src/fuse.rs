@@ -29,6 +29,7 @@ use mount_point::{MountPoint, Release};
 
 mod adaptor;
 mod attributes;
+mod birth;
 mod content;
 mod context;
 mod ending;
@@ -38,6 +39,7 @@ mod handshake;
 mod listing;
 mod mount_point;
 mod mount_table;
+mod names;
 mod privileges;
 mod reply;
 mod steps;

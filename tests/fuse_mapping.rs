@@ -4,6 +4,8 @@
 //! process that answers must therefore never fault on its own mount, so each test here runs its
 //! mapping in a child: this same program, asked for one of the tests that are ignored otherwise.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]

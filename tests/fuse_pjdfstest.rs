@@ -1,5 +1,7 @@
 //! pjdfstest on the adaptor, with the model behind it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]

@@ -17,14 +17,15 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
+use lockstep_types::{Errno, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
+use super::birth::Birth;
 use super::context::Context;
 use super::privileges::Caller;
 use super::reply::{self, Refuse};
 use super::steps::{self, Wish};
-use super::{content, extended, handshake, listing};
+use super::{content, extended, handshake, listing, names};
 
 /// Permission bits of a symbolic link, which nobody checks.
 const LINK_MODE: u32 = 0o777;
@@ -91,81 +92,6 @@ impl Adaptor {
     }
 }
 
-/// An inode to make.
-#[derive(Clone, Copy)]
-struct Birth<'a> {
-    parent: INodeNo,
-    name: &'a OsStr,
-    kind: NodeKind,
-    mode: u32,
-    umask: u32,
-    rdev: u32,
-    target: &'a [u8],
-}
-
-impl Birth<'_> {
-    /// Asks for the inode; `then` gets its attributes.
-    fn begin(
-        &self,
-        context: &Arc<Context>,
-        request: &Request,
-        then: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
-    ) {
-        let (ino, change) = match self.request(context, request) {
-            Ok(planned) => planned,
-            Err(errno) => return then(Err(errno)),
-        };
-        let shared = Arc::clone(context);
-        context.change(Ok(change), move |outcome| {
-            then(outcome.and_then(|attr| shared.attributes(ino, attr)));
-        });
-    }
-
-    fn request(&self, context: &Context, request: &Request) -> Result<(Ino, MetaRequest), Errno> {
-        let parent = ino(self.parent)?;
-        let name = file_name(self.name)?;
-        let ino = context.service().next_ino()?;
-        let change = MetaRequest::Create {
-            parent,
-            name,
-            ino,
-            kind: self.kind,
-            mode: permissions(self.mode),
-            umask: self.umask,
-            uid: request.uid(),
-            gid: request.gid(),
-            rdev: self.rdev,
-            target: self.target.to_vec(),
-        };
-        Ok((ino, change))
-    }
-}
-
-/// Looks up `name`, where `.` and `..` find inodes that the kernel has forgotten but a file handle
-/// still names.
-fn look_up(context: &Context, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-    let service = context.service();
-    let found = ino(parent).and_then(|parent| match name.as_bytes() {
-        b"." => revive(context, parent),
-        b".." => service.lookup_parent(parent),
-        _ => service.lookup(parent, &file_name(name)?),
-    });
-    match found {
-        Err(Errno::NoEntry) if name != "." && name != ".." => reply::no_entry(reply),
-        found => reply::entry(context, reply, found),
-    }
-}
-
-/// Finds an inode by its number. No directory is locked, so it could go at any moment: it is held
-/// while it is looked at.
-fn revive(context: &Context, ino: Ino) -> Result<Attr, Errno> {
-    let service = context.service();
-    service.remembered(ino, 1);
-    let found = service.getattr(ino);
-    service.forgotten(ino, 1);
-    found
-}
-
 impl Filesystem for Adaptor {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         handshake::negotiate(config)
@@ -173,7 +99,7 @@ impl Filesystem for Adaptor {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.answer("lookup", reply, |context, reply| {
-            look_up(context, parent, name, reply);
+            names::look_up(context, parent, name, reply);
         });
     }
 

@@ -36,7 +36,7 @@ impl Acl {
         if !rest.is_empty() {
             return Err(Errno::Invalid);
         }
-        Ok(Self(entries.iter().map(parse_entry).collect()))
+        Ok(Self(entries.iter().copied().map(parse_entry).collect()))
     }
 
     /// Writes the kernel's format.
@@ -96,8 +96,8 @@ impl Acl {
     }
 }
 
-fn parse_entry(bytes: &[u8; 8]) -> Entry {
-    let [t0, t1, p0, p1, i0, i1, i2, i3] = *bytes;
+fn parse_entry(bytes: [u8; 8]) -> Entry {
+    let [t0, t1, p0, p1, i0, i1, i2, i3] = bytes;
     Entry {
         tag: u16::from_le_bytes([t0, t1]),
         permissions: u16::from_le_bytes([p0, p1]),

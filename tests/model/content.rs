@@ -57,7 +57,7 @@ impl Content {
             let start = offset.max(block * BLOCK) - block * BLOCK;
             let stop = end.min((block + 1) * BLOCK).saturating_sub(block * BLOCK);
             if start < stop {
-                self.block(block)[start as usize..stop as usize].fill(0);
+                self.block(block)[within_block(start)..within_block(stop)].fill(0);
             }
         }
     }
@@ -80,8 +80,9 @@ impl Content {
                 start.filter(|start| *start < size).ok_or(Errno::NoDevice)
             }
             Seek::Hole => {
-                let hole = (first..).find(|block| !self.blocks.contains_key(block));
-                Ok(offset.max(hole.unwrap() * BLOCK).min(size))
+                let mut blocks = first..=size / BLOCK;
+                let hole = blocks.find(|block| !self.blocks.contains_key(block));
+                Ok(hole.map_or(size, |block| offset.max(block * BLOCK).min(size)))
             }
         }
     }
@@ -93,14 +94,18 @@ impl Content {
     }
 }
 
+fn within_block(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
+}
+
 /// The pieces of a range by block: block, start within it, start within the range, length.
 fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let end = offset + length;
     (offset / BLOCK..end.div_ceil(BLOCK)).map(move |block| {
         let start = offset.max(block * BLOCK);
         let stop = end.min((block + 1) * BLOCK);
-        let within = (start - block * BLOCK) as usize;
-        let at = (start - offset) as usize;
-        (block, within, at, (stop - start) as usize)
+        let within = within_block(start - block * BLOCK);
+        let at = usize::try_from(start - offset).unwrap();
+        (block, within, at, within_block(stop - start))
     })
 }

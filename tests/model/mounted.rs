@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lockstepfs::client::FileService;
 use lockstepfs::fuse::{self, MountOptions, Mounted, Unmounted};
@@ -116,7 +117,14 @@ fn printed(script: &str, output: Output) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Makes the kernel forget every name and inode that nobody uses.
-pub fn drop_caches() {
+/// Makes the kernel forget every name and inode that nobody uses, until `forgotten` says that it
+/// has: it tells us in its own time.
+pub fn drop_caches_until(forgotten: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    while !forgotten() {
+        assert!(Instant::now() < deadline, "the kernel does not forget");
+        thread::sleep(Duration::from_millis(5));
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    }
 }
