@@ -42,11 +42,7 @@ const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 const UNASKED_BYTES_MAX: u64 = 64 << 10;
 
 /// Carries the whole namespace over. No metadata operation may run meanwhile, here or there.
-pub fn send_image(
-    store: &Store,
-    peer: &dyn Peer,
-    progress: &Progress,
-) -> Result<(), ResyncError> {
+pub fn send_image(store: &Store, peer: &dyn Peer, progress: &Progress) -> Result<(), ResyncError> {
     store.checkpoint()?;
     progress.image_bytes_sent.set(0);
     order(peer, "begin a resync", Request::BeginResync, &[])?;

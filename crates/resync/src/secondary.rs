@@ -131,7 +131,10 @@ fn settle(
     }
     let mut differing = Vec::with_capacity(files.len());
     for (ino, facts, hash) in files {
-        present(store.set_facts(*ino, &from_wire(facts)).map_err(text)?, *ino)?;
+        present(
+            store.set_facts(*ino, &from_wire(facts)).map_err(text)?,
+            *ino,
+        )?;
         differing.push(match hash {
             Some(_) if facts.size > SETTLED_HASH_BYTES_MAX => true,
             Some(hash) => primary::whole_hash(store, *ino, facts.size).map_err(text)? != *hash,
@@ -156,7 +159,10 @@ fn compare_blocks(
     theirs: &[BlockHash],
 ) -> Result<Response, String> {
     if theirs.len() > COMPARED_BLOCKS_MAX {
-        return Err(format!("{} blocks at once are over the limit", theirs.len()));
+        return Err(format!(
+            "{} blocks at once are over the limit",
+            theirs.len()
+        ));
     }
     let length = theirs.len() * BLOCK_BYTES;
     check_range(offset, length as u64)?;
@@ -169,17 +175,15 @@ fn compare_blocks(
 
 fn check_payload(offset: u64, payload: &[u8]) -> Result<(), String> {
     if payload.len() > WRITE_BYTES_MAX {
-        return Err(format!("{} bytes at once are over the limit", payload.len()));
+        return Err(format!(
+            "{} bytes at once are over the limit",
+            payload.len()
+        ));
     }
     check_range(offset, payload.len() as u64)
 }
 
-fn write_blocks(
-    store: &Store,
-    ino: Ino,
-    offset: u64,
-    payload: &[u8],
-) -> Result<Response, String> {
+fn write_blocks(store: &Store, ino: Ino, offset: u64, payload: &[u8]) -> Result<Response, String> {
     check_payload(offset, payload)?;
     done(store.put_blocks(ino, offset, payload))
 }

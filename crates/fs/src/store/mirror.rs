@@ -15,6 +15,7 @@ use super::Store;
 use crate::error::{OpError, StoreError};
 use crate::files::content_path;
 use crate::keys;
+use crate::kv::Each;
 use crate::plan::View;
 use crate::record::{self, Body, Inode, NamedEntry};
 use crate::times::Slot;
@@ -66,12 +67,7 @@ impl Store {
     }
 
     /// The inodes with numbers from `first` up to but not including `to`, at most `max`, in order.
-    pub fn inodes(
-        &self,
-        first: u64,
-        to: u64,
-        max: usize,
-    ) -> Result<Vec<(Ino, NodeKind)>, OpError> {
+    pub fn inodes(&self, first: u64, to: u64, max: usize) -> Result<Vec<(Ino, NodeKind)>, OpError> {
         let mut found = Vec::new();
         self.each_inode(first, to, &mut |ino, inode| {
             if found.len() == max {
@@ -93,14 +89,15 @@ impl Store {
         let range = keys::table_from(keys::INODES, first);
         let mut damaged = None;
         self.names
-            .scan(range.from(), range.to(), &mut |key, value| {
-                match (keys::ino_of(key), record::decode(value)) {
-                    (Some(ino), Some(inode)) if ino.get() < to => each(ino, inode),
-                    (Some(_), Some(_)) => ControlFlow::Break(()),
-                    _ => {
-                        damaged = Some(unreadable(key));
-                        ControlFlow::Break(())
-                    }
+            .scan(range.from(), range.to(), &mut |key, value| match (
+                keys::ino_of(key),
+                record::decode(value),
+            ) {
+                (Some(ino), Some(inode)) if ino.get() < to => each(ino, inode),
+                (Some(_), Some(_)) => ControlFlow::Break(()),
+                _ => {
+                    damaged = Some(unreadable(key));
+                    ControlFlow::Break(())
                 }
             })?;
         damaged.map_or(Ok(()), |error| Err(error.into()))
@@ -113,11 +110,12 @@ impl Store {
     ) -> Result<(), OpError> {
         let range = keys::table(keys::COOKIES);
         self.names
-            .scan(range.from(), range.to(), &mut |key, value| {
-                match (keys::ino_of(key), record::decode(value)) {
-                    (Some(directory), Some(entry)) => each(directory, entry),
-                    _ => ControlFlow::Continue(()),
-                }
+            .scan(range.from(), range.to(), &mut |key, value| match (
+                keys::ino_of(key),
+                record::decode(value),
+            ) {
+                (Some(directory), Some(entry)) => each(directory, entry),
+                _ => ControlFlow::Continue(()),
             })?;
         Ok(())
     }
@@ -129,7 +127,7 @@ impl Store {
         table: u8,
         ino: Ino,
         after: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        each: &mut Each<'_>,
     ) -> Result<(), OpError> {
         let mut range = keys::of_ino(table, ino);
         if !after.is_empty() {
@@ -224,14 +222,14 @@ impl Store {
     }
 
     /// Reads the content on disk, whatever the record says of it; what is not there is zeros.
-    pub fn read_raw(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
+    pub fn read_raw(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
         let read = match self.content_of(ino)? {
             Some(content) => content
-                .read_at(offset, into)
+                .read_at(offset, buffer)
                 .map_err(StoreError::disk("read", content_path(ino)))?,
             None => 0,
         };
-        into.iter_mut().skip(read).for_each(|byte| *byte = 0);
+        buffer.iter_mut().skip(read).for_each(|byte| *byte = 0);
         Ok(())
     }
 
@@ -258,9 +256,9 @@ impl Store {
         while let Some(data) = self.next_data(ino, at)?.filter(|data| *data < end) {
             let wanted = usize::try_from(end - data).unwrap_or(usize::MAX);
             let length = wanted.min(ZERO_SCAN_BYTES);
-            let into = buffer.get_mut(..length).unwrap_or_default();
-            self.read_raw(ino, data, into)?;
-            if into.iter().any(|&byte| byte != 0) {
+            let bytes = buffer.get_mut(..length).unwrap_or_default();
+            self.read_raw(ino, data, bytes)?;
+            if bytes.iter().any(|&byte| byte != 0) {
                 return Ok(false);
             }
             at = data.saturating_add(length as u64);
