@@ -34,6 +34,9 @@ impl Piece {
     }
 }
 
+/// Called with each piece and, if it is data, its whole blocks.
+pub type Visit<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> + 'a;
+
 /// The piece at `offset`, as it is at the moment; `None` at or beyond `end`.
 fn piece_at(store: &Store, ino: Ino, offset: u64, end: u64) -> Result<Option<Piece>, OpError> {
     if offset >= end {
@@ -67,7 +70,7 @@ pub fn walk(
     locks: &dyn Locks,
     ino: Ino,
     end: u64,
-    visit: &mut dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError>,
+    visit: &mut Visit<'_>,
 ) -> Result<(), ResyncError> {
     let mut buffer = Vec::new();
     let mut at = 0;

@@ -93,9 +93,7 @@ impl Comparer<'_> {
             batch = self.digest_batch(from, to)?;
             Ok(())
         })?;
-        for ino in differing(&batch) {
-            self.explain(ino)?;
-        }
+        self.explain(differing(&batch))?;
         let kinds = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
         for (ino, _) in kinds.filter(|(ino, _)| ino.get() < batch.to) {
             self.compare_long(*ino, &batch)?;

@@ -1,6 +1,6 @@
 //! Saying what differs about an inode whose digests differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -34,20 +34,24 @@ enum Look {
 }
 
 impl Comparer<'_> {
-    /// Reports what differs about an inode, if on a second look it still does.
-    pub(crate) fn explain(&mut self, ino: Ino) -> Result<(), ResyncError> {
-        let mut look = Look::Same;
-        for number in 0..LOOKS {
-            if number > 0 {
-                std::thread::sleep(LOOK_AGAIN_AFTER);
+    /// Reports what differs about inodes, if on a second look they still do.
+    pub(crate) fn explain(&mut self, suspects: BTreeSet<Ino>) -> Result<(), ResyncError> {
+        let mut suspects: Vec<Ino> = suspects.into_iter().collect();
+        for number in 1..=LOOKS {
+            let last = number == LOOKS || self.report.is_full();
+            let mut one_sided = Vec::new();
+            for ino in suspects {
+                match self.look_again(ino)? {
+                    Look::OneSided(only) if last => self.report.add(ino, What::Inode { only }),
+                    Look::OneSided(_) => one_sided.push(ino),
+                    Look::Same | Look::Explained => {}
+                }
             }
-            look = self.look_again(ino)?;
-            if !matches!(look, Look::OneSided(_)) {
+            if one_sided.is_empty() {
                 break;
             }
-        }
-        if let Look::OneSided(only) = look {
-            self.report.add(ino, What::Inode { only });
+            suspects = one_sided;
+            std::thread::sleep(LOOK_AGAIN_AFTER);
         }
         Ok(())
     }
@@ -169,10 +173,12 @@ impl Comparer<'_> {
             after: after.to_vec(),
         };
         match self.peer.ask(request, &[])? {
-            // Each further page must get us further, or we would ask for ever.
+            // Each page but the last must get us further, or we would ask for ever.
             Response::Records { records, last }
-                if records.iter().all(|(key, _)| key.as_slice() > after)
-                    && (last || !records.is_empty()) =>
+                if last
+                    || records
+                        .last()
+                        .is_some_and(|(key, _)| key.as_slice() > after) =>
             {
                 Ok((records.into_iter().collect(), last))
             }

@@ -56,17 +56,16 @@ fn path_of(
     let mut names = Vec::new();
     let mut at = ino;
     while at != Ino::ROOT {
-        if !places.contains_key(&at) {
-            match place_of_directory(store, at)? {
-                Some(place) => drop(places.insert(at, place)),
-                None => return Ok(None),
-            }
-        }
-        let Some((above, name)) = places.get(&at).filter(|_| names.len() < DEPTH_MAX) else {
+        let place = match places.get(&at) {
+            Some(place) => Some(place.clone()),
+            None => place_of_directory(store, at)?,
+        };
+        let Some((above, name)) = place.filter(|_| names.len() < DEPTH_MAX) else {
             return Ok(None);
         };
         names.push(name.clone());
-        at = *above;
+        places.insert(at, (above, name));
+        at = above;
     }
     names.reverse();
     Ok(Some(format!("/{}", names.join("/"))))

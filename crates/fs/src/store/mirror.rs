@@ -15,6 +15,7 @@ use super::Store;
 use crate::error::{OpError, StoreError};
 use crate::files::content_path;
 use crate::keys;
+use crate::kv::Each;
 use crate::plan::View;
 use crate::record::{self, Body, Inode, NamedEntry};
 use crate::times::Slot;
@@ -126,7 +127,7 @@ impl Store {
         table: u8,
         ino: Ino,
         after: &[u8],
-        each: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        each: &mut Each<'_>,
     ) -> Result<(), OpError> {
         let mut range = keys::of_ino(table, ino);
         if !after.is_empty() {
@@ -221,14 +222,14 @@ impl Store {
     }
 
     /// Reads the content on disk, whatever the record says of it; what is not there is zeros.
-    pub fn read_raw(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
+    pub fn read_raw(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
         let read = match self.content_of(ino)? {
             Some(content) => content
-                .read_at(offset, into)
+                .read_at(offset, buffer)
                 .map_err(StoreError::disk("read", content_path(ino)))?,
             None => 0,
         };
-        into.iter_mut().skip(read).for_each(|byte| *byte = 0);
+        buffer.iter_mut().skip(read).for_each(|byte| *byte = 0);
         Ok(())
     }
 
@@ -255,9 +256,9 @@ impl Store {
         while let Some(data) = self.next_data(ino, at)?.filter(|data| *data < end) {
             let wanted = usize::try_from(end - data).unwrap_or(usize::MAX);
             let length = wanted.min(ZERO_SCAN_BYTES);
-            let into = buffer.get_mut(..length).unwrap_or_default();
-            self.read_raw(ino, data, into)?;
-            if into.iter().any(|&byte| byte != 0) {
+            let bytes = buffer.get_mut(..length).unwrap_or_default();
+            self.read_raw(ino, data, bytes)?;
+            if bytes.iter().any(|&byte| byte != 0) {
                 return Ok(false);
             }
             at = data.saturating_add(length as u64);
