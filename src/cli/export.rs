@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lockstep_fs::export::{ExportSummary, export};
 
 use super::{ConfigArgs, absolute, bytes, count};
 
@@ -61,14 +62,11 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How much was written out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Exported {
-    pub(crate) names: u64,
-    pub(crate) bytes: u64,
-}
-
 /// Writes the store out as a plain tree.
-pub(crate) fn write_out(store: &Path, _dest: &Path, _manifest: Option<&Path>) -> Result<Exported> {
-    anyhow::bail!("this build cannot export {}", store.display())
+pub(crate) fn write_out(
+    store: &Path,
+    dest: &Path,
+    manifest: Option<&Path>,
+) -> Result<ExportSummary> {
+    Ok(export(store, dest, manifest)?)
 }

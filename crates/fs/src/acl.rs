@@ -52,7 +52,7 @@ impl Acl {
         if !tail.is_empty() {
             return Err(Errno::Invalid);
         }
-        let entries: Vec<_> = chunks.iter().map(AclEntry::parse).collect();
+        let entries: Vec<_> = chunks.iter().copied().map(AclEntry::parse).collect();
         if entries.is_empty() {
             return Ok(None);
         }
@@ -150,8 +150,8 @@ impl Acl {
 }
 
 impl AclEntry {
-    fn parse(bytes: &[u8; ENTRY_BYTES]) -> Self {
-        let [t0, t1, p0, p1, i0, i1, i2, i3] = *bytes;
+    fn parse(bytes: [u8; ENTRY_BYTES]) -> Self {
+        let [t0, t1, p0, p1, i0, i1, i2, i3] = bytes;
         Self {
             tag: u16::from_le_bytes([t0, t1]),
             perm: u16::from_le_bytes([p0, p1]),

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::{Ino, Osn, Timestamp};
@@ -19,9 +20,17 @@ const SHARDS: usize = 16;
 /// Files kept per shard before idle ones are dropped.
 const SHARD_IDLE_MAX: usize = 256;
 
-/// Where the content of an inode lies: 4096 inodes to a directory.
+/// The directory above all content.
+pub const CONTENT_DIR: &str = "content";
+
+/// The directory in which the content of an inode lies: 4096 inodes to each.
+pub fn content_dir(ino: Ino) -> String {
+    format!("{CONTENT_DIR}/{:x}", ino.get() >> 12)
+}
+
+/// Where the content of an inode lies.
 pub fn content_path(ino: Ino) -> String {
-    format!("content/{:x}/{:x}", ino.get() >> 12, ino.get())
+    format!("{}/{:x}", content_dir(ino), ino.get())
 }
 
 /// One file with content.
@@ -44,7 +53,7 @@ pub struct FileFacts {
     pub slot: Option<SlotNumber>,
     /// Writes begun and not yet ended.
     pub active: u32,
-    /// Writes ever begun.
+    /// Number of the last write begun; no two writes to any file have the same.
     pub begun: u64,
     /// Of those, writes that are not made durable by themselves.
     pub undurable: u64,
@@ -95,18 +104,20 @@ impl FileState {
         }
     }
 
-    /// The content file, made if it does not exist.
+    /// The content file, made if it does not exist; `made` hears of it then.
     pub fn content_to_write(
         &self,
         backing: &dyn Backing,
+        made: impl FnOnce(),
     ) -> Result<Arc<dyn BackingFile>, StoreError> {
-        if let Some(content) = &*self.content.read() {
-            return Ok(Arc::clone(content));
+        if let Some(content) = self.content(backing)? {
+            return Ok(content);
         }
         let path = content_path(self.ino);
         let content = backing
             .open_or_create(&path)
             .map_err(StoreError::disk("create", path))?;
+        made();
         Ok(self.remember(content))
     }
 
@@ -124,6 +135,7 @@ impl FileState {
 #[derive(Default)]
 pub struct FileTable {
     shards: [Mutex<Shard>; SHARDS],
+    writes: AtomicU64,
 }
 
 /// Some of the files.
@@ -154,6 +166,11 @@ impl FileTable {
     #[allow(clippy::indexing_slicing)] // the remainder is below the length
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
+    }
+
+    /// A number for a write that begins, higher than all before.
+    pub fn number_write(&self) -> u64 {
+        self.writes.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The entry of a file, if there is one.

@@ -5,10 +5,12 @@
 
 pub mod acl;
 pub mod error;
+pub mod export;
 pub mod files;
 pub mod keys;
 pub mod kv;
 pub mod os_backing;
+mod overlay;
 pub mod plan;
 pub mod record;
 pub mod store;

@@ -39,6 +39,15 @@ pub enum ContentEffect {
     Allocate(Ino, AllocateMode, u64, u64),
 }
 
+impl ContentEffect {
+    /// The file it changes.
+    pub const fn ino(self) -> Ino {
+        match self {
+            Self::Resize(ino, _) | Self::Allocate(ino, ..) => ino,
+        }
+    }
+}
+
 /// All that one metadata operation does.
 #[derive(Debug, Default)]
 pub struct Plan {

@@ -19,6 +19,8 @@ mod image;
 mod mirror;
 mod open;
 mod read;
+mod replay;
+mod unsynced;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,6 +64,9 @@ pub struct Store {
     ino_limit: AtomicU64,
     poisoned: AtomicBool,
     garbage: Mutex<Vec<Ino>>,
+    unsynced: unsynced::Unsynced,
+    /// An earlier process left content that may not be on stable storage.
+    inherited_doubt: bool,
 }
 
 /// What changes as operations are applied.

@@ -6,9 +6,8 @@
 //! of the content on disk is the truth for this file, and this was its last write".
 //!
 //! Invariants: a slot is stored before the first byte of a write reaches the content; it is cleared
-//! only after a durable checkpoint has taken size and times into the namespace. A torn slot reads
-//! as empty (its hash fails); that can only follow a power loss, after which sizes are taken from
-//! the content of every file anyway.
+//! only after a durable checkpoint has taken size and times into the namespace. A torn slot (its hash
+//! fails) names no file: sizes are then taken from the content of every file.
 
 use std::sync::Arc;
 
@@ -39,6 +38,23 @@ pub struct Slot {
     pub last_write: Option<(Osn, Timestamp)>,
 }
 
+/// What an earlier process left in the table.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Slots of files whose records may be behind.
+    pub slots: Vec<(SlotNumber, Slot)>,
+    /// Slots that cannot be read: a process was stopped while it stored one, or power was lost.
+    pub torn: Vec<SlotNumber>,
+}
+
+impl Left {
+    /// Numbers of all slots that are not free, to be cleared once they are no longer needed.
+    pub fn numbers(&self) -> impl Iterator<Item = SlotNumber> {
+        let slots = self.slots.iter().map(|(number, _)| number);
+        slots.chain(&self.torn).copied()
+    }
+}
+
 /// The table of slots.
 pub struct TimeTable {
     table: Arc<dyn BackingTable>,
@@ -47,19 +63,23 @@ pub struct TimeTable {
 
 impl TimeTable {
     /// Opens the table and reads what the last process left in it.
-    pub fn open(table: Arc<dyn BackingTable>) -> (Self, Vec<(SlotNumber, Slot)>) {
+    pub fn open(table: Arc<dyn BackingTable>) -> (Self, Left) {
         let mut free = Vec::with_capacity(SLOTS);
-        let mut found = Vec::new();
+        let mut left = Left::default();
         for number in (0..SLOTS).rev() {
             let mut bytes = [0; SLOT_BYTES];
             table.load(number * SLOT_BYTES, &mut bytes);
+            if bytes == [0; SLOT_BYTES] {
+                free.push(number);
+                continue;
+            }
             match decode(&bytes) {
-                Some(slot) => found.push((SlotNumber(number), slot)),
-                None => free.push(number),
+                Some(slot) => left.slots.push((SlotNumber(number), slot)),
+                None => left.torn.push(SlotNumber(number)),
             }
         }
         let free = Mutex::new(free);
-        (Self { table, free }, found)
+        (Self { table, free }, left)
     }
 
     /// Takes a free slot for `slot`; `None` when all are in use.
@@ -164,16 +184,18 @@ mod tests {
     fn slots_outlive_the_table_object() {
         let memory = Arc::new(Memory(Mutex::new(vec![0; TABLE_BYTES])));
         let (table, found) = TimeTable::open(memory.clone());
-        assert!(found.is_empty());
+        assert_eq!(found, Left::default());
         let one = table.take(&slot(1)).unwrap();
         let two = table.take(&slot(2)).unwrap();
         table.store(two, &slot(22));
         table.clear(one);
         drop(table);
         let (_, found) = TimeTable::open(memory.clone());
-        assert_eq!(found, [(two, slot(22))]);
+        assert_eq!(found.slots, [(two, slot(22))]);
         memory.0.lock()[two.0 * SLOT_BYTES + 3] ^= 1;
-        assert!(TimeTable::open(memory).1.is_empty(), "a torn slot is empty");
+        let left = TimeTable::open(memory).1;
+        assert!(left.slots.is_empty(), "a torn slot names no file");
+        assert_eq!(left.torn, [two]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ impl Draft<'_> {
         if value.len() > limits::XATTR_VALUE_BYTES_MAX {
             return Err(Errno::NoSpace.into());
         }
+        self.inode(ino)?;
         let key = keys::xattr(ino, name);
         let exists = self.get(&key)?.is_some();
         match mode {
@@ -77,6 +78,7 @@ impl Draft<'_> {
 
     /// Removes an extended attribute.
     pub(super) fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<(), OpError> {
+        self.inode(ino)?;
         let key = keys::xattr(ino, name);
         if self.get(&key)?.is_none() {
             return Err(Errno::NoData.into());

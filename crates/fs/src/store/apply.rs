@@ -1,5 +1,7 @@
 //! Applying metadata operations: log record first, then the records of the namespace, then content.
 
+use std::sync::atomic::Ordering;
+
 use lockstep_intentlog::{Position, Record};
 use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
 
@@ -109,6 +111,7 @@ impl Store {
         let mut position = self.log_record(record)?;
         if let Some(effect) = plan.content {
             if let Err(error) = self.change_content(effect) {
+                self.restore_length(effect.ino());
                 self.log_record(&Record::RolledBack { osn: op.osn })?;
                 return Err(error.into());
             }
@@ -127,6 +130,10 @@ impl Store {
     /// Makes a plan visible: records, and what the file table knows of the same inodes.
     pub(super) fn install(&self, plan: Plan, request: &MetaRequest) {
         let freed = matches!(request, MetaRequest::Reap { .. });
+        if let MetaRequest::Create { ino, .. } = request {
+            // The number came from the other node: it is never given out here either.
+            self.next_ino.fetch_max(ino.next().get(), Ordering::Relaxed);
+        }
         self.names.apply(plan.batch);
         for (ino, inode) in plan.inodes {
             match inode.map(|inode| inode.body) {
@@ -159,15 +166,12 @@ impl Store {
 
     /// Carries out the content part of an operation.
     pub(super) fn change_content(&self, effect: ContentEffect) -> Result<(), StoreError> {
-        let ino = match effect {
-            ContentEffect::Resize(ino, _) | ContentEffect::Allocate(ino, ..) => ino,
-        };
+        let ino = effect.ino();
         let disk = |operation| StoreError::disk(operation, content_path(ino));
         match effect {
             ContentEffect::Resize(_, size) => match self.content_of(ino)? {
                 None if size == 0 => Ok(()),
-                None => self.content_to_change(ino)?.set_len(size),
-                Some(content) => content.set_len(size),
+                _ => self.content_to_change(ino)?.set_len(size),
             }
             .map_err(disk("resize")),
             ContentEffect::Allocate(_, mode, offset, length) => {
@@ -181,6 +185,20 @@ impl Store {
                 }
                 .map_err(disk("allocate"))
             }
+        }
+    }
+
+    /// Takes back what a failed change of content left beyond the end of its file.
+    fn restore_length(&self, ino: Ino) {
+        let restored = match self.inode(ino) {
+            Ok(Some(Inode {
+                body: Body::File { size },
+                ..
+            })) => self.fit_length(ino, size),
+            _ => Ok(()),
+        };
+        if let Err(error) = restored {
+            tracing::warn!(%error, %ino, "could not take back a failed change of content");
         }
     }
 

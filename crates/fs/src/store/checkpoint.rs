@@ -22,10 +22,11 @@ use crate::record::{self, Checkpoint};
 /// Records kept in memory before a checkpoint is due.
 pub(super) const MEMORY_BYTES_MAX: usize = 48 << 20;
 
-/// A file whose facts were folded into its record: how many writes it had begun then.
+/// A file whose facts were folded into its record, and the last write it had begun then; none if
+/// a write was still under way, whose size and time the record does not have.
 struct Folded {
     file: Arc<FileState>,
-    begun: u64,
+    settled: Option<u64>,
 }
 
 impl Store {
@@ -42,6 +43,7 @@ impl Store {
     }
 
     fn write_checkpoint(&self, ino_limit: u64, boot: Option<[u8; 16]>) -> Result<(), StoreError> {
+        let ino_limit = ino_limit.max(self.next_ino.load(Ordering::Relaxed));
         let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
         self.trust(self.names.flush())?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
@@ -88,17 +90,17 @@ impl Store {
         file: Arc<FileState>,
         batch: &mut Vec<(Vec<u8>, Option<Vec<u8>>)>,
     ) -> Result<Folded, StoreError> {
-        let begun = file.with_facts(|facts| facts.begun);
+        let settled = file.with_facts(|facts| (facts.active == 0).then_some(facts.begun));
         if let Some(inode) = self.inode(file.ino()).map_err(as_store_error)? {
             batch.push((keys::inode(file.ino()), Some(record::encode(&inode))));
         }
-        Ok(Folded { file, begun })
+        Ok(Folded { file, settled })
     }
 
     /// Frees the slot of a file that was not written since it was folded.
     fn release_slot(&self, folded: &Folded) {
         let slot = folded.file.with_facts(|facts| {
-            if facts.begun != folded.begun || facts.active > 0 {
+            if folded.settled != Some(facts.begun) {
                 return None;
             }
             facts.last_write = None;
@@ -109,16 +111,24 @@ impl Store {
         }
     }
 
-    /// Removes the content of freed inodes from the disk.
+    /// Removes the content of freed inodes from the disk. First makes it durable that they were
+    /// freed: or a power loss could bring back a name, by a rename never synced, without the
+    /// content.
     pub fn collect_garbage(&self) -> Result<usize, StoreError> {
         let garbage: Vec<Ino> = std::mem::take(&mut *self.garbage.lock());
+        if !garbage.is_empty() {
+            self.sync_all_logged()?;
+        }
         for ino in &garbage {
             let path = content_path(*ino);
             match self.backing.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StoreError::disk("remove", path)(error));
                 }
-                _ => self.delete_record(keys::garbage(*ino)),
+                _ => {
+                    self.unsynced.forget(*ino);
+                    self.delete_record(keys::garbage(*ino));
+                }
             }
         }
         Ok(garbage.len())
@@ -133,10 +143,11 @@ impl Store {
         self.check_trust()?;
         self.collect_garbage()?;
         let _alone = self.checkpointing.lock();
-        for file in self.files.unflushed() {
-            self.sync_file(file.ino(), false).map_err(as_store_error)?;
-        }
-        self.write_checkpoint(self.ino_limit.load(Ordering::Acquire), None)
+        self.sync_all_content()?;
+        // What an earlier process of this run of the machine had not synced is not known: a power
+        // loss must still be noticed.
+        let boot = self.inherited_doubt.then_some(self.boot);
+        self.write_checkpoint(self.ino_limit.load(Ordering::Acquire), boot)
     }
 }
 

@@ -61,12 +61,21 @@ impl Store {
     /// The content file of an inode, made if there is none.
     pub(super) fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
         if let Some(file) = self.files.get(ino) {
-            return file.content_to_write(self.backing().as_ref());
+            let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
+            self.unsynced.content_changed(ino, 0);
+            return Ok(content);
+        }
+        self.unsynced.content_changed(ino, 0);
+        if let Some(content) = self.content_of(ino)? {
+            return Ok(content);
         }
         let path = content_path(ino);
-        self.backing
+        let content = self
+            .backing
             .open_or_create(&path)
-            .map_err(StoreError::disk("create", path))
+            .map_err(StoreError::disk("create", path))?;
+        self.name_made(ino);
+        Ok(content)
     }
 
     /// Size by the record, after a look whether the content on disk agrees.
@@ -90,6 +99,13 @@ impl Store {
         Ok(expected)
     }
 
+    /// The content of a regular file after a look whether its length is right, past the file
+    /// table: for one who reads every file once.
+    pub(crate) fn whole_content(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, OpError> {
+        self.load_size(ino)?;
+        Ok(self.content_of(ino)?)
+    }
+
     /// Length of the content on disk; zero if there is none.
     pub(super) fn content_length(&self, ino: Ino) -> Result<u64, StoreError> {
         Ok(self.content_stat(ino)?.length)
@@ -102,17 +118,17 @@ impl Store {
         let wanted = usize::try_from(left)
             .unwrap_or(usize::MAX)
             .min(buffer.len());
-        let Some(into) = buffer.get_mut(..wanted).filter(|into| !into.is_empty()) else {
+        let Some(part) = buffer.get_mut(..wanted).filter(|part| !part.is_empty()) else {
             return Ok(0);
         };
         let read = match file.content(self.backing().as_ref())? {
             Some(content) => content
-                .read_at(offset, into)
+                .read_at(offset, part)
                 .map_err(StoreError::disk("read", content_path(ino)))?,
             None => 0,
         };
         // What lies between the end of the content and the size has never been written.
-        into.iter_mut().skip(read).for_each(|byte| *byte = 0);
+        part.iter_mut().skip(read).for_each(|byte| *byte = 0);
         Ok(wanted)
     }
 
@@ -146,7 +162,7 @@ impl Store {
                 }
                 if facts.slot.is_some() {
                     facts.active += 1;
-                    facts.begun += 1;
+                    facts.begun = self.files.number_write();
                     facts.undurable += u64::from(!durable);
                 }
                 facts.slot.is_some()
@@ -181,17 +197,11 @@ impl Store {
     /// Everything logged so far becomes durable as well: the file's name, owner and mode.
     pub fn sync_file(&self, ino: Ino, times: bool) -> Result<(), OpError> {
         self.check_trust()?;
-        if let Some(file) = self.files.get(ino) {
-            if times {
-                self.log_times(&file)?;
-            }
-            if let Some(content) = file.content(self.backing().as_ref())? {
-                let synced = content
-                    .sync()
-                    .map_err(StoreError::disk("sync", content_path(ino)));
-                self.trust(synced)?;
-            }
+        if let Some(file) = self.files.get(ino).filter(|_| times) {
+            self.log_times(&file)?;
         }
+        // Whether or not the file is in the table: a checkpoint drops it from there, unsynced.
+        self.sync_content(ino)?;
         self.sync_all_logged()?;
         Ok(())
     }
@@ -226,11 +236,15 @@ impl Store {
         offset: u64,
         data: &[u8],
     ) -> Result<(), StoreError> {
-        ticket
-            .file
-            .content_to_write(self.backing().as_ref())?
+        let file = &ticket.file;
+        let ino = file.ino();
+        let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
+        let written = content
             .write_at(offset, data)
-            .map_err(StoreError::disk("write", content_path(ticket.file.ino())))
+            .map_err(StoreError::disk("write", content_path(ino)));
+        let last = file.with_facts(|facts| facts.begun);
+        self.unsynced.content_changed(ino, last);
+        written
     }
 
     /// Makes size and time of a write visible. The time of the write with the highest OSN stays,

@@ -1,29 +1,30 @@
 //! Making and opening a store, and bringing it back to where a crash left it.
 //!
-//! What is refused is refused before anything is written. Recovery after a crash of the process
+//! What is refused is refused before anything is written: all is first looked at through an
+//! overlay. Recovery after a crash of the process
 //! takes the last checkpoint, applies the committed operations of the log since, and takes sizes and
 //! times of files that were being written from the time table. After a power loss the lengths of
 //! all content files are looked at, because those that were not synced may be shorter than recorded.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use lockstep_intentlog::{IntentLog, LogOptions, Position, Record, Replay};
+use lockstep_intentlog::{IntentLog, LogOptions, Position};
 use lockstep_types::backing::Backing;
-use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, Timestamp};
+use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{Applying, INO_RESERVE, PendingIntent, Store};
+use super::unsynced::Unsynced;
+use super::{Applying, INO_RESERVE, Store};
 use crate::error::{OpError, StoreError};
 use crate::files::FileTable;
 use crate::keys;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
-use crate::plan::{self, View};
+use crate::overlay::Overlay;
 use crate::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
-use crate::times::{Slot, TABLE_BYTES, TimeTable};
+use crate::times::{Left, Slot, TABLE_BYTES, TimeTable};
 
 /// The format this program makes, and the newest it opens.
 const FORMAT: u32 = 1;
@@ -113,14 +114,17 @@ impl Store {
                 expected: expected.to_string(),
             });
         }
-        let kv = RedbKv::open(backing.as_ref(), NAMESPACE_FILE, RedbOptions::default())?;
-        let names = Memtable::new(kv);
-        let checkpoint = read_checkpoint(&names)?;
-        let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
-        let log_options = LogOptions {
-            keep_from: Some(Position::new(checkpoint.log_keep_from)),
-            ..options.log
+        let backing: Arc<dyn Backing> = match options.access {
+            Access::Read => Arc::new(Overlay::new(backing)),
+            Access::Write => {
+                examine(&Overlay::new(Arc::clone(&backing)), options)?;
+                backing
+            }
         };
+        let (names, checkpoint) = open_namespace(backing.as_ref())?;
+        let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
+        check_table(backing.as_ref(), &checkpoint, options)?;
+        let log_options = log_options(&checkpoint, options);
         let (log, replay) = match options.access {
             Access::Write => {
                 let (log, replay) = IntentLog::open(backing.as_ref(), LOG_DIR, &log_options)?;
@@ -134,7 +138,7 @@ impl Store {
         let table = backing
             .open_table(TIMES_FILE, TABLE_BYTES)
             .map_err(StoreError::disk("open", TIMES_FILE))?;
-        let (times, slots) = TimeTable::open(table);
+        let (times, left) = TimeTable::open(table);
         let store = Self {
             uuid: format.datastore,
             boot: options.boot,
@@ -152,184 +156,35 @@ impl Store {
             ino_limit: AtomicU64::new(checkpoint.ino_limit),
             poisoned: AtomicBool::new(false),
             garbage: Mutex::new(Vec::new()),
+            unsynced: Unsynced::default(),
+            inherited_doubt: checkpoint.boot == Some(options.boot),
             backing,
         };
-        store.recover(checkpoint, replay, &slots, power_lost)?;
+        let slots: Vec<Slot> = left.slots.iter().map(|(_, slot)| *slot).collect();
+        let content_decides = power_lost || !left.torn.is_empty();
+        store.recover(checkpoint, replay, &slots, content_decides)?;
         if options.access == Access::Write {
-            store.start_epoch(&slots)?;
+            if checkpoint.boot.is_some() {
+                store.doubt_names()?;
+            }
+            store.start_epoch(&left)?;
         }
         Ok(Opened { store, power_lost })
     }
 
-    fn recover(
-        &self,
-        checkpoint: Checkpoint,
-        replay: Replay,
-        slots: &[(crate::times::SlotNumber, Slot)],
-        power_lost: bool,
-    ) -> Result<(), StoreError> {
-        self.replay(checkpoint, replay)?;
-        for (_, slot) in slots {
-            self.take_slot(slot)?;
-        }
-        if power_lost {
-            self.take_lengths()?;
-        }
-        let garbage = self
-            .keys(&keys::table(keys::GARBAGE))
-            .map_err(OpError::into_store)?;
-        *self.garbage.lock() = garbage.iter().filter_map(|key| keys::ino_of(key)).collect();
-        Ok(())
-    }
-
-    /// Applies what the log says happened since the checkpoint.
-    fn replay(&self, checkpoint: Checkpoint, replay: Replay) -> Result<(), StoreError> {
-        let mut applying = self.applying.lock();
-        let mut records = replay.into_iter();
-        let mut pending: BTreeMap<Osn, (Position, MetaOp)> = BTreeMap::new();
-        let mut ahead = records.next().transpose()?;
-        while let Some((position, record)) = ahead.take() {
-            ahead = records.next().transpose()?;
-            let fresh = position.get() >= checkpoint.log_position;
-            let op = match record {
-                Record::Pending(op) => {
-                    pending.insert(op.osn, (position, op));
-                    continue;
-                }
-                Record::RolledBack { osn } => {
-                    pending.remove(&osn);
-                    continue;
-                }
-                Record::Committed { osn } => pending.remove(&osn).map(|(_, op)| op),
-                Record::CommittedOp(op) => Some(op),
-                Record::FileTimes { ino, mtime, ctime } if fresh => {
-                    self.replay_times(ino, mtime, ctime)?;
-                    continue;
-                }
-                _ => continue,
-            };
-            let (Some(op), true) = (op, fresh) else {
-                continue;
-            };
-            // The record after the last effect of an operation proves that it was carried out.
-            let effects = match &ahead {
-                Some((_, Record::RolledBack { osn })) if *osn == op.osn => continue,
-                Some(_) => Effects::Done,
-                None => Effects::Redo,
-            };
-            self.replay_op(&op, effects)?;
-            applying.applied = applying.applied.max(op.osn);
-        }
-        let mut previous = applying.applied;
-        for (position, op) in pending.into_values() {
-            let osn = op.osn;
-            applying.pending.push(PendingIntent {
-                op,
-                previous,
-                position,
-            });
-            previous = osn;
-        }
-        Ok(())
-    }
-
-    fn replay_op(&self, op: &MetaOp, effects: Effects) -> Result<(), StoreError> {
-        let plan = plan::plan(self, op).map_err(|error| match error {
-            OpError::Store(error) => error,
-            OpError::Refused(errno) => StoreError::Diverged { osn: op.osn, errno },
-        })?;
-        if let (Some(effect), Effects::Redo) = (plan.content, effects) {
-            self.names.apply(plan.batch.clone());
-            self.change_content(effect)?;
-        }
-        self.install(plan, &op.request);
-        Ok(())
-    }
-
-    fn replay_times(&self, ino: Ino, mtime: Timestamp, ctime: Timestamp) -> Result<(), StoreError> {
-        self.change_record(ino, |inode| {
-            inode.mtime = mtime;
-            inode.ctime = ctime;
-        })
-    }
-
-    fn change_record(&self, ino: Ino, change: impl FnOnce(&mut Inode)) -> Result<(), StoreError> {
-        if let Some(mut inode) = self.stored_inode(ino).map_err(OpError::into_store)? {
-            change(&mut inode);
-            self.names
-                .apply(vec![(keys::inode(ino), Some(record::encode(&inode)))]);
-        }
-        Ok(())
-    }
-
-    /// A file was being written: its content says how long it is, the slot when it was written.
-    fn take_slot(&self, slot: &Slot) -> Result<(), StoreError> {
-        let length = self.content_length(slot.ino)?;
-        self.change_record(slot.ino, |inode| {
-            if let Body::File { size } = &mut inode.body {
-                *size = length;
-            }
-            if let Some((osn, time)) = slot.last_write
-                && osn > inode.osn
-            {
-                inode.mtime = time;
-                inode.ctime = time;
-            }
-        })
-    }
-
-    /// After a power loss: every file is as long as its content is.
-    fn take_lengths(&self) -> Result<(), StoreError> {
-        let mut wrong = Vec::new();
-        let inodes = keys::table(keys::INODES);
-        let mut failed = None;
-        self.names
-            .scan(inodes.from(), inodes.to(), &mut |key, value| {
-                let inode: Option<Inode> = record::decode(value);
-                if let (Some(ino), Some(Body::File { size })) =
-                    (keys::ino_of(key), inode.map(|i| i.body))
-                {
-                    match self.content_length(ino) {
-                        Ok(length) if length != size => wrong.push(ino),
-                        Ok(_) => {}
-                        Err(error) => failed = Some(error),
-                    }
-                }
-                std::ops::ControlFlow::Continue(())
-            })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        for ino in wrong {
-            tracing::warn!(%ino, "power loss: taking the size of the file from its content");
-            self.take_slot(&Slot {
-                ino,
-                last_write: None,
-            })?;
-        }
-        Ok(())
-    }
-
     /// Makes the recovered state durable, with a new epoch, before anything new is numbered.
-    fn start_epoch(&self, slots: &[(crate::times::SlotNumber, Slot)]) -> Result<(), StoreError> {
+    fn start_epoch(&self, left: &Left) -> Result<(), StoreError> {
         self.applying.lock().epoch += 1;
         let limit = self.next_ino.load(std::sync::atomic::Ordering::Relaxed);
         {
             let _alone = self.checkpointing.lock();
             self.checkpoint_with_limit(limit.saturating_add(INO_RESERVE))?;
         }
-        for (number, _) in slots {
-            self.times.clear(*number);
+        for number in left.numbers() {
+            self.times.clear(number);
         }
         Ok(())
     }
-}
-
-/// Whether the content effect of a replayed operation has to be carried out again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effects {
-    Done,
-    Redo,
 }
 
 impl OpError {
@@ -372,6 +227,51 @@ fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         (keys::inode(Ino::ROOT), Some(record::encode(&root))),
         (keys::CHECKPOINT.to_vec(), Some(record::encode(&checkpoint))),
     ]
+}
+
+fn open_namespace(backing: &dyn Backing) -> Result<(Memtable<RedbKv>, Checkpoint), StoreError> {
+    let kv = RedbKv::open(backing, NAMESPACE_FILE, RedbOptions::default())?;
+    let names = Memtable::new(kv);
+    let checkpoint = read_checkpoint(&names)?;
+    Ok((names, checkpoint))
+}
+
+fn log_options(checkpoint: &Checkpoint, options: &OpenOptions) -> LogOptions {
+    LogOptions {
+        keep_from: Some(Position::new(checkpoint.log_keep_from)),
+        ..options.log
+    }
+}
+
+/// Looks whether a store can be opened, so that one that cannot stays as it was found.
+fn examine(overlay: &Overlay, options: &OpenOptions) -> Result<(), StoreError> {
+    let (_, checkpoint) = open_namespace(overlay)?;
+    check_table(overlay, &checkpoint, options)?;
+    let log_options = log_options(&checkpoint, options);
+    IntentLog::read(overlay, LOG_DIR, &log_options)?;
+    Ok(())
+}
+
+/// As long as the machine runs, nothing but our own code can take anything from the time table. A
+/// power loss may.
+fn check_table(
+    backing: &dyn Backing,
+    checkpoint: &Checkpoint,
+    options: &OpenOptions,
+) -> Result<(), StoreError> {
+    if checkpoint.boot != Some(options.boot) {
+        return Ok(());
+    }
+    let length = match backing.stat(TIMES_FILE) {
+        Ok(stat) => stat.length,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(StoreError::disk("stat", TIMES_FILE)(error)),
+    };
+    if length < TABLE_BYTES as u64 {
+        let what = format!("{TIMES_FILE} has {length} bytes of {TABLE_BYTES}");
+        return Err(StoreError::Damaged { what });
+    }
+    Ok(())
 }
 
 fn read_checkpoint(names: &Memtable<RedbKv>) -> Result<Checkpoint, StoreError> {

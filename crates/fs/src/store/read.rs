@@ -114,12 +114,11 @@ impl Store {
         self.names
             .scan(range.from(), range.to(), &mut |key, value| {
                 let cookie = keys::rest_of(key).try_into().map(u64::from_be_bytes);
-                match (cookie, record::decode(value)) {
-                    (Ok(cookie), Some(entry)) => each(cookie, entry),
-                    _ => {
-                        damaged = Some(unreadable(key));
-                        ControlFlow::Break(())
-                    }
+                if let (Ok(cookie), Some(entry)) = (cookie, record::decode(value)) {
+                    each(cookie, entry)
+                } else {
+                    damaged = Some(unreadable(key));
+                    ControlFlow::Break(())
                 }
             })?;
         damaged.map_or(Ok(()), |error| Err(error.into()))

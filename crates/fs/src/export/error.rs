@@ -1,0 +1,86 @@
+//! Why a store could not be written out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::error::{OpError, StoreError};
+
+/// Why an export stopped. The store is as it was; the destination may hold a part of the tree.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// A node has the store open.
+    #[error("the store {} is in use: stop its node first, then export again", path.display())]
+    InUse {
+        /// The store's directory.
+        path: PathBuf,
+    },
+    /// The store cannot be read.
+    #[error("cannot read the store {}: {source}", path.display())]
+    Store {
+        /// The store's directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StoreError,
+    },
+    /// One file of the datastore cannot be read.
+    #[error("cannot export {name}: {source}")]
+    Read {
+        /// Its path in the datastore, escaped.
+        name: String,
+        /// What is wrong with it.
+        source: OpError,
+    },
+    /// There is something at the destination.
+    #[error("{} is not an empty directory: give a new name, or empty it first", path.display())]
+    NotEmpty {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The destination lies in the store.
+    #[error("{} lies in the store itself: export to a place outside of it", path.display())]
+    InsideStore {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// The destination, or the manifest, cannot be written.
+    #[error("cannot {operation} {name}: {source}{}", advice(source))]
+    Write {
+        /// What was tried.
+        operation: &'static str,
+        /// On what, escaped.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ExportError {
+    pub(super) fn write<E: Into<io::Error>>(
+        operation: &'static str,
+        name: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
+        let name = name.into();
+        move |source| Self::Write {
+            operation,
+            name,
+            source: source.into(),
+        }
+    }
+
+    pub(super) fn store(path: &Path) -> impl FnOnce(StoreError) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Store { path, source }
+    }
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => " (owners and devices can be kept by root only)",
+        io::ErrorKind::Unsupported => {
+            " (the file system of the destination cannot hold this; choose another, such as ext4)"
+        }
+        _ => "",
+    }
+}

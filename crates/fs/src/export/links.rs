@@ -1,0 +1,86 @@
+//! Inodes with several names: made at their first name, linked at the others.
+//!
+//! Until its last name is made, such an inode also has a name in a directory of its own at the top
+//! of the destination: it can be linked from there however long its path is. The last name is
+//! moved, not linked, so that no inode ever has more links than in the store.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use lockstep_types::{Attr, Ino};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::place;
+
+/// Inodes of which not all names were made.
+pub(super) struct Links {
+    root: OwnedFd,
+    dir: OwnedFd,
+    name: String,
+    names_left: HashMap<Ino, u32>,
+}
+
+impl Links {
+    /// Makes the directory under a name for which `is_taken` does not hold.
+    pub(super) fn new(
+        root: BorrowedFd<'_>,
+        is_taken: impl Fn(&[u8]) -> bool,
+    ) -> Result<Self, place::Failure> {
+        let candidates = (0..=u64::MAX).map(|number| format!(".lockstep-export.{number}"));
+        let mut free = candidates.filter(|name| !is_taken(name.as_bytes()));
+        let name = free.next().unwrap_or_default();
+        let duplicate = root.try_clone_to_owned();
+        let duplicate = duplicate.map_err(|_| ("open", Errno::MFILE))?;
+        Ok(Self {
+            dir: place::make_directory(root, name.as_bytes())?,
+            root: duplicate,
+            name,
+            names_left: HashMap::new(),
+        })
+    }
+
+    /// Links an inode that was made before; `false` if it was not.
+    pub(super) fn link(
+        &mut self,
+        ino: Ino,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<bool, place::Failure> {
+        let Some(left) = self.names_left.get_mut(&ino) else {
+            return Ok(false);
+        };
+        let kept = ino.to_string();
+        *left -= 1;
+        if *left == 0 {
+            self.names_left.remove(&ino);
+            rustix::fs::renameat(&self.dir, kept, at, name)
+        } else {
+            rustix::fs::linkat(&self.dir, kept, at, name, AtFlags::empty())
+        }
+        .map_err(|errno| ("link", errno))?;
+        Ok(true)
+    }
+
+    /// Remembers an inode that has more names than the one just made.
+    pub(super) fn remember(
+        &mut self,
+        attr: &Attr,
+        at: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<(), place::Failure> {
+        if attr.nlink < 2 {
+            return Ok(());
+        }
+        self.names_left.insert(attr.ino, attr.nlink - 1);
+        let kept = attr.ino.to_string();
+        rustix::fs::linkat(at, name, self.dir.as_fd(), kept, AtFlags::empty())
+            .map_err(|errno| ("link", errno))
+    }
+
+    /// Removes the directory, before the top gets its times.
+    pub(super) fn finish(self) -> Result<(), place::Failure> {
+        rustix::fs::unlinkat(&self.root, self.name, AtFlags::REMOVEDIR)
+            .map_err(|errno| ("remove the names kept aside in", errno))
+    }
+}

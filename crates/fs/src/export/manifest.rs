@@ -1,0 +1,123 @@
+//! The manifest of an export: one line per name, so that two nodes can be compared by `diff`.
+//!
+//! Invariant: equal stores give equal bytes. Nothing that may differ between nodes (allocated
+//! space, layout of holes) is in it.
+
+use std::io::{self, Write};
+
+use blake3::{Hash, Hasher};
+use lockstep_types::{Attr, NodeKind, Timestamp};
+
+/// First line: the columns. Lines follow in the order of paths, compared name by name as bytes.
+///
+/// `path` is relative to the root, which is `.`; bytes that are not printable ASCII, and
+/// backslashes, are written `\xNN`. `type` is the letter `find -printf %y` shows; `mode` is octal;
+/// times are seconds and nanoseconds to add to them; `rdev` is major:minor; `content` is the BLAKE3
+/// hash of a file's bytes or the target of a symbolic link, escaped like a path; `xattrs` is the
+/// BLAKE3 hash over names and values (each with its length as u64, little endian, before it, in
+/// order of the names). `-` stands for nothing.
+pub const HEADER: &str = "# path\tinode\ttype\tmode\tuid\tgid\tsize\tatime\tmtime\tctime\trdev\t\
+                          nlink\tcontent\txattrs";
+
+/// What the line of one name says beyond the attributes.
+pub(super) struct Line<'a> {
+    pub path: &'a [u8],
+    pub attr: &'a Attr,
+    pub content: String,
+    pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+impl Line<'_> {
+    pub(super) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+        let attr = self.attr;
+        writeln!(
+            to,
+            "{}\t{}\t{}\t{:04o}\t{}\t{}\t{}\t{}\t{}\t{}\t{}:{}\t{}\t{}\t{}",
+            escaped(self.path),
+            attr.ino,
+            letter(attr.kind),
+            attr.mode,
+            attr.uid,
+            attr.gid,
+            attr.size,
+            time(attr.atime),
+            time(attr.mtime),
+            time(attr.ctime),
+            rustix::fs::major(attr.rdev.into()),
+            rustix::fs::minor(attr.rdev.into()),
+            attr.nlink,
+            self.content,
+            xattrs(self.xattrs),
+        )
+    }
+}
+
+const fn letter(kind: NodeKind) -> char {
+    match kind {
+        NodeKind::File => 'f',
+        NodeKind::Directory => 'd',
+        NodeKind::Symlink => 'l',
+        NodeKind::Fifo => 'p',
+        NodeKind::Socket => 's',
+        NodeKind::CharDevice => 'c',
+        NodeKind::BlockDevice => 'b',
+    }
+}
+
+fn time(time: Timestamp) -> String {
+    format!("{}.{:09}", time.secs, time.nanos)
+}
+
+fn xattrs(xattrs: &[(Vec<u8>, Vec<u8>)]) -> String {
+    if xattrs.is_empty() {
+        return "-".to_owned();
+    }
+    let mut hasher = Hasher::new();
+    for bytes in xattrs.iter().flat_map(|(name, value)| [name, value]) {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    }
+    hex(hasher.finalize())
+}
+
+pub(super) fn hex(hash: Hash) -> String {
+    hash.to_hex().to_string()
+}
+
+/// A path or target on one line.
+pub(super) fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b'\\' => text.push_str("\\x5c"),
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => {
+                let [high, low] = [byte >> 4, byte & 15];
+                let digits = [high, low].map(|d| char::from_digit(d.into(), 16).unwrap_or('?'));
+                text.push_str("\\x");
+                text.extend(digits);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_names_stay_on_one_line_and_differ() {
+        assert_eq!(escaped(b"a b/c"), "a b/c");
+        assert_eq!(escaped(b"a\n\t\\\xff"), "a\\x0a\\x09\\x5c\\xff");
+        assert_ne!(escaped(b"\\x0a"), escaped(b"\n"));
+    }
+
+    #[test]
+    fn attributes_do_not_run_into_each_other() {
+        let one = [(b"user.a".to_vec(), b"bc".to_vec())];
+        let other = [(b"user.ab".to_vec(), b"c".to_vec())];
+        assert_ne!(xattrs(&one), xattrs(&other));
+        assert_eq!(xattrs(&[]), "-");
+    }
+}

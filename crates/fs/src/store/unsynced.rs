@@ -1,0 +1,99 @@
+//! What of the content lies in the cache of the system only: a process that stops loses nothing of
+//! it, a power loss may.
+//!
+//! Invariants: content is noted here after it was changed, and forgotten before it is synced, so
+//! a change is never missed. A file's name is on stable storage when a sync of it has returned.
+
+use std::collections::{HashMap, HashSet};
+
+use lockstep_types::Ino;
+use lockstep_types::backing::Backing;
+use parking_lot::Mutex;
+
+use super::Store;
+use crate::error::StoreError;
+use crate::files::{CONTENT_DIR, content_dir, content_path};
+
+/// Content and names that were not synced since they were changed.
+#[derive(Default)]
+pub(super) struct Unsynced {
+    /// Files, with the number of the last write to each.
+    contents: Mutex<HashMap<Ino, u64>>,
+    /// Directories in which names were made.
+    names: Mutex<HashSet<String>>,
+    /// Held while a directory is synced, so that nobody takes its name for durable before.
+    syncing_names: Mutex<()>,
+}
+
+impl Unsynced {
+    pub(super) fn content_changed(&self, ino: Ino, write: u64) {
+        let mut contents = self.contents.lock();
+        let last = contents.entry(ino).or_default();
+        *last = write.max(*last);
+    }
+
+    /// The number of the last write to a file; zero when all is synced.
+    pub(super) fn last_write(&self, ino: Ino) -> u64 {
+        self.contents.lock().get(&ino).copied().unwrap_or(0)
+    }
+
+    pub(super) fn forget(&self, ino: Ino) {
+        self.contents.lock().remove(&ino);
+    }
+
+    fn all(&self) -> Vec<Ino> {
+        self.contents.lock().keys().copied().collect()
+    }
+
+    fn sync_names(&self, backing: &dyn Backing, dir: &str) -> Result<(), StoreError> {
+        let _alone = self.syncing_names.lock();
+        if !self.names.lock().remove(dir) {
+            return Ok(());
+        }
+        backing
+            .sync_dir(dir)
+            .map_err(StoreError::disk("sync the names in", dir))
+    }
+}
+
+impl Store {
+    /// A content file was made.
+    pub(super) fn name_made(&self, ino: Ino) {
+        self.unsynced.names.lock().insert(content_dir(ino));
+    }
+
+    /// An earlier process stopped before it had synced what it made: nothing is known to be
+    /// durable.
+    pub(super) fn doubt_names(&self) -> Result<(), StoreError> {
+        let dirs = self
+            .backing
+            .list(CONTENT_DIR)
+            .map_err(StoreError::disk("list", CONTENT_DIR))?;
+        let dirs = dirs.iter().map(|dir| format!("{CONTENT_DIR}/{dir}"));
+        self.unsynced.names.lock().extend(dirs);
+        Ok(())
+    }
+
+    /// Puts the content of a file, and its name, on stable storage.
+    pub(super) fn sync_content(&self, ino: Ino) -> Result<(), StoreError> {
+        self.unsynced.forget(ino);
+        if let Some(content) = self.content_of(ino)? {
+            let synced = content
+                .sync()
+                .map_err(StoreError::disk("sync", content_path(ino)));
+            self.trust(synced)?;
+            let backing = self.backing.as_ref();
+            self.trust(self.unsynced.sync_names(backing, &content_dir(ino)))?;
+        }
+        Ok(())
+    }
+
+    /// Puts all content that was changed on stable storage.
+    pub(super) fn sync_all_content(&self) -> Result<(), StoreError> {
+        let mut changed = self.unsynced.all();
+        changed.sort_unstable();
+        changed
+            .into_iter()
+            .try_for_each(|ino| self.sync_content(ino))
+    }
+}

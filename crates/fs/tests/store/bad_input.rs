@@ -1,0 +1,191 @@
+//! Stores that are damaged, foreign or newer: each is a clear error, and stays as it was found.
+
+use std::sync::Arc;
+
+use lockstep_fs::Store;
+use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_types::backing::Backing;
+use lockstep_types::{DatastoreUuid, Ino};
+use proptest::prelude::*;
+
+use crate::disk::Disk;
+use crate::durability::Client;
+use crate::harness::{Node, UUID, open_options};
+
+/// A disk whose store was killed in the middle of work.
+fn used() -> (Arc<Disk>, Ino) {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, &[7; 10_000]);
+    node.store.checkpoint().unwrap();
+    client.create(&node, "g");
+    (node.disk.killed(), ino)
+}
+
+fn open_with(disk: &Arc<Disk>, options: &OpenOptions) -> Result<Store, String> {
+    let backing: Arc<dyn Backing> = disk.clone();
+    let opened = Store::open(backing, options).map_err(|error| error.to_string())?;
+    Ok(opened.store)
+}
+
+/// Opens for writing and for reading; both must fail, name `expected`, and change nothing.
+fn refused(disk: &Arc<Disk>, expected: &str) {
+    let before = disk.all();
+    for access in [Access::Write, Access::Read] {
+        match open_with(disk, &open_options(access)) {
+            Ok(_) => panic!("opened although: {expected}"),
+            Err(error) => assert!(error.contains(expected), "{error}"),
+        }
+        assert!(disk.all() == before, "the store was changed: {expected}");
+    }
+}
+
+fn set_format(disk: &Arc<Disk>, text: &str) {
+    let file = disk.file("format.json").unwrap();
+    file.tamper(|bytes| *bytes = text.as_bytes().to_vec());
+}
+
+#[test]
+fn a_newer_format_is_refused_whatever_else_it_says() {
+    let (disk, _) = used();
+    set_format(&disk, r#"{"lockstep_store": 2, "shards": 7}"#);
+    refused(&disk, "format 2, this program knows formats up to 1");
+}
+
+#[test]
+fn what_is_no_format_file_is_refused() {
+    for text in [
+        "",
+        "{",
+        "\0\0\0",
+        r#"{"lockstep_store": 1}"#,
+        r#"{"lockstep_store": 0}"#,
+    ] {
+        let (disk, _) = used();
+        set_format(&disk, text);
+        refused(&disk, "holds no Lockstep store");
+    }
+    refused(&Arc::new(Disk::default()), "there is no format.json");
+}
+
+#[test]
+fn the_store_of_another_datastore_is_refused() {
+    let (disk, _) = used();
+    let other = DatastoreUuid::from_bytes([8; 16]);
+    set_format(
+        &disk,
+        &format!(r#"{{"lockstep_store": 1, "datastore": "{other}"}}"#),
+    );
+    refused(
+        &disk,
+        &format!("belongs to datastore {other}, the configuration says {UUID}"),
+    );
+}
+
+#[test]
+fn files_cut_short_are_refused() {
+    let cuts = [
+        ("namespace.redb", 20_000, "namespace"),
+        ("namespace.redb", 100, "namespace"),
+        ("log/intent.0", 30_000, "intent log"),
+        ("log/intent.1", 0, "intent log"),
+        ("tables/times", 4096, "tables/times has 4096 bytes"),
+    ];
+    for (path, length, expected) in cuts {
+        let (disk, _) = used();
+        disk.file(path)
+            .unwrap()
+            .tamper(|bytes| bytes.truncate(length));
+        refused(&disk, expected);
+    }
+}
+
+#[test]
+fn missing_files_are_refused() {
+    for (path, expected) in [
+        ("namespace.redb", "there is no metadata store here"),
+        ("log/intent.0", "intent log"),
+        ("log/intent.1", "intent log"),
+        ("tables/times", "tables/times has 0 bytes"),
+    ] {
+        let (disk, _) = used();
+        disk.remove(path).unwrap();
+        refused(&disk, expected);
+    }
+}
+
+#[test]
+fn content_cut_short_is_an_error_for_who_reads_it() {
+    let (disk, ino) = used();
+    let path = lockstep_fs::files::content_path(ino);
+    // Closed in order, so that the record and not the content says how long it is.
+    open_with(&disk, &open_options(Access::Write))
+        .unwrap()
+        .close()
+        .unwrap();
+    disk.file(&path)
+        .unwrap()
+        .tamper(|bytes| bytes.truncate(9_999));
+    let before = disk.all();
+    let store = open_with(&disk, &open_options(Access::Read)).unwrap();
+    let error = store.read(ino, 0, &mut [0; 10]).unwrap_err().to_string();
+    assert!(
+        error.contains("is 9999 bytes long on disk but 10000"),
+        "{error}"
+    );
+    assert!(disk.all() == before);
+}
+
+/// Looking at a store that was killed recovers in memory only.
+#[test]
+fn reading_changes_nothing() {
+    let (disk, ino) = used();
+    let before = disk.all();
+    let store = open_with(&disk, &open_options(Access::Read)).unwrap();
+    assert_eq!(store.getattr(ino).unwrap().size, 10_000);
+    assert!(store.close().is_err(), "nothing to be closed");
+    drop(store);
+    assert!(disk.all() == before);
+}
+
+/// Damage that opening does not notice must not change what is read later without an error.
+fn all_readable(store: &Store, ino: Ino) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; 10_000];
+    store.read(ino, 0, &mut bytes).ok()?;
+    store
+        .readdir(
+            Ino::ROOT,
+            0,
+            &mut |_, _| std::ops::ControlFlow::Continue(()),
+        )
+        .ok()?;
+    Some(bytes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A flipped bit anywhere in metadata, log or tables is refused and left alone, or harmless.
+    #[test]
+    fn a_flipped_bit_is_refused_or_harmless(file in 0..4usize, at in any::<prop::sample::Index>(), bit in 0..8u8) {
+        let (disk, ino) = used();
+        let path = ["namespace.redb", "log/intent.0", "log/intent.1", "tables/times"][file];
+        disk.file(path).unwrap().tamper(|bytes| {
+            // The first quarter is where there is something.
+            let at = at.index(bytes.len() / 4);
+            bytes[at] ^= 1 << bit;
+        });
+        let before = disk.all();
+        match open_with(&disk, &open_options(Access::Write)) {
+            Err(error) => {
+                prop_assert!(!error.is_empty());
+                prop_assert!(disk.all() == before, "{}", error);
+            }
+            Ok(store) => {
+                let read = all_readable(&store, ino);
+                prop_assert!(read.is_none_or(|bytes| bytes == [7; 10_000]));
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What is on stable storage, and when.
+
+use lockstep_fs::keys;
+use lockstep_fs::store::Access;
+use lockstep_types::{FileName, Ino, MetaOp, MetaRequest, NodeKind};
+
+use crate::harness::{Node, open, open_options, read_all, stamp};
+
+/// Numbers operations, and makes the ones that tests need.
+pub struct Client {
+    count: u64,
+}
+
+impl Client {
+    pub fn new() -> Self {
+        Self { count: 0 }
+    }
+
+    pub fn op(&mut self, request: MetaRequest) -> MetaOp {
+        self.count += 1;
+        let (osn, time) = stamp(self.count);
+        MetaOp { osn, time, request }
+    }
+
+    pub fn create(&mut self, node: &Node, name: &str) -> Ino {
+        let ino = node.store.next_ino().unwrap();
+        let op = self.op(MetaRequest::Create {
+            parent: Ino::ROOT,
+            name: FileName::new(name.as_bytes()).unwrap(),
+            ino,
+            kind: NodeKind::File,
+            mode: 0o644,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        });
+        node.store.commit(&op).unwrap();
+        ino
+    }
+
+    pub fn write(&mut self, node: &Node, ino: Ino, data: &[u8]) {
+        self.count += 1;
+        let (osn, time) = stamp(self.count);
+        node.store.write(ino, 0, data, osn, time).unwrap();
+    }
+
+    pub fn unlink(&mut self, node: &Node, name: &str) {
+        let op = self.op(MetaRequest::Unlink {
+            parent: Ino::ROOT,
+            name: FileName::new(name.as_bytes()).unwrap(),
+        });
+        node.store.commit(&op).unwrap();
+    }
+}
+
+fn path(ino: Ino) -> String {
+    lockstep_fs::files::content_path(ino)
+}
+
+#[test]
+fn a_sync_reaches_content_that_a_checkpoint_has_let_go_of() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    node.store.checkpoint().unwrap();
+    assert!(!node.disk.is_durable(&path(ino)));
+    node.store.sync_file(ino, false).unwrap();
+    assert!(node.disk.is_durable(&path(ino)), "content and name");
+}
+
+#[test]
+fn content_made_before_a_kill_is_synced_with_its_name() {
+    let mut node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    node.kill();
+    node.store.sync_file(ino, false).unwrap();
+    assert!(node.disk.is_durable(&path(ino)));
+}
+
+#[test]
+fn a_store_is_closed_only_when_all_content_is_durable() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let written = client.create(&node, "written");
+    client.write(&node, written, b"bytes");
+    let grown = client.create(&node, "grown");
+    let op = client.op(MetaRequest::Truncate {
+        ino: grown,
+        size: 99,
+        drop_set_id: false,
+    });
+    node.store.commit(&op).unwrap();
+    node.store.checkpoint().unwrap();
+    node.store.close().unwrap();
+    for ino in [written, grown] {
+        assert!(node.disk.is_durable(&path(ino)), "{ino}");
+    }
+}
+
+/// A process that was killed leaves content unsynced that the next one knows nothing of.
+#[test]
+fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
+    let mut node = Node::new();
+    node.kill();
+    node.store.close().unwrap();
+    let other_boot = lockstep_fs::store::OpenOptions {
+        boot: [2; 16],
+        ..open_options(Access::Write)
+    };
+    let opened = lockstep_fs::Store::open(node.disk.killed(), &other_boot).unwrap();
+    assert!(opened.power_lost);
+}
+
+#[test]
+fn the_number_of_the_last_write_never_comes_back() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    let mut seen = vec![node.store.write_count(ino)];
+    for _ in 0..3 {
+        client.write(&node, ino, b"bytes");
+        seen.push(node.store.write_count(ino));
+        node.store.checkpoint().unwrap();
+        assert_eq!(
+            node.store.write_count(ino),
+            seen[seen.len() - 1],
+            "still unsynced"
+        );
+        node.store.sync_file(ino, false).unwrap();
+    }
+    let numbers = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), numbers);
+}
+
+/// A write that completes while a checkpoint runs is in no record: its slot has to stay.
+#[test]
+fn a_write_across_a_checkpoint_survives_a_kill() {
+    let mut node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    let (osn, time) = stamp(50);
+    let ticket = node.store.begin_write(ino, 0, 5).unwrap();
+    node.store.write_begun(&ticket, 0, b"bytes").unwrap();
+    node.store.checkpoint().unwrap();
+    node.store.complete_write(&ticket, 5, osn, time);
+    drop(ticket);
+    node.kill();
+    assert_eq!(read_all(&node.store, ino), b"bytes");
+    assert_eq!(node.store.getattr(ino).unwrap().mtime, time);
+}
+
+#[test]
+fn content_goes_only_after_it_is_durable_that_the_file_went() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    client.unlink(&node, "f");
+    let reap = client.op(MetaRequest::Reap { ino });
+    node.store.commit(&reap).unwrap();
+    let log = |node: &Node| {
+        let mut files = node.disk.paths();
+        files.retain(|path| path.starts_with("log/"));
+        files.iter().all(|path| node.disk.is_durable(path))
+    };
+    assert!(!log(&node) && node.disk.file(&path(ino)).is_some());
+    assert_eq!(node.store.collect_garbage().unwrap(), 1);
+    assert!(node.disk.file(&path(ino)).is_none());
+    let left = open(&node.disk.killed());
+    let garbage = left.image_chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
+    assert!(garbage.records.is_empty() || left.getattr(ino).is_err());
+}
+
+/// As secondary a store gets numbers from the primary; as primary it must not give them again.
+#[test]
+fn numbers_that_came_from_the_other_node_are_not_given_out() {
+    let (node, mut other) = (Node::new(), Node::new());
+    let mut client = Client::new();
+    for _ in 0..40 {
+        node.store.next_ino().unwrap();
+    }
+    let far = Ino::new(1 << 40).unwrap();
+    let op = client.op(MetaRequest::Create {
+        parent: Ino::ROOT,
+        name: FileName::new(b"far").unwrap(),
+        ino: far,
+        kind: NodeKind::Directory,
+        mode: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Vec::new(),
+    });
+    other.store.commit(&op).unwrap();
+    assert!(other.store.next_ino().unwrap() > far);
+    other.store.checkpoint().unwrap();
+    other.kill();
+    assert!(other.store.next_ino().unwrap() > far);
+}

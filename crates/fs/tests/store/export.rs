@@ -1,0 +1,387 @@
+//! Stores written out as plain trees on a real disk.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lockstep_fs::Store;
+use lockstep_fs::export::{ExportError, HEADER, export};
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_intentlog::LogOptions;
+use lockstep_types::backing::Backing;
+use lockstep_types::{
+    AllocateMode, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp, XattrMode,
+};
+
+use crate::harness::{UUID, log_options, stamp};
+use crate::model_acl as acl;
+
+/// A store on a real disk, and how to fill it.
+struct Filler {
+    dir: PathBuf,
+    store: Store,
+    count: u64,
+}
+
+const SPARSE: u64 = 64 << 20;
+
+fn boot_id() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let uuid: lockstep_types::DatastoreUuid = text.trim().parse().unwrap();
+    *uuid.as_bytes()
+}
+
+fn options() -> OpenOptions {
+    OpenOptions {
+        datastore: Some(UUID),
+        boot: boot_id(),
+        access: Access::Write,
+        log: log_options(),
+    }
+}
+
+impl Filler {
+    fn new(dir: PathBuf) -> Self {
+        fs::create_dir(&dir).unwrap();
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(&dir).unwrap());
+        let log = LogOptions {
+            segment_bytes: 1 << 20,
+            ..log_options()
+        };
+        Store::create(&backing, UUID, &log).unwrap();
+        let store = Store::open(backing, &options()).unwrap().store;
+        Self {
+            dir,
+            store,
+            count: 0,
+        }
+    }
+
+    fn commit(&mut self, request: MetaRequest) {
+        self.count += 1;
+        let (osn, time) = stamp(self.count);
+        self.store.commit(&MetaOp { osn, time, request }).unwrap();
+        if self.store.needs_checkpoint() {
+            self.store.checkpoint().unwrap();
+        }
+    }
+
+    fn make(&mut self, parent: Ino, name: &[u8], kind: NodeKind) -> Ino {
+        let ino = self.store.next_ino().unwrap();
+        self.commit(MetaRequest::Create {
+            parent,
+            name: FileName::new(name).unwrap(),
+            ino,
+            kind,
+            mode: 0o750,
+            umask: 0,
+            uid: 1000,
+            gid: 1001,
+            rdev: 0x0103,
+            target: match kind {
+                NodeKind::Symlink => b"no\xffwhere/at all".to_vec(),
+                _ => Vec::new(),
+            },
+        });
+        ino
+    }
+
+    fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) {
+        self.count += 1;
+        let (osn, time) = stamp(self.count);
+        self.store.write(ino, offset, data, osn, time).unwrap();
+    }
+
+    fn set(&mut self, ino: Ino, mode: Option<u32>) {
+        let time = |secs| Timestamp {
+            secs,
+            nanos: 123_456_789,
+        };
+        self.commit(MetaRequest::SetAttr {
+            ino,
+            mode,
+            uid: None,
+            gid: None,
+            atime: Some(time(111)),
+            mtime: Some(time(-222)),
+        });
+    }
+
+    fn xattr(&mut self, ino: Ino, name: &[u8], value: Vec<u8>) {
+        self.commit(MetaRequest::SetXattr {
+            ino,
+            name: name.to_vec(),
+            value,
+            mode: XattrMode::Any,
+        });
+    }
+
+    fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) {
+        self.commit(MetaRequest::Link {
+            ino,
+            parent,
+            name: FileName::new(name).unwrap(),
+        });
+    }
+
+    /// One of everything.
+    fn fill(&mut self) {
+        let dir = self.make(Ino::ROOT, b"dir\n\xfe", NodeKind::Directory);
+        let file = self.make(dir, b"file", NodeKind::File);
+        self.write(file, 0, b"content");
+        self.xattr(file, b"user.note", b"\0\xff".to_vec());
+        self.xattr(file, b"security.capability", CAPABILITY.to_vec());
+        self.set(file, Some(0o6755));
+        let sparse = self.make(dir, b"sparse", NodeKind::File);
+        self.write(sparse, SPARSE, b"end");
+        self.commit(MetaRequest::Allocate {
+            ino: sparse,
+            offset: 0,
+            length: 4096,
+            mode: AllocateMode::PunchHole,
+        });
+        for (name, kind) in [
+            (&b"link"[..], NodeKind::Symlink),
+            (b"pipe", NodeKind::Fifo),
+            (b"socket", NodeKind::Socket),
+            (b"null", NodeKind::CharDevice),
+        ] {
+            let ino = self.make(dir, name, kind);
+            self.set(ino, None);
+            self.link(ino, Ino::ROOT, name);
+        }
+        self.link(file, Ino::ROOT, b".lockstep-export.0");
+        self.link(file, Ino::ROOT, b"z third");
+        self.xattr(
+            dir,
+            acl_name("default"),
+            acl::to_bytes(&acl::named(7, 5, 7, 0)),
+        );
+        self.xattr(
+            dir,
+            acl_name("access"),
+            acl::to_bytes(&acl::named(7, 6, 4, 1)),
+        );
+        self.make(dir, b"inherits", NodeKind::Directory);
+        self.set(dir, Some(0o1771));
+        self.set(Ino::ROOT, Some(0o2755));
+    }
+}
+
+/// `cap_net_raw=ep`, as the kernel keeps it.
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+fn acl_name(which: &str) -> &'static [u8] {
+    match which {
+        "default" => b"system.posix_acl_default",
+        _ => b"system.posix_acl_access",
+    }
+}
+
+fn getxattr(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(length);
+    Some(value)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn hashes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(at) = left.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if fs::metadata(&path).unwrap().len() < SPARSE {
+                found.insert(path.clone(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn everything_is_kept() {
+    if !is_root() {
+        return; // owners and devices need it
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let mut filler = Filler::new(temp.path().join("store"));
+    filler.fill();
+    let (dir, dest) = (filler.dir.clone(), temp.path().join("out"));
+    // Not closed: what a kill leaves.
+    std::mem::forget(filler.store);
+    let before = hashes(&dir);
+    let manifest = temp.path().join("list");
+    let summary = export(&dir, &dest, Some(&manifest)).unwrap();
+    assert!(hashes(&dir) == before, "the store is as it was");
+    assert_eq!(
+        (summary.names, summary.directories, summary.files),
+        (14, 3, 2)
+    );
+    check_tree(&dest);
+    check_manifest(&dest, &fs::read_to_string(&manifest).unwrap());
+}
+
+fn check_tree(dest: &Path) {
+    let dir = dest.join(std::ffi::OsStr::from_bytes(b"dir\n\xfe"));
+    let stat = |path: &Path| fs::symlink_metadata(path).unwrap();
+    let file = stat(&dir.join("file"));
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"content");
+    assert_eq!(
+        (file.mode() & 0o7777, file.uid(), file.gid()),
+        (0o6755, 1000, 1001)
+    );
+    assert_eq!((file.atime(), file.atime_nsec()), (111, 123_456_789));
+    assert_eq!((file.mtime(), file.mtime_nsec()), (-222, 123_456_789));
+    assert_eq!(file.nlink(), 3);
+    for other in ["z third", ".lockstep-export.0"] {
+        assert_eq!(stat(&dest.join(other)).ino(), file.ino());
+    }
+    assert_eq!(getxattr(&dir.join("file"), "user.note").unwrap(), b"\0\xff");
+    assert_eq!(
+        getxattr(&dir.join("file"), "security.capability").unwrap(),
+        CAPABILITY
+    );
+    let sparse = stat(&dir.join("sparse"));
+    assert_eq!(sparse.len(), SPARSE + 3);
+    assert!(sparse.blocks() < 1000, "holes are kept");
+    let mut end = [0; 3];
+    fs::File::open(dir.join("sparse"))
+        .unwrap()
+        .read_exact_at(&mut end, SPARSE)
+        .unwrap();
+    assert_eq!(&end, b"end");
+    for name in ["link", "pipe", "socket", "null"] {
+        let (one, two) = (stat(&dir.join(name)), stat(&dest.join(name)));
+        assert_eq!(
+            (one.ino(), one.nlink(), one.uid()),
+            (two.ino(), 2, 1000),
+            "{name}"
+        );
+        assert_eq!(
+            (one.mtime(), one.mtime_nsec()),
+            (-222, 123_456_789),
+            "{name}"
+        );
+    }
+    let target = fs::read_link(dir.join("link")).unwrap();
+    assert_eq!(target.as_os_str().as_bytes(), b"no\xffwhere/at all");
+    assert!(stat(&dir.join("pipe")).file_type().is_fifo());
+    assert!(stat(&dir.join("socket")).file_type().is_socket());
+    assert_eq!(stat(&dir.join("null")).rdev(), 0x0103);
+    let (top, below) = (stat(dest), stat(&dir));
+    assert_eq!((top.mode() & 0o7777, top.mtime()), (0o2755, -222));
+    assert_eq!((below.mode() & 0o7777, below.mtime()), (0o1771, -222));
+    let list = getxattr(&dir, "system.posix_acl_access").unwrap();
+    assert_eq!(acl::mode(&acl::of_bytes(&list)), 0o771);
+    let inherited = getxattr(&dir.join("inherits"), "system.posix_acl_default");
+    assert_eq!(inherited.unwrap(), acl::to_bytes(&acl::named(7, 5, 7, 0)));
+}
+
+fn check_manifest(dest: &Path, text: &str) {
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some(HEADER));
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.len(), 15);
+    assert!(
+        rows.iter()
+            .all(|row| row.len() == HEADER.split('\t').count())
+    );
+    let row = |path: &str| rows.iter().find(|row| row[0] == path).unwrap();
+    assert_eq!(row(".")[1..4], ["1", "d", "2755"]);
+    let file = row("dir\\x0a\\xfe/file");
+    let content = blake3::hash(b"content").to_hex();
+    assert_eq!(file[2..7], ["f", "6755", "1000", "1001", "7"]);
+    assert_eq!(file[7..9], ["111.123456789", "-222.123456789"]);
+    assert_eq!(file[10..13], ["0:0", "3", content.as_str()]);
+    assert_eq!(row("z third")[1..], file[1..]);
+    assert_eq!(row("null")[10], "1:3");
+    assert_eq!(row("link")[12], "no\\xffwhere/at all");
+    let sparse = fs::File::open(dest.join(std::ffi::OsStr::from_bytes(b"dir\n\xfe/sparse")));
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(sparse.unwrap()).unwrap();
+    assert_eq!(
+        row("dir\\x0a\\xfe/sparse")[12],
+        hasher.finalize().to_hex().as_str()
+    );
+}
+
+#[test]
+fn a_tree_deeper_than_any_path_is_written_out() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut filler = Filler::new(temp.path().join("store"));
+    let mut at = Ino::ROOT;
+    for _ in 0..1_200 {
+        at = filler.make(at, b"deeper", NodeKind::Directory);
+        filler.commit(MetaRequest::SetAttr {
+            ino: at,
+            mode: Some(0o700),
+            uid: Some(rustix::process::geteuid().as_raw()),
+            gid: Some(rustix::process::getegid().as_raw()),
+            atime: None,
+            mtime: None,
+        });
+    }
+    filler.store.close().unwrap();
+    let dest = temp.path().join("out");
+    let summary = export(&filler.dir, &dest, None);
+    if is_root() {
+        assert_eq!(summary.unwrap().directories, 1_201);
+    }
+}
+
+#[test]
+fn what_cannot_be_exported_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let filler = Filler::new(temp.path().join("store"));
+    filler.store.close().unwrap();
+    let (dir, out) = (filler.dir.clone(), temp.path().join("out"));
+    let backing = OsBacking::open(&dir).unwrap();
+    backing.lock().unwrap();
+    let error = export(&dir, &out, None).unwrap_err();
+    assert!(matches!(error, ExportError::InUse { .. }), "{error}");
+    drop(backing);
+
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("theirs"), "x").unwrap();
+    for taken in [&out, &out.join("theirs")] {
+        let error = export(&dir, taken, None).unwrap_err();
+        assert!(matches!(error, ExportError::NotEmpty { .. }), "{error}");
+    }
+    let error = export(&dir, &dir.join("inner"), None).unwrap_err();
+    assert!(matches!(error, ExportError::InsideStore { .. }), "{error}");
+    assert!(!dir.join("inner").exists());
+    let error = export(&out, &temp.path().join("new"), None)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("holds no Lockstep store"), "{error}");
+    assert!(!temp.path().join("new").exists(), "nothing is made in vain");
+}
+
+#[test]
+fn damaged_content_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut filler = Filler::new(temp.path().join("store"));
+    let ino = filler.make(Ino::ROOT, b"broken", NodeKind::File);
+    filler.write(ino, 0, b"content");
+    filler.store.close().unwrap();
+    let content = filler.dir.join(lockstep_fs::files::content_path(ino));
+    fs::write(content, "con").unwrap();
+    let error = export(&filler.dir, &temp.path().join("out"), None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("cannot export broken: content of inode"),
+        "{error}"
+    );
+}

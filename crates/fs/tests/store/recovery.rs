@@ -1,0 +1,129 @@
+//! Kills at the moments that random steps do not hit: between a record and its effect.
+
+use lockstep_intentlog::{IntentLog, Record};
+use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest};
+
+use crate::durability::Client;
+use crate::harness::{Node, log_options, open, read_all, stamp};
+
+/// Adds records to the log of a node that was killed, as it would have done next.
+fn append(node: &Node, records: &[Record]) {
+    let disk = &node.disk;
+    let (log, _) = IntentLog::open(disk.as_ref(), "log", &log_options()).unwrap();
+    for record in records {
+        log.append(record).unwrap();
+    }
+}
+
+fn killed(node: &mut Node) {
+    node.disk = node.disk.killed();
+}
+
+fn times_of(ino: Ino) -> Record {
+    let (_, time) = stamp(900);
+    Record::FileTimes {
+        ino,
+        mtime: time,
+        ctime: time,
+    }
+}
+
+fn truncate(client: &mut Client, ino: Ino, size: u64) -> MetaOp {
+    client.op(MetaRequest::Truncate {
+        ino,
+        size,
+        drop_set_id: false,
+    })
+}
+
+fn two_files() -> (Node, Client, Ino, Ino) {
+    let node = Node::new();
+    let mut client = Client::new();
+    let (one, two) = (client.create(&node, "one"), client.create(&node, "two"));
+    client.write(&node, one, b"0123456789");
+    client.write(&node, two, b"else");
+    node.store.checkpoint().unwrap();
+    (node, client, one, two)
+}
+
+#[test]
+fn an_effect_that_was_not_carried_out_is() {
+    let (mut node, mut client, one, _) = two_files();
+    let op = truncate(&mut client, one, 4);
+    killed(&mut node);
+    append(&node, &[Record::CommittedOp(op)]);
+    assert_eq!(read_all(&open(&node.disk), one), b"0123");
+}
+
+/// Another file was synced between the record of the operation and the kill.
+#[test]
+fn times_of_another_file_prove_nothing() {
+    let (mut node, mut client, one, two) = two_files();
+    let op = truncate(&mut client, one, 4);
+    killed(&mut node);
+    append(
+        &node,
+        &[
+            Record::CommittedOp(op),
+            times_of(two),
+            Record::State(vec![1]),
+        ],
+    );
+    assert_eq!(read_all(&open(&node.disk), one), b"0123");
+}
+
+#[test]
+fn an_effect_that_was_taken_back_stays_so() {
+    let (mut node, mut client, one, two) = two_files();
+    let op = truncate(&mut client, one, 4);
+    let osn = op.osn;
+    killed(&mut node);
+    append(
+        &node,
+        &[
+            Record::CommittedOp(op),
+            times_of(two),
+            Record::RolledBack { osn },
+        ],
+    );
+    assert_eq!(read_all(&open(&node.disk), one), b"0123456789");
+}
+
+/// To do it again would destroy what was written since.
+#[test]
+fn an_effect_that_was_carried_out_is_not_repeated() {
+    let (mut node, mut client, one, _) = two_files();
+    let op = client.op(MetaRequest::Allocate {
+        ino: one,
+        offset: 0,
+        length: 10,
+        mode: AllocateMode::ZeroRange,
+    });
+    node.store.commit(&op).unwrap();
+    client.write(&node, one, b"again");
+    node.kill();
+    assert_eq!(read_all(&node.store, one), b"again\0\0\0\0\0");
+}
+
+/// A process may be killed in the middle of storing a slot.
+#[test]
+fn a_torn_slot_costs_no_file() {
+    let (mut node, mut client, one, _) = two_files();
+    let longer = [7; 5000];
+    client.write(&node, one, &longer);
+    killed(&mut node);
+    let table = node.disk.file("tables/times").unwrap();
+    table.tamper(|bytes| {
+        for slot in bytes.chunks_mut(64).filter(|slot| slot[0] != 0) {
+            slot[20] ^= 1;
+        }
+    });
+    let store = open(&node.disk);
+    assert_eq!(read_all(&store, one), longer);
+    store.close().unwrap();
+    let left = node.disk.all().remove("tables/times").unwrap();
+    assert!(
+        left.iter().all(|byte| *byte == 0),
+        "torn slots are free again"
+    );
+}

@@ -1,0 +1,419 @@
+//! What a test does to a store, in a form that shrinks: places are small numbers that are made
+//! into inodes when their turn comes.
+
+use lockstep_types::{
+    AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
+};
+use proptest::prelude::*;
+
+use crate::model::Model;
+use crate::model_acl as acl;
+
+/// One step of a test.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Meta(Change),
+    Write {
+        file: u8,
+        offset: u16,
+        length: u16,
+        fill: u8,
+    },
+    Checkpoint,
+    Garbage,
+    /// Closed in order and opened again.
+    Restart,
+    /// Killed and opened again.
+    Kill,
+}
+
+/// A metadata operation whose inodes are yet to be picked.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Create {
+        dir: u8,
+        name: u8,
+        kind: NodeKind,
+        mode: u32,
+        umask: u32,
+        owner: u32,
+    },
+    Link {
+        ino: u8,
+        dir: u8,
+        name: u8,
+    },
+    Unlink {
+        dir: u8,
+        name: u8,
+    },
+    Rmdir {
+        dir: u8,
+        name: u8,
+    },
+    Rename {
+        from: (u8, u8),
+        to: (u8, u8),
+        mode: RenameMode,
+    },
+    SetAttr {
+        ino: u8,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        time: Option<u8>,
+    },
+    Truncate {
+        file: u8,
+        size: u64,
+        drop_set_id: bool,
+    },
+    Allocate {
+        file: u8,
+        offset: u64,
+        length: u64,
+        mode: AllocateMode,
+    },
+    DropPrivileges {
+        ino: u8,
+    },
+    SetXattr {
+        ino: u8,
+        name: u8,
+        value: u8,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        ino: u8,
+        name: u8,
+    },
+    Reap {
+        ino: u8,
+    },
+}
+
+const NAMES: [&[u8]; 5] = [b"a", b"bb", b"\xff\n\t", b"d", &[b'x'; 255]];
+const XATTRS: [&[u8]; 5] = [
+    b"user.one",
+    b"user.\xfe",
+    b"security.capability",
+    b"system.posix_acl_access",
+    b"system.posix_acl_default",
+];
+
+fn file_name(number: u8) -> FileName {
+    FileName::new(NAMES[usize::from(number) % NAMES.len()]).unwrap()
+}
+
+fn xattr(name: u8, value: u8) -> (Vec<u8>, Vec<u8>) {
+    let name = XATTRS[usize::from(name) % XATTRS.len()];
+    let value = match value % 6 {
+        _ if !name.starts_with(b"system.") => vec![value; usize::from(value)],
+        0 => acl::to_bytes(&acl::minimal(7, 5, 1)),
+        1 => acl::to_bytes(&Vec::new()),
+        2 => vec![2, 0],
+        3 => acl::to_bytes(&acl::named(6, 7, 4, 0)),
+        _ => acl::to_bytes(&acl::named(7, 3, 7, 5)),
+    };
+    (name.to_vec(), value)
+}
+
+/// Inodes that steps may name: every one there ever was.
+pub struct Known {
+    pub inos: Vec<u64>,
+}
+
+impl Known {
+    fn any(&self, pick: u8) -> Ino {
+        Ino::new(self.inos[usize::from(pick) % self.inos.len()]).unwrap()
+    }
+
+    /// Mostly one for which `fits` says so.
+    fn mostly(&self, pick: u8, fits: impl Fn(u64) -> bool) -> Ino {
+        let fitting: Vec<_> = self.inos.iter().copied().filter(|ino| fits(*ino)).collect();
+        if pick >= 240 || fitting.is_empty() {
+            return self.any(pick);
+        }
+        Ino::new(fitting[usize::from(pick) % fitting.len()]).unwrap()
+    }
+
+    fn dir(&self, model: &Model, pick: u8) -> Ino {
+        self.mostly(pick, |ino| model.names(ino).is_ok())
+    }
+
+    /// A file, most likely.
+    pub fn file(&self, model: &Model, pick: u8) -> Ino {
+        self.mostly(pick, |ino| model.bytes(ino).is_ok())
+    }
+
+    fn orphan(&self, model: &Model, pick: u8) -> Ino {
+        self.mostly(pick, |ino| model.node(ino).is_ok() && model.nlink(ino) == 0)
+    }
+}
+
+impl Change {
+    /// The request, on a file system that is now as `model` says.
+    #[allow(clippy::too_many_lines)] // one arm per kind of operation
+    pub fn request(
+        &self,
+        known: &Known,
+        model: &Model,
+        fresh: impl FnOnce() -> Ino,
+    ) -> MetaRequest {
+        let dir = |pick: u8| known.dir(model, pick);
+        let file = |pick: u8| known.file(model, pick);
+        match *self {
+            Self::Create {
+                dir: parent,
+                name,
+                kind,
+                mode,
+                umask,
+                owner,
+            } => MetaRequest::Create {
+                parent: dir(parent),
+                name: file_name(name),
+                ino: fresh(),
+                kind,
+                mode,
+                umask,
+                uid: owner,
+                gid: owner + 1,
+                rdev: 0x0105,
+                target: if kind == NodeKind::Symlink {
+                    vec![name; name.into()]
+                } else {
+                    vec![]
+                },
+            },
+            Self::Link {
+                ino,
+                dir: parent,
+                name,
+            } => MetaRequest::Link {
+                ino: file(ino),
+                parent: dir(parent),
+                name: file_name(name),
+            },
+            Self::Unlink { dir: parent, name } => MetaRequest::Unlink {
+                parent: dir(parent),
+                name: file_name(name),
+            },
+            Self::Rmdir { dir: parent, name } => MetaRequest::Rmdir {
+                parent: dir(parent),
+                name: file_name(name),
+            },
+            Self::Rename { from, to, mode } => MetaRequest::Rename {
+                parent: dir(from.0),
+                name: file_name(from.1),
+                new_parent: dir(to.0),
+                new_name: file_name(to.1),
+                mode,
+            },
+            Self::SetAttr {
+                ino,
+                mode,
+                uid,
+                gid,
+                time,
+            } => MetaRequest::SetAttr {
+                ino: known.any(ino),
+                mode,
+                uid,
+                gid,
+                atime: time.map(|secs| Timestamp {
+                    secs: i64::from(secs) - 99,
+                    nanos: 5,
+                }),
+                mtime: time
+                    .filter(|secs| secs % 2 == 0)
+                    .map(|_| Timestamp { secs: -7, nanos: 1 }),
+            },
+            Self::Truncate {
+                file: ino,
+                size,
+                drop_set_id,
+            } => MetaRequest::Truncate {
+                ino: file(ino),
+                size,
+                drop_set_id,
+            },
+            Self::Allocate {
+                file: ino,
+                offset,
+                length,
+                mode,
+            } => MetaRequest::Allocate {
+                ino: file(ino),
+                offset,
+                length,
+                mode,
+            },
+            Self::DropPrivileges { ino } => MetaRequest::DropPrivileges {
+                ino: known.any(ino),
+            },
+            Self::SetXattr {
+                ino,
+                name,
+                value,
+                mode,
+            } => {
+                let (name, value) = xattr(name, value);
+                MetaRequest::SetXattr {
+                    ino: known.any(ino),
+                    name,
+                    value,
+                    mode,
+                }
+            }
+            Self::RemoveXattr { ino, name } => MetaRequest::RemoveXattr {
+                ino: known.any(ino),
+                name: xattr(name, 0).0,
+            },
+            Self::Reap { ino } => MetaRequest::Reap {
+                ino: known.orphan(model, ino),
+            },
+        }
+    }
+}
+
+fn kind() -> impl Strategy<Value = NodeKind> {
+    prop_oneof![
+        6 => Just(NodeKind::File),
+        5 => Just(NodeKind::Directory),
+        1 => Just(NodeKind::Symlink),
+        1 => Just(NodeKind::Fifo),
+        1 => Just(NodeKind::CharDevice),
+    ]
+}
+
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![9 => 0..20_000u64, 1 => Just((16 << 40) + 1), 1 => Just(u64::MAX)]
+}
+
+fn rename_mode() -> impl Strategy<Value = RenameMode> {
+    use RenameMode::{Exchange, NoReplace, Replace};
+    prop_oneof![3 => Just(Replace), 1 => Just(NoReplace), 2 => Just(Exchange)]
+}
+
+fn allocate_mode() -> impl Strategy<Value = AllocateMode> {
+    prop::sample::select(vec![
+        AllocateMode::Allocate,
+        AllocateMode::AllocateKeepSize,
+        AllocateMode::PunchHole,
+        AllocateMode::ZeroRange,
+        AllocateMode::ZeroRangeKeepSize,
+    ])
+}
+
+fn xattr_mode() -> impl Strategy<Value = XattrMode> {
+    use XattrMode::{Any, Create, Replace};
+    prop::sample::select(vec![Any, Any, Create, Replace])
+}
+
+fn mode() -> impl Strategy<Value = u32> {
+    0..0o10_000u32
+}
+
+fn names() -> impl Strategy<Value = Change> {
+    let place = || (any::<u8>(), 0..5u8);
+    let create = (any::<u8>(), 0..5u8, kind(), mode(), 0..0o1000u32, 0..3u32).prop_map(
+        |(dir, name, kind, mode, umask, owner)| Change::Create {
+            dir,
+            name,
+            kind,
+            mode,
+            umask,
+            owner,
+        },
+    );
+    let link = (any::<u8>(), place());
+    let link = link.prop_map(|(ino, (dir, name))| Change::Link { ino, dir, name });
+    let rename = (place(), place(), rename_mode());
+    let rename = rename.prop_map(|(from, to, mode)| Change::Rename { from, to, mode });
+    prop_oneof![
+        8 => create,
+        2 => link,
+        3 => place().prop_map(|(dir, name)| Change::Unlink { dir, name }),
+        2 => place().prop_map(|(dir, name)| Change::Rmdir { dir, name }),
+        5 => rename,
+        2 => any::<u8>().prop_map(|ino| Change::Reap { ino }),
+    ]
+}
+
+fn attributes() -> impl Strategy<Value = Change> {
+    let maybe = || prop::option::of(0..5u32);
+    let set_attr = (
+        any::<u8>(),
+        prop::option::of(mode()),
+        maybe(),
+        maybe(),
+        any::<Option<u8>>(),
+    );
+    let set_attr = set_attr.prop_map(|(ino, mode, uid, gid, time)| Change::SetAttr {
+        ino,
+        mode,
+        uid,
+        gid,
+        time,
+    });
+    let set_xattr = (any::<u8>(), any::<u8>(), any::<u8>(), xattr_mode());
+    let set_xattr = set_xattr.prop_map(|(ino, name, value, mode)| Change::SetXattr {
+        ino,
+        name,
+        value,
+        mode,
+    });
+    let remove = (any::<u8>(), any::<u8>());
+    prop_oneof![
+        3 => set_attr,
+        3 => set_xattr,
+        1 => remove.prop_map(|(ino, name)| Change::RemoveXattr { ino, name }),
+        1 => any::<u8>().prop_map(|ino| Change::DropPrivileges { ino }),
+    ]
+}
+
+fn content() -> impl Strategy<Value = Change> {
+    let truncate = (any::<u8>(), size(), any::<bool>());
+    let truncate = truncate.prop_map(|(file, size, drop_set_id)| Change::Truncate {
+        file,
+        size,
+        drop_set_id,
+    });
+    let allocate = (any::<u8>(), size(), size(), allocate_mode());
+    let allocate = allocate.prop_map(|(file, offset, length, mode)| Change::Allocate {
+        file,
+        offset,
+        length,
+        mode,
+    });
+    prop_oneof![truncate, allocate]
+}
+
+/// A metadata operation.
+pub fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![5 => names(), 2 => attributes(), 1 => content()]
+}
+
+/// A write.
+fn write() -> impl Strategy<Value = Step> {
+    let write = (any::<u8>(), 0..20_000u16, 1..9_000u16, any::<u8>());
+    write.prop_map(|(file, offset, length, fill)| Step::Write {
+        file,
+        offset,
+        length,
+        fill,
+    })
+}
+
+/// Any step; `restarts` in a hundred start the store again.
+pub fn step(restarts: u32) -> impl Strategy<Value = Step> {
+    let restart = prop_oneof![1 => Just(Step::Restart), 2 => Just(Step::Kill)];
+    prop_oneof![
+        75 => change().prop_map(Step::Meta),
+        20 => write(),
+        4 => Just(Step::Checkpoint),
+        1 => Just(Step::Garbage),
+        restarts => restart,
+    ]
+}
