@@ -1,3 +1,12 @@
-//! Nothing to generate yet.
+//! Makes the code of the control service out of its description, without `protoc`.
 
-fn main() {}
+use std::error::Error;
+
+const CONTROL: &str = "proto/control.proto";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={CONTROL}");
+    let descriptors = protox::compile([CONTROL], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

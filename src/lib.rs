@@ -4,3 +4,8 @@
 //! disks, sockets, mounts and commands. `docs/ARCHITECTURE.md` draws the whole.
 
 pub mod client;
+pub mod config;
+pub mod control;
+pub mod datastore;
+pub mod fuse;
+pub mod node;

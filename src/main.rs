@@ -1,3 +1,11 @@
-//! The `lockstep` program.
+//! The `lockstep` program: the commands, over the library that does the work.
 
-fn main() {}
+mod cli;
+mod demo;
+mod playground;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

@@ -55,6 +55,21 @@ pub struct FileFacts {
     pub active: u32,
     /// Number of the last write begun; no two writes to any file have the same.
     pub begun: u64,
+    /// Of those, writes that are not made durable by themselves.
+    pub undurable: u64,
+    /// What the last sync on both nodes covered.
+    pub synced: Option<SyncPoint>,
+}
+
+/// What a sync of a file covers: while nothing of this changes, another sync has nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncPoint {
+    /// Writes begun that are not made durable by themselves.
+    pub undurable: u64,
+    /// Highest metadata operation applied.
+    pub applied: Osn,
+    /// Counts changes of state: what was synced alone is not synced on both nodes.
+    pub reign: u64,
 }
 
 impl FileState {
@@ -183,6 +198,8 @@ impl FileTable {
                 slot: None,
                 active: 0,
                 begun: 0,
+                undurable: 0,
+                synced: None,
             }),
         });
         if shard.files.len() >= shard.sweep_at {

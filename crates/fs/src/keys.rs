@@ -39,6 +39,11 @@ fn by_ino(table: u8, ino: Ino, rest: &[u8]) -> Vec<u8> {
     key
 }
 
+/// A key of any table that has inode numbers.
+pub fn of_table(table: u8, ino: Ino, rest: &[u8]) -> Vec<u8> {
+    by_ino(table, ino, rest)
+}
+
 /// Key of an inode record.
 pub fn inode(ino: Ino) -> Vec<u8> {
     by_ino(INODES, ino, &[])

@@ -16,6 +16,7 @@ mod apply;
 mod checkpoint;
 mod content;
 mod image;
+mod mirror;
 mod open;
 mod read;
 mod replay;
@@ -32,6 +33,7 @@ use parking_lot::Mutex;
 pub use apply::{Applied, Intent};
 pub use content::WriteTicket;
 pub use image::{ImageChunk, ImageRecord};
+pub use mirror::{Census, Facts};
 pub use open::{Access, OpenOptions, Opened};
 pub use read::SeekFor;
 

@@ -4,6 +4,8 @@
 // Clippy knows test functions by their attribute; the helpers here are test code all the same.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+#[path = "kv_store/blocks.rs"]
+mod blocks;
 #[path = "kv_store/crash.rs"]
 mod crash;
 #[path = "kv_store/damage.rs"]

@@ -182,7 +182,7 @@ pub struct CoreConfig {
     pub pause_limit_ms: u64,
     /// What happens then.
     pub on_peer_loss: OnPeerLoss,
-    /// Most mirrored writes in flight.
+    /// Most mirrored writes from the oldest in flight on.
     pub writes_max: usize,
 }
 
@@ -217,6 +217,9 @@ pub struct Core {
     next_osn: Osn,
     /// Mirrored writes that are not done on both sides.
     writes: BTreeMap<Osn, OpId>,
+    /// Mirrored writes from the oldest that is not done on both sides on: what the secondary may
+    /// still remember. Bounded by the size of its table.
+    window: VecDeque<Osn>,
     /// Mirrored metadata operations that are not yet to be applied here, in order.
     metas: VecDeque<MetaFlight>,
     /// Metadata operations being applied here.
@@ -239,6 +242,7 @@ impl Core {
             ops: HashMap::new(),
             next_osn: start.first_osn,
             writes: BTreeMap::new(),
+            window: VecDeque::new(),
             metas: start
                 .in_doubt
                 .into_iter()
@@ -305,6 +309,16 @@ impl Core {
         if self.image_due && self.metas.is_empty() && self.applying == 0 {
             self.image_due = false;
             effects.push(Effect::SendImage);
+        }
+        while self
+            .window
+            .front()
+            .is_some_and(|osn| !self.writes.contains_key(osn))
+        {
+            self.window.pop_front();
+        }
+        if !self.held.is_empty() && self.window.len() < self.config.writes_max {
+            self.admit_held(effects);
         }
         self.advance_recovery(now_ms, effects);
     }

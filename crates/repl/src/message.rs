@@ -146,6 +146,8 @@ pub struct FileFacts {
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
+    /// The write whose time they are, if writes with lower numbers may still be under way.
+    pub last_write: Option<Osn>,
 }
 
 /// A question outside the path of clients' operations.
@@ -171,13 +173,19 @@ pub enum Request {
         /// OSN of the last metadata operation in it.
         applied: Osn,
     },
+    /// Take over size and times of files, in this order. Whose content then differs from the
+    /// hash over all its bytes? One without a hash counts as differing.
+    SettleFiles {
+        /// For each file.
+        files: Vec<(Ino, FileFacts, Option<BlockHash>)>,
+    },
     /// Which of these blocks differ from yours?
     CompareBlocks {
         /// The file.
         ino: Ino,
         /// First byte; a multiple of the block size.
         offset: u64,
-        /// Hashes of the blocks from there.
+        /// Hashes of the blocks from there, the last one of the file filled up with zeros.
         hashes: Vec<BlockHash>,
     },
     /// Overwrite a range with the payload.
@@ -198,17 +206,27 @@ pub enum Request {
         /// Whether to change anything.
         punch: bool,
     },
-    /// Take over size and times of files.
-    SetFacts {
-        /// For each file.
-        files: Vec<(Ino, FileFacts)>,
-    },
     /// Digests of all inodes with numbers in a range.
     Digests {
         /// First inode number.
         from: u64,
         /// First inode number beyond the range.
         to: u64,
+    },
+    /// What do you know of this inode?
+    Inspect {
+        /// Its number.
+        ino: Ino,
+    },
+    /// Which records of one inode are in this table?
+    Records {
+        /// The table.
+        table: u8,
+        /// The inode.
+        ino: Ino,
+        /// What follows the inode number in the key of the last record known already.
+        #[serde(with = "serde_bytes")]
+        after: Vec<u8>,
     },
     /// The secondary is in sync from now on.
     InSync,
@@ -219,10 +237,29 @@ pub enum Request {
 pub enum Response {
     /// Done.
     Done,
-    /// One bit per block asked about, lowest bit first: set where it differs.
+    /// One bit per block, range or file asked about, lowest bit first: set where it differs.
     Differing(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Digests by inode number, in order.
-    Digests(Vec<(u64, BlockHash)>),
+    /// Digests of all inodes in a range of numbers.
+    Digests {
+        /// First inode number beyond those covered; at most the one asked for.
+        to: u64,
+        /// Digests by inode number, in order.
+        digests: Vec<(u64, BlockHash)>,
+    },
+    /// All about an inode but for its content and its records in other tables.
+    Inspected {
+        /// Its record with nothing unflushed, if there is such an inode.
+        record: Option<Vec<u8>>,
+        /// Length of its content on the disk.
+        content_bytes: u64,
+    },
+    /// Records in the order of their keys.
+    Records {
+        /// What follows the inode number in the key, and the hash of the value.
+        records: Vec<(Vec<u8>, BlockHash)>,
+        /// Whether there are no more.
+        last: bool,
+    },
 }
 
 /// Bytes that are no message of this vocabulary.

@@ -5,17 +5,15 @@
 //! value, a key, or the pages that lead to them. (A value's own checksum would not tell that its
 //! key was lost.) It never answers with bytes that were not written at that place.
 //!
-//! On the disk: two header slots of 4 KiB, then block 1, 2, … of 4096 + 16 bytes. The hash of a
-//! block is BLAKE3 keyed by the block's number, truncated. Block 0 of the space above is its
-//! header, at most [`HEADER_BYTES_MAX`] long, and lives in the slots, beside the length of the
-//! space: a power loss may leave the file itself longer.
+//! On the disk: the header in the first 512 bytes, then from 4096 on block 1, 2, … of 4096 + 16
+//! bytes. The hash of a block is BLAKE3 keyed by the block's number, truncated. Block 0 of the
+//! space above is its header, at most [`HEADER_BYTES_MAX`] long; beside it lies the length of the
+//! space, as a power loss may leave the file itself longer.
 //!
 //! Invariants, with the media assumptions of `lockstep_types::backing`:
-//! - A slot fills less than one sector, so it is written whole or not at all. Both slots are
-//!   therefore always valid; one that is not was damaged, and the file is refused: falling back
-//!   to the other could silently undo a commit.
-//! - The slot of the last synced header is never overwritten. Between two syncs headers go to the
-//!   other slot, so a power loss leaves the last synced header or a later one.
+//! - The header fills one sector, so it is written whole or not at all, in place. One that does
+//!   not fit its checksum was damaged, and the file is refused. (A second copy to fall back to
+//!   could silently undo a commit.)
 //! - The file is cut only after a header that says so was synced.
 //! - A power loss may tear blocks that were not synced. The store above must not read those, and
 //!   so has to sync its blocks before it writes the header that leads to them.
@@ -36,7 +34,7 @@ use parking_lot::Mutex;
 pub const BLOCK_BYTES: u64 = CONTENT as u64;
 
 /// Longest header, in bytes at the start of block 0.
-pub const HEADER_BYTES_MAX: usize = SLOT_BYTES - SLOT_HEADER_AT - HASH_BYTES;
+pub const HEADER_BYTES_MAX: usize = SECTOR_BYTES - SECTOR_HEADER_AT - HASH_BYTES;
 
 /// Version of the layout that this file describes.
 pub const BLOCKS_VERSION: u32 = 1;
@@ -45,10 +43,9 @@ const CONTENT: usize = 4096;
 const HASH_BYTES: usize = 16;
 const STORED: usize = CONTENT + HASH_BYTES;
 const STORED_BYTES: u64 = STORED as u64;
-const SLOT_STRIDE: u64 = 4096;
-const SLOT_BYTES: usize = 512;
-const SLOT_HEADER_AT: usize = 32;
-const BLOCKS_AT: u64 = 2 * SLOT_STRIDE;
+const SECTOR_BYTES: usize = 512;
+const SECTOR_HEADER_AT: usize = 24;
+const BLOCKS_AT: u64 = 4096;
 const MAGIC: [u8; 8] = *b"lockstKV";
 
 /// What is wrong with the file; found below the [`io::Error`] of a call.
@@ -75,29 +72,22 @@ fn damaged(what: impl Into<String>) -> io::Error {
     BlockFault::Damaged(what.into()).into()
 }
 
-/// One header as it lies in a slot.
-struct Slot {
-    sequence: u64,
+/// What the first sector says.
+struct Sector {
     /// Blocks of the space, with the header.
     blocks: u64,
     header: Vec<u8>,
 }
 
-/// Where the headers are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Slots {
-    /// Sequence of the newest header; 0 when none was written yet.
-    sequence: u64,
-    /// Which slot holds the newest header.
-    newest: u8,
-    /// Which slot holds the newest header that was synced.
-    synced: u8,
-    /// Blocks of the space, with the header.
-    blocks: u64,
-    /// What the newest header says of that.
-    recorded_blocks: u64,
-    /// Blocks that the file has room for. Never less than the last synced header says.
-    file_blocks: u64,
+/// Lengths, in blocks, with the header.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lengths {
+    /// Of the space.
+    space: u64,
+    /// What the header that was written last says of that.
+    recorded: u64,
+    /// What the file has room for. Never less than the last synced header says.
+    file: u64,
 }
 
 /// Whether the file may be changed.
@@ -111,7 +101,7 @@ enum Trial {
 /// A file of checksummed blocks. One writer at a time; any number of readers.
 pub struct BlockFile {
     file: Arc<dyn BackingFile>,
-    slots: Mutex<Slots>,
+    lengths: Mutex<Lengths>,
     trial: Mutex<Trial>,
     stopped: AtomicBool,
 }
@@ -119,47 +109,39 @@ pub struct BlockFile {
 impl fmt::Debug for BlockFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockFile")
-            .field("slots", &*self.slots.lock())
+            .field("lengths", &*self.lengths.lock())
             .field("stopped", &self.stopped)
             .finish_non_exhaustive()
     }
 }
 
 impl BlockFile {
-    /// Makes `file` an empty space. Until its first sync it cannot be opened again, so it should
-    /// get its final name only after that.
+    /// Makes `file` an empty space. It can be opened again once a header was written and synced,
+    /// so it should get its final name only after that.
     pub fn create(file: Arc<dyn BackingFile>) -> io::Result<Self> {
         file.set_len(0)?;
-        Ok(Self::new(file, Slots::default(), Trial::Over))
+        Ok(Self::new(file, Lengths::default(), Trial::Over))
     }
 
     /// Opens a file made by [`BlockFile::create`]. It is on trial until [`BlockFile::accept`].
     pub fn open(file: Arc<dyn BackingFile>) -> io::Result<Self> {
-        let [first, second] = [read_slot(&*file, 0)?, read_slot(&*file, 1)?];
-        let (newest, slot) = match first.sequence.cmp(&second.sequence) {
-            std::cmp::Ordering::Less => (1, second),
-            std::cmp::Ordering::Greater => (0, first),
-            std::cmp::Ordering::Equal => return Err(damaged("both header slots are the same")),
-        };
+        let recorded = read_sector(&*file)?.blocks;
         let length = file.stat()?.length;
-        if length < stored_length(slot.blocks) {
+        if length < stored_length(recorded) {
             return Err(damaged(format!("it was cut to {length} bytes")));
         }
-        let slots = Slots {
-            sequence: slot.sequence,
-            newest,
-            synced: newest,
-            blocks: slot.blocks,
-            recorded_blocks: slot.blocks,
-            file_blocks: 1 + length.saturating_sub(BLOCKS_AT) / STORED_BYTES,
+        let lengths = Lengths {
+            space: recorded,
+            recorded,
+            file: 1 + length.saturating_sub(BLOCKS_AT) / STORED_BYTES,
         };
-        Ok(Self::new(file, slots, Trial::On { header: None }))
+        Ok(Self::new(file, lengths, Trial::On { header: None }))
     }
 
-    fn new(file: Arc<dyn BackingFile>, slots: Slots, trial: Trial) -> Self {
+    fn new(file: Arc<dyn BackingFile>, lengths: Lengths, trial: Trial) -> Self {
         Self {
             file,
-            slots: Mutex::new(slots),
+            lengths: Mutex::new(lengths),
             trial: Mutex::new(trial),
             stopped: AtomicBool::new(false),
         }
@@ -205,7 +187,7 @@ impl BlockFile {
 
     /// Bytes in the space above: a multiple of [`BLOCK_BYTES`].
     pub fn length(&self) -> u64 {
-        self.slots.lock().blocks * BLOCK_BYTES
+        self.lengths.lock().space * BLOCK_BYTES
     }
 
     /// Grows or cuts the space above to a multiple of [`BLOCK_BYTES`], durably once a header was
@@ -217,12 +199,12 @@ impl BlockFile {
             return Err(misuse("a length that is no multiple of a block"));
         }
         let blocks = length / BLOCK_BYTES;
-        let mut slots = self.slots.lock();
-        if blocks > slots.file_blocks {
+        let mut lengths = self.lengths.lock();
+        if blocks > lengths.file {
             self.file.set_len(stored_length(blocks))?;
-            slots.file_blocks = blocks;
+            lengths.file = blocks;
         }
-        slots.blocks = blocks;
+        lengths.space = blocks;
         Ok(())
     }
 
@@ -234,12 +216,7 @@ impl BlockFile {
         {
             return Ok(header.clone());
         }
-        let slots = *self.slots.lock();
-        let slot = read_slot(&*self.file, slots.newest)?;
-        if slot.sequence != slots.sequence {
-            return Err(damaged("the header is not the one written last"));
-        }
-        Ok(slot.header)
+        Ok(read_sector(&*self.file)?.header)
     }
 
     /// Reads whole blocks, or the start of the header.
@@ -289,26 +266,10 @@ impl BlockFile {
     }
 
     fn write_header(&self, header: &[u8]) -> io::Result<()> {
-        let mut slots = self.slots.lock();
-        if slots.sequence == 0 {
-            self.write_slot(&mut slots, 0, header)?;
-        }
-        let target = 1 - slots.synced;
-        self.write_slot(&mut slots, target, header)
-    }
-
-    fn write_slot(&self, slots: &mut Slots, target: u8, header: &[u8]) -> io::Result<()> {
-        let slot = Slot {
-            sequence: slots.sequence + 1,
-            blocks: slots.blocks,
-            header: header.to_vec(),
-        };
-        let bytes = encode_slot(target, &slot)?;
-        self.file
-            .write_at(u64::from(target) * SLOT_STRIDE, &bytes)?;
-        slots.sequence = slot.sequence;
-        slots.newest = target;
-        slots.recorded_blocks = slot.blocks;
+        let mut lengths = self.lengths.lock();
+        let sector = encode_sector(lengths.space, header)?;
+        self.file.write_at(0, &sector)?;
+        lengths.recorded = lengths.space;
         Ok(())
     }
 
@@ -318,24 +279,19 @@ impl BlockFile {
         if matches!(*self.trial.lock(), Trial::On { .. }) {
             return Ok(());
         }
-        let Slots {
-            newest,
-            recorded_blocks,
-            ..
-        } = *self.slots.lock();
+        let recorded = self.lengths.lock().recorded;
         self.file.sync().inspect_err(|_| self.stop())?;
-        let mut slots = self.slots.lock();
-        slots.synced = newest;
-        self.cut(&mut slots, recorded_blocks);
+        self.cut(recorded);
         Ok(())
     }
 
-    /// Gives up room that neither the synced header nor the space needs. Should it fail, the file
+    /// Gives up room that neither the space nor the synced header needs. Should it fail, the file
     /// stays longer, which harms nothing.
-    fn cut(&self, slots: &mut Slots, recorded_blocks: u64) {
-        let needed = recorded_blocks.max(slots.blocks);
-        if needed < slots.file_blocks && self.file.set_len(stored_length(needed)).is_ok() {
-            slots.file_blocks = needed;
+    fn cut(&self, synced: u64) {
+        let mut lengths = self.lengths.lock();
+        let needed = synced.max(lengths.space);
+        if needed < lengths.file && self.file.set_len(stored_length(needed)).is_ok() {
+            lengths.file = needed;
         }
     }
 }
@@ -394,48 +350,42 @@ fn verified(number: u64, stored: &[u8; STORED]) -> io::Result<&[u8]> {
     Ok(content)
 }
 
-/// The position that a slot's hash is keyed by: no block has these numbers.
-fn slot_position(slot: u8) -> u64 {
-    u64::MAX - u64::from(slot)
-}
+/// The position that the header's hash is keyed by.
+const HEADER_POSITION: u64 = 0;
 
-fn encode_slot(slot: u8, content: &Slot) -> io::Result<Vec<u8>> {
-    if content.header.len() > HEADER_BYTES_MAX {
+fn encode_sector(blocks: u64, header: &[u8]) -> io::Result<Vec<u8>> {
+    if header.len() > HEADER_BYTES_MAX {
         return Err(misuse("a header that is too long"));
     }
-    let length = u32::try_from(content.header.len()).unwrap_or(u32::MAX);
-    let mut bytes = Vec::with_capacity(SLOT_BYTES);
+    let length = u32::try_from(header.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(SECTOR_BYTES);
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&BLOCKS_VERSION.to_le_bytes());
     bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(&content.sequence.to_le_bytes());
-    bytes.extend_from_slice(&content.blocks.to_le_bytes());
-    bytes.extend_from_slice(&content.header);
-    bytes.resize(SLOT_BYTES - HASH_BYTES, 0);
-    let hash = hash(slot_position(slot), &bytes);
+    bytes.extend_from_slice(&blocks.to_le_bytes());
+    bytes.extend_from_slice(header);
+    bytes.resize(SECTOR_BYTES - HASH_BYTES, 0);
+    let hash = hash(HEADER_POSITION, &bytes);
     bytes.extend_from_slice(&hash);
     Ok(bytes)
 }
 
-fn read_slot(file: &dyn BackingFile, slot: u8) -> io::Result<Slot> {
-    let mut bytes = [0; SLOT_BYTES];
-    let count = file.read_at(u64::from(slot) * SLOT_STRIDE, &mut bytes)?;
-    if count < SLOT_BYTES {
+fn read_sector(file: &dyn BackingFile) -> io::Result<Sector> {
+    let mut bytes = [0; SECTOR_BYTES];
+    if file.read_at(0, &mut bytes)? < SECTOR_BYTES {
         return Err(damaged("it is too short to have a header"));
     }
-    decode_slot(slot, &bytes)
+    decode_sector(&bytes)
 }
 
 /// Every version keeps magic number, version and hash where they are here.
-fn decode_slot(slot: u8, bytes: &[u8; SLOT_BYTES]) -> io::Result<Slot> {
-    let (content, found) = bytes.split_at(SLOT_BYTES - HASH_BYTES);
+fn decode_sector(bytes: &[u8; SECTOR_BYTES]) -> io::Result<Sector> {
+    let (content, found) = bytes.split_at(SECTOR_BYTES - HASH_BYTES);
     if !content.starts_with(&MAGIC) {
-        let what = format!("header {slot} does not begin as that of a metadata store");
-        return Err(damaged(what));
+        return Err(damaged("it does not begin as a metadata store does"));
     }
-    if hash(slot_position(slot), content) != found {
-        let what = format!("the checksum of header {slot} does not match it");
-        return Err(damaged(what));
+    if hash(HEADER_POSITION, content) != found {
+        return Err(damaged("the checksum of the header does not match it"));
     }
     let version = u32::from_le_bytes(field(content, 8)?);
     if version > BLOCKS_VERSION {
@@ -443,11 +393,10 @@ fn decode_slot(slot: u8, bytes: &[u8; SLOT_BYTES]) -> io::Result<Slot> {
     }
     let length = u32::from_le_bytes(field(content, 12)?) as usize;
     let header = content
-        .get(SLOT_HEADER_AT..SLOT_HEADER_AT + length)
-        .ok_or_else(|| damaged(format!("header {slot} is longer than can be")))?;
-    Ok(Slot {
-        sequence: u64::from_le_bytes(field(content, 16)?),
-        blocks: u64::from_le_bytes(field(content, 24)?),
+        .get(SECTOR_HEADER_AT..SECTOR_HEADER_AT + length)
+        .ok_or_else(|| damaged("the header is longer than can be"))?;
+    Ok(Sector {
+        blocks: u64::from_le_bytes(field(content, 16)?),
         header: header.to_vec(),
     })
 }

@@ -13,15 +13,20 @@ use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 
 use super::Store;
 use crate::error::{OpError, StoreError};
-use crate::files::{FileState, content_path};
-use crate::keys;
-use crate::plan::View;
-use crate::record::{self, Body};
+use crate::files::{FileState, SyncPoint, content_path};
+use crate::record::Body;
 use crate::times::Slot;
 
 /// A write that was begun. Dropping it without completing leaves size and times as they were.
 pub struct WriteTicket {
     file: Arc<FileState>,
+}
+
+impl WriteTicket {
+    /// The file that is written.
+    pub(super) fn file(&self) -> &FileState {
+        &self.file
+    }
 }
 
 impl Drop for WriteTicket {
@@ -128,18 +133,25 @@ impl Store {
     }
 
     /// Marks a file as having unflushed writes, before its first byte is touched.
-    pub fn begin_write(&self, ino: Ino, offset: u64, length: u64) -> Result<WriteTicket, OpError> {
+    /// A write that the caller makes durable itself says so.
+    pub fn begin_write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        durable: bool,
+    ) -> Result<WriteTicket, OpError> {
         self.check_trust()?;
         let end = offset.checked_add(length).ok_or(Errno::TooBig)?;
         if end > limits::FILE_BYTES_MAX {
             return Err(Errno::TooBig.into());
         }
         let file = self.file_for(ino)?;
-        self.mark_unflushed(&file)?;
+        self.mark_unflushed(&file, durable)?;
         Ok(WriteTicket { file })
     }
 
-    fn mark_unflushed(&self, file: &Arc<FileState>) -> Result<(), StoreError> {
+    fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {
         loop {
             let marked = file.with_facts(|facts| {
                 if facts.slot.is_none() {
@@ -151,6 +163,7 @@ impl Store {
                 if facts.slot.is_some() {
                     facts.active += 1;
                     facts.begun = self.files.number_write();
+                    facts.undurable += u64::from(!durable);
                 }
                 facts.slot.is_some()
             });
@@ -170,7 +183,7 @@ impl Store {
         osn: Osn,
         time: Timestamp,
     ) -> Result<(), OpError> {
-        let ticket = self.begin_write(ino, offset, data.len() as u64)?;
+        let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         if let Err(error) = self.write_begun(&ticket, offset, data) {
             self.abandon_write(&ticket);
             return Err(error.into());
@@ -276,38 +289,34 @@ impl Store {
         }
     }
 
-    /// A number that changes with every write to a file: while it stays, a sync has nothing new to
-    /// do for the file's content.
-    pub fn write_count(&self, ino: Ino) -> u64 {
-        let begun = self
-            .files
-            .get(ino)
-            .map_or(0, |file| file.with_facts(|facts| facts.begun));
-        begun.max(self.unsynced.last_write(ino))
+    /// What a sync of this file that starts now will cover.
+    pub fn sync_point(&self, ino: Ino, reign: u64) -> Option<SyncPoint> {
+        let applied = self.applied();
+        let file = self.files.get(ino)?;
+        let undurable = file.with_facts(|facts| facts.undurable);
+        Some(SyncPoint {
+            undurable,
+            applied,
+            reign,
+        })
     }
 
-    /// Sets size and times of a file to what the other node says they are.
-    pub fn set_facts(
-        &self,
-        ino: Ino,
-        size: u64,
-        mtime: Timestamp,
-        ctime: Timestamp,
-    ) -> Result<(), OpError> {
-        let _applying = self.applying.lock();
-        let Some(mut inode) = self.inode(ino)? else {
-            return Ok(());
+    /// A sync that covers `point` has succeeded on every node that counts.
+    pub fn note_synced(&self, ino: Ino, point: SyncPoint) {
+        if let Some(file) = self.files.get(ino) {
+            file.with_facts(|facts| facts.synced = Some(point));
+        }
+    }
+
+    /// Whether a sync of this file would have nothing to do.
+    pub fn is_synced(&self, ino: Ino, reign: u64) -> bool {
+        let Some(point) = self.sync_point(ino, reign) else {
+            return false;
         };
-        let Body::File { size: recorded } = &mut inode.body else {
-            return Ok(());
-        };
-        *recorded = size;
-        inode.mtime = mtime;
-        inode.ctime = ctime;
-        self.fit_length(ino, size)?;
-        self.names
-            .apply([(keys::inode(ino), Some(record::encode(&inode)))]);
-        self.record_written(ino, size);
-        Ok(())
+        let synced = self
+            .files
+            .get(ino)
+            .and_then(|file| file.with_facts(|facts| facts.synced));
+        synced == Some(point) && !self.is_poisoned()
     }
 }

@@ -77,8 +77,12 @@ impl Store {
     }
 
     /// Gets ready to receive an image: whatever was pending is dropped, the log is cut.
+    ///
+    /// Content of freed inodes goes first: where the nodes went apart, the image may have other
+    /// inodes by their numbers, whose content would go instead.
     pub fn begin_image(&self) -> Result<(), StoreError> {
         self.applying.lock().pending.clear();
+        self.collect_garbage()?;
         self.checkpoint()?;
         self.files.clear();
         Ok(())

@@ -2,10 +2,13 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
 
 use lockstep_fs::kv::memtable::Memtable;
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
-use lockstep_fs::kv::{Kv, KvError};
+use lockstep_fs::kv::{Changes, Each, Kv, KvError};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use crate::disk::{MemoryDisk, Refuse};
@@ -201,4 +204,62 @@ fn readers_never_see_half_a_batch_or_a_gap() {
         done.store(true, Ordering::Relaxed);
         flusher.join().unwrap();
     });
+}
+
+/// A base that, when it is scanned, has another thread apply a batch, freeze and flush it: the
+/// worst moment for a scan, which has read the maps and not yet the base.
+#[derive(Default)]
+struct Meddler {
+    map: MapKv,
+    table: Mutex<Weak<Memtable<Meddler>>>,
+}
+
+impl Meddler {
+    fn meddle(&self) {
+        let table = std::mem::take(&mut *self.table.lock());
+        let Some(table) = table.upgrade() else { return };
+        let (sender, done) = mpsc::channel();
+        std::thread::spawn(move || {
+            table.apply([(&b"1"[..], Some(&b"new"[..])), (b"2", Some(b"new"))]);
+            table.freeze();
+            table.flush().unwrap();
+            let _ = sender.send(());
+        });
+        // A table that is right makes the thread wait for this scan, so this wait runs out; how
+        // long it is does not matter to the outcome.
+        let _ = done.recv_timeout(Duration::from_millis(100));
+    }
+}
+
+impl Kv for Meddler {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        self.map.get(key)
+    }
+
+    fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        each: &mut Each<'_>,
+    ) -> Result<(), KvError> {
+        self.meddle();
+        self.map.scan(from, to, each)
+    }
+
+    fn commit_durable(&self, changes: &mut Changes<'_>) -> Result<(), KvError> {
+        self.map.commit_durable(changes)
+    }
+
+    fn check(&mut self) -> Result<(), KvError> {
+        self.map.check()
+    }
+}
+
+#[test]
+fn a_flush_in_the_middle_of_a_scan_shows_no_half_batch() {
+    let table = Arc::new(Memtable::new(Meddler::default()));
+    table.apply([(&b"1"[..], Some(&b"old"[..]))]);
+    *table.base().table.lock() = Arc::downgrade(&table);
+    let seen = scan(&table, Bound::Unbounded, Bound::Unbounded, 9);
+    assert_eq!(seen, [(b"1".to_vec(), b"old".to_vec())]);
 }

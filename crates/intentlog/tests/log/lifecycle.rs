@@ -22,7 +22,7 @@ fn keeping(position: Position) -> LogOptions {
 
 /// Appends until the log refuses, and gives the refusal.
 fn fill(log: &IntentLog) -> LogError {
-    (0..)
+    (0..10_000)
         .find_map(|number| log.append(&record(number)).err())
         .unwrap()
 }
@@ -98,6 +98,20 @@ fn a_full_log_refuses_until_it_is_cut() {
     assert!(position >= tail);
     let (_, found) = open(&disk, &keeping(tail)).unwrap();
     assert_eq!(found, [(position, record(7))]);
+}
+
+#[test]
+fn files_keep_their_length() {
+    let (disk, log) = new_log();
+    for number in 0..600 {
+        log.append(&record(number)).unwrap();
+        log.sync(log.tail()).unwrap();
+        log.cut(log.tail());
+    }
+    open(&disk, &options(SEGMENT_BYTES)).unwrap();
+    for (path, content) in disk.content() {
+        assert_eq!(content.len() as u64, SEGMENT_BYTES, "{path}");
+    }
 }
 
 #[test]
@@ -185,7 +199,12 @@ fn a_failed_sync_at_the_change_of_segment_poisons() {
         disk.fail_sync_after(failing);
         assert!(matches!(fill(&log), LogError::Io { .. }));
         assert!(matches!(fill(&log), LogError::Poisoned { .. }));
-        let (_, found) = open(&disk, &options(SEGMENT_BYTES)).unwrap();
+        let (log, mut found) = open(&disk, &options(SEGMENT_BYTES)).unwrap();
+        let cold = disk.power_loss(&mut Random(1), 0);
+        assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), found);
+        // and what comes after stands on what is on the disk
+        found.push((log.append(&record(1)).unwrap(), record(1)));
+        log.sync(log.tail()).unwrap();
         let cold = disk.power_loss(&mut Random(1), 0);
         assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), found);
     }

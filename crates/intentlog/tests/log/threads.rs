@@ -1,7 +1,7 @@
 //! Many threads on one log.
 
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use lockstep_intentlog::{IntentLog, LogError, Position, Record};
 
@@ -70,6 +70,30 @@ fn those_that_wait_share_one_sync() {
     });
     assert_eq!(disk.syncs() - before, 2);
     assert_eq!(log.durable(), log.tail());
+}
+
+/// What is appended while a sync runs may be lost in a power failure, and that is no damage.
+#[test]
+fn what_is_appended_during_a_sync_is_not_covered_by_it() {
+    let disk = SimBacking::default();
+    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let log = Arc::new(log);
+    let late = Arc::new(OnceLock::new());
+    let (weak, filled) = (Arc::downgrade(&log), late.clone());
+    disk.on_sync(Arc::new(move |_| {
+        let log = weak.upgrade().unwrap();
+        filled.get_or_init(|| log.append(&Record::State(vec![2; 5000])).unwrap());
+    }));
+    let first = log.append(&Record::State(vec![1])).unwrap();
+    log.sync(first).unwrap();
+    let late = *late.get().unwrap();
+    assert!(first < log.durable() && log.durable() <= late);
+    for seed in 0..64 {
+        let after = disk.power_loss(&mut Random(seed), 50);
+        let found = read(&after, &options(SEGMENT_BYTES)).unwrap();
+        assert_eq!(found[0].0, first);
+        assert!(found[1..].iter().all(|(position, _)| *position == late));
+    }
 }
 
 #[test]

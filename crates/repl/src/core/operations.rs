@@ -31,7 +31,7 @@ impl Core {
                 let osn = self.number(id);
                 effects.push(Effect::Execute { op: id, osn });
             }
-            (Kind::Write, Service::Mirrored) if self.writes.len() < self.config.writes_max => {
+            (Kind::Write, Service::Mirrored) if self.window.len() < self.config.writes_max => {
                 self.start_mirrored_write(id, effects);
             }
             (Kind::Sync, Service::Mirrored) => {
@@ -53,6 +53,7 @@ impl Core {
         let osn = self.number(id);
         self.set_peer(id, Side::Waiting);
         self.writes.insert(osn, id);
+        self.window.push_back(osn);
         effects.push(Effect::SendWrite { op: id, osn });
         effects.push(Effect::Execute { op: id, osn });
     }
@@ -228,9 +229,6 @@ impl Core {
         self.locks.release(id, &op.locks, |next| granted.push(next));
         for next in granted {
             self.admit(next, effects);
-        }
-        if mirrored_write && !self.held.is_empty() {
-            self.admit_held(effects);
         }
     }
 

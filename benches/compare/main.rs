@@ -1,0 +1,106 @@
+//! Lockstep beside others on this machine: the same workloads on a plain directory, on an
+//! unmirrored playground, on a mirrored one, and on a Gluster replica where it is installed.
+//!
+//! `cargo bench --bench compare -- --help` names the options; `docs/benchmarks.md` says how to
+//! read the figures. Systems take turns within each round, so that noise of the machine hits all
+//! alike; every figure is the median of the rounds. Floors are printed, never asserted.
+//!
+//! Must never leave a process, mount or file behind, also when interrupted: everything started is
+//! owned by a value that ends it when dropped, and SIGINT only sets a flag that is looked at
+//! between steps.
+
+mod fio;
+mod gluster;
+mod options;
+mod playground;
+mod process;
+mod report;
+mod small_files;
+mod system;
+mod workload;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+use options::Options;
+use report::Report;
+use system::System;
+use workload::Workload;
+
+fn main() -> Result<()> {
+    let Some(options) = Options::from_arguments()? else {
+        return Ok(());
+    };
+    let interrupted = watch_signals()?;
+    let work = tempfile::Builder::new()
+        .prefix("compare-")
+        .tempdir_in(&options.dir)
+        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
+    let systems = system::start_all(&options, work.path())?;
+    let workloads = workload::chosen(&options, work.path())?;
+    let report = measure(&options, &systems, &workloads, &interrupted)?;
+    print!("{}", report.markdown(options.two_machines));
+    if let Some(file) = &options.json {
+        write_json(file, &report)?;
+    }
+    Ok(())
+}
+
+fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("watch for signals")?;
+    }
+    Ok(flag)
+}
+
+fn measure(
+    options: &Options,
+    systems: &[System],
+    workloads: &[Workload],
+    interrupted: &AtomicBool,
+) -> Result<Report> {
+    let mut report = Report::new(systems);
+    for workload in workloads {
+        for round in 1..=options.rounds {
+            for system in systems {
+                if interrupted.load(Ordering::Relaxed) {
+                    bail!("interrupted");
+                }
+                eprintln!(
+                    "{}: round {round}/{} on {}",
+                    workload.name(),
+                    options.rounds,
+                    system.name
+                );
+                measure_once(workload, system, &mut report)?;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// One workload on one system, in a fresh directory that is removed afterwards.
+fn measure_once(workload: &Workload, system: &System, report: &mut Report) -> Result<()> {
+    let place = tempfile::Builder::new()
+        .prefix("run-")
+        .tempdir_in(&system.dir)
+        .with_context(|| format!("make a directory in {}", system.dir.display()))?;
+    // What the run before left to be written back must not be paid by this one.
+    rustix::fs::sync();
+    let figures = workload
+        .run(place.path(), system)
+        .with_context(|| format!("{} on {}", workload.name(), system.name))?;
+    for figure in figures {
+        report.add(&system.name, figure);
+    }
+    place.close().context("remove what a run wrote")
+}
+
+fn write_json(file: &Path, report: &Report) -> Result<()> {
+    let text = serde_json::to_string_pretty(&report.json()).context("encode the report")?;
+    std::fs::write(file, text).with_context(|| format!("write {}", file.display()))
+}

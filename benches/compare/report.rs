@@ -1,0 +1,226 @@
+//! What was measured, as a table and as JSON, and what it is held against.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::system::{GLUSTER, MIRRORED, NO_REPLICA, System};
+
+/// In what a figure counts; more is better in both.
+#[derive(Clone, Copy)]
+pub enum Unit {
+    PerSecond,
+    MibPerSecond,
+}
+
+impl Unit {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::PerSecond => "/s",
+            Self::MibPerSecond => "MiB/s",
+        }
+    }
+}
+
+/// One measurement.
+pub struct Figure {
+    /// Name of the workload, or of one phase of it.
+    pub workload: String,
+    /// What `value` counts.
+    pub unit: Unit,
+    /// The rate.
+    pub value: f64,
+}
+
+/// The least ratio of the mirrored mount to another system that is asked of a workload.
+struct Floor {
+    workload: &'static str,
+    versus: &'static str,
+    ratio: f64,
+}
+
+const fn floor(workload: &'static str, versus: &'static str, ratio: f64) -> Floor {
+    Floor {
+        workload,
+        versus,
+        ratio,
+    }
+}
+
+const FLOORS: [Floor; 7] = [
+    floor("random write 8 KiB, 8 jobs, O_SYNC", GLUSTER, 5.0),
+    floor("random write 8 KiB, 8 jobs", GLUSTER, 3.0),
+    floor("sequential write 1 MiB, 1 job", GLUSTER, 1.5),
+    floor("create+write 4 KiB", GLUSTER, 5.0),
+    floor("rename", GLUSTER, 5.0),
+    floor("unlink", GLUSTER, 5.0),
+    floor("stat, not cached", GLUSTER, 10.0),
+];
+
+/// The paper's own overhead of mirroring, client and nodes on two machines.
+const TWO_MACHINE_FLOORS: [Floor; 4] = [
+    floor("random write 8 KiB, 8 jobs", NO_REPLICA, 0.57),
+    floor("random write 64 KiB, 8 jobs", NO_REPLICA, 0.89),
+    floor("random write 256 KiB, 8 jobs", NO_REPLICA, 0.93),
+    floor("random read 8 KiB, 8 jobs", NO_REPLICA, 0.92),
+];
+
+/// All figures of one run, in the order they came.
+pub struct Report {
+    systems: Vec<String>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    workload: String,
+    unit: Unit,
+    /// The figures of all rounds, per system in the order of `Report::systems`.
+    figures: Vec<Vec<f64>>,
+}
+
+impl Report {
+    /// An empty report on these systems.
+    pub fn new(systems: &[System]) -> Self {
+        Self {
+            systems: systems.iter().map(|system| system.name.clone()).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds what was measured once on `system`.
+    pub fn add(&mut self, system: &str, figure: Figure) {
+        let Some(column) = self.column(system) else {
+            return;
+        };
+        let known = self
+            .rows
+            .iter()
+            .position(|row| row.workload == figure.workload);
+        let index = known.unwrap_or_else(|| {
+            self.rows.push(Row {
+                workload: figure.workload,
+                unit: figure.unit,
+                figures: vec![Vec::new(); self.systems.len()],
+            });
+            self.rows.len() - 1
+        });
+        let cell = self
+            .rows
+            .get_mut(index)
+            .and_then(|row| row.figures.get_mut(column));
+        if let Some(cell) = cell {
+            cell.push(figure.value);
+        }
+    }
+
+    /// The table of medians and ratios, and how it stands with the floors.
+    pub fn markdown(&self, two_machines: bool) -> String {
+        let floors: &[Floor] = if two_machines {
+            &TWO_MACHINE_FLOORS
+        } else {
+            &FLOORS
+        };
+        let mut text = self.table_head();
+        for row in &self.rows {
+            text.push_str(&self.table_row(row));
+        }
+        text.push('\n');
+        for floor in floors {
+            text.push_str(&self.verdict(floor));
+        }
+        text
+    }
+
+    /// Every figure of every round.
+    pub fn json(&self) -> Value {
+        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
+        json!({ "systems": self.systems, "workloads": rows })
+    }
+
+    fn row_json(&self, row: &Row) -> Value {
+        let figures: serde_json::Map<String, Value> = self
+            .systems
+            .iter()
+            .zip(&row.figures)
+            .map(|(system, rounds)| {
+                let cell = json!({ "median": median(rounds), "rounds": rounds });
+                (system.clone(), cell)
+            })
+            .collect();
+        json!({ "workload": row.workload, "unit": row.unit.text(), "figures": figures })
+    }
+
+    fn column(&self, system: &str) -> Option<usize> {
+        self.systems.iter().position(|known| known == system)
+    }
+
+    fn median_of(&self, row: &Row, system: &str) -> Option<f64> {
+        median(row.figures.get(self.column(system)?)?)
+    }
+
+    fn ratio(&self, row: &Row, versus: &str) -> Option<f64> {
+        Some(self.median_of(row, MIRRORED)? / self.median_of(row, versus)?)
+    }
+
+    /// The systems the mirrored mount is set against, in the order of the columns.
+    fn rivals(&self) -> impl Iterator<Item = &String> {
+        let compared = self.column(MIRRORED).is_some();
+        self.systems
+            .iter()
+            .filter(move |system| compared && *system != MIRRORED)
+    }
+
+    fn table_head(&self) -> String {
+        let mut head = "| workload | unit |".to_owned();
+        let mut line = "|---|---|".to_owned();
+        for system in &self.systems {
+            let _ = write!(head, " {system} |");
+            line.push_str("---:|");
+        }
+        for rival in self.rivals() {
+            let _ = write!(head, " mirrored / {rival} |");
+            line.push_str("---:|");
+        }
+        format!("{head}\n{line}\n")
+    }
+
+    fn table_row(&self, row: &Row) -> String {
+        let mut line = format!("| {} | {} |", row.workload, row.unit.text());
+        for rounds in &row.figures {
+            let cell = median(rounds).map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+            let _ = write!(line, " {cell} |");
+        }
+        for rival in self.rivals() {
+            let cell = self
+                .ratio(row, rival)
+                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let _ = write!(line, " {cell} |");
+        }
+        format!("{line}\n")
+    }
+
+    /// A line on one floor; nothing if it was not measured.
+    fn verdict(&self, floor: &Floor) -> String {
+        let row = self.rows.iter().find(|row| row.workload == floor.workload);
+        let Some(ratio) = row.and_then(|row| self.ratio(row, floor.versus)) else {
+            return String::new();
+        };
+        let verdict = if ratio >= floor.ratio { "pass" } else { "FAIL" };
+        format!(
+            "- {verdict}: {}, mirrored / {}: {ratio:.2}, floor {:.2}\n",
+            floor.workload, floor.versus, floor.ratio
+        )
+    }
+}
+
+/// The middle of the figures, the mean of the middle two if their number is even.
+fn median(rounds: &[f64]) -> Option<f64> {
+    let mut sorted = rounds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(*sorted.get(middle.checked_sub(1)?)?, upper))
+}

@@ -1,0 +1,83 @@
+//! The workloads, by name, and how much of each.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::fio::{Access, FioJob};
+use crate::options::Options;
+use crate::report::Figure;
+use crate::small_files::{self, SmallFiles};
+use crate::system::System;
+
+/// Something to measure.
+pub enum Workload {
+    /// Reads or writes within files.
+    Fio(FioJob),
+    /// Create, stat, read, rename and unlink of many files.
+    SmallFiles(SmallFiles),
+    /// Unpacking of the archive at this path.
+    Untar(PathBuf),
+}
+
+impl Workload {
+    /// Name in tables, and what `--only` looks at.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Fio(job) => job.name(),
+            Self::SmallFiles(_) => "small files".to_owned(),
+            Self::Untar(_) => small_files::UNTAR.to_owned(),
+        }
+    }
+
+    /// Runs it once in the empty directory `dir` of `system`.
+    pub fn run(&self, dir: &Path, system: &System) -> Result<Vec<Figure>> {
+        match self {
+            Self::Fio(job) => Ok(vec![job.run(dir, system.client_cpu)?]),
+            Self::SmallFiles(files) => files.run(dir),
+            Self::Untar(archive) => Ok(vec![small_files::untar(archive, dir)?]),
+        }
+    }
+}
+
+/// The workloads the options ask for. `work` is for what they need made beforehand.
+pub fn chosen(options: &Options, work: &Path) -> Result<Vec<Workload>> {
+    let mut all: Vec<Workload> = fio_jobs(options).into_iter().map(Workload::Fio).collect();
+    if !options.two_machines {
+        all.push(Workload::SmallFiles(SmallFiles::new(options.quick)));
+        all.push(Workload::Untar(small_files::make_archive(
+            work,
+            options.quick,
+        )?));
+    }
+    all.retain(|workload| options.wants_workload(&workload.name()));
+    if all.is_empty() {
+        bail!("no workload has a name with {:?} in it", options.only);
+    }
+    Ok(all)
+}
+
+fn fio_jobs(options: &Options) -> Vec<FioJob> {
+    let job = |access, block_kib, jobs, sync| FioJob {
+        access,
+        block_kib,
+        jobs,
+        sync,
+        quick: options.quick,
+    };
+    let blocks_kib = [8, 64, 256];
+    let mut all = Vec::new();
+    if options.two_machines {
+        all.extend(blocks_kib.map(|kib| job(Access::RandomWrite, kib, 8, false)));
+    } else {
+        for sync in [false, true] {
+            for jobs in [1, 8] {
+                all.extend(blocks_kib.map(|kib| job(Access::RandomWrite, kib, jobs, sync)));
+            }
+        }
+        all.push(job(Access::SequentialWrite, 1024, 1, false));
+        all.push(job(Access::RandomRead, 8, 1, false));
+    }
+    all.push(job(Access::RandomRead, 8, 8, false));
+    all
+}

@@ -1,0 +1,356 @@
+//! The sending half: many threads, one socket, no thread of its own.
+//!
+//! Flat combining. Whoever finds the socket free holds it: it writes its own frame straight from
+//! the caller's memory, then whatever others queued meanwhile, until nothing is queued. Whoever
+//! finds it held copies its frame into the queue and returns at once, so under load many frames
+//! leave in one system call and no thread is woken for it. A queue at its bound makes senders wait:
+//! that is the back-pressure of a peer that does not read.
+//!
+//! Threads that must never wait for the peer (the one that reads from it above all) use
+//! [`Sender::send_nowait`]: what they queue leaves with whoever sends next, by
+//! [`Sender::flush`], or when the [`crate::Receiver`] is about to wait.
+//!
+//! Invariants: frames are sealed and queued under one lock and written by one holder at a time, so
+//! they leave in the order of sealing; the holder gives the socket back only with an empty queue,
+//! or (without waiting) with a full socket; nobody holds the lock across a system call.
+
+use std::mem;
+use std::sync::Arc;
+
+use lockstep_types::BlockHash;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::error::LinkError;
+use crate::frame::{FrameError, Sealer};
+use crate::socket;
+use crate::wire::Wire;
+
+/// Bytes queued at which [`Sender::send`] waits.
+pub const QUEUE_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes queued at which [`Sender::send_nowait`] refuses: room above the other bound, so that the
+/// frames that free memory at the peer are not kept out by those that fill it.
+pub const NOWAIT_QUEUE_BYTES_MAX: usize = 2 * QUEUE_BYTES_MAX;
+
+/// Memory of an emptied queue above this is given back.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// The sending half of a connection, for any number of threads. Frames of one thread arrive in the
+/// order it sent them. The connection is closed when the last clone is dropped.
+#[derive(Clone)]
+pub struct Sender(Arc<Owned>);
+
+/// Closes the connection when the last [`Sender`] goes.
+struct Owned(Arc<Outgoing>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.close("the sender was dropped");
+    }
+}
+
+impl Sender {
+    pub(crate) fn new(outgoing: Arc<Outgoing>) -> Self {
+        Self(Arc::new(Owned(outgoing)))
+    }
+
+    /// Sends a frame, or leaves it with the thread that is sending; waits while the peer does not
+    /// read and [`QUEUE_BYTES_MAX`] are queued. `hashes` are those of the blocks that `payload`
+    /// touches ([`lockstep_types::hash::block_hashes`]). `Ok` says nothing about arrival.
+    ///
+    /// # Errors
+    /// [`LinkError::Unsendable`] outside the bounds of [`crate::frame`]; else the connection is lost.
+    pub fn send(
+        &self,
+        header: &[u8],
+        hashes: &[BlockHash],
+        payload: &[u8],
+    ) -> Result<(), LinkError> {
+        self.outgoing().send(header, hashes, payload)
+    }
+
+    /// Queues a frame without ever waiting for the peer. It leaves with the next one who sends,
+    /// flushes, or waits in [`crate::Receiver::recv`].
+    ///
+    /// # Errors
+    /// [`LinkError::QueueFull`] when [`NOWAIT_QUEUE_BYTES_MAX`] are queued; else as [`Sender::send`].
+    pub fn send_nowait(
+        &self,
+        header: &[u8],
+        hashes: &[BlockHash],
+        payload: &[u8],
+    ) -> Result<(), LinkError> {
+        self.outgoing().send_nowait(header, hashes, payload)
+    }
+
+    /// Sends what is queued, or leaves it with the thread that is sending. May wait for the peer.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn flush(&self) -> Result<(), LinkError> {
+        self.outgoing().flush()
+    }
+
+    /// Bytes that wait to be handed to the socket; for status and metrics.
+    pub fn queued_bytes(&self) -> usize {
+        self.outgoing().outbox.lock().waiting_bytes()
+    }
+
+    /// Closes the connection at once, both ways; whoever waits on it returns with an error that
+    /// gives `reason`.
+    pub fn shutdown(&self, reason: &str) {
+        self.outgoing().close(reason);
+    }
+
+    fn outgoing(&self) -> &Outgoing {
+        let Owned(outgoing) = &*self.0;
+        outgoing
+    }
+}
+
+/// What the halves share for sending.
+pub(crate) struct Outgoing {
+    wire: Arc<Wire>,
+    outbox: Mutex<Outbox>,
+    /// Told when the queue was taken, the socket was given back, or the connection was closed.
+    room: Condvar,
+}
+
+struct Outbox {
+    sealer: Sealer,
+    /// Whole sealed frames.
+    queued: Vec<u8>,
+    /// What the last holder left or the next one may use.
+    batch: Batch,
+    /// Whether a thread holds the socket.
+    held: bool,
+}
+
+/// What the holder of the socket works with; its memory is reused.
+#[derive(Default)]
+struct Batch {
+    /// Bytes for the socket as they are, which a holder could not write without waiting.
+    stuck: Vec<u8>,
+    /// How many of `stuck` are written.
+    written: usize,
+    /// Whole sealed frames, to be sent after `stuck`.
+    frames: Vec<u8>,
+    /// Memory for ciphertext.
+    scratch: Vec<u8>,
+}
+
+impl Batch {
+    fn left(&self) -> &[u8] {
+        self.stuck.get(self.written..).unwrap_or_default()
+    }
+
+    /// Keeps a peer that reads slowly, but never all, from making `stuck` grow for ever.
+    fn forget_written(&mut self) {
+        if self.written >= self.stuck.len() / 2 {
+            self.stuck.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    fn empty(&mut self) {
+        self.written = 0;
+        for memory in [&mut self.stuck, &mut self.frames, &mut self.scratch] {
+            memory.clear();
+            memory.shrink_to(KEPT_BYTES_MAX);
+        }
+    }
+}
+
+impl Outbox {
+    fn append(
+        &mut self,
+        header: &[u8],
+        hashes: &[BlockHash],
+        payload: &[u8],
+    ) -> Result<(), FrameError> {
+        self.sealer
+            .seal(&mut self.queued, header, hashes, payload)?;
+        self.queued.extend_from_slice(payload);
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.batch.left().is_empty()
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.queued.len() + self.batch.left().len()
+    }
+
+    /// Makes the caller the holder of the socket and gives it all that is queued.
+    fn take(&mut self) -> Batch {
+        self.held = true;
+        let mut batch = mem::take(&mut self.batch);
+        mem::swap(&mut batch.frames, &mut self.queued);
+        batch
+    }
+}
+
+impl Outgoing {
+    pub(crate) fn new(wire: Arc<Wire>, sealer: Sealer) -> Self {
+        Self {
+            wire,
+            outbox: Mutex::new(Outbox {
+                sealer,
+                queued: Vec::new(),
+                batch: Batch::default(),
+                held: false,
+            }),
+            room: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn close(&self, reason: &str) {
+        self.wire.close(reason.to_owned());
+        // Under the lock, or a sender between its check and its wait would miss the news.
+        let _outbox = self.outbox.lock();
+        self.room.notify_all();
+    }
+
+    fn send(&self, header: &[u8], hashes: &[BlockHash], payload: &[u8]) -> Result<(), LinkError> {
+        let mut outbox = self.outbox.lock();
+        loop {
+            self.wire.check_open()?;
+            if !outbox.held {
+                let sealed = {
+                    let Outbox { sealer, queued, .. } = &mut *outbox;
+                    sealer.seal(queued, header, hashes, payload)
+                };
+                sealed.map_err(|source| self.unsendable(source))?;
+                return self.send_as_holder(outbox, payload);
+            }
+            if outbox.queued.len() < QUEUE_BYTES_MAX {
+                let appended = outbox.append(header, hashes, payload);
+                return appended.map_err(|source| self.unsendable(source));
+            }
+            self.room.wait(&mut outbox);
+        }
+    }
+
+    fn send_nowait(
+        &self,
+        header: &[u8],
+        hashes: &[BlockHash],
+        payload: &[u8],
+    ) -> Result<(), LinkError> {
+        self.wire.check_open()?;
+        let mut outbox = self.outbox.lock();
+        let waiting_bytes = outbox.waiting_bytes();
+        if waiting_bytes >= NOWAIT_QUEUE_BYTES_MAX {
+            return Err(LinkError::QueueFull {
+                peer: self.wire.peer(),
+                waiting_bytes,
+            });
+        }
+        let appended = outbox.append(header, hashes, payload);
+        appended.map_err(|source| self.unsendable(source))
+    }
+
+    fn flush(&self) -> Result<(), LinkError> {
+        self.wire.check_open()?;
+        let outbox = self.outbox.lock();
+        if outbox.held || outbox.is_idle() {
+            return Ok(());
+        }
+        self.send_as_holder(outbox, &[])
+    }
+
+    /// Sends what is queued, then `payload`, whose head is queued last, then what others queue.
+    fn send_as_holder<'a>(
+        &'a self,
+        mut outbox: MutexGuard<'a, Outbox>,
+        mut payload: &[u8],
+    ) -> Result<(), LinkError> {
+        loop {
+            let mut batch = outbox.take();
+            self.room.notify_all();
+            drop(outbox);
+            let sent = self.send_batch(&mut batch, mem::take(&mut payload));
+            batch.empty();
+            outbox = self.outbox.lock();
+            outbox.batch = batch;
+            if sent.is_err() || outbox.queued.is_empty() {
+                return self.give_back(outbox, sent);
+            }
+        }
+    }
+
+    fn send_batch(&self, batch: &mut Batch, payload: &[u8]) -> Result<(), LinkError> {
+        if !batch.left().is_empty() {
+            self.wire.write_raw(batch.left())?;
+        }
+        self.wire.send(&batch.frames, payload, &mut batch.scratch)
+    }
+
+    fn give_back(
+        &self,
+        mut outbox: MutexGuard<'_, Outbox>,
+        sent: Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        outbox.held = false;
+        if let Err(error) = &sent {
+            self.wire.close(error.to_string());
+            outbox.queued = Vec::new();
+        }
+        self.room.notify_all();
+        sent
+    }
+
+    /// Sends what is queued as far as the socket takes it without waiting. True when nothing is
+    /// left for the caller to see to.
+    pub(crate) fn flush_nowait(&self) -> Result<bool, LinkError> {
+        let mut outbox = self.outbox.lock();
+        loop {
+            if outbox.held || outbox.is_idle() {
+                return Ok(true);
+            }
+            self.wire.check_open()?;
+            let mut batch = outbox.take();
+            self.room.notify_all();
+            drop(outbox);
+            let sent = self.send_batch_nowait(&mut batch);
+            outbox = self.outbox.lock();
+            outbox.batch = batch;
+            let full = !outbox.batch.left().is_empty();
+            if sent.is_err() || full || outbox.queued.is_empty() {
+                return self.give_back(outbox, sent).map(|()| !full);
+            }
+            outbox.held = false;
+        }
+    }
+
+    fn send_batch_nowait(&self, batch: &mut Batch) -> Result<(), LinkError> {
+        batch.forget_written();
+        let frames = mem::take(&mut batch.frames);
+        if batch.stuck.is_empty() && !self.wire.is_encrypted() {
+            batch.frames = mem::replace(&mut batch.stuck, frames);
+        } else {
+            self.wire.encrypt([&frames, &[]], &mut batch.stuck)?;
+            batch.frames = frames;
+        }
+        while !batch.left().is_empty() {
+            match socket::write_nowait(self.wire.socket(), batch.left()) {
+                Ok(Some(written)) => batch.written += written,
+                Ok(None) => break,
+                Err(error) => return Err(self.wire.socket_error("send", error)),
+            }
+        }
+        batch.frames.clear();
+        if batch.left().is_empty() {
+            batch.empty();
+        }
+        Ok(())
+    }
+
+    fn unsendable(&self, source: FrameError) -> LinkError {
+        LinkError::Unsendable {
+            peer: self.wire.peer(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! TLS as nodes use it: version 1.3 only, both ends authenticated, certificates pinned.
+//!
+//! A certificate is accepted if its fingerprint is pinned and its key signed the handshake; names,
+//! dates and issuers are not looked at. No tickets, no resumption, no early data: each connection
+//! proves anew who is there. Whether the two ends encrypt or only authenticate is part of the
+//! protocol name (ALPN), so the handshake itself covers it and a mismatch fails before any frame.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientConfig, ClientConnection, Resumption};
+use rustls::crypto::ring::{cipher_suite, default_provider};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, ServerConnection,
+};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    version::TLS13,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::connection::Encryption;
+use crate::frame::FrameKey;
+use crate::identity::{Fingerprint, Identity};
+
+/// Largest message of the handshake accepted from somebody not yet authenticated is bounded by
+/// rustls (64 KiB); this bounds what is kept of what a stranger offers, for the error.
+const OFFERED_BYTES_MAX: usize = 64;
+
+/// The protocol name of connections with this setting.
+pub(crate) const fn protocol(encryption: Encryption) -> &'static [u8] {
+    match encryption {
+        Encryption::On => b"lockstep/1",
+        Encryption::Off => b"lockstep-clear/1",
+    }
+}
+
+/// The certificates one handshake accepts, and the one it was shown.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    accepted: BTreeSet<Fingerprint>,
+    presented: Mutex<Option<Fingerprint>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Pins {
+    pub(crate) fn new(accepted: BTreeSet<Fingerprint>) -> Arc<Self> {
+        Arc::new(Self {
+            accepted,
+            presented: Mutex::new(None),
+            provider: provider(),
+        })
+    }
+
+    /// What the peer presented, accepted or not; trust it only after the handshake succeeded.
+    pub(crate) fn presented(&self) -> Option<Fingerprint> {
+        *self.presented.lock()
+    }
+
+    /// The accepted fingerprints, for an error message.
+    pub(crate) fn expected(&self) -> String {
+        let mut texts = self.accepted.iter().map(ToString::to_string);
+        let first = texts.next().unwrap_or_else(|| "nobody".into());
+        texts.fold(first, |all, next| all + ", " + &next)
+    }
+
+    fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
+        let fingerprint = Fingerprint::of_certificate(certificate);
+        *self.presented.lock() = Some(fingerprint);
+        if self.accepted.contains(&fingerprint) {
+            return Ok(());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    /// TLS 1.2 is never negotiated; should it be, its signature is verified all the same.
+    fn verify_old(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+impl ServerCertVerifier for Pins {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(end_entity)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_old(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for Pins {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(end_entity)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_old(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+/// Presents the node's certificate to a client, and remembers which protocols that client speaks.
+#[derive(Debug)]
+pub(crate) struct Presenter {
+    key: Arc<CertifiedKey>,
+    offered: Mutex<Vec<String>>,
+}
+
+impl Presenter {
+    pub(crate) fn new(identity: &Identity) -> Arc<Self> {
+        Arc::new(Self {
+            key: identity.certified_key(),
+            offered: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The protocols the client offered, in words.
+    pub(crate) fn offered(&self) -> String {
+        let offered = self.offered.lock();
+        match offered.as_slice() {
+            [] => "there no protocol is named".into(),
+            names => format!("there the protocol is {}", names.join(", ")),
+        }
+    }
+}
+
+impl ResolvesServerCert for Presenter {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if let Some(names) = hello.alpn() {
+            let shown = |name: &[u8]| {
+                let end = name.len().min(OFFERED_BYTES_MAX);
+                name.get(..end)
+                    .unwrap_or_default()
+                    .escape_ascii()
+                    .to_string()
+            };
+            *self.offered.lock() = names.take(2).map(shown).collect();
+        }
+        Some(Arc::clone(&self.key))
+    }
+}
+
+/// The client's end of a handshake.
+pub(crate) fn client(
+    identity: &Identity,
+    pins: &Arc<Pins>,
+    encryption: Encryption,
+) -> Result<ClientConnection, Error> {
+    let key = SingleCertAndKey::from(identity.certified_key());
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&pins.provider))
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(pins) as Arc<dyn ServerCertVerifier>)
+        .with_client_cert_resolver(Arc::new(key));
+    config.alpn_protocols = vec![protocol(encryption).to_vec()];
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+    // Not sent and not checked: the pin says who the peer must be.
+    let name = ServerName::try_from("lockstep").map_err(|_| Error::General("name".into()))?;
+    ClientConnection::new(Arc::new(config), name)
+}
+
+/// The server's end of a handshake.
+pub(crate) fn server(
+    presenter: &Arc<Presenter>,
+    pins: &Arc<Pins>,
+    encryption: Encryption,
+) -> Result<ServerConnection, Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(&pins.provider))
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::clone(pins) as Arc<dyn ClientCertVerifier>)
+        .with_cert_resolver(Arc::clone(presenter) as Arc<dyn ResolvesServerCert>);
+    config.alpn_protocols = vec![protocol(encryption).to_vec()];
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.max_early_data_size = 0;
+    ServerConnection::new(Arc::new(config))
+}
+
+/// The keys under which the two directions of an authenticated connection go on in clear.
+pub(crate) struct ClearKeys {
+    pub(crate) from_client: FrameKey,
+    pub(crate) from_server: FrameKey,
+}
+
+impl ClearKeys {
+    /// Derives them from a completed handshake (RFC 8446, section 7.5).
+    pub(crate) fn derive(tls: &rustls::Connection) -> Result<Self, Error> {
+        let export = |label: &[u8]| {
+            tls.export_keying_material([0; 32], label, None)
+                .map(FrameKey::new)
+        };
+        Ok(Self {
+            from_client: export(b"EXPORTER-lockstep-clear/1 from client")?,
+            from_server: export(b"EXPORTER-lockstep-clear/1 from server")?,
+        })
+    }
+}
+
+/// ring, with the cheapest of its strong suites first: on the hot path each 64 KiB pass through it.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_AES_256_GCM_SHA384,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        ..default_provider()
+    })
+}

@@ -1,0 +1,314 @@
+//! What comes through, how it is lost, and who waits for whom.
+
+use std::thread;
+use std::time::Duration;
+
+use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use lockstep_link::{
+    Connection, DelayProxy, Encryption, LinkError, LinkOptions, Receiver, Sender, dial,
+};
+use lockstep_types::BlockHash;
+use lockstep_types::hash::block_hashes;
+
+use crate::pair::{BOTH, Listening, Nodes, options};
+
+const THREADS: u8 = 6;
+const FRAMES: u32 = 300;
+const PAYLOAD_BYTES: usize = 8192;
+
+fn cramped(encryption: Encryption) -> LinkOptions {
+    LinkOptions {
+        send_buffer_bytes: Some(64 << 10),
+        receive_buffer_bytes: Some(64 << 10),
+        ..options(encryption)
+    }
+}
+
+fn hashes(payload: &[u8]) -> Vec<BlockHash> {
+    block_hashes(0, payload).collect()
+}
+
+fn send_numbered(sender: &Sender, thread: u8) {
+    for number in 0..FRAMES {
+        let [a, b, c, d] = number.to_le_bytes();
+        let payload = vec![thread ^ a; PAYLOAD_BYTES];
+        let header = [b'd', thread, a, b, c, d];
+        sender.send(&header, &hashes(&payload), &payload).unwrap();
+    }
+}
+
+/// Receives what all threads of the peer send, each in order, and answers each frame.
+fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
+    let mut next = vec![0u32; THREADS.into()];
+    let mut answers = 0;
+    while answers < u32::from(THREADS) * FRAMES || next.iter().any(|number| *number < FRAMES) {
+        let frame = receiver.recv().unwrap();
+        let &[kind, thread, a, b, c, d] = frame.header else {
+            panic!("header {:?}", frame.header)
+        };
+        if kind == b'a' {
+            answers += 1;
+            continue;
+        }
+        frame.verify_payload(0).unwrap();
+        assert!(frame.payload.iter().all(|byte| *byte == thread ^ a));
+        let expected = &mut next[usize::from(thread)];
+        assert_eq!(u32::from_le_bytes([a, b, c, d]), *expected);
+        *expected += 1;
+        sender
+            .send_nowait(&[b'a', thread, a, b, c, d], &[], &[])
+            .unwrap();
+    }
+    while !receiver.flush_nowait().is_ok_and(|all| all) {
+        thread::yield_now();
+    }
+}
+
+fn exchange(connection: Connection) {
+    let (sender, mut receiver) = connection.split();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let sender = sender.clone();
+            scope.spawn(move || send_numbered(&sender, thread));
+        }
+        receive_and_answer(&mut receiver, &sender);
+    });
+    // The peer may still be reading: wait for it to have all, that is, for its last words.
+    sender.send(b"bye", &[], &[]).unwrap();
+    while receiver.recv().unwrap().header != b"bye" {}
+}
+
+#[test]
+fn many_threads_send_both_ways_through_small_buffers() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        for options in [cramped(encryption), options(encryption)] {
+            let (alpha, beta) = nodes.connect(options);
+            thread::scope(|scope| {
+                scope.spawn(|| exchange(alpha));
+                scope.spawn(|| exchange(beta));
+            });
+        }
+    }
+}
+
+#[test]
+fn answers_alone_fill_both_sockets_without_a_deadlock() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(cramped(encryption));
+        thread::scope(|scope| {
+            scope.spawn(|| answer_only(alpha));
+            scope.spawn(|| answer_only(beta));
+        });
+    }
+}
+
+/// One thread at each end, which only ever queues, far beyond what the sockets hold.
+fn answer_only(connection: Connection) {
+    let (sender, mut receiver) = connection.split();
+    let payload = vec![3; 1 << 20];
+    for _ in 0..10 {
+        sender
+            .send_nowait(b"x", &hashes(&payload), &payload)
+            .unwrap();
+    }
+    for _ in 0..10 {
+        assert_eq!(receiver.recv().unwrap().payload.len(), payload.len());
+        sender.send_nowait(b"y", &[], &[]).unwrap();
+    }
+    for _ in 0..10 {
+        assert_eq!(receiver.recv().unwrap().header, b"y");
+    }
+    // What the peer still misses leaves as long as this end waits; it ends when the peer closes.
+    sender.send(b"z", &[], &[]).unwrap();
+    while receiver.recv().unwrap().header != b"z" {}
+}
+
+#[test]
+fn the_largest_frames_pass() {
+    let nodes = Nodes::new();
+    let header: Vec<u8> = (0..=250).cycle().take(HEADER_BYTES_MAX).collect();
+    let payload: Vec<u8> = (0..=240).cycle().take(PAYLOAD_BYTES_MAX).collect();
+    let hashes = hashes(&payload);
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(options(encryption));
+        let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    to_beta.send(&header, &hashes, &payload).unwrap();
+                    to_beta.send(b"", &[], &[]).unwrap();
+                }
+            });
+            for _ in 0..5 {
+                let frame = from_alpha.recv().unwrap();
+                frame.verify_payload(0).unwrap();
+                assert!(frame.header == header && frame.payload == payload);
+                assert!(frame.hashes.iter().eq(hashes.iter().copied()));
+                assert_eq!(from_alpha.recv().unwrap().header, b"");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_frame_out_of_bounds_is_refused_and_harms_nothing() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(options(encryption));
+        let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
+        let large = vec![0; HEADER_BYTES_MAX + 1];
+        for sent in [
+            to_beta.send(&large, &[], &[]),
+            to_beta.send_nowait(b"", &[], b"no hash"),
+        ] {
+            assert!(matches!(sent, Err(LinkError::Unsendable { .. })));
+        }
+        to_beta.send_nowait(b"good", &[], &[]).unwrap();
+        to_beta.flush().unwrap();
+        assert_eq!(from_alpha.recv().unwrap().header, b"good");
+    }
+}
+
+/// A connection through a proxy, and the proxy.
+fn through_proxy(
+    encryption: Encryption,
+    limit_bytes_per_sec: Option<u64>,
+) -> (Connection, Connection, DelayProxy) {
+    let (nodes, options) = (Nodes::new(), options(encryption));
+    let beta = Listening::start(&nodes.beta, nodes.alpha.fingerprint(), options);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let proxy = DelayProxy::start(any, beta.address, Duration::ZERO, limit_bytes_per_sec).unwrap();
+    let pinned = nodes.beta.fingerprint();
+    let alpha = dial(proxy.local_addr(), &nodes.alpha, pinned, &options).unwrap();
+    (alpha, beta.outcome().unwrap(), proxy)
+}
+
+#[test]
+fn a_flipped_bit_loses_the_connection() {
+    for encryption in BOTH {
+        let (alpha, beta, proxy) = through_proxy(encryption, None);
+        let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
+        proxy.corrupt_next(1);
+        to_beta.send(&[1; 500], &[], &[]).unwrap();
+        let error = from_alpha.recv().unwrap_err();
+        let found = match encryption {
+            Encryption::On => matches!(error, LinkError::BadStream { .. }),
+            Encryption::Off => matches!(error, LinkError::BadFrame { .. }),
+        };
+        assert!(found, "{error}");
+        let after = from_alpha.recv().unwrap_err();
+        assert!(matches!(after, LinkError::Closed { .. }), "{after}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_a_payload_in_clear_fails_its_hash() {
+    let (alpha, beta, proxy) = through_proxy(Encryption::Off, None);
+    let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
+    let payload = vec![1; 8000];
+    proxy.corrupt_next(1);
+    to_beta.send(b"w", &hashes(&payload), &payload).unwrap();
+    from_alpha.recv().unwrap().verify_payload(0).unwrap_err();
+}
+
+#[test]
+fn a_cut_network_ends_both_ends() {
+    for encryption in BOTH {
+        let (alpha, beta, proxy) = through_proxy(encryption, None);
+        let ((_a, mut from_beta), (_b, mut from_alpha)) = (alpha.split(), beta.split());
+        proxy.cut();
+        from_beta.recv().unwrap_err();
+        from_alpha.recv().unwrap_err();
+    }
+}
+
+#[test]
+fn a_time_out_loses_nothing() {
+    for encryption in BOTH {
+        let (alpha, beta, _proxy) = through_proxy(encryption, Some(8 << 20));
+        let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
+        from_alpha
+            .set_timeout(Some(Duration::from_millis(2)))
+            .unwrap();
+        assert!(from_alpha.recv().unwrap_err().is_timed_out());
+        let payload = vec![9; 1 << 20];
+        to_beta.send(b"slow", &hashes(&payload), &payload).unwrap();
+        loop {
+            match from_alpha.recv() {
+                Ok(frame) => break frame.verify_payload(0).unwrap(),
+                Err(error) => assert!(error.is_timed_out(), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn shutdown_wakes_everybody() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(cramped(encryption));
+        let (to_beta, mut from_beta) = alpha.split();
+        let payload = vec![0; 1 << 20];
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                // Nobody reads: one fills the socket, the others the queue, and all wait.
+                scope.spawn(|| {
+                    let stopped = loop {
+                        if let Err(error) = to_beta.send(b"", &hashes(&payload), &payload) {
+                            break error;
+                        }
+                    };
+                    assert!(stopped.to_string().contains("lease"), "{stopped}");
+                });
+            }
+            let reader = scope.spawn(|| from_beta.recv().unwrap_err().to_string());
+            while to_beta.queued_bytes() < lockstep_link::sender::QUEUE_BYTES_MAX {
+                thread::yield_now();
+            }
+            to_beta.shutdown("the lease ran out");
+            assert!(reader.join().unwrap().contains("lease"));
+        });
+        drop(beta);
+    }
+}
+
+#[test]
+fn a_full_queue_is_said_to_those_who_cannot_wait() {
+    let nodes = Nodes::new();
+    let (alpha, _beta) = nodes.connect(cramped(Encryption::On));
+    let (to_beta, _from_beta) = alpha.split();
+    let payload = vec![0; 1 << 20];
+    let hashes = hashes(&payload);
+    let full = loop {
+        if let Err(error) = to_beta.send_nowait(b"", &hashes, &payload) {
+            break error;
+        }
+    };
+    assert!(matches!(full, LinkError::QueueFull { .. }), "{full}");
+}
+
+#[test]
+fn dropping_either_half_closes() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        for drop_sender in [true, false] {
+            let (alpha, beta) = nodes.connect(options(encryption));
+            let (to_beta, from_beta) = alpha.split();
+            let (to_alpha, mut from_alpha) = beta.split();
+            to_beta.send(b"last words", &[], &[]).unwrap();
+            let _kept: (Option<Sender>, Option<Receiver>) = if drop_sender {
+                drop(to_beta);
+                (None, Some(from_beta))
+            } else {
+                drop(from_beta);
+                (Some(to_beta), None)
+            };
+            assert_eq!(from_alpha.recv().unwrap().header, b"last words");
+            let closed = from_alpha.recv().unwrap_err();
+            assert!(matches!(closed, LinkError::Closed { .. }), "{closed}");
+            to_alpha.send(b"", &[], &[]).unwrap_err();
+        }
+    }
+}

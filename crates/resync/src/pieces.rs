@@ -1,0 +1,123 @@
+//! Walking the content of a file in pieces that are compared at once, each under its own lock.
+//!
+//! Pieces start at multiples of [`PIECE_BYTES`]. A piece is data of at most that length, or a hole
+//! of any length: so a huge sparse file takes as many questions as it has data. Holes shorter than a
+//! piece are treated as data. What is hashed are whole blocks, the last one of the file filled up
+//! with zeros: the locks cover whole blocks too, so nothing else can be there.
+
+use lockstep_fs::{OpError, Store};
+use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
+use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+use lockstep_types::{BlockHash, Ino};
+use smallvec::smallvec;
+
+use crate::{Locks, ResyncError};
+
+/// Bytes of data compared at once.
+pub const PIECE_BYTES: u64 = WRITE_BYTES_MAX as u64;
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte; a multiple of [`PIECE_BYTES`].
+    pub offset: u64,
+    /// Bytes, at least one.
+    pub length: u64,
+    /// Whether all of it is a hole.
+    pub hole: bool,
+}
+
+impl Piece {
+    /// First byte beyond it.
+    pub const fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+}
+
+/// Called with each piece and, if it is data, its whole blocks.
+pub type Visit<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> + 'a;
+
+/// The piece at `offset`, as it is at the moment; `None` at or beyond `end`.
+fn piece_at(store: &Store, ino: Ino, offset: u64, end: u64) -> Result<Option<Piece>, OpError> {
+    if offset >= end {
+        return Ok(None);
+    }
+    let data = store.next_data(ino, offset)?.unwrap_or(end);
+    let data = data.min(end);
+    let hole_end = if data == end {
+        end
+    } else {
+        data / PIECE_BYTES * PIECE_BYTES
+    };
+    let hole = hole_end > offset;
+    let piece_end = if hole {
+        hole_end
+    } else {
+        offset.saturating_add(PIECE_BYTES).min(end)
+    };
+    Ok(Some(Piece {
+        offset,
+        length: piece_end - offset,
+        hole,
+    }))
+}
+
+/// Calls `visit` for all pieces of the first `end` bytes of a file, each while no byte of it can
+/// change, and reads data pieces for it (filled up with zeros to whole blocks). Ends early when the
+/// file is gone or has become shorter.
+pub fn walk(
+    store: &Store,
+    locks: &dyn Locks,
+    ino: Ino,
+    end: u64,
+    visit: &mut Visit<'_>,
+) -> Result<(), ResyncError> {
+    let mut buffer = Vec::new();
+    let mut at = 0;
+    while let Some(guess) = piece_at(store, ino, at, end)? {
+        let mut next = None;
+        locks.with_locks(read_lock(ino, &guess), &mut || {
+            let size = store.facts(ino)?.map_or(0, |facts| facts.size);
+            // Locked is up to the end of the guess, whatever is there by now.
+            let Some(piece) = piece_at(store, ino, at, guess.end().min(size))? else {
+                return Ok(());
+            };
+            read_piece(store, ino, &piece, &mut buffer)?;
+            visit(piece, &buffer)?;
+            next = Some(piece.end()).filter(|next| *next < size);
+            Ok(())
+        })?;
+        match next {
+            Some(next) => at = next,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
+    let range = BlockRange::new(piece.offset, piece.length);
+    smallvec![(LockKey::File(ino), LockMode::Read(range))]
+}
+
+/// Reads a data piece into `buffer`, which holds whole blocks; empties it for a hole.
+fn read_piece(
+    store: &Store,
+    ino: Ino,
+    piece: &Piece,
+    buffer: &mut Vec<u8>,
+) -> Result<(), ResyncError> {
+    buffer.clear();
+    if !piece.hole {
+        let length = usize::try_from(piece.length).unwrap_or(WRITE_BYTES_MAX);
+        buffer.resize(length, 0);
+        store.read_raw(ino, piece.offset, buffer)?;
+        buffer.resize(length.next_multiple_of(BLOCK_BYTES), 0);
+    }
+    Ok(())
+}
+
+/// The hashes of whole blocks.
+pub fn hashes(blocks: &[u8]) -> Vec<BlockHash> {
+    blocks.chunks(BLOCK_BYTES).map(BlockHash::of).collect()
+}

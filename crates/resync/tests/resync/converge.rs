@@ -1,0 +1,281 @@
+//! Whatever the two nodes hold, after a resync they hold the same.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lockstep_repl::core::LockSet;
+use lockstep_resync::{Locks, Peer, Progress, ResyncError, send_content, send_image};
+use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind};
+use lockstep_verify::compare;
+use proptest::prelude::*;
+
+use super::nodes::{FreeLocks, Node, PeerAtHand, records};
+use super::steps::{Change, Step, resolve, step, take_all};
+
+fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
+    let progress = Progress::default();
+    send_image(primary.store(), peer, &progress)?;
+    send_content(primary.store(), peer, locks, &progress)?;
+    Ok(progress)
+}
+
+/// Compares both by our own comparison, and by other means.
+fn assert_equal(primary: &Node, secondary: &Node) {
+    let progress = Progress::default();
+    let peer = PeerAtHand::new(secondary);
+    let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
+    assert!(report.is_identical(), "{:#?}", report.differences);
+    assert_eq!(records(primary.store()), records(secondary.store()));
+    for (ino, kind) in primary.store().inodes(1, u64::MAX, usize::MAX).unwrap() {
+        if kind == NodeKind::File {
+            assert_content_equal(primary, secondary, ino);
+        }
+    }
+}
+
+fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
+    let size = primary.store().getattr(ino).unwrap().size;
+    let mut at = 0;
+    while let Some(data) = primary.store().next_data(ino, at).unwrap() {
+        let (mut here, mut there) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let read = primary.store().read(ino, data, &mut here).unwrap();
+        assert_eq!(secondary.store().read(ino, data, &mut there).unwrap(), read);
+        assert!(here == there, "{ino:?} differs near {data}");
+        at = data + here.len() as u64;
+    }
+    let mut at = 0;
+    while let Some(data) = secondary.store().next_data(ino, at).unwrap() {
+        let mut here = vec![0; 1 << 16];
+        let mut there = here.clone();
+        primary.store().read(ino, data, &mut here).unwrap();
+        secondary.store().read(ino, data, &mut there).unwrap();
+        assert!(here == there, "{ino:?} differs near {data}");
+        at = data + here.len() as u64;
+    }
+    assert_eq!(secondary.store().content_bytes(ino).unwrap(), size);
+}
+
+/// Locks that are busy: before each is granted, clients have changed something on both nodes.
+struct BusyLocks<'a> {
+    primary: &'a Node,
+    secondary: &'a Node,
+    steps: &'a [Step],
+    next: AtomicUsize,
+}
+
+impl BusyLocks<'_> {
+    fn mirror(&self, step: &Step) {
+        let (osn, time) = self.primary.stamp();
+        let both = [self.secondary, self.primary];
+        match resolve(self.primary, step) {
+            Change::Meta(request) => {
+                let op = MetaOp { osn, time, request };
+                if self.primary.store().validate(&op).is_ok() {
+                    for node in both {
+                        node.store().commit(&op).unwrap();
+                    }
+                }
+            }
+            Change::Write(ino, offset, data) if ino != Ino::ROOT => {
+                for node in both {
+                    let store = node.store();
+                    store.write(ino, offset, &data, osn, time).unwrap();
+                }
+            }
+            _ => both[0].store().checkpoint().unwrap(),
+        }
+    }
+}
+
+impl Locks for BusyLocks<'_> {
+    fn with_locks(
+        &self,
+        _: LockSet,
+        body: &mut dyn FnMut() -> Result<(), ResyncError>,
+    ) -> Result<(), ResyncError> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(step) = self.steps.get(next) {
+            self.mirror(step);
+        }
+        body()
+    }
+}
+
+fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 0..max)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn stores_that_went_apart_become_equal(
+        common in steps(30),
+        here in steps(30),
+        there in steps(30),
+        meanwhile in steps(30),
+    ) {
+        let (primary, mut secondary) = (Node::new(), Node::new());
+        take_all(&primary, &common);
+        take_all(&secondary, &common);
+        take_all(&primary, &here);
+        take_all(&secondary, &there);
+        let locks = BusyLocks {
+            primary: &primary,
+            secondary: &secondary,
+            steps: &meanwhile,
+            next: AtomicUsize::new(0),
+        };
+        resync(&primary, &PeerAtHand::new(&secondary), &locks).unwrap();
+        assert_equal(&primary, &secondary);
+        secondary.restart();
+        assert_equal(&primary, &secondary);
+    }
+
+    #[test]
+    fn a_process_that_dies_right_after_a_resync_loses_nothing_of_it(
+        here in steps(30),
+        there in steps(30),
+    ) {
+        let (primary, mut secondary) = (Node::new(), Node::new());
+        take_all(&primary, &here);
+        take_all(&secondary, &there);
+        resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+        secondary.restart();
+        assert_equal(&primary, &secondary);
+    }
+}
+
+fn interesting() -> Node {
+    let node = Node::new();
+    let directory = node.create(Ino::ROOT, "directory", NodeKind::Directory);
+    for number in 0..3 {
+        let text = format!("small {number}");
+        let ino = node.create(directory.unwrap(), &text, NodeKind::File);
+        node.write(ino.unwrap(), 0, text.as_bytes());
+        node.xattr(ino.unwrap(), "user.a", text.as_bytes());
+    }
+    let long = node.file("long", &vec![5; 100_000]);
+    node.write(long, 5_000_000, &vec![6; 1 << 20]);
+    node.file("empty", &[]);
+    node
+}
+
+fn other() -> Node {
+    let node = Node::new();
+    node.file("mine alone", &vec![1; 3_000_000]);
+    let sparse = node.file("sparse", &[2; 10]);
+    node.write(sparse, 1 << 33, &[3; 10]);
+    for number in 0..10 {
+        node.file(&format!("more {number}"), &[4; 5000]);
+    }
+    node
+}
+
+#[test]
+fn a_resync_that_breaks_off_anywhere_can_start_again() {
+    let mut lost_at = 0;
+    loop {
+        let (primary, mut secondary) = (interesting(), other());
+        let peer = PeerAtHand {
+            lost_at,
+            ..PeerAtHand::new(&secondary)
+        };
+        let whole = resync(&primary, &peer, &FreeLocks).is_ok();
+        if lost_at % 2 == 1 {
+            secondary.restart();
+        }
+        resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+        assert_equal(&primary, &secondary);
+        if whole {
+            assert!(lost_at > 10);
+            return;
+        }
+        lost_at += 1;
+    }
+}
+
+#[test]
+fn content_that_was_damaged_behind_our_back_is_put_right() {
+    let (primary, mut secondary) = (interesting(), Node::new());
+    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+    let inodes = primary.store().inodes(1, u64::MAX, usize::MAX).unwrap();
+    let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
+    secondary.store().close().unwrap();
+    for (number, (ino, _)) in files.enumerate() {
+        let path = secondary.content_path(*ino);
+        match number {
+            0 => std::fs::remove_file(path).unwrap(),
+            1 => std::fs::write(path, b"rubbish").unwrap(),
+            _ => drop(std::fs::write(path, vec![1; 6_000_000])),
+        }
+    }
+    secondary.restart();
+    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+    assert_equal(&primary, &secondary);
+}
+
+#[test]
+fn our_own_damage_is_not_carried_over() {
+    let (mut primary, secondary) = (interesting(), Node::new());
+    primary.store().close().unwrap();
+    let long = primary
+        .store()
+        .lookup(Ino::ROOT, &super::nodes::name("long"));
+    std::fs::write(primary.content_path(long.unwrap().ino), b"short").unwrap();
+    primary.restart();
+    let error = resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap_err();
+    assert!(error.to_string().contains("5 bytes long"), "{error}");
+}
+
+#[test]
+fn a_huge_sparse_file_takes_as_many_questions_as_it_has_data() {
+    let (primary, secondary) = (Node::new(), Node::new());
+    let ino = primary.file("huge", &[1; 10]);
+    for at in [1 << 30, 1 << 39, (1 << 40) - 5] {
+        primary.write(ino, at, &[2; 5]);
+    }
+    let size = (1 << 44) - 4096;
+    primary.meta(MetaRequest::Truncate {
+        ino,
+        size,
+        drop_set_id: false,
+    });
+    let peer = PeerAtHand::new(&secondary);
+    let progress = resync(&primary, &peer, &FreeLocks).unwrap();
+    assert_eq!(progress.bytes_done.get(), size);
+    assert!(progress.bytes_sent.get() < 100_000);
+    assert!(peer.asked.load(Ordering::Relaxed) < 30);
+    assert_equal(&primary, &secondary);
+    let space = secondary.store().getattr(ino).unwrap().blocks * 512;
+    assert!(space < 1 << 20, "{space} bytes on the disk");
+}
+
+#[test]
+fn equal_stores_are_found_equal_with_few_questions() {
+    let (primary, secondary) = (Node::new(), Node::new());
+    for number in 0..300 {
+        primary.file(&format!("file {number}"), &[1; 5000]);
+    }
+    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+    let peer = PeerAtHand::new(&secondary);
+    let progress = resync(&primary, &peer, &FreeLocks).unwrap();
+    assert_eq!(progress.bytes_sent.get(), 0);
+    assert_eq!(progress.inodes_done.get(), 300);
+    assert_eq!(progress.bytes_done.get(), 300 * 5000);
+    assert!(peer.asked.load(Ordering::Relaxed) < 20);
+}
+
+#[test]
+fn content_freed_under_a_number_that_the_primary_uses_is_not_taken_away() {
+    let (primary, secondary) = (Node::new(), Node::new());
+    let kept = primary.file("kept", &[1; 5000]);
+    let freed = secondary.file("freed", &[2; 100]);
+    assert_eq!(kept, freed, "the nodes went apart and gave the same number");
+    let unlink = MetaRequest::Unlink {
+        parent: Ino::ROOT,
+        name: super::nodes::name("freed"),
+    };
+    assert!(secondary.meta(unlink) && secondary.meta(MetaRequest::Reap { ino: freed }));
+    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+    assert_equal(&primary, &secondary);
+}

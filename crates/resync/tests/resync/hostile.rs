@@ -1,0 +1,149 @@
+//! Nothing that comes from the wire makes the secondary panic, or changes what it must not.
+
+use lockstep_fs::keys;
+use lockstep_fs::store::{ImageChunk, ImageRecord};
+use lockstep_repl::message::{FileFacts, Request, Response};
+use lockstep_resync::answer;
+use lockstep_types::{BlockHash, Ino, Timestamp};
+use proptest::prelude::*;
+
+use super::nodes::{Node, records};
+
+fn refused(node: &Node, request: &Request, payload: &[u8]) {
+    let before = records(node.store());
+    assert!(
+        answer(node.store(), request, payload).is_err(),
+        "{request:?}"
+    );
+    assert_eq!(records(node.store()), before);
+}
+
+fn facts(size: u64) -> FileFacts {
+    FileFacts {
+        size,
+        mtime: Timestamp::default(),
+        ctime: Timestamp::default(),
+        last_write: None,
+    }
+}
+
+fn chunk(table: u8, after: &[u8], keys: &[&[u8]], last: bool) -> Vec<u8> {
+    let record = |key: &&[u8]| ImageRecord {
+        key: key.to_vec(),
+        value: vec![1, 2, 3],
+    };
+    let chunk = ImageChunk {
+        table,
+        after: after.to_vec(),
+        records: keys.iter().map(record).collect(),
+        last,
+    };
+    postcard::to_allocvec(&chunk).unwrap()
+}
+
+#[test]
+fn chunks_that_reach_outside_their_table_are_refused() {
+    let node = Node::new();
+    node.file("file", &[1; 100]);
+    let (one, two) = (keys::xattr(Ino::ROOT, b"a"), keys::xattr(Ino::ROOT, b"b"));
+    let local = keys::CHECKPOINT;
+    for payload in [
+        vec![],
+        vec![0xff; 100],
+        chunk(keys::LOCAL, &[], &[local], true),
+        chunk(255, &[], &[], true),
+        chunk(keys::XATTRS, &[], &[local], true),
+        chunk(keys::XATTRS, &[], &[&two, &one], true),
+        chunk(keys::XATTRS, &[], &[&one, &one], true),
+        chunk(keys::XATTRS, &two, &[&one], true),
+        chunk(keys::XATTRS, local, &[&one], true),
+        chunk(keys::XATTRS, &[], &[b"x"], true),
+        chunk(keys::XATTRS, &[], &[], false),
+        chunk(keys::INODES, &[], &[&keys::inode(Ino::ROOT)], true),
+    ] {
+        refused(&node, &Request::ImageChunk, &payload);
+    }
+}
+
+#[test]
+fn ranges_that_no_file_has_are_refused() {
+    let node = Node::new();
+    let ino = node.file("file", &[1; 100]);
+    let nobody = Ino::new(1 << 50).unwrap();
+    let hash = BlockHash::of(&[]);
+    let compare = |offset, count| Request::CompareBlocks {
+        ino,
+        offset,
+        hashes: vec![hash; count],
+    };
+    let hole = |offset, length| Request::CompareHole {
+        ino,
+        offset,
+        length,
+        punch: true,
+    };
+    let recover = |ino, offset, size| Request::RecoverRange {
+        ino,
+        offset,
+        facts: facts(size),
+    };
+    refused(&node, &compare(u64::MAX, 1), &[]);
+    refused(&node, &compare(0, 257), &[]);
+    refused(&node, &hole(u64::MAX, 2), &[]);
+    refused(&node, &hole(0, u64::MAX), &[]);
+    let write = |ino, offset| Request::WriteBlocks { ino, offset };
+    refused(&node, &write(ino, u64::MAX - 1), &[1; 5]);
+    refused(&node, &write(ino, 0), &vec![1; (1 << 20) + 1]);
+    refused(&node, &write(nobody, 0), &[1; 5]);
+    refused(&node, &write(Ino::ROOT, 0), &[1; 5]);
+    refused(&node, &recover(ino, u64::MAX, 100), &[1]);
+    refused(&node, &recover(ino, 0, 4), &[1; 5]);
+    refused(&node, &recover(ino, 0, u64::MAX), &[1; 5]);
+    refused(&node, &recover(nobody, 0, 5), &[1; 5]);
+    let settle = |ino, size, count| Request::SettleFiles {
+        files: vec![(ino, facts(size), Some(hash)); count],
+    };
+    refused(&node, &settle(ino, 100, 65), &[]);
+    refused(&node, &settle(ino, u64::MAX, 1), &[]);
+    refused(&node, &settle(nobody, 100, 1), &[]);
+    refused(&node, &Request::InSync, &[]);
+}
+
+#[test]
+fn a_hash_over_more_than_is_hashed_at_once_counts_as_differing() {
+    let node = Node::new();
+    let ino = node.file("file", &[1; 100]);
+    let request = Request::SettleFiles {
+        files: vec![(ino, facts(1 << 40), Some(BlockHash::of(&[])))],
+    };
+    let answered = answer(node.store(), &request, &[]).unwrap();
+    assert_eq!(answered, Response::Differing(vec![1]));
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..100_000u64, any::<u64>(), Just(u64::MAX), Just(16 << 40)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_numbers_make_it_panic(
+        questions in prop::collection::vec((0..5u8, 1..4u64, number(), number()), 1..8),
+        payload in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let node = Node::new();
+        node.file("one", &[1; 9000]);
+        for (kind, ino, offset, length) in questions {
+            let ino = Ino::new(ino).unwrap();
+            let request = match kind {
+                0 => Request::ImageChunk,
+                1 => Request::CompareBlocks { ino, offset, hashes: vec![BlockHash::of(&[]); 3] },
+                2 => Request::WriteBlocks { ino, offset },
+                3 => Request::CompareHole { ino, offset, length, punch: offset % 2 == 0 },
+                _ => Request::RecoverRange { ino, offset, facts: facts(length) },
+            };
+            let _ = answer(node.store(), &request, &payload);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Two stores on real directories, a peer that answers at once, and locks that nobody contends for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lockstep_fs::Store;
+use lockstep_fs::keys::REPLICATED;
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::store::{Access, ImageChunk, OpenOptions};
+use lockstep_intentlog::LogOptions;
+use lockstep_repl::core::LockSet;
+use lockstep_repl::message::{Request, Response};
+use lockstep_resync::{Locks, Peer, PeerError, ResyncError};
+use lockstep_types::backing::Backing;
+use lockstep_types::{
+    DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+    XattrMode,
+};
+use tempfile::TempDir;
+
+/// What fits the header of a frame.
+const HEADER_BYTES_MAX: usize = 128 << 10;
+
+pub fn log_options() -> LogOptions {
+    LogOptions {
+        segment_bytes: 256 << 10,
+        ..LogOptions::default()
+    }
+}
+
+pub struct Node {
+    dir: TempDir,
+    store: Option<Store>,
+    clock: AtomicU64,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
+        Store::create(&backing, DatastoreUuid::from_bytes([7; 16]), &log_options()).unwrap();
+        let mut node = Self {
+            dir,
+            store: None,
+            clock: AtomicU64::new(1),
+        };
+        node.restart();
+        node
+    }
+
+    /// Kills the process, as it were, and starts it again.
+    pub fn restart(&mut self) {
+        self.store = None;
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(self.dir.path()).unwrap());
+        let options = OpenOptions {
+            datastore: None,
+            boot: [1; 16],
+            access: Access::Write,
+            log: log_options(),
+        };
+        self.store = Some(Store::open(backing, &options).unwrap().store);
+    }
+
+    pub fn store(&self) -> &Store {
+        self.store.as_ref().unwrap()
+    }
+
+    /// Where the content of an inode lies, to damage it.
+    #[allow(dead_code)] // not every test program damages
+    pub fn content_path(&self, ino: Ino) -> PathBuf {
+        self.dir.path().join(lockstep_fs::files::content_path(ino))
+    }
+
+    pub fn stamp(&self) -> (Osn, Timestamp) {
+        stamp(self.clock.fetch_add(1, Ordering::Relaxed))
+    }
+
+    #[allow(dead_code)]
+    pub fn later_than(&self, sequence: u64) {
+        self.clock.fetch_max(sequence, Ordering::Relaxed);
+    }
+
+    /// Applies an operation; a refused one changes nothing.
+    pub fn meta(&self, request: MetaRequest) -> bool {
+        let (osn, time) = self.stamp();
+        let op = MetaOp { osn, time, request };
+        self.store().commit(&op).is_ok()
+    }
+
+    pub fn create(&self, parent: Ino, name: &str, kind: NodeKind) -> Option<Ino> {
+        let ino = self.store().next_ino().unwrap();
+        self.meta(create(parent, name, kind, ino)).then_some(ino)
+    }
+
+    pub fn file(&self, name: &str, content: &[u8]) -> Ino {
+        let ino = self.create(Ino::ROOT, name, NodeKind::File).unwrap();
+        self.write(ino, 0, content);
+        ino
+    }
+
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> bool {
+        let (osn, time) = self.stamp();
+        self.store().write(ino, offset, data, osn, time).is_ok()
+    }
+
+    #[allow(dead_code)]
+    pub fn xattr(&self, ino: Ino, name: &str, value: &[u8]) -> bool {
+        self.meta(MetaRequest::SetXattr {
+            ino,
+            name: name.as_bytes().to_vec(),
+            value: value.to_vec(),
+            mode: XattrMode::Any,
+        })
+    }
+}
+
+pub fn stamp(sequence: u64) -> (Osn, Timestamp) {
+    let osn = Osn {
+        generation: Generation::FIRST,
+        sequence,
+    };
+    let time = Timestamp {
+        secs: i64::try_from(sequence).unwrap(),
+        nanos: 5,
+    };
+    (osn, time)
+}
+
+pub fn name(text: &str) -> FileName {
+    FileName::new(text.as_bytes()).unwrap()
+}
+
+pub fn create(parent: Ino, text: &str, kind: NodeKind, ino: Ino) -> MetaRequest {
+    MetaRequest::Create {
+        parent,
+        name: name(text),
+        ino,
+        kind,
+        mode: 0o644,
+        umask: 0,
+        uid: 3,
+        gid: 4,
+        rdev: 0,
+        target: match kind {
+            NodeKind::Symlink => b"target".to_vec(),
+            _ => Vec::new(),
+        },
+    }
+}
+
+/// The other node, at hand. Stops answering at a chosen question.
+pub struct PeerAtHand<'a> {
+    pub store: &'a Store,
+    pub asked: AtomicU64,
+    pub lost_at: u64,
+}
+
+impl<'a> PeerAtHand<'a> {
+    pub fn new(node: &'a Node) -> Self {
+        Self {
+            store: node.store(),
+            asked: AtomicU64::new(0),
+            lost_at: u64::MAX,
+        }
+    }
+}
+
+impl Peer for PeerAtHand<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) >= self.lost_at {
+            return Err(PeerError::Lost);
+        }
+        let request = postcard::to_allocvec(&request).unwrap();
+        assert!(request.len() < HEADER_BYTES_MAX && payload.len() <= 1 << 20);
+        let request: Request = postcard::from_bytes(&request).unwrap();
+        let answered = match request {
+            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
+                lockstep_verify::answer(self.store, &request)
+            }
+            _ => lockstep_resync::answer(self.store, &request, payload),
+        };
+        let response = answered.map_err(|reason| PeerError::Failed {
+            what: "answer",
+            reason,
+        })?;
+        assert!(postcard::to_allocvec(&response).unwrap().len() < HEADER_BYTES_MAX);
+        Ok(response)
+    }
+}
+
+/// Locks that are always free.
+pub struct FreeLocks;
+
+impl Locks for FreeLocks {
+    fn with_locks(
+        &self,
+        locks: LockSet,
+        body: &mut dyn FnMut() -> Result<(), ResyncError>,
+    ) -> Result<(), ResyncError> {
+        for (number, (key, _)) in locks.iter().enumerate() {
+            assert!(locks.iter().skip(number + 1).all(|(other, _)| other != key));
+        }
+        body()
+    }
+}
+
+#[allow(dead_code)]
+/// All records that both nodes are to have.
+pub fn records(store: &Store) -> Vec<ImageChunk> {
+    store.checkpoint().unwrap();
+    REPLICATED
+        .iter()
+        .map(|table| store.image_chunk(*table, &[], usize::MAX).unwrap())
+        .collect()
+}

@@ -1,0 +1,117 @@
+//! One hash over everything there is of an inode.
+//!
+//! Covered are its record with unflushed size and times folded in, its records in every other table
+//! that both nodes have, the length of its content on the disk, and the content itself when it is
+//! short; longer content is compared range by range. Every part is preceded by its length, so that
+//! no two different inodes give the same bytes to hash.
+
+use std::ops::ControlFlow;
+
+use lockstep_fs::record::{self, Body};
+use lockstep_fs::{OpError, Store, keys};
+use lockstep_types::{BlockHash, Ino};
+
+/// Longest content that is part of the digest.
+pub const CONTENT_BYTES_MAX: u64 = lockstep_resync::secondary::SETTLED_HASH_BYTES_MAX;
+
+/// The tables besides that of the inodes.
+const TABLES: [u8; 4] = [keys::ENTRIES, keys::COOKIES, keys::XATTRS, keys::ORPHANS];
+
+/// How much is done at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most inodes.
+    pub inodes: usize,
+    /// Bytes of content after which no further inode is begun.
+    pub bytes: u64,
+}
+
+/// Digests of the inodes in a range of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// First number beyond those covered.
+    pub to: u64,
+    /// Numbers and digests, in order.
+    pub list: Vec<(u64, BlockHash)>,
+    /// Bytes of content in them.
+    pub bytes: u64,
+}
+
+/// The digests of the inodes from `from` up to but not including `to`, as many as `limits` allow.
+pub fn digests(store: &Store, from: u64, to: u64, limits: Limits) -> Result<Digests, OpError> {
+    let mut found = Digests {
+        to,
+        ..Digests::default()
+    };
+    for (number, (ino, _)) in store
+        .inodes(from, to, limits.inodes.saturating_add(1))?
+        .into_iter()
+        .enumerate()
+    {
+        if number == limits.inodes || found.bytes > limits.bytes {
+            found.to = ino.get();
+            break;
+        }
+        if let Some((digest, bytes)) = digest_and_bytes(store, ino)? {
+            found.list.push((ino.get(), digest));
+            found.bytes = found.bytes.saturating_add(bytes);
+        }
+    }
+    Ok(found)
+}
+
+/// The digest of one inode; `None` if there is no such inode.
+pub fn digest(store: &Store, ino: Ino) -> Result<Option<BlockHash>, OpError> {
+    Ok(digest_and_bytes(store, ino)?.map(|(digest, _)| digest))
+}
+
+fn digest_and_bytes(store: &Store, ino: Ino) -> Result<Option<(BlockHash, u64)>, OpError> {
+    let Some(inode) = store.inode_now(ino)? else {
+        return Ok(None);
+    };
+    let mut hasher = Hasher::default();
+    hasher.add(&record::encode(&inode));
+    for table in TABLES {
+        hasher.add(&[table]);
+        store.each_record(table, ino, &[], &mut |key, value| {
+            hasher.add(key);
+            hasher.add(value);
+            ControlFlow::Continue(())
+        })?;
+    }
+    let bytes = match inode.body {
+        Body::File { size } => hasher.add_content(store, ino, size)?,
+        _ => 0,
+    };
+    Ok(Some((hasher.finish(), bytes)))
+}
+
+/// Hashes parts with their lengths.
+#[derive(Default)]
+struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    fn add(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Adds length and content; returns how many bytes of content.
+    fn add_content(&mut self, store: &Store, ino: Ino, size: u64) -> Result<u64, OpError> {
+        self.add(&store.content_bytes(ino)?.to_le_bytes());
+        if size > CONTENT_BYTES_MAX {
+            return Ok(0);
+        }
+        self.add(&lockstep_resync::primary::whole_hash(store, ino, size)?.0);
+        Ok(size)
+    }
+
+    fn finish(&self) -> BlockHash {
+        let mut short = [0; 16];
+        let whole = self.0.finalize();
+        for (to, from) in short.iter_mut().zip(whole.as_bytes()) {
+            *to = *from;
+        }
+        BlockHash(short)
+    }
+}

@@ -1,0 +1,289 @@
+//! Saying what differs about an inode whose digests differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use lockstep_fs::keys;
+use lockstep_fs::record::{self, Body, Inode};
+use lockstep_repl::core::LockSet;
+use lockstep_repl::lock::{LockKey, LockMode};
+use lockstep_repl::message::{Request, Response};
+use lockstep_resync::pieces::Piece;
+use lockstep_resync::{PeerError, ResyncError};
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::{BlockHash, Ino, NodeKind};
+
+use crate::compare::Comparer;
+use crate::digest::{self, CONTENT_BYTES_MAX};
+use crate::report::{Side, What};
+
+/// How often, and how far apart, an inode that one node alone has is looked for: an operation that
+/// makes or frees it is carried out on the secondary first, and its locks are not on the inode.
+const LOOKS: u32 = 5;
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// What looking at an inode showed.
+enum Look {
+    /// Equal, or gone on both nodes.
+    Same,
+    /// One node has it.
+    OneSided(Side),
+    /// Both have it, and it was said what differs.
+    Explained,
+}
+
+impl Comparer<'_> {
+    /// Reports what differs about inodes, if on a second look they still do.
+    pub(crate) fn explain(&mut self, suspects: BTreeSet<Ino>) -> Result<(), ResyncError> {
+        let mut suspects: Vec<Ino> = suspects.into_iter().collect();
+        for number in 1..=LOOKS {
+            let last = number == LOOKS || self.report.is_full();
+            let mut one_sided = Vec::new();
+            for ino in suspects {
+                match self.look_again(ino)? {
+                    Look::OneSided(only) if last => self.report.add(ino, What::Inode { only }),
+                    Look::OneSided(_) => one_sided.push(ino),
+                    Look::Same | Look::Explained => {}
+                }
+            }
+            if one_sided.is_empty() {
+                break;
+            }
+            suspects = one_sided;
+            std::thread::sleep(LOOK_AGAIN_AFTER);
+        }
+        Ok(())
+    }
+
+    fn look_again(&mut self, ino: Ino) -> Result<Look, ResyncError> {
+        let mut look = Look::Same;
+        let locks = LockSet::from_slice(&[(LockKey::File(ino), LockMode::Exclusive)]);
+        self.locks.with_locks(locks, &mut || {
+            look = self.look_locked(ino)?;
+            Ok(())
+        })?;
+        Ok(look)
+    }
+
+    fn look_locked(&mut self, ino: Ino) -> Result<Look, ResyncError> {
+        let here = digest::digest(self.store, ino)?;
+        let theirs = self.ask_digests(ino.get(), ino.get().saturating_add(1))?;
+        let there = theirs.list.first().map(|(_, digest)| *digest);
+        Ok(match (here, there) {
+            (Some(_), None) => Look::OneSided(Side::Here),
+            (None, Some(_)) => Look::OneSided(Side::There),
+            (here, there) if here == there => Look::Same,
+            _ => {
+                self.explain_locked(ino)?;
+                Look::Explained
+            }
+        })
+    }
+
+    fn explain_locked(&mut self, ino: Ino) -> Result<(), ResyncError> {
+        if self.report.is_full() {
+            self.report.total += 1;
+            return Ok(());
+        }
+        let before = self.report.total;
+        self.explain_parts(ino)?;
+        if self.report.total == before {
+            self.report.add(ino, What::Digest);
+        }
+        Ok(())
+    }
+
+    fn explain_parts(&mut self, ino: Ino) -> Result<(), ResyncError> {
+        self.compare_inode(ino)?;
+        if !self.compare_table(ino, keys::ENTRIES, "directory entry")? {
+            self.compare_table(ino, keys::COOKIES, "place in the directory")?;
+        }
+        self.compare_table(ino, keys::XATTRS, "extended attribute")?;
+        self.compare_table(ino, keys::ORPHANS, "mark of having no name")?;
+        self.compare_short(ino)
+    }
+
+    fn compare_inode(&mut self, ino: Ino) -> Result<(), ResyncError> {
+        let what = "look at an inode";
+        let Response::Inspected {
+            record,
+            content_bytes,
+        } = self.peer.ask(Request::Inspect { ino }, &[])?
+        else {
+            return Err(PeerError::Unexpected { what }.into());
+        };
+        let there: Option<Inode> = record.as_deref().and_then(record::decode);
+        let (Some(here), Some(there)) = (self.store.inode_now(ino)?, there) else {
+            return Err(PeerError::Unexpected { what }.into());
+        };
+        for (attribute, there) in attributes(&here).into_iter().zip(attributes(&there)) {
+            self.compare_attribute(ino, attribute, there.1);
+        }
+        let ours = self.store.content_bytes(ino)?;
+        if here.kind() == NodeKind::File && ours != content_bytes {
+            let what = What::ContentLength {
+                here: ours,
+                there: content_bytes,
+            };
+            self.report.add(ino, what);
+        }
+        Ok(())
+    }
+
+    fn compare_attribute(&mut self, ino: Ino, (name, here): (&'static str, String), there: String) {
+        if here != there {
+            self.report.add(ino, What::Attribute { name, here, there });
+        }
+    }
+
+    /// Compares the records of an inode in one table; returns whether any differ.
+    fn compare_table(
+        &mut self,
+        ino: Ino,
+        table: u8,
+        kind: &'static str,
+    ) -> Result<bool, ResyncError> {
+        let before = self.report.total;
+        let mut after = Vec::new();
+        loop {
+            let (theirs, last) = self.ask_records(table, ino, &after)?;
+            let until = theirs.keys().next_back().filter(|_| !last).cloned();
+            let ours = self.our_records(table, ino, &after, until.as_deref())?;
+            for (key, only) in unequal(&ours, &theirs) {
+                let name = name_of(table, &key);
+                self.report.add(ino, What::Record { kind, name, only });
+            }
+            match until {
+                Some(until) => after = until,
+                None => return Ok(self.report.total > before),
+            }
+        }
+    }
+
+    fn ask_records(
+        &self,
+        table: u8,
+        ino: Ino,
+        after: &[u8],
+    ) -> Result<(BTreeMap<Vec<u8>, BlockHash>, bool), ResyncError> {
+        let request = Request::Records {
+            table,
+            ino,
+            after: after.to_vec(),
+        };
+        match self.peer.ask(request, &[])? {
+            // Each page but the last must get us further, or we would ask for ever.
+            Response::Records { records, last }
+                if last
+                    || records
+                        .last()
+                        .is_some_and(|(key, _)| key.as_slice() > after) =>
+            {
+                Ok((records.into_iter().collect(), last))
+            }
+            _ => Err(PeerError::Unexpected {
+                what: "list records",
+            }
+            .into()),
+        }
+    }
+
+    fn our_records(
+        &self,
+        table: u8,
+        ino: Ino,
+        after: &[u8],
+        until: Option<&[u8]>,
+    ) -> Result<BTreeMap<Vec<u8>, BlockHash>, ResyncError> {
+        let mut records = BTreeMap::new();
+        self.store
+            .each_record(table, ino, after, &mut |key, value| {
+                if until.is_some_and(|until| key > until) {
+                    return ControlFlow::Break(());
+                }
+                records.insert(key.to_vec(), BlockHash::of(value));
+                ControlFlow::Continue(())
+            })?;
+        Ok(records)
+    }
+
+    /// Compares content that is part of the digest.
+    fn compare_short(&mut self, ino: Ino) -> Result<(), ResyncError> {
+        let size = self.store.facts(ino)?.map_or(0, |facts| facts.size);
+        if size == 0 || size > CONTENT_BYTES_MAX {
+            return Ok(());
+        }
+        let length = usize::try_from(size).unwrap_or(0);
+        let mut data = vec![0; length];
+        self.store.read_raw(ino, 0, &mut data)?;
+        data.resize(length.next_multiple_of(BLOCK_BYTES), 0);
+        let piece = Piece {
+            offset: 0,
+            length: size,
+            hole: false,
+        };
+        self.compare_piece(ino, &piece, &data)
+    }
+}
+
+/// The attributes of an inode by name, in the same order for every inode.
+fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
+    let (parent, next_cookie, entries) = match &inode.body {
+        Body::Directory {
+            parent,
+            next_cookie,
+            entries,
+        } => (parent.get(), *next_cookie, *entries),
+        _ => (0, 0, 0),
+    };
+    let target = match &inode.body {
+        Body::Symlink { target } => target.escape_ascii().to_string(),
+        _ => String::new(),
+    };
+    let attr = inode.attr(Ino::ROOT);
+    vec![
+        ("type", format!("{:?}", inode.kind())),
+        ("mode", format!("{:o}", inode.mode)),
+        ("owner", inode.uid.to_string()),
+        ("group", inode.gid.to_string()),
+        ("link count", inode.nlink.to_string()),
+        ("size", attr.size.to_string()),
+        ("device number", attr.rdev.to_string()),
+        ("atime", format!("{:?}", inode.atime)),
+        ("mtime", format!("{:?}", inode.mtime)),
+        ("ctime", format!("{:?}", inode.ctime)),
+        ("last operation", inode.osn.to_string()),
+        ("parent", parent.to_string()),
+        ("next cookie", next_cookie.to_string()),
+        ("number of entries", entries.to_string()),
+        ("target", target),
+    ]
+}
+
+/// Keys whose hashes differ, or that one side alone has.
+fn unequal(
+    ours: &BTreeMap<Vec<u8>, BlockHash>,
+    theirs: &BTreeMap<Vec<u8>, BlockHash>,
+) -> BTreeMap<Vec<u8>, Option<Side>> {
+    let mut unequal = BTreeMap::new();
+    for (key, hash) in ours {
+        match theirs.get(key) {
+            Some(there) if there == hash => {}
+            Some(_) => drop(unequal.insert(key.clone(), None)),
+            None => drop(unequal.insert(key.clone(), Some(Side::Here))),
+        }
+    }
+    for key in theirs.keys().filter(|key| !ours.contains_key(*key)) {
+        unequal.insert(key.clone(), Some(Side::There));
+    }
+    unequal
+}
+
+/// What an operator knows a record by.
+fn name_of(table: u8, key: &[u8]) -> String {
+    match (table, <[u8; 8]>::try_from(key)) {
+        (keys::COOKIES, Ok(cookie)) => u64::from_be_bytes(cookie).to_string(),
+        _ => String::from_utf8_lossy(key).into_owned(),
+    }
+}

@@ -1,0 +1,130 @@
+//! The commands: what each takes, prints and answers with its exit code.
+//!
+//! Every command ends with 0 (done, or the answer is yes), 1 (the answer is no) or 2 (could not be
+//! done); what 0 and 1 mean for a command stands in its help. Results go to standard output,
+//! everything else to standard error. Nothing outside this module, the playground and the demo
+//! prints.
+
+pub(crate) mod export;
+mod init;
+mod node;
+mod status;
+mod terminal;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use lockstepfs::config::{self, NodeConfig};
+
+pub(crate) use terminal::{bytes, count, duration, is_terminal};
+
+use crate::{demo, playground};
+
+/// Where a node's configuration is looked for unless said otherwise.
+const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
+
+/// Exit code for a question answered with no.
+pub(crate) const NO: u8 = 1;
+/// Exit code for what could not be done.
+pub(crate) const FAILED: u8 = 2;
+
+/// Keeps a directory identical on two servers, at every moment.
+///
+/// Every write into the mounted directory is on both servers before it is acknowledged.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, after_help = MAIN_EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const MAIN_EXAMPLES: &str = "\
+Examples:
+  lockstep demo                               see it work, in about a minute, on this machine
+  lockstep init --name a --mount /srv/data    set up this server and say what comes next
+  lockstep node                               run the node configured in /etc/lockstep/node.toml
+  lockstep status                             is everything on both servers?
+
+Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND` for each.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Init(init::InitArgs),
+    Node(node::NodeArgs),
+    Status(status::StatusArgs),
+    Verify(verify::VerifyArgs),
+    Export(export::ExportArgs),
+    Playground(playground::PlaygroundArgs),
+    Demo(demo::DemoArgs),
+}
+
+/// Runs the command of the command line.
+pub(crate) fn run() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Init(args) => init::run(args),
+        Command::Node(args) => node::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Playground(args) => playground::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(FAILED)
+    })
+}
+
+/// Which configuration file to read.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file of the node
+    #[arg(long, value_name = "FILE", default_value = CONFIG_DEFAULT)]
+    config: PathBuf,
+}
+
+impl ConfigArgs {
+    fn load(&self) -> Result<NodeConfig> {
+        Ok(config::load(&self.config)?)
+    }
+}
+
+/// Which running node to ask.
+#[derive(Debug, Args)]
+pub(crate) struct NodeToAsk {
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Control socket of the node, instead of the one its configuration names
+    #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
+    control: Option<PathBuf>,
+}
+
+impl NodeToAsk {
+    fn socket(&self) -> Result<PathBuf> {
+        match &self.control {
+            Some(socket) => Ok(socket.clone()),
+            None => Ok(self.config.load()?.control),
+        }
+    }
+}
+
+/// An absolute path of what the command line names, without asking the disk.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    Ok(std::path::absolute(path)?.components().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,72 @@
+//! `lockstep export`: a node's data as a plain tree, without the node and without its peer.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lockstep_fs::export::{ExportSummary, export};
+
+use super::{ConfigArgs, absolute, bytes, count};
+
+/// Write a node's data out as a plain directory, offline
+///
+/// Needs neither the node (stop it first) nor its peer. Keeps modes, owners, times, extended
+/// attributes, links and holes, so run it as root.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExportArgs {
+    /// Name of the datastore
+    name: String,
+
+    /// Directory to make; it must not exist or be empty
+    dest: PathBuf,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Also write one line per name: path, inode, type, mode, owner, size, times, links, hash
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep export data /mnt/rescue/data
+  lockstep export data /tmp/data --manifest /tmp/data.manifest
+
+Exit codes: 0 exported, 2 could not export.";
+
+pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
+    let config = args.config.load()?;
+    let datastore = config.datastore(&args.name).with_context(|| {
+        let names: Vec<_> = config
+            .datastores
+            .iter()
+            .map(|store| store.name.as_str())
+            .collect();
+        format!(
+            "there is no datastore {:?}\n  cure: name one of: {}",
+            args.name,
+            names.join(", ")
+        )
+    })?;
+    let dest = absolute(&args.dest)?;
+    let summary = write_out(&datastore.store, &dest, args.manifest.as_deref())?;
+    println!(
+        "exported {} names, {} of content to {}",
+        count(summary.names),
+        bytes(summary.bytes),
+        dest.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the store out as a plain tree.
+pub(crate) fn write_out(
+    store: &Path,
+    dest: &Path,
+    manifest: Option<&Path>,
+) -> Result<ExportSummary> {
+    Ok(export(store, dest, manifest)?)
+}

@@ -1,0 +1,395 @@
+//! `lockstep init`: a node's identity and configuration, and what to do next.
+//!
+//! Invariants: nothing that exists is overwritten, and everything asked for is checked before
+//! anything is made. The private key is never printed.
+
+use std::fmt::Write as _;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lockstep_link::identity::{Fingerprint, Identity};
+use lockstep_types::DatastoreUuid;
+use lockstepfs::config::{self, Choice, Draft, DraftPeer, PeerAddress, Role, draft_text};
+
+use super::absolute;
+
+/// Name of the configuration file in the node's directory.
+const CONFIG_FILE: &str = "node.toml";
+
+/// Make this server a node: identity, configuration, and what to do next
+///
+/// Run it once on each server. On the first, it prints the command for the second. Nothing that
+/// exists is overwritten.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InitArgs {
+    /// Directory for the identity (node.key, node.crt) and the configuration (node.toml)
+    #[arg(long, value_name = "DIR", default_value = "/etc/lockstep")]
+    dir: PathBuf,
+
+    /// Name of this node
+    #[arg(long)]
+    name: String,
+
+    /// Address and port of this server for replication
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7400")]
+    listen: SocketAddr,
+
+    /// Unix socket for the commands [default: /run/lockstep/NAME.sock]
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+
+    /// Name of the datastore
+    #[arg(long, value_name = "NAME", default_value = "data")]
+    datastore: String,
+
+    /// Where programs find the directory [default: /srv/DATASTORE]
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+
+    /// Where this node keeps the data [default: /var/lib/lockstep/DATASTORE]
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+
+    /// What this node is [default: secondary when --uuid is given, else primary]
+    #[arg(long)]
+    role: Option<Role>,
+
+    /// Identity of the datastore: on the second node, the one the first printed [default: a new one]
+    #[arg(long)]
+    uuid: Option<DatastoreUuid>,
+
+    /// Address and port of the other node, if known
+    #[arg(long, value_name = "ADDR")]
+    peer: Option<PeerAddress>,
+
+    /// Fingerprint of the other node, if known
+    #[arg(long, value_name = "SHA256:…")]
+    peer_fingerprint: Option<Fingerprint>,
+
+    /// Keep one copy only, without a peer
+    #[arg(long, conflicts_with_all = ["peer", "peer_fingerprint"])]
+    unmirrored: bool,
+
+    /// Print what was made as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  On the first server (10.0.0.1):
+    lockstep init --name a --listen 10.0.0.1:7400 --peer 10.0.0.2:7400 --mount /srv/data
+  On the second, as the first printed it:
+    lockstep init --name b --listen 10.0.0.2:7400 --peer 10.0.0.1:7400 --mount /srv/data \\
+      --uuid UUID --peer-fingerprint SHA256:…
+
+Exit codes: 0 made, 2 could not be made (then nothing is left behind).";
+
+pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
+    let json = args.json;
+    let plan = Plan::new(args)?;
+    let text = plan.config_text()?;
+    plan.refuse_existing()?;
+    let fingerprint = plan.make(&text)?;
+    if json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&plan.summary(fingerprint))?
+        );
+    } else {
+        print!("{}", plan.next_steps(fingerprint, &text));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be made, with every default settled.
+struct Plan {
+    directory: PathBuf,
+    draft: Draft,
+}
+
+impl Plan {
+    fn new(args: InitArgs) -> Result<Self> {
+        let directory = absolute(&args.dir)?;
+        let or_default = |path: Option<PathBuf>, default: String| match path {
+            Some(path) => absolute(&path),
+            None => Ok(PathBuf::from(default)),
+        };
+        let name = &args.datastore;
+        let control = or_default(args.control, format!("/run/lockstep/{}.sock", args.name))?;
+        let known = DraftPeer {
+            address: args.peer,
+            fingerprint: args.peer_fingerprint,
+            ..DraftPeer::default()
+        };
+        let second = args.uuid.is_some();
+        let draft = Draft {
+            role: args.role.unwrap_or(if second {
+                Role::Secondary
+            } else {
+                Role::Primary
+            }),
+            uuid: args.uuid.unwrap_or_else(DatastoreUuid::random),
+            mount: or_default(args.mount, format!("/srv/{name}"))?,
+            store: or_default(args.store, format!("/var/lib/lockstep/{name}"))?,
+            peer: (!args.unmirrored).then_some(known),
+            datastore: args.datastore,
+            ..Draft::new(&args.name, &directory, &control, args.listen)
+        };
+        Ok(Self { directory, draft })
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.directory.join(CONFIG_FILE)
+    }
+
+    /// The text of the configuration file; refused if anything but what is left open is wrong.
+    fn config_text(&self) -> Result<String> {
+        let filled = Draft {
+            peer: self.draft.peer.as_ref().map(filled_in).transpose()?,
+            ..self.draft.clone()
+        };
+        config::parse(&draft_text(&filled)?, &self.config_path())
+            .context("nothing was made, because the configuration would be wrong")?;
+        Ok(draft_text(&self.draft)?)
+    }
+
+    fn refuse_existing(&self) -> Result<()> {
+        for name in [CONFIG_FILE, "node.key", "node.crt"] {
+            let path = self.directory.join(name);
+            if path.symlink_metadata().is_ok() {
+                bail!(
+                    "{} exists, and nothing that exists is overwritten\n  \
+                     cure: choose another --dir, or move the old files away",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, text: &str) -> Result<Fingerprint> {
+        make_directory(&self.directory)?;
+        make_directory(&self.draft.mount)?;
+        let config = NewFile::write(&self.config_path(), text)?;
+        let identity = Identity::create(&self.directory, &self.draft.node)?;
+        config.keep();
+        Ok(identity.fingerprint())
+    }
+
+    fn summary(&self, fingerprint: Fingerprint) -> serde_json::Value {
+        serde_json::json!({
+            "node": self.draft.node,
+            "fingerprint": fingerprint.to_string(),
+            "config": self.config_path(),
+            "datastore": self.draft.datastore,
+            "uuid": self.draft.uuid.to_string(),
+            "role": self.draft.role,
+            "ready": self.missing_lines().is_empty(),
+        })
+    }
+
+    /// Keys of `[datastore.peer]` that are still to be filled in.
+    fn missing_lines(&self) -> Vec<&'static str> {
+        let Some(peer) = &self.draft.peer else {
+            return Vec::new();
+        };
+        let missing = [
+            ("address", peer.address.is_none()),
+            ("fingerprint", peer.fingerprint.is_none()),
+        ];
+        missing
+            .into_iter()
+            .filter(|(_, missing)| *missing)
+            .map(|(key, _)| key)
+            .collect()
+    }
+
+    fn next_steps(&self, fingerprint: Fingerprint, text: &str) -> String {
+        let config = shell(&self.config_path());
+        let mut out = format!(
+            "Made the identity and the configuration of node {:?} in {}.\n\n  \
+             fingerprint  {fingerprint}\n  datastore    {:?}, uuid {}\n  role         {}\n\nNext:\n\n",
+            self.draft.node,
+            self.directory.display(),
+            self.draft.datastore,
+            self.draft.uuid,
+            self.draft.role.word()
+        );
+        let mut steps = self.pairing_steps(fingerprint, text);
+        let where_to = if self.draft.peer.is_some() {
+            "On both servers"
+        } else {
+            "Here"
+        };
+        steps.push(format!(
+            "{where_to}, as root:\n\n       lockstep node --config {config}"
+        ));
+        steps.push(format!(
+            "Ask how it is, with exit code 0 when all is well:\n\n       \
+             lockstep status --config {config}\n\n   \
+             Programs find the directory at {} on the primary.",
+            self.draft.mount.display()
+        ));
+        for (number, step) in steps.iter().enumerate() {
+            let _ = writeln!(out, "{}. {step}\n", number + 1);
+        }
+        out
+    }
+
+    fn pairing_steps(&self, fingerprint: Fingerprint, text: &str) -> Vec<String> {
+        let Some(peer) = &self.draft.peer else {
+            return Vec::new();
+        };
+        let own = self.own_address();
+        if peer.fingerprint.is_some() {
+            return vec![format!(
+                "On the other server, in its node.toml under [datastore.peer], put:\n\n       \
+                 address = \"{own}\"\n       fingerprint = \"{fingerprint}\""
+            )];
+        }
+        let fill_in = self.missing_lines().join(" and ");
+        vec![
+            format!(
+                "On the other server:\n\n{}",
+                self.other_init(fingerprint, &own)
+            ),
+            format!(
+                "That prints a fingerprint. Here, in {} under [datastore.peer] (line {}),\n   \
+                 fill in {fill_in} of the other server.",
+                self.config_path().display(),
+                peer_line(text)
+            ),
+        ]
+    }
+
+    /// The command that sets up the other server.
+    fn other_init(&self, fingerprint: Fingerprint, own: &str) -> String {
+        let draft = &self.draft;
+        let listen = draft
+            .peer
+            .as_ref()
+            .and_then(|peer| peer.address.as_ref())
+            .map_or_else(
+                || "ADDRESS-OF-THAT-SERVER:7400".to_owned(),
+                ToString::to_string,
+            );
+        let role = match draft.role {
+            Role::Primary => Role::Secondary,
+            Role::Secondary => Role::Primary,
+        };
+        let other = if draft.node == "b" { "a" } else { "b" };
+        format!(
+            "       lockstep init --name {other} --dir {} --listen {listen} \\\n         \
+             --peer {own} --peer-fingerprint {fingerprint} \\\n         \
+             --datastore {} --uuid {} --role {} \\\n         \
+             --mount {} --store {}",
+            shell(&self.directory),
+            draft.datastore,
+            draft.uuid,
+            role.word(),
+            shell(&draft.mount),
+            shell(&draft.store),
+        )
+    }
+
+    /// This node's address as the other would write it.
+    fn own_address(&self) -> String {
+        let listen = self.draft.listen;
+        if listen.ip().is_unspecified() {
+            format!("ADDRESS-OF-THIS-SERVER:{}", listen.port())
+        } else {
+            listen.to_string()
+        }
+    }
+}
+
+/// The same peer with something valid in place of what is not known yet.
+fn filled_in(peer: &DraftPeer) -> Result<DraftPeer> {
+    Ok(DraftPeer {
+        address: Some(match &peer.address {
+            Some(address) => address.clone(),
+            None => "other-node:7400".parse()?,
+        }),
+        fingerprint: Some(
+            peer.fingerprint
+                .unwrap_or_else(|| Fingerprint::of_certificate(&[])),
+        ),
+        encryption: peer.encryption,
+    })
+}
+
+fn peer_line(text: &str) -> usize {
+    1 + text
+        .lines()
+        .take_while(|line| *line != "[datastore.peer]")
+        .count()
+}
+
+fn make_directory(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+        .with_context(|| format!("cannot make the directory {}", path.display()))
+}
+
+/// A file that did not exist before, and is removed again unless it is kept.
+struct NewFile(Option<PathBuf>);
+
+impl NewFile {
+    fn write(path: &Path, text: &str) -> Result<Self> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        let made = Self(Some(path.to_owned()));
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(made)
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // We made it; if it cannot be removed, the next run says that it exists.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A path as a shell takes it.
+fn shell(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_the_shell() {
+        assert_eq!(shell(Path::new("/srv/data")), "/srv/data");
+        assert_eq!(shell(Path::new("/srv/it's")), "'/srv/it'\\''s'");
+    }
+}

@@ -1,0 +1,266 @@
+//! `lockstep status`: is everything on both servers, and if not, why not and what now?
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::{ControlClient, DatastoreStatus, NodeStatus, PeerStatus};
+
+use super::{NO, NodeToAsk, bytes, count, duration};
+
+/// Show how a node and its datastores are
+///
+/// Asks the running node. Calm when all is well; explains itself when something is not in sync.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// Only this datastore
+    name: Option<String>,
+
+    #[command(flatten)]
+    node: NodeToAsk,
+
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep status
+  lockstep status data --json
+  lockstep status --control /run/lockstep/a.sock
+
+Exit codes: 0 every mirrored datastore is in sync, 1 one is not, 2 could not ask.
+A datastore without a peer is not mirrored, which is shown, and counts as in order.";
+
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let mut status = ControlClient::connect(&args.node.socket()?)?.status()?;
+    if let Some(name) = &args.name {
+        keep_only(&mut status, name)?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", text(&status));
+    }
+    let in_order = status.datastores.iter().all(is_in_order);
+    Ok(if in_order {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NO)
+    })
+}
+
+fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
+    let names: Vec<_> = status
+        .datastores
+        .iter()
+        .map(|store| store.name.clone())
+        .collect();
+    status.datastores.retain(|store| store.name == name);
+    if status.datastores.is_empty() {
+        bail!(
+            "node {:?} has no datastore {name:?}\n  cure: name one of: {}",
+            status.node,
+            names.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// In sync, or deliberately not mirrored.
+fn is_in_order(store: &DatastoreStatus) -> bool {
+    store.in_sync || store.peer.is_none()
+}
+
+fn text(status: &NodeStatus) -> String {
+    let mut text = format!(
+        "node {}, version {}, process {}\n",
+        status.node, status.version, status.pid
+    );
+    for store in &status.datastores {
+        text.push('\n');
+        text.push_str(&store_text(store));
+    }
+    text
+}
+
+fn store_text(store: &DatastoreStatus) -> String {
+    let mut text = format!("{}: {}\n", store.name, headline(store));
+    for (label, value) in facts(store) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {label:<11} {value}");
+    }
+    for line in explanation(store) {
+        let _ = writeln!(text, "  {line}");
+    }
+    text
+}
+
+fn headline(store: &DatastoreStatus) -> &'static str {
+    match (&store.peer, store.in_sync) {
+        (None, _) => "not mirrored (one copy only, as configured)",
+        (Some(_), true) => "in sync",
+        (Some(_), false) => "NOT IN SYNC",
+    }
+}
+
+fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
+    let since = duration(Duration::from_millis(store.since_ms));
+    let mut facts = vec![
+        ("role", store.role.word().to_owned()),
+        ("state", format!("{}, for {since}", store.state)),
+    ];
+    facts.extend(store.reason.clone().map(|reason| ("reason", reason)));
+    facts.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
+    facts.extend(store.mount.clone().map(|mount| ("mounted at", mount)));
+    facts.push(("operations", operations_text(store)));
+    facts.push(("durability", durability_text(store.durability).to_owned()));
+    facts.extend(store.space.map(|space| {
+        let (free, total) = (bytes(space.available_bytes), bytes(space.total_bytes));
+        ("space", format!("{free} free of {total}"))
+    }));
+    facts.push(("uuid", store.uuid.clone()));
+    facts
+}
+
+fn peer_text(peer: &PeerStatus) -> String {
+    let connected = if peer.connected {
+        "connected"
+    } else {
+        "NOT CONNECTED"
+    };
+    let encryption = match peer.encryption {
+        Encryption::On => "encrypted",
+        Encryption::Off => "NOT ENCRYPTED (authenticated)",
+    };
+    format!("{}, {connected}, {encryption}", peer.address)
+}
+
+fn operations_text(store: &DatastoreStatus) -> String {
+    format!(
+        "last {}; in flight {} writes, {} metadata; kept for recovery {} PAW, {} SAW",
+        store.osn,
+        count(store.writes_in_flight),
+        count(store.metadata_in_flight),
+        count(store.paw),
+        count(store.saw)
+    )
+}
+
+const fn durability_text(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Posix => "posix: on stable storage when a program asks",
+        Durability::Always => "always: every write on stable storage before it is acknowledged",
+    }
+}
+
+/// What it means that a mirrored datastore is not in sync, and what to do.
+fn explanation(store: &DatastoreStatus) -> Vec<String> {
+    let Some(peer) = &store.peer else {
+        return Vec::new();
+    };
+    if store.in_sync {
+        return Vec::new();
+    }
+    let meaning = match (store.role, store.on_peer_loss) {
+        (Role::Secondary, _) => "this copy may be older than the primary's; do not use it alone",
+        (Role::Primary, OnPeerLoss::Continue) => {
+            "what is written now is on this node only (on_peer_loss = \"continue\")"
+        }
+        (Role::Primary, OnPeerLoss::Freeze) => {
+            "writes wait until the peer is back (on_peer_loss = \"freeze\")"
+        }
+    };
+    let next = if peer.connected {
+        "the nodes are connected and bring each other in sync by themselves".to_owned()
+    } else {
+        format!(
+            "see that the other node runs and that {} answers; the rest goes by itself",
+            peer.address
+        )
+    };
+    vec![format!("→ {meaning}"), format!("→ {next}")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
+        DatastoreStatus {
+            name: "alpha".to_owned(),
+            uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+            role: Role::Primary,
+            state: "synced and connected".to_owned(),
+            in_sync,
+            since_ms: 65_000,
+            reason: None,
+            peer: peer.then(|| PeerStatus {
+                address: "10.0.0.2:7400".to_owned(),
+                connected: in_sync,
+                encryption: Encryption::On,
+            }),
+            generation: 1,
+            osn: "1.42".to_owned(),
+            writes_in_flight: 0,
+            metadata_in_flight: 0,
+            paw: 0,
+            saw: 0,
+            mount: Some("/srv/alpha".to_owned()),
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+            space: None,
+        }
+    }
+
+    #[test]
+    fn calm_when_all_is_well() {
+        let text = store_text(&store(true, true));
+        assert!(text.starts_with("alpha: in sync\n"), "{text}");
+        assert!(
+            text.contains("state       synced and connected, for 1 min 5 s\n"),
+            "{text}"
+        );
+        assert!(!text.contains('→'), "{text}");
+    }
+
+    #[test]
+    fn explains_itself_when_not_in_sync() {
+        let text = store_text(&store(false, true));
+        assert!(text.starts_with("alpha: NOT IN SYNC\n"), "{text}");
+        assert!(text.contains("on this node only"), "{text}");
+        assert!(text.contains("that 10.0.0.2:7400 answers"), "{text}");
+    }
+
+    #[test]
+    fn an_unmirrored_datastore_is_in_order_and_says_so() {
+        let single = store(false, false);
+        assert!(is_in_order(&single));
+        assert!(!is_in_order(&store(false, true)));
+        assert!(
+            store_text(&single).starts_with("alpha: not mirrored"),
+            "{}",
+            store_text(&single)
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_refused_with_those_that_are() {
+        let mut status = NodeStatus {
+            node: "a".to_owned(),
+            version: String::new(),
+            pid: 1,
+            datastores: vec![store(true, true)],
+        };
+        let error = keep_only(&mut status.clone(), "beta")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("name one of: alpha"), "{error}");
+        assert!(keep_only(&mut status, "alpha").is_ok());
+    }
+}

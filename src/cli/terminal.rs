@@ -1,0 +1,101 @@
+//! How values are written for people.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Whether standard output goes to a person.
+pub(crate) fn is_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// A size in binary units with three digits, such as `12.3 GiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut size = to_float(bytes) / 1024.0;
+    let mut units = UNITS.iter();
+    let mut unit = units.next().unwrap_or(&"");
+    while size >= 1023.5 {
+        let Some(larger) = units.next() else { break };
+        size /= 1024.0;
+        unit = larger;
+    }
+    let digits = if size < 9.995 {
+        2
+    } else {
+        usize::from(size < 99.95)
+    };
+    format!("{size:.digits$} {unit}")
+}
+
+/// A number with its digits in groups of three, such as `12,345`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let (head, groups) = digits.as_bytes().as_rchunks::<3>();
+    let groups = groups.iter().map(|group| String::from_utf8_lossy(group));
+    std::iter::once(String::from_utf8_lossy(head))
+        .filter(|head| !head.is_empty())
+        .chain(groups)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// A length of time in the unit that suits it, such as `250 ms`, `3.2 s` or `2 h 5 min`.
+pub(crate) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// Near enough for three digits.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn to_float(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits() {
+        let shown: Vec<_> = [0, 1023, 1024, 12_345_678, 5 << 30, u64::MAX]
+            .map(bytes)
+            .into();
+        assert_eq!(
+            shown,
+            [
+                "0 B",
+                "1023 B",
+                "1.00 KiB",
+                "11.8 MiB",
+                "5.00 GiB",
+                "16384 PiB"
+            ]
+        );
+    }
+
+    #[test]
+    fn counts_are_grouped() {
+        let shown: Vec<_> = [0, 999, 1000, 1_234_567].map(count).into();
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn times_use_the_unit_that_suits() {
+        let shown: Vec<_> = [250, 3210, 125_000, 7_500_000, 180_000_000]
+            .map(|ms| duration(Duration::from_millis(ms)))
+            .into();
+        assert_eq!(
+            shown,
+            ["250 ms", "3.2 s", "2 min 5 s", "2 h 5 min", "2 d 2 h"]
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! The keys whose value is one word of a few.
+//!
+//! Invariant: the words of a choice are all different, and [`Choice::word`] and [`Choice::find`]
+//! are inverse to each other.
+
+use serde::{Deserialize, Serialize};
+
+/// A value written as one of a few words.
+pub trait Choice: Copy + PartialEq + 'static {
+    /// Every value with its word, in the order errors list them.
+    const ALL: &'static [(Self, &'static str)];
+
+    /// The word for this value.
+    fn word(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(value, _)| *value == self)
+            .map_or("", |(_, word)| word)
+    }
+
+    /// The value that `word` stands for.
+    fn find(word: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .find(|(_, known)| *known == word)
+            .map(|(value, _)| *value)
+    }
+}
+
+/// What a node is for a datastore. Until failover exists, the operator says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Mounts the datastore and sends every operation to the secondary.
+    Primary,
+    /// Receives every operation and applies it.
+    Secondary,
+}
+
+impl Choice for Role {
+    const ALL: &'static [(Self, &'static str)] =
+        &[(Self::Primary, "primary"), (Self::Secondary, "secondary")];
+}
+
+/// When an acknowledged write must be on stable storage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When the client asks for it: `fsync`, `O_SYNC`, `O_DSYNC`.
+    #[default]
+    Posix,
+    /// Every operation, before it is acknowledged.
+    Always,
+}
+
+impl Choice for Durability {
+    const ALL: &'static [(Self, &'static str)] =
+        &[(Self::Posix, "posix"), (Self::Always, "always")];
+}
+
+/// What happens to clients when the peer stays away longer than the pause limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OnPeerLoss {
+    /// Go on with one copy, out of sync, and say so.
+    #[default]
+    Continue,
+    /// Acknowledge nothing until the peer is back.
+    Freeze,
+}
+
+impl Choice for OnPeerLoss {
+    const ALL: &'static [(Self, &'static str)] =
+        &[(Self::Continue, "continue"), (Self::Freeze, "freeze")];
+}
+
+/// Whether the bytes between the nodes are encrypted. Authentication is never off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Encryption {
+    /// TLS 1.3 throughout.
+    #[default]
+    On,
+    /// The nodes authenticate each other by TLS 1.3, then the bytes go in the clear: only for a
+    /// dedicated link.
+    Off,
+}
+
+impl Choice for Encryption {
+    const ALL: &'static [(Self, &'static str)] = &[(Self::On, "on"), (Self::Off, "off")];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words_round_trip<T: Choice + std::fmt::Debug>() {
+        for (value, word) in T::ALL {
+            assert_eq!(value.word(), *word);
+            assert_eq!(T::find(word), Some(*value));
+        }
+        assert_eq!(T::find("nonsense"), None);
+    }
+
+    #[test]
+    fn each_value_has_its_word() {
+        words_round_trip::<Role>();
+        words_round_trip::<Durability>();
+        words_round_trip::<OnPeerLoss>();
+        words_round_trip::<Encryption>();
+    }
+}

@@ -1,0 +1,152 @@
+//! What can be wrong with a configuration, as an operator reads it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// A configuration that cannot be used. Nothing has been started or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read the configuration {}: {source}\n  cure: {}", path.display(), read_cure(source))]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds mistakes: every one that could be found.
+    #[error("{}", InvalidText(path, problems))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The mistakes in the order of their lines; never empty.
+        problems: Vec<Problem>,
+    },
+    /// A path that a configuration file cannot hold.
+    #[error(
+        "the path {path:?} is not UTF-8 text, which a configuration file must be\n  \
+         cure: choose another path"
+    )]
+    NotText {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+fn read_cure(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "name an existing file with --config, or make one with `lockstep init`"
+        }
+        io::ErrorKind::PermissionDenied => "run as root, or make the file readable",
+        io::ErrorKind::InvalidData => "save the file as UTF-8 text",
+        _ => "check the file and the disk it lies on",
+    }
+}
+
+/// One mistake in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Line in the file, counted from one.
+    pub line: usize,
+    /// The key, or what stands in the place of one.
+    pub key: String,
+    /// The section the key belongs to, such as `[node]`; empty for the top of the file.
+    pub section: String,
+    /// What is wrong.
+    pub cause: String,
+    /// What to do about it.
+    pub cure: String,
+}
+
+struct InvalidText<'a>(&'a PathBuf, &'a [Problem]);
+
+impl fmt::Display for InvalidText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(path, problems) = self;
+        let count = match problems.len() {
+            1 => "a mistake".to_owned(),
+            count => format!("{count} mistakes"),
+        };
+        write!(f, "the configuration {} has {count}", path.display())?;
+        for problem in *problems {
+            write!(f, "\n\n{}:{}: {problem}", path.display(), problem.line)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            section,
+            cause,
+            cure,
+            ..
+        } = self;
+        if section.is_empty() {
+            write!(f, "{key}")?;
+        } else {
+            write!(f, "{key} in {section}")?;
+        }
+        write!(f, "\n  cause: {cause}\n  cure:  {cure}")
+    }
+}
+
+/// Why a value was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) cause: String,
+    pub(super) cure: String,
+}
+
+impl Refusal {
+    pub(super) fn new(cause: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self {
+            cause: cause.into(),
+            cure: cure.into(),
+        }
+    }
+}
+
+/// The mistakes found so far in one text.
+pub(super) struct Problems<'t> {
+    text: &'t str,
+    found: Vec<Problem>,
+}
+
+impl<'t> Problems<'t> {
+    pub(super) const fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            found: Vec::new(),
+        }
+    }
+
+    /// The line that the byte at `offset` lies on, counted from one.
+    pub(super) fn line_at(&self, offset: usize) -> usize {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        1 + before.matches('\n').count()
+    }
+
+    pub(super) fn report(&mut self, line: usize, section: &str, key: &str, refusal: Refusal) {
+        self.found.push(Problem {
+            line,
+            key: key.to_owned(),
+            section: section.to_owned(),
+            cause: refusal.cause,
+            cure: refusal.cure,
+        });
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    pub(super) fn into_sorted(mut self) -> Vec<Problem> {
+        self.found.sort_by_key(|problem| problem.line);
+        self.found
+    }
+}

@@ -1,0 +1,278 @@
+//! The sections of a configuration file: which keys each has, and how they become a
+//! [`NodeConfig`].
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockstep_types::DatastoreUuid;
+use toml::de::DeTable;
+
+use super::check;
+use super::problem::{Problem, Problems, Refusal};
+use super::section::{Found, Place, Section};
+use super::value;
+use super::{
+    DatastoreConfig, Durability, Encryption, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, LinkConfig,
+    NodeConfig, OnPeerLoss, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
+    PEER_TIMEOUT_DEFAULT, PeerConfig, Role,
+};
+
+/// Sections a file may have.
+pub(super) const DOCUMENT_KEYS: &[&str] = &["node", "datastore"];
+/// Keys of `[node]`.
+pub(super) const NODE_KEYS: &[&str] = &["name", "identity", "listen", "control"];
+/// Keys of `[[datastore]]`.
+pub(super) const DATASTORE_KEYS: &[&str] = &[
+    "name",
+    "uuid",
+    "store",
+    "mount",
+    "role",
+    "durability",
+    "on_peer_loss",
+    "pause_limit_ms",
+    "peer_timeout_ms",
+    "fuse_threads",
+    "peer",
+];
+/// Keys of `[datastore.peer]`.
+pub(super) const PEER_KEYS: &[&str] = &["address", "fingerprint", "encryption"];
+
+/// Reads and checks a whole file.
+pub(super) fn read(text: &str) -> Result<NodeConfig, Vec<Problem>> {
+    let mut problems = Problems::new(text);
+    let (document, syntax_errors) = DeTable::parse_recoverable(text);
+    for error in &syntax_errors {
+        report_syntax(&mut problems, error);
+    }
+    // After a syntax error, keys may be lost: what else seems missing may be there.
+    if !problems.is_empty() {
+        return Err(problems.into_sorted());
+    }
+    let config = read_document(&mut problems, &Section::document(document.get_ref()));
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(problems.into_sorted()),
+    }
+}
+
+fn report_syntax(problems: &mut Problems<'_>, error: &toml::de::Error) {
+    let offset = error.span().map_or(0, |span| span.start);
+    let refusal = Refusal::new(
+        error.message(),
+        "correct the TOML of this line: key = value, with texts in double quotes",
+    );
+    problems.report(problems.line_at(offset), "", "syntax", refusal);
+}
+
+fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<NodeConfig> {
+    document.refuse_unknown(problems, DOCUMENT_KEYS);
+    let node = read_node(problems, document);
+    let datastores = read_datastores(problems, document);
+    let node = node?;
+    check::datastores(problems, &node, &datastores);
+    let mirrored = datastores.iter().any(|placed| placed.has_peer);
+    let link = node.link(problems, mirrored);
+    Some(NodeConfig {
+        name: node.name?,
+        control: node.control?,
+        link,
+        datastores: datastores
+            .into_iter()
+            .map(|placed| placed.datastore)
+            .collect(),
+    })
+}
+
+/// `[node]` as it is written.
+pub(super) struct NodeSection<'d> {
+    section: Section<'d>,
+    pub(super) place: Place,
+    name: Option<String>,
+    pub(super) control: Option<PathBuf>,
+    pub(super) identity: Option<PathBuf>,
+    pub(super) listen: Option<SocketAddr>,
+}
+
+impl NodeSection<'_> {
+    /// How the node meets peers; the keys are required as soon as there is a peer to meet.
+    fn link(&self, problems: &mut Problems<'_>, mirrored: bool) -> Option<LinkConfig> {
+        let required = [
+            (
+                "identity",
+                "identity = \"/etc/lockstep/a\", the directory made by `lockstep init`",
+            ),
+            (
+                "listen",
+                "listen = \"10.0.0.1:7400\", the address of this server for replication",
+            ),
+        ];
+        for (key, example) in required {
+            if mirrored && !self.section.has(key) {
+                self.section.report_missing(problems, key, example);
+            }
+        }
+        Some(LinkConfig {
+            identity: self.identity.clone()?,
+            listen: self.listen?,
+        })
+    }
+}
+
+fn read_node<'d>(problems: &mut Problems<'_>, document: &Section<'d>) -> Option<NodeSection<'d>> {
+    if !document.has("node") {
+        document.report_missing(
+            problems,
+            "node",
+            "the section [node], with name and control",
+        );
+    }
+    let section = document.table(problems, "node", "[node]")?;
+    section.refuse_unknown(problems, NODE_KEYS);
+    Some(NodeSection {
+        place: section.place(problems),
+        name: section.required(
+            problems,
+            "name",
+            "name = \"a\", a name for this node",
+            value::name,
+        ),
+        control: section.required(
+            problems,
+            "control",
+            "control = \"/run/lockstep/node.sock\", the socket for the commands",
+            value::socket_path,
+        ),
+        identity: section.read(problems, "identity", value::path).value(),
+        listen: section
+            .read(problems, "listen", value::listen_address)
+            .value(),
+        section,
+    })
+}
+
+/// A datastore as it is written, and where.
+pub(super) struct PlacedDatastore {
+    /// Complete, but for a peer that has been refused.
+    pub(super) datastore: DatastoreConfig,
+    pub(super) place: Place,
+    /// Whether a peer is written, rightly or wrongly.
+    pub(super) has_peer: bool,
+}
+
+fn read_datastores(problems: &mut Problems<'_>, document: &Section<'_>) -> Vec<PlacedDatastore> {
+    let sections = document.tables(problems, "datastore");
+    if sections.is_empty() && !document.has("datastore") {
+        let example = "a section [[datastore]] for each directory to keep";
+        document.report_missing(problems, "datastore", example);
+    }
+    let read_one = |section| read_datastore(problems, section);
+    sections.into_iter().filter_map(read_one).collect()
+}
+
+fn read_datastore(
+    problems: &mut Problems<'_>,
+    mut section: Section<'_>,
+) -> Option<PlacedDatastore> {
+    let name = section.required(problems, "name", "name = \"alpha\"", value::name);
+    if let Some(name) = &name {
+        section.set_title(format!("[[datastore]] {name:?}"));
+    }
+    section.refuse_unknown(problems, DATASTORE_KEYS);
+    let (durability, on_peer_loss) = read_policies(problems, &section);
+    let (pause_limit, peer_timeout, fuse_threads) = read_numbers(problems, &section);
+    let place = section.place(problems);
+    let peer = read_peer(problems, &section);
+    let required = read_required(problems, &section);
+    let (uuid, store, mount, role) = required;
+    let datastore = DatastoreConfig {
+        name: name?,
+        uuid: uuid?,
+        store: store?,
+        mount: mount?,
+        role: role?,
+        durability,
+        on_peer_loss,
+        pause_limit,
+        peer_timeout,
+        fuse_threads,
+        peer: peer.value(),
+    };
+    Some(PlacedDatastore {
+        datastore,
+        place,
+        has_peer: section.has("peer"),
+    })
+}
+
+type Required = (
+    Option<DatastoreUuid>,
+    Option<PathBuf>,
+    Option<PathBuf>,
+    Option<Role>,
+);
+
+fn read_required(problems: &mut Problems<'_>, section: &Section<'_>) -> Required {
+    let uuid = "uuid = \"…\", as printed by `lockstep init`, the same on both nodes";
+    let store = "store = \"/var/lib/lockstep/alpha\", where this node keeps the data";
+    let mount = "mount = \"/srv/alpha\", where programs find the directory";
+    let role = "role = \"primary\" on one node and role = \"secondary\" on the other";
+    (
+        section.required(problems, "uuid", uuid, value::uuid),
+        section.required(problems, "store", store, value::path),
+        section.required(problems, "mount", mount, value::path),
+        section.required(problems, "role", role, value::choice),
+    )
+}
+
+fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> (Durability, OnPeerLoss) {
+    (
+        section.optional(problems, "durability", Durability::default(), value::choice),
+        section.optional(
+            problems,
+            "on_peer_loss",
+            OnPeerLoss::default(),
+            value::choice,
+        ),
+    )
+}
+
+fn read_numbers(problems: &mut Problems<'_>, section: &Section<'_>) -> (Duration, Duration, usize) {
+    let (pause, timeout) = (PAUSE_LIMIT_BOUNDS_MS, PEER_TIMEOUT_BOUNDS_MS);
+    (
+        section.optional(problems, "pause_limit_ms", PAUSE_LIMIT_DEFAULT, |value| {
+            value::millis(value, pause)
+        }),
+        section.optional(problems, "peer_timeout_ms", PEER_TIMEOUT_DEFAULT, |value| {
+            value::millis(value, timeout)
+        }),
+        section.optional(problems, "fuse_threads", FUSE_THREADS_DEFAULT, |value| {
+            value::count(value, FUSE_THREADS_BOUNDS)
+        }),
+    )
+}
+
+fn read_peer(problems: &mut Problems<'_>, datastore: &Section<'_>) -> Found<PeerConfig> {
+    if !datastore.has("peer") {
+        return Found::Absent;
+    }
+    let peer = datastore
+        .table(problems, "peer", "[datastore.peer]")
+        .and_then(|section| read_peer_keys(problems, &section));
+    peer.map_or(Found::Refused, Found::Value)
+}
+
+fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<PeerConfig> {
+    section.refuse_unknown(problems, PEER_KEYS);
+    let address = "address = \"10.0.0.2:7400\", the `listen` of the other node";
+    let fingerprint = "fingerprint = \"SHA256:…\", as `lockstep init` printed on the other node";
+    let address = section.required(problems, "address", address, value::peer_address);
+    let fingerprint = section.required(problems, "fingerprint", fingerprint, value::fingerprint);
+    let encryption = section.optional(problems, "encryption", Encryption::default(), value::choice);
+    Some(PeerConfig {
+        address: address?,
+        fingerprint: fingerprint?,
+        encryption,
+    })
+}

@@ -1,0 +1,525 @@
+//! Every kind of mistake a configuration can hold, and what is said about it.
+
+use super::*;
+
+const FINGERPRINT: &str = "SHA256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/// A complete file, line by line, that tests change in one place.
+fn good() -> String {
+    format!(
+        r#"[node]
+name = "a"
+identity = "/etc/lockstep/a"
+listen = "10.0.0.1:7400"
+control = "/run/lockstep/a.sock"
+
+[[datastore]]
+name = "alpha"
+uuid = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001"
+store = "/var/lib/lockstep/alpha"
+mount = "/srv/alpha"
+role = "primary"
+durability = "posix"
+on_peer_loss = "continue"
+pause_limit_ms = 10000
+
+[datastore.peer]
+address = "10.0.0.2:7400"
+fingerprint = "{FINGERPRINT}"
+encryption = "on"
+
+[[datastore]]
+name = "beta"
+uuid = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a002"
+store = "/var/lib/lockstep/beta"
+mount = "/srv/beta"
+role = "primary"
+"#
+    )
+}
+
+fn read(text: &str) -> Result<NodeConfig, ConfigError> {
+    parse(text, Path::new("/etc/node.toml"))
+}
+
+fn problems(text: &str) -> Vec<Problem> {
+    match read(text) {
+        Err(ConfigError::Invalid { problems, .. }) => problems,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The only mistake of the good file after one replacement.
+fn only_problem(from: &str, to: &str) -> Problem {
+    let good = good();
+    assert!(good.contains(from), "{from} is not in the file");
+    let mut found = problems(&good.replacen(from, to, 1));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+#[track_caller]
+fn refused(from: &str, to: &str, line: usize, key: &str, cause: &str, cure: &str) {
+    let problem = only_problem(from, to);
+    assert_eq!(
+        (problem.line, problem.key.as_str()),
+        (line, key),
+        "{problem}"
+    );
+    assert!(problem.cause.contains(cause), "{problem}");
+    assert!(problem.cure.contains(cure), "{problem}");
+}
+
+#[test]
+fn a_good_file_is_read_whole() {
+    let config = read(&good()).unwrap();
+    assert_eq!(config.name, "a");
+    let link = config.link.as_ref().unwrap();
+    assert_eq!(link.listen, "10.0.0.1:7400".parse().unwrap());
+    let alpha = config.datastore("alpha").unwrap();
+    assert_eq!(alpha.role, Role::Primary);
+    assert_eq!(
+        alpha.peer.as_ref().unwrap().address.to_string(),
+        "10.0.0.2:7400"
+    );
+    assert_eq!(
+        alpha.peer.as_ref().unwrap().fingerprint.to_string(),
+        FINGERPRINT
+    );
+}
+
+#[test]
+fn what_is_not_written_has_its_default() {
+    let config = read(&good()).unwrap();
+    let beta = config.datastore("beta").unwrap();
+    assert_eq!(beta.durability, Durability::Posix);
+    assert_eq!(beta.on_peer_loss, OnPeerLoss::Continue);
+    assert_eq!(beta.pause_limit, PAUSE_LIMIT_DEFAULT);
+    assert_eq!(beta.peer_timeout, PEER_TIMEOUT_DEFAULT);
+    assert_eq!(beta.fuse_threads, FUSE_THREADS_DEFAULT);
+    assert_eq!(beta.peer, None);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    refused(
+        "durability",
+        "durabilty",
+        13,
+        "durabilty",
+        "no such key",
+        "`durability`",
+    );
+    refused(
+        "encryption",
+        "encrypted",
+        20,
+        "encrypted",
+        "no such key",
+        "`encryption`",
+    );
+    refused(
+        "durability = \"posix\"",
+        "zzz = 1",
+        13,
+        "zzz",
+        "no such key",
+        "the keys here are: name",
+    );
+    refused(
+        "[node]",
+        "colour = 1\n[node]",
+        1,
+        "colour",
+        "no such key",
+        "node, datastore",
+    );
+}
+
+#[test]
+fn a_wrong_word_is_refused_with_those_that_are_right() {
+    refused(
+        "\"primary\"",
+        "\"primry\"",
+        12,
+        "role",
+        "\"primry\"",
+        "did you mean \"primary\"",
+    );
+    refused(
+        "\"posix\"",
+        "\"sometimes\"",
+        13,
+        "durability",
+        "sometimes",
+        "\"posix\" or \"always\"",
+    );
+    refused(
+        "\"on\"",
+        "true",
+        20,
+        "encryption",
+        "a boolean",
+        "\"on\" or \"off\"",
+    );
+}
+
+#[test]
+fn a_number_that_is_none_or_out_of_bounds_is_refused() {
+    refused(
+        "= 10000",
+        "= \"10s\"",
+        15,
+        "pause_limit_ms",
+        "a string",
+        "whole number from 0 to 600000",
+    );
+    refused(
+        "= 10000",
+        "= 600001",
+        15,
+        "pause_limit_ms",
+        "600001",
+        "600000",
+    );
+    refused("= 10000", "= -1", 15, "pause_limit_ms", "-1", "from 0");
+    refused(
+        "pause_limit_ms = 10000",
+        "fuse_threads = 0",
+        15,
+        "fuse_threads",
+        "0",
+        "from 1 to 64",
+    );
+    refused(
+        "pause_limit_ms = 10000",
+        "peer_timeout_ms = 1",
+        15,
+        "peer_timeout_ms",
+        "1",
+        "from 200",
+    );
+}
+
+#[test]
+fn a_wrong_name_or_address_is_refused() {
+    refused(
+        "name = \"a\"",
+        "name = \"a b\"",
+        2,
+        "name",
+        "a b",
+        "letters",
+    );
+    refused(
+        "name = \"a\"",
+        "name = 7",
+        2,
+        "name",
+        "an integer",
+        "double quotes",
+    );
+    refused(
+        "6c4a36c3a001",
+        "6c4a36c3a",
+        9,
+        "uuid",
+        "not a UUID",
+        "lockstep init",
+    );
+    refused(
+        "\"10.0.0.1:7400\"",
+        "\"10.0.0.1\"",
+        4,
+        "listen",
+        "10.0.0.1",
+        "10.0.0.1:7400",
+    );
+    refused("10.0.0.1:7400", "10.0.0.1:0", 4, "listen", "port 0", "7400");
+    refused(
+        "10.0.0.2:7400",
+        "10.0.0.2",
+        18,
+        "address",
+        "10.0.0.2",
+        "10.0.0.2:7400",
+    );
+    refused(
+        FINGERPRINT,
+        "SHA256:abc",
+        19,
+        "fingerprint",
+        "SHA256:abc",
+        "lockstep init",
+    );
+}
+
+#[test]
+fn a_wrong_path_is_refused() {
+    refused(
+        "/srv/alpha",
+        "srv/alpha",
+        11,
+        "mount",
+        "not an absolute path",
+        "beginning with `/`",
+    );
+    refused("/srv/alpha", "/srv/../alpha", 11, "mount", "..", "directly");
+    let long = format!("/run/{}.sock", "x".repeat(120));
+    refused(
+        "/run/lockstep/a.sock",
+        &long,
+        5,
+        "control",
+        "130 bytes",
+        "shorter",
+    );
+}
+
+#[test]
+fn a_missing_key_is_named_with_an_example() {
+    refused(
+        "role = \"primary\"\ndur",
+        "dur",
+        7,
+        "role",
+        "missing",
+        "\"secondary\" on the other",
+    );
+    refused(
+        "uuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\n",
+        "",
+        7,
+        "uuid",
+        "missing",
+        "uuid =",
+    );
+    refused(
+        "listen = \"10.0.0.1:7400\"\n",
+        "",
+        1,
+        "listen",
+        "missing",
+        "10.0.0.1:7400",
+    );
+    refused(
+        "address = \"10.0.0.2:7400\"\n",
+        "",
+        17,
+        "address",
+        "missing",
+        "10.0.0.2:7400",
+    );
+}
+
+#[test]
+fn an_empty_file_names_the_sections_it_lacks() {
+    let found = problems("");
+    let keys: Vec<_> = found.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["node", "datastore"]);
+}
+
+#[test]
+fn sections_of_the_wrong_shape_are_refused() {
+    let cut = good();
+    let (_, datastores) = cut.split_once("\n\n").unwrap();
+    let found = problems(&format!("node = 3\n{datastores}"));
+    assert!(
+        found
+            .iter()
+            .any(|p| p.key == "node" && p.cause.contains("table")),
+        "{found:?}"
+    );
+    let found = problems("[node]\nname = \"a\"\ncontrol = \"/c\"\n[datastore]\nname = \"x\"\n");
+    assert!(
+        found.iter().any(|p| p.cure.contains("double brackets")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn broken_toml_is_refused_by_line() {
+    let found = problems("[node]\nname = a b\n");
+    assert_eq!((found[0].line, found[0].key.as_str()), (2, "syntax"));
+    let found = problems("[node]\nname = \"a\"\nname = \"b\"\n");
+    assert_eq!(found[0].line, 3, "{found:?}");
+}
+
+#[test]
+fn duplicates_are_refused_where_the_second_stands() {
+    refused("\"beta\"", "\"alpha\"", 23, "name", "line 8", "own name");
+    refused("3a002", "3a001", 24, "uuid", "line 9", "own uuid");
+    refused(
+        "lockstep/beta",
+        "lockstep/alpha",
+        25,
+        "store",
+        "same as the store",
+        "of its own",
+    );
+    refused(
+        "/srv/beta",
+        "/srv/alpha/",
+        26,
+        "mount",
+        "same as the mount",
+        "of its own",
+    );
+}
+
+#[test]
+fn directories_inside_each_other_are_refused() {
+    refused(
+        "/srv/beta",
+        "/srv/alpha/beta",
+        26,
+        "mount",
+        "lies inside the mount",
+        "inside another",
+    );
+    refused(
+        "lockstep/beta",
+        "lockstep",
+        25,
+        "store",
+        "contains the store",
+        "inside another",
+    );
+    refused(
+        "/run/lockstep/a.sock",
+        "/srv/beta/a.sock",
+        26,
+        "mount",
+        "contains the control",
+        "inside",
+    );
+}
+
+#[test]
+fn roles_and_peers_must_fit() {
+    let lonely = good().trim_end().trim_end_matches("\"primary\"").to_owned() + "\"secondary\"";
+    let found = problems(&lonely);
+    assert_eq!((found[0].line, found[0].key.as_str()), (27, "role"));
+    refused(
+        "10.0.0.2:7400",
+        "10.0.0.1:7400",
+        17,
+        "address",
+        "this node itself",
+        "other node",
+    );
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_in_order() {
+    let text = good()
+        .replace("\"primary\"\ndurability", "\"boss\"\ndurability")
+        .replace("10000", "-5")
+        .replace("/srv/beta", "beta")
+        .replace("name = \"a\"", "nme = \"a\"");
+    let found = problems(&text);
+    let lines: Vec<_> = found.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [1, 2, 12, 15, 26], "{found:#?}");
+}
+
+#[test]
+fn the_error_names_file_line_key_cause_and_cure() {
+    let text = good().replace("\"posix\"", "\"posx\"");
+    let error = read(&text).unwrap_err().to_string();
+    for part in [
+        "/etc/node.toml:13:",
+        "durability in [[datastore]] \"alpha\"",
+        "cause: \"posx\" is no value",
+        "cure:  write \"posix\" or \"always\"; did you mean \"posix\"?",
+    ] {
+        assert!(error.contains(part), "{part} is not in:\n{error}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_what_to_do() {
+    let missing = tempfile::tempdir().unwrap().path().join("none.toml");
+    let error = load(&missing).unwrap_err().to_string();
+    assert!(
+        error.contains("none.toml") && error.contains("lockstep init"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_refused_peer_does_not_hide_what_else_is_wrong() {
+    let text = good()
+        .replace(FINGERPRINT, "")
+        .replace("/srv/beta", "/srv/alpha");
+    let lines: Vec<_> = problems(&text).iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [19, 26]);
+}
+
+fn draft() -> Draft {
+    let listen = "10.0.0.1:7400".parse().unwrap();
+    Draft::new(
+        "a",
+        Path::new("/etc/\"x\""),
+        Path::new("/run/a.sock"),
+        listen,
+    )
+}
+
+#[test]
+fn a_draft_without_a_known_peer_is_refused_until_it_is_filled_in() {
+    let found = problems(&draft_text(&draft()).unwrap());
+    let keys: Vec<_> = found.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["address", "fingerprint"]);
+}
+
+#[test]
+fn a_filled_draft_is_read_back_as_meant() {
+    let known = DraftPeer {
+        address: Some("10.0.0.2:7400".parse().unwrap()),
+        fingerprint: Some(FINGERPRINT.parse().unwrap()),
+        encryption: Encryption::Off,
+    };
+    let draft = Draft {
+        peer: Some(known),
+        pause_limit: Duration::from_millis(1234),
+        ..draft()
+    };
+    let config = read(&draft_text(&draft).unwrap()).unwrap();
+    assert_eq!(config.link.unwrap().identity, Path::new("/etc/\"x\""));
+    let datastore = &config.datastores[0];
+    assert_eq!(
+        (datastore.uuid, datastore.pause_limit),
+        (draft.uuid, draft.pause_limit)
+    );
+    assert_eq!(datastore.peer.as_ref().unwrap().encryption, Encryption::Off);
+}
+
+#[test]
+fn an_unmirrored_draft_is_read_back_as_such() {
+    let config = read(
+        &draft_text(&Draft {
+            peer: None,
+            ..draft()
+        })
+        .unwrap(),
+    )
+    .unwrap();
+    assert_eq!(config.datastores[0].peer, None);
+}
+
+#[test]
+fn the_reference_describes_every_key() {
+    let reference = include_str!("../../docs/reference-config.md");
+    let keys = [
+        sections::NODE_KEYS,
+        sections::DATASTORE_KEYS,
+        sections::PEER_KEYS,
+    ]
+    .concat();
+    for key in keys {
+        assert!(
+            reference.contains(&format!("`{key}`")),
+            "`{key}` is not described"
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! Readers of single values: from TOML to the types of a configuration.
+//!
+//! Each refuses with the cause and the cure in words, and never touches the disk.
+
+use std::net::SocketAddr;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use lockstep_link::identity::Fingerprint;
+use lockstep_types::DatastoreUuid;
+use toml::de::DeValue;
+
+use super::choice::Choice;
+use super::problem::Refusal;
+use super::section::nearest;
+use super::{NAME_BYTES_MAX, PeerAddress, SOCKET_PATH_BYTES_MAX};
+
+type Read<T> = Result<T, Refusal>;
+
+fn text<'v>(value: &'v DeValue<'_>) -> Read<&'v str> {
+    value.as_str().ok_or_else(|| {
+        Refusal::new(
+            format!("this must be a text, but is {}", article(value.type_str())),
+            "put the value in double quotes",
+        )
+    })
+}
+
+fn article(kind: &str) -> String {
+    let vowel = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {kind}", if vowel { "an" } else { "a" })
+}
+
+/// A name of a node or datastore.
+pub(super) fn name(value: &DeValue<'_>) -> Read<String> {
+    let name = text(value)?;
+    if is_name(name) {
+        return Ok(name.to_owned());
+    }
+    Err(Refusal::new(
+        format!("{name:?} cannot be a name"),
+        name_rule(),
+    ))
+}
+
+/// Whether `name` may name a node or datastore.
+pub(super) fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.len() <= NAME_BYTES_MAX
+        && name.chars().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+pub(super) fn name_rule() -> String {
+    format!(
+        "use 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`, with a letter or digit first"
+    )
+}
+
+/// An absolute path, cleaned of doubled and trailing slashes.
+pub(super) fn path(value: &DeValue<'_>) -> Read<PathBuf> {
+    let written = text(value)?;
+    let path = Path::new(written);
+    if !path.is_absolute() {
+        return Err(Refusal::new(
+            format!("{written:?} is not an absolute path"),
+            "write the whole path, beginning with `/`",
+        ));
+    }
+    let climbs = path.components().any(|part| part == Component::ParentDir);
+    if climbs || written.contains('\0') {
+        return Err(Refusal::new(
+            format!("{written:?} holds `..` or a NUL character"),
+            "write the path directly, without them",
+        ));
+    }
+    Ok(path.components().collect())
+}
+
+/// A path short enough for a Unix socket.
+pub(super) fn socket_path(value: &DeValue<'_>) -> Read<PathBuf> {
+    let path = path(value)?;
+    let length = path.as_os_str().len();
+    if length <= SOCKET_PATH_BYTES_MAX {
+        return Ok(path);
+    }
+    Err(Refusal::new(
+        format!(
+            "the path has {length} bytes, and Linux binds sockets up to {SOCKET_PATH_BYTES_MAX}"
+        ),
+        "choose a shorter one, such as \"/run/lockstep/node.sock\"",
+    ))
+}
+
+/// The identity of a datastore.
+pub(super) fn uuid(value: &DeValue<'_>) -> Read<DatastoreUuid> {
+    let written = text(value)?;
+    let cure = "copy the uuid that `lockstep init` printed; it is the same on both nodes";
+    let uuid = DatastoreUuid::from_str(written)
+        .map_err(|error| Refusal::new(format!("{written:?} is not a UUID: {error}"), cure))?;
+    if uuid.as_bytes() == &[0; 16] {
+        return Err(Refusal::new("a UUID of zeros names nothing", cure));
+    }
+    Ok(uuid)
+}
+
+/// An address to listen on.
+pub(super) fn listen_address(value: &DeValue<'_>) -> Read<SocketAddr> {
+    let written = text(value)?;
+    let address = SocketAddr::from_str(written).map_err(|_| {
+        Refusal::new(
+            format!("{written:?} is not an address with a port"),
+            "write address:port of this server, such as \"10.0.0.1:7400\" or \"[::]:7400\"",
+        )
+    })?;
+    if address.port() == 0 {
+        return Err(Refusal::new(
+            "port 0 cannot be reached",
+            "choose a port, such as 7400",
+        ));
+    }
+    Ok(address)
+}
+
+/// Where a peer accepts connections.
+pub(super) fn peer_address(value: &DeValue<'_>) -> Read<PeerAddress> {
+    let written = text(value)?;
+    PeerAddress::from_str(written).map_err(|error| {
+        Refusal::new(
+            error.to_string(),
+            "write the `listen` of the other node, such as \"10.0.0.2:7400\"",
+        )
+    })
+}
+
+/// The fingerprint of a peer's certificate.
+pub(super) fn fingerprint(value: &DeValue<'_>) -> Read<Fingerprint> {
+    let written = text(value)?;
+    Fingerprint::from_str(written).map_err(|error| {
+        Refusal::new(
+            error.to_string(),
+            "copy the fingerprint that `lockstep init` printed on the other node",
+        )
+    })
+}
+
+/// One word of a few.
+pub(super) fn choice<T: Choice>(value: &DeValue<'_>) -> Read<T> {
+    let words: Vec<&str> = T::ALL.iter().map(|(_, word)| *word).collect();
+    let cure = format!("write {}", quoted(&words));
+    let Some(written) = value.as_str() else {
+        let cause = format!(
+            "this must be a word in quotes, but is {}",
+            article(value.type_str())
+        );
+        return Err(Refusal::new(cause, cure));
+    };
+    T::find(written).ok_or_else(|| {
+        let near = nearest(written, &words);
+        let hint = near
+            .map(|word| format!("; did you mean {word:?}?"))
+            .unwrap_or_default();
+        Refusal::new(format!("{written:?} is no value of this key"), cure + &hint)
+    })
+}
+
+fn quoted(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    quoted.join(" or ")
+}
+
+/// A whole number within bounds, both included.
+pub(super) fn number(value: &DeValue<'_>, (least, most): (u64, u64)) -> Read<u64> {
+    let cure = || format!("write a whole number from {least} to {most}, without quotes");
+    let Some(written) = value.as_integer() else {
+        let cause = format!(
+            "this must be a whole number, but is {}",
+            article(value.type_str())
+        );
+        return Err(Refusal::new(cause, cure()));
+    };
+    let parsed = i128::from_str_radix(written.as_str(), written.radix());
+    match parsed.map(u64::try_from) {
+        Ok(Ok(number)) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(Refusal::new(
+            format!("{} is out of bounds", written.as_str()),
+            cure(),
+        )),
+    }
+}
+
+/// A length of time in milliseconds within bounds.
+pub(super) fn millis(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Duration> {
+    number(value, bounds).map(Duration::from_millis)
+}
+
+/// A count of things within bounds.
+pub(super) fn count(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<usize> {
+    number(value, bounds).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+}

@@ -1,0 +1,139 @@
+//! The asking side of the control socket, as blocking calls.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use super::proto::control_client::ControlClient as Stub;
+use super::proto::verify_event::Event;
+use super::socket::socket_error;
+use super::{ControlError, NodeStatus, VerifyProgress, VerifyReport, proto, wire};
+
+/// How long a node may take to say how it is; it answers from memory.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection to the control socket of a running node.
+#[derive(Debug)]
+pub struct ControlClient {
+    path: PathBuf,
+    runtime: Runtime,
+    stub: Stub<Channel>,
+}
+
+impl ControlClient {
+    /// Connects to the node that answers at `path`.
+    pub fn connect(path: &Path) -> Result<Self, ControlError> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|source| socket_error("start a runtime", path, source))?;
+        let uri = format!("unix://{}", path.display());
+        let channel = Endpoint::from_shared(uri)
+            .map(|endpoint| endpoint.connect_timeout(STATUS_TIMEOUT))
+            .map_err(|error| unreachable(path, &error))?;
+        let channel = runtime
+            .block_on(channel.connect())
+            .map_err(|error| unreachable(path, &error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            runtime,
+            stub: Stub::new(channel),
+        })
+    }
+
+    /// How the node is now.
+    pub fn status(&mut self) -> Result<NodeStatus, ControlError> {
+        let asked = async {
+            let answer = self.stub.status(proto::StatusRequest {});
+            tokio::time::timeout(STATUS_TIMEOUT, answer).await
+        };
+        match self.runtime.block_on(asked) {
+            Ok(Ok(reply)) => {
+                wire::node_status(reply.into_inner()).map_err(|word| unknown(&self.path, word))
+            }
+            Ok(Err(status)) => Err(refused(&self.path, &status)),
+            Err(_) => Err(ControlError::Unreachable {
+                path: self.path.clone(),
+                cause: format!("no answer within {} s", STATUS_TIMEOUT.as_secs()),
+            }),
+        }
+    }
+
+    /// Compares both nodes of the datastore `name`, however long that takes, telling `progress`.
+    pub fn verify(
+        &mut self,
+        name: &str,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, ControlError> {
+        let (path, stub) = (&self.path, &mut self.stub);
+        let request = proto::VerifyRequest {
+            datastore: name.to_owned(),
+        };
+        self.runtime.block_on(async {
+            let answer = stub
+                .verify(request)
+                .await
+                .map_err(|status| refused(path, &status))?;
+            let mut events = answer.into_inner();
+            loop {
+                let event = events
+                    .message()
+                    .await
+                    .map_err(|status| refused(path, &status))?;
+                match event.and_then(|event| event.event) {
+                    Some(Event::Progress(step)) => progress(wire::verify_progress(step)),
+                    Some(Event::Report(report)) => return Ok(wire::verify_report(report)),
+                    Some(Event::Failure(failure)) => {
+                        return Err(ControlError::Verify(wire::verify_failure(failure)));
+                    }
+                    None => return Err(cut_short(path)),
+                }
+            }
+        })
+    }
+}
+
+fn unreachable(path: &Path, error: &dyn std::error::Error) -> ControlError {
+    ControlError::Unreachable {
+        path: path.to_owned(),
+        cause: root_cause(error),
+    }
+}
+
+/// The transport wraps what the system said in words of its own that tell nothing.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+fn refused(path: &Path, status: &Status) -> ControlError {
+    let cause = match std::error::Error::source(status) {
+        Some(source) => format!("{}: {}", status.message(), root_cause(source)),
+        None => status.message().to_owned(),
+    };
+    ControlError::Refused {
+        path: path.to_owned(),
+        cause,
+    }
+}
+
+fn unknown(path: &Path, (what, value): wire::UnknownWord) -> ControlError {
+    ControlError::Unknown {
+        path: path.to_owned(),
+        what,
+        value,
+    }
+}
+
+fn cut_short(path: &Path) -> ControlError {
+    ControlError::Refused {
+        path: path.to_owned(),
+        cause: "the node ended the answer before the outcome; did it stop?".to_owned(),
+    }
+}

@@ -1,0 +1,126 @@
+//! What a node tells about itself: plain data, the same in JSON as on the socket.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Durability, Encryption, OnPeerLoss, Role};
+
+/// How a node is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Name of the node.
+    pub node: String,
+    /// Version of the program it runs.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its datastores, in the order of the configuration.
+    pub datastores: Vec<DatastoreStatus>,
+}
+
+/// How one datastore is on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatastoreStatus {
+    /// Name of the datastore.
+    pub name: String,
+    /// Identity of the datastore.
+    pub uuid: String,
+    /// What this node is for it.
+    pub role: Role,
+    /// The state in words, such as `synced and connected`.
+    pub state: String,
+    /// Whether every acknowledged operation is on both nodes. False for an unmirrored datastore.
+    pub in_sync: bool,
+    /// For how long it has been in this state, in milliseconds.
+    pub since_ms: u64,
+    /// Why it is not in sync, where there is something to say.
+    pub reason: Option<String>,
+    /// The other node; `None` for an unmirrored datastore.
+    pub peer: Option<PeerStatus>,
+    /// How often the primary has changed, from one.
+    pub generation: u64,
+    /// The last operation, as `generation.sequence`.
+    pub osn: String,
+    /// Writes not yet done on both nodes.
+    pub writes_in_flight: u64,
+    /// Metadata operations not yet done on both nodes.
+    pub metadata_in_flight: u64,
+    /// Entries of the table of writes that the primary keeps for recovery.
+    pub paw: u64,
+    /// Entries of the table of writes that the secondary keeps for recovery.
+    pub saw: u64,
+    /// Where it is mounted; `None` where it is not.
+    pub mount: Option<String>,
+    /// When acknowledged writes are on stable storage.
+    pub durability: Durability,
+    /// What happens when the peer stays away.
+    pub on_peer_loss: OnPeerLoss,
+    /// Room on the disk of the store, where it could be asked.
+    pub space: Option<SpaceStatus>,
+}
+
+/// The other node, as this one sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Where it is expected.
+    pub address: String,
+    /// Whether it is there.
+    pub connected: bool,
+    /// Whether the bytes between the nodes are encrypted.
+    pub encryption: Encryption,
+}
+
+/// Room on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceStatus {
+    /// All of it, in bytes.
+    pub total_bytes: u64,
+    /// What may still be used, in bytes.
+    pub available_bytes: u64,
+}
+
+/// How far a comparison has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyProgress {
+    /// Files, directories and so on compared.
+    pub inodes_compared: u64,
+    /// How many there are, once that is known.
+    pub inodes_total: Option<u64>,
+    /// Bytes of content compared.
+    pub bytes_compared: u64,
+}
+
+/// The outcome of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// Whether both nodes hold the same.
+    pub identical: bool,
+    /// Files, directories and so on compared.
+    pub inodes_compared: u64,
+    /// Bytes of content compared.
+    pub bytes_compared: u64,
+    /// How many differences there are.
+    pub differences_total: u64,
+    /// The first of them.
+    pub differences: Vec<Difference>,
+}
+
+/// One thing that is not the same on both nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The inode; zero for what belongs to none.
+    pub inode: u64,
+    /// A name that leads to it, from the root of the datastore, if one is known.
+    pub path: Option<String>,
+    /// What differs, in words.
+    pub what: String,
+}
+
+/// A comparison that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{cause}\n  cure: {cure}")]
+pub struct VerifyFailure {
+    /// Why not.
+    pub cause: String,
+    /// What to do about it.
+    pub cure: String,
+}

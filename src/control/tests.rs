@@ -1,0 +1,171 @@
+//! Asking a node that only pretends to be one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::*;
+use crate::config::{Durability, Encryption, OnPeerLoss, Role};
+
+struct FakeNode;
+
+fn fake_status() -> NodeStatus {
+    let mirrored = DatastoreStatus {
+        name: "alpha".to_owned(),
+        uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+        role: Role::Secondary,
+        state: "out of sync".to_owned(),
+        in_sync: false,
+        since_ms: 1234,
+        reason: Some("the peer does not answer".to_owned()),
+        peer: Some(PeerStatus {
+            address: "10.0.0.2:7400".to_owned(),
+            connected: false,
+            encryption: Encryption::Off,
+        }),
+        generation: 2,
+        osn: "2.77".to_owned(),
+        writes_in_flight: 3,
+        metadata_in_flight: 4,
+        paw: 5,
+        saw: 6,
+        mount: None,
+        durability: Durability::Always,
+        on_peer_loss: OnPeerLoss::Freeze,
+        space: Some(SpaceStatus {
+            total_bytes: 100,
+            available_bytes: 40,
+        }),
+    };
+    let single = DatastoreStatus {
+        peer: None,
+        reason: None,
+        space: None,
+        ..mirrored.clone()
+    };
+    NodeStatus {
+        node: "a".to_owned(),
+        version: "0.1.0".to_owned(),
+        pid: 7,
+        datastores: vec![mirrored, single],
+    }
+}
+
+fn fake_report() -> VerifyReport {
+    VerifyReport {
+        identical: false,
+        inodes_compared: 10,
+        bytes_compared: 4096,
+        differences_total: 1,
+        differences: vec![Difference {
+            inode: 9,
+            path: Some("/dir/file".to_owned()),
+            what: "content of block 3".to_owned(),
+        }],
+    }
+}
+
+impl ControlService for FakeNode {
+    fn status(&self) -> NodeStatus {
+        fake_status()
+    }
+
+    fn verify(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, VerifyFailure> {
+        if name != "alpha" {
+            return Err(VerifyFailure {
+                cause: format!("there is no datastore {name:?}"),
+                cure: "name one that `lockstep status` shows".to_owned(),
+            });
+        }
+        progress(VerifyProgress {
+            inodes_compared: 5,
+            inodes_total: Some(10),
+            bytes_compared: 1,
+        });
+        Ok(fake_report())
+    }
+}
+
+fn running() -> (tempfile::TempDir, PathBuf, ControlServer) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.sock");
+    let server = ControlServer::start(&path, Arc::new(FakeNode)).unwrap();
+    (directory, path, server)
+}
+
+#[test]
+fn status_arrives_as_it_was_given() {
+    let (_directory, path, _server) = running();
+    assert_eq!(
+        ControlClient::connect(&path).unwrap().status().unwrap(),
+        fake_status()
+    );
+}
+
+#[test]
+fn status_survives_json() {
+    let json = serde_json::to_string(&fake_status()).unwrap();
+    assert!(json.contains("\"role\":\"secondary\""), "{json}");
+    assert_eq!(
+        serde_json::from_str::<NodeStatus>(&json).unwrap(),
+        fake_status()
+    );
+}
+
+#[test]
+fn a_comparison_tells_progress_and_then_its_outcome() {
+    let (_directory, path, _server) = running();
+    let mut steps = Vec::new();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let report = client
+        .verify("alpha", &mut |step| steps.push(step))
+        .unwrap();
+    assert_eq!(report, fake_report());
+    assert_eq!(steps.len(), 1);
+    assert_eq!(steps[0].inodes_total, Some(10));
+}
+
+#[test]
+fn a_comparison_that_cannot_be_made_says_why() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let error = client.verify("nonsense", &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ControlError::Verify(_)));
+    let text = error.to_string();
+    assert!(
+        text.contains("\"nonsense\"") && text.contains("cure:"),
+        "{text}"
+    );
+}
+
+#[test]
+fn two_nodes_on_one_socket_are_refused() {
+    let (_directory, path, server) = running();
+    let second = ControlServer::start(&path, Arc::new(FakeNode));
+    assert!(matches!(second, Err(ControlError::InUse { .. })));
+    drop(server);
+    assert!(ControlServer::start(&path, Arc::new(FakeNode)).is_ok());
+}
+
+#[test]
+fn a_stopped_node_is_not_reached_and_the_error_says_what_to_do() {
+    let (_directory, path, server) = running();
+    drop(server);
+    assert!(!path.exists());
+    let error = ControlClient::connect(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("No such file") && error.contains("lockstep node"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_client_notices_that_the_node_has_gone() {
+    let (_directory, path, server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    drop(server);
+    assert!(client.status().is_err());
+}

@@ -1,0 +1,219 @@
+//! One datastore on this node: the driver of the protocol core.
+//!
+//! The core decides, this room carries out: with the store, the connection and the clients that
+//! wait. Every thread that brings an event (a request of the kernel, a frame of the peer, the end
+//! of a disk flush, a tick) takes the core's lock for the moment of the decision and then carries
+//! the effects out itself; so an operation is handed to another thread only where it would have to
+//! wait.
+//!
+//! Rules of the threads:
+//! - the thread that reads from the peer never waits for the peer or for a disk flush: what might
+//!   is deferred (to the courier what must stay in order, to the pool the rest);
+//! - locks are taken in the order sequencer, core, works; none is held across a send but the
+//!   sequencer, whose holder waits at most for the peer's reader.
+
+mod calls;
+mod effects;
+mod flight;
+mod lockset;
+mod maintenance;
+mod primary;
+mod references;
+mod role;
+mod secondary;
+mod service;
+mod start;
+mod status;
+mod transfer;
+mod workers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use lockstep_fs::Store;
+use lockstep_link::Sender;
+use lockstep_paw_saw::{Entry, InFlightTable};
+use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
+use lockstep_repl::message::{Envelope, Message};
+use lockstep_resync::Progress;
+use lockstep_types::{BlockHash, DatastoreUuid, Generation, Osn};
+use parking_lot::{Mutex, RwLock};
+
+use crate::config::DatastoreConfig;
+use calls::Calls;
+use flight::Work;
+use references::References;
+use role::RoleFile;
+pub use secondary::refuse;
+pub use service::Service;
+pub use start::{DatastoreError, open};
+use status::Facts;
+use workers::Workers;
+
+/// One datastore on this node, open and running.
+pub struct Datastore {
+    config: DatastoreConfig,
+    store: Store,
+    core: Mutex<Core>,
+    started: Instant,
+    /// What clients and peers wait for, by operation.
+    works: Mutex<HashMap<OpId, Work>>,
+    next_op: AtomicU64,
+    /// Held while a metadata operation is numbered, validated, logged and sent, and while one is
+    /// applied: this is what keeps them in one order (rule P2).
+    sequencer: Mutex<()>,
+    link: RwLock<Option<Link>>,
+    /// Primary: writes that wait for the secondary.
+    paw: InFlightTable,
+    /// Primary: the writes found in that table at the start, of the process before.
+    old_paw: Vec<Entry>,
+    /// Secondary: writes that wait for the primary.
+    saw: InFlightTable,
+    first_osn: Osn,
+    references: References,
+    calls: Calls,
+    role: RoleFile,
+    facts: Mutex<Facts>,
+    workers: Workers,
+    /// How far a resync is.
+    resync: Progress,
+    /// Counts changes of state.
+    reign: AtomicU64,
+    /// Held by the thread that serves the one connection a secondary has.
+    serving: Mutex<()>,
+    stopping: AtomicBool,
+}
+
+/// A standing connection with the peer.
+#[derive(Clone)]
+struct Link {
+    sender: Sender,
+    /// Counts connections, so that late news of an old one is known as such.
+    epoch: u64,
+    /// What the peer said it waits for when it connected (its SAW entries).
+    peer_waiting: Arc<Vec<Entry>>,
+}
+
+/// On what kind of thread effects are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    /// One that may wait: for the peer to read, for a disk flush.
+    MayWait,
+    /// The one that reads from the peer.
+    Reader,
+}
+
+impl Datastore {
+    /// Name of the datastore.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// How it is configured.
+    pub const fn config(&self) -> &DatastoreConfig {
+        &self.config
+    }
+
+    /// Which datastore it is.
+    pub const fn uuid(&self) -> DatastoreUuid {
+        self.store.uuid()
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn next_op(&self) -> OpId {
+        OpId(self.next_op.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Lets the core decide on an event. Writes that are over become visible before anyone else
+    /// can get their locks.
+    fn decide(&self, event: Event) -> Effects {
+        let mut effects = Effects::new();
+        let now = self.now_ms();
+        let mut core = self.core.lock();
+        core.handle(now, event, &mut effects);
+        self.publish(&effects);
+        effects
+    }
+
+    /// Makes size and times of finished writes visible. Called under the core's lock.
+    fn publish(&self, effects: &Effects) {
+        for effect in effects {
+            if let Effect::Finish { op, result: Ok(()) } = effect
+                && let Some(Work::Write(write)) = self.works.lock().get_mut(op)
+            {
+                write.publish(&self.store);
+            }
+        }
+    }
+
+    /// Takes in an event and carries out what follows, on this thread as far as it may.
+    fn drive(self: &Arc<Self>, thread: Thread, event: Event) {
+        let effects = self.decide(event);
+        self.carry_out_all(thread, effects, None);
+    }
+
+    /// Counts changes of state.
+    fn reign(&self) -> u64 {
+        self.reign.load(Ordering::Acquire)
+    }
+
+    fn generation(&self) -> Generation {
+        self.first_osn.generation
+    }
+
+    /// Sends a message if there is a connection. A failure shows in the reader of the same
+    /// connection, which knows what to do.
+    fn send(&self, message: Message, hashes: &[BlockHash], payload: &[u8]) {
+        let Some(link) = self.link.read().clone() else {
+            return;
+        };
+        let done_below = self.core.lock().done_below();
+        let _sent = self.send_on(&link.sender, done_below, message, hashes, payload);
+    }
+
+    /// Sends on one connection; a failure closes it. Returns whether it was sent.
+    fn send_on(
+        &self,
+        sender: &Sender,
+        done_below: Osn,
+        message: Message,
+        hashes: &[BlockHash],
+        payload: &[u8],
+    ) -> bool {
+        let sent = match self.envelope(done_below, message).encode() {
+            Ok(header) => sender
+                .send(&header, hashes, payload)
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = &sent {
+            tracing::debug!(datastore = self.name(), error, "send failed");
+            sender.shutdown(error);
+        }
+        sent.is_ok()
+    }
+
+    fn envelope(&self, done_below: Osn, message: Message) -> Envelope {
+        Envelope {
+            datastore: self.store.uuid(),
+            generation: self.generation(),
+            done_below,
+            message,
+        }
+    }
+
+    fn drop_link(&self, reason: &str) {
+        if let Some(link) = self.link.write().take() {
+            link.sender.shutdown(reason);
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Carrying out what the core decides.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lockstep_fs::OpError;
+use lockstep_paw_saw::Entry;
+use lockstep_repl::core::{Effect, Effects, Event, OpId};
+use lockstep_repl::message::{Message, WriteMessage};
+use lockstep_repl::state::Trigger;
+use lockstep_types::hash::block_hashes;
+use lockstep_types::{BlockHash, Errno, MetaOp, Osn};
+
+use super::flight::{MetaWork, Work, WriteFacts};
+use super::{Datastore, Thread, lockset};
+use crate::config::Durability;
+
+/// Bytes of an operation that lie in the buffer of the thread that brought it.
+#[derive(Clone, Copy)]
+pub(super) struct Inline<'a> {
+    pub op: OpId,
+    pub data: &'a [u8],
+}
+
+impl Datastore {
+    /// Carries out effects, and the effects of what that brings about.
+    pub(super) fn carry_out_all(
+        self: &Arc<Self>,
+        thread: Thread,
+        effects: Effects,
+        inline: Option<Inline<'_>>,
+    ) {
+        let mut todo: VecDeque<Effect> = effects.into_iter().collect();
+        while let Some(effect) = todo.pop_front() {
+            if let Some(event) = self.carry_out(thread, effect, inline) {
+                todo.extend(self.decide(event));
+            }
+        }
+    }
+
+    /// Carries out one effect. Returns what came of it, where that is known at once.
+    fn carry_out(
+        self: &Arc<Self>,
+        thread: Thread,
+        effect: Effect,
+        inline: Option<Inline<'_>>,
+    ) -> Option<Event> {
+        if thread == Thread::Reader && self.defer(effect) {
+            return None;
+        }
+        match effect {
+            Effect::Execute { op, osn } => self.execute(op, osn, inline),
+            Effect::SendWrite { op, osn } => self.send_write(op, osn, inline),
+            Effect::ResendWrite { op, osn } => self.resend_write(op, osn),
+            Effect::SendSync { op } => self.send_sync(op),
+            Effect::Prepare { op } => self.prepare(op),
+            Effect::Sequenced { op, osn, mirrored } => self.begin_meta(op, osn, mirrored),
+            Effect::ResendMeta { osn } => self.resend_meta(osn),
+            Effect::Commit { osn, op } => self.commit(thread, osn, op),
+            Effect::Finish { op, result } => self.finish(op, result),
+            Effect::Mark { in_sync } => self.mark_later(in_sync),
+            Effect::DropLink => {
+                self.drop_link("the peer is out of sync");
+                None
+            }
+            Effect::RecoverRanges => self.recover_ranges_later(),
+            Effect::TellRecovered => self.tell_recovered(),
+            Effect::SendImage => self.send_image_later(),
+            Effect::SendContent => self.send_content_later(),
+            Effect::TellInSync => self.tell_in_sync(),
+            Effect::Entered(state) => {
+                self.entered(state);
+                None
+            }
+        }
+    }
+
+    /// Hands an effect that might wait from the reader to a thread that may. What must stay in
+    /// order goes to the courier.
+    fn defer(self: &Arc<Self>, effect: Effect) -> bool {
+        let ordered = match effect {
+            Effect::SendWrite { .. }
+            | Effect::ResendWrite { .. }
+            | Effect::SendSync { .. }
+            | Effect::Prepare { .. }
+            | Effect::ResendMeta { .. } => true,
+            Effect::Execute { op, .. } if self.waits_for_disk(op) => false,
+            _ => return false,
+        };
+        let datastore = Arc::clone(self);
+        let job = move || {
+            if let Some(event) = datastore.carry_out(Thread::MayWait, effect, None) {
+                datastore.drive(Thread::MayWait, event);
+            }
+        };
+        if ordered {
+            self.workers.in_order(job);
+        } else {
+            self.workers.spawn(job);
+        }
+        true
+    }
+
+    fn waits_for_disk(&self, op: OpId) -> bool {
+        match self.works.lock().get(&op) {
+            Some(Work::Write(write)) => write.facts.durable,
+            Some(Work::Sync(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn execute(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
+        enum Job {
+            Write(WriteFacts),
+            Sync(lockstep_types::Ino),
+        }
+        let job = {
+            let mut works = self.works.lock();
+            match works.get_mut(&op)? {
+                Work::Write(write) => {
+                    write.osn = Some(osn);
+                    Job::Write(write.facts)
+                }
+                Work::Sync(sync) => Job::Sync(sync.ino),
+                Work::Inspect(ready) => {
+                    // Whoever waits does its work now and tells when it is done.
+                    let _told = ready.send(());
+                    return None;
+                }
+                Work::Meta(_) => return None,
+                Work::Read(_) => {
+                    let Some(Work::Read(read)) = works.remove(&op) else {
+                        return None;
+                    };
+                    drop(works);
+                    self.read_now(read);
+                    return Some(Event::LocalDone(op, Ok(())));
+                }
+            }
+        };
+        let result = match job {
+            Job::Write(facts) => self.write_here(op, facts, inline),
+            Job::Sync(ino) => self.sync_here(op, ino),
+        };
+        Some(Event::LocalDone(
+            op,
+            result.map_err(|error| self.told(&error)),
+        ))
+    }
+
+    /// The error a client sees; what is not its own doing is logged.
+    pub(super) fn told(&self, error: &OpError) -> Errno {
+        if let OpError::Store(error) = error {
+            tracing::error!(datastore = self.name(), %error, "store");
+        }
+        error.errno()
+    }
+
+    fn sync_here(&self, op: OpId, ino: lockstep_types::Ino) -> Result<(), OpError> {
+        let point = self.store.sync_point(ino, self.reign());
+        if let Some(Work::Sync(sync)) = self.works.lock().get_mut(&op) {
+            sync.point = point;
+        }
+        self.store.sync_file(ino, true)
+    }
+
+    fn write_here(
+        &self,
+        op: OpId,
+        facts: WriteFacts,
+        inline: Option<Inline<'_>>,
+    ) -> Result<(), OpError> {
+        let length = facts.length as u64;
+        let ticket = self
+            .store
+            .begin_write(facts.ino, facts.offset, length, facts.durable)?;
+        let written = self.with_bytes(op, inline, |data| {
+            self.store.write_begun(&ticket, facts.offset, data)
+        });
+        if let Err(error) = written {
+            self.store.abandon_write(&ticket);
+            return Err(error.into());
+        }
+        let synced = if facts.durable {
+            let point = self.store.sync_point(facts.ino, self.reign());
+            self.store.sync_file(facts.ino, false)?;
+            point
+        } else {
+            None
+        };
+        if let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
+            write.ticket = Some(ticket);
+            write.synced = synced;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a write: in the buffer of this thread, or kept aside.
+    fn with_bytes<T>(
+        &self,
+        op: OpId,
+        inline: Option<Inline<'_>>,
+        body: impl FnOnce(&[u8]) -> T,
+    ) -> T {
+        match inline {
+            Some(inline) if inline.op == op => body(inline.data),
+            _ => {
+                let kept = match self.works.lock().get(&op) {
+                    Some(Work::Write(write)) => write.data.clone(),
+                    _ => None,
+                };
+                body(kept.as_deref().unwrap_or_default())
+            }
+        }
+    }
+
+    fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
+        let facts = {
+            let mut works = self.works.lock();
+            let Some(Work::Write(write)) = works.get_mut(&op) else {
+                return None;
+            };
+            let entry = Entry {
+                ino: write.facts.ino,
+                osn,
+                offset: write.facts.offset,
+                length: u32::try_from(write.facts.length).unwrap_or(u32::MAX),
+            };
+            // The core lets no more writes in flight than the table has slots.
+            write.slot = self.paw.insert(entry).ok();
+            write.facts
+        };
+        self.with_bytes(op, inline, |data| self.send_write_bytes(facts, osn, data));
+        None
+    }
+
+    fn send_write_bytes(&self, facts: WriteFacts, osn: Osn, data: &[u8]) {
+        let hashes: smallvec::SmallVec<[BlockHash; 16]> =
+            block_hashes(facts.offset, data).collect();
+        let message = WriteMessage {
+            osn,
+            ino: facts.ino,
+            offset: facts.offset,
+            time: facts.time,
+            durable: facts.durable,
+        };
+        self.send(Message::Write(message), &hashes, data);
+    }
+
+    /// Sends a write again with the bytes that are in the file: the client's are long gone, and
+    /// nobody else can have written there, for its locks are still held.
+    fn resend_write(&self, op: OpId, osn: Osn) -> Option<Event> {
+        let facts = match self.works.lock().get(&op) {
+            Some(Work::Write(write)) => write.facts,
+            _ => return None,
+        };
+        let mut data = vec![0; facts.length];
+        match self.store.read_raw(facts.ino, facts.offset, &mut data) {
+            Ok(()) => self.send_write_bytes(facts, osn, &data),
+            Err(error) => {
+                self.told(&error.into());
+                self.drop_link("a write that is to be sent again cannot be read");
+            }
+        }
+        None
+    }
+
+    fn send_sync(&self, op: OpId) -> Option<Event> {
+        let ino = match self.works.lock().get(&op) {
+            Some(Work::Sync(sync)) => sync.ino,
+            _ => return None,
+        };
+        self.send(Message::Sync { id: op.0, ino }, &[], &[]);
+        None
+    }
+
+    /// Numbers, validates, logs and sends a metadata operation, alone (rule P2).
+    fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
+        let _turn = self.sequencer.lock();
+        let mut outcome = None;
+        for effect in self.decide(Event::Sequence(op)) {
+            if let Effect::Sequenced { op, osn, mirrored } = effect {
+                outcome = self.begin_meta(op, osn, mirrored);
+            }
+        }
+        outcome
+    }
+
+    fn begin_meta(&self, id: OpId, osn: Osn, mirrored: bool) -> Option<Event> {
+        let done = |result| Some(Event::LocalDone(id, result));
+        let op = {
+            let mut works = self.works.lock();
+            let Some(Work::Meta(meta)) = works.get_mut(&id) else {
+                return done(Err(Errno::Io));
+            };
+            if lockset::targets(&self.store, &meta.request) != meta.targets {
+                meta.again = true;
+                return done(Err(Errno::Again));
+            }
+            MetaOp {
+                osn,
+                time: meta.time,
+                request: meta.request.clone(),
+            }
+        };
+        match self.begin_checked(id, &op, mirrored) {
+            Ok(true) => done(Ok(())),
+            Ok(false) => None,
+            Err(error) => done(Err(self.told(&error))),
+        }
+    }
+
+    /// Whether the operation is over already.
+    fn begin_checked(&self, id: OpId, op: &MetaOp, mirrored: bool) -> Result<bool, OpError> {
+        let durable = self.config.durability == Durability::Always;
+        if !mirrored {
+            let applied = self.store.commit(op)?;
+            if durable {
+                self.store.sync_log(applied.position)?;
+            }
+            self.keep_outcome(id, applied);
+            return Ok(true);
+        }
+        self.store.validate(op)?;
+        let intent = self.store.log_pending(op)?;
+        let message = Message::Meta {
+            op: op.clone(),
+            previous: intent.previous,
+            durable,
+        };
+        self.send(message, &[], &[]);
+        Ok(false)
+    }
+
+    fn keep_outcome(&self, id: OpId, applied: lockstep_fs::store::Applied) {
+        if let Some(Work::Meta(meta)) = self.works.lock().get_mut(&id) {
+            meta.applied = Some(applied);
+        }
+    }
+
+    fn resend_meta(&self, osn: Osn) -> Option<Event> {
+        if let Some((op, previous)) = self.store.pending(osn) {
+            let durable = self.config.durability == Durability::Always;
+            let message = Message::Meta {
+                op,
+                previous,
+                durable,
+            };
+            self.send(message, &[], &[]);
+        }
+        None
+    }
+
+    /// Applies what both sides have agreed on.
+    fn commit(self: &Arc<Self>, thread: Thread, osn: Osn, op: Option<OpId>) -> Option<Event> {
+        let committed = {
+            let _turn = self.sequencer.lock();
+            self.store.commit_pending(osn)
+        };
+        let result = match committed {
+            // Refused here before it was sent: whoever refused it tells the core.
+            Ok(None) if op.is_some() => return None,
+            Ok(None) => Ok(()),
+            Ok(Some(applied)) => {
+                if let Some(op) = op {
+                    self.keep_outcome(op, applied);
+                    if self.config.durability == Durability::Always {
+                        return self.finish_durably(thread, op, applied.position);
+                    }
+                } else if let Some(ino) = applied.orphaned {
+                    self.orphaned(ino);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let errno = self.told(&error);
+                self.happened_later(Trigger::PeerFailed, &error.to_string());
+                Err(errno)
+            }
+        };
+        Some(match op {
+            Some(op) => Event::LocalDone(op, result),
+            None => Event::Applied(osn),
+        })
+    }
+
+    /// With `durability = "always"`: the log first, then the answer.
+    fn finish_durably(
+        self: &Arc<Self>,
+        thread: Thread,
+        op: OpId,
+        position: lockstep_intentlog::Position,
+    ) -> Option<Event> {
+        let datastore = Arc::clone(self);
+        let sync = move || {
+            let synced = datastore.store.sync_log(position);
+            let result = synced.map_err(|error| datastore.told(&error.into()));
+            Event::LocalDone(op, result)
+        };
+        if thread == Thread::MayWait {
+            return Some(sync());
+        }
+        let datastore = Arc::clone(self);
+        self.workers
+            .spawn(move || datastore.drive(Thread::MayWait, sync()));
+        None
+    }
+
+    /// Answers whoever waits for an operation.
+    fn finish(self: &Arc<Self>, op: OpId, result: Result<(), Errno>) -> Option<Event> {
+        let work = self.works.lock().remove(&op)?;
+        match work {
+            Work::Read(read) => (read.done)(result.map(|()| &[][..])),
+            Work::Inspect(_) => {}
+            Work::Sync(sync) => {
+                if let (Ok(()), Some(point)) = (result, sync.point) {
+                    self.store.note_synced(sync.ino, point);
+                }
+                (sync.done)(result);
+            }
+            Work::Write(write) => {
+                if let Some(slot) = write.slot {
+                    self.paw.remove(slot);
+                }
+                if let Some(ticket) = &write.ticket {
+                    self.store.abandon_write(ticket);
+                }
+                if let (Ok(()), Some(point)) = (result, write.synced) {
+                    self.store.note_synced(write.facts.ino, point);
+                }
+                (write.done)(result);
+            }
+            Work::Meta(meta) if meta.again => self.submit_meta(meta.request, meta.done),
+            Work::Meta(meta) => self.finish_meta(meta, result),
+        }
+        None
+    }
+
+    fn finish_meta(self: &Arc<Self>, meta: MetaWork, result: Result<(), Errno>) {
+        let applied = meta.applied;
+        (meta.done)(result.map(|()| applied.and_then(|applied| applied.attr)));
+        if let Some(ino) = applied.and_then(|applied| applied.orphaned) {
+            self.orphaned(ino);
+        }
+    }
+
+    /// Frees an inode that lost its last name, if nobody needs it.
+    pub(super) fn orphaned(self: &Arc<Self>, ino: lockstep_types::Ino) {
+        if self.references.orphaned(ino) {
+            self.reap(ino);
+        }
+    }
+
+    /// Tells the core of a trigger from a thread of its own, with the reason for status.
+    pub(super) fn happened_later(self: &Arc<Self>, trigger: Trigger, reason: &str) {
+        self.set_reason(reason);
+        let datastore = Arc::clone(self);
+        self.workers
+            .spawn(move || datastore.drive(Thread::MayWait, Event::Happened(trigger)));
+    }
+
+    /// Makes the mark durable on another thread, trying until it is: nothing may go on before.
+    fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
+        let datastore = Arc::clone(self);
+        self.workers.in_order(move || {
+            while let Err(error) = datastore.role.mark(in_sync) {
+                tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
+                if datastore.is_stopping() {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+            let trigger = if in_sync {
+                Trigger::MarkedInSync
+            } else {
+                Trigger::MarkedOutOfSync
+            };
+            datastore.drive(Thread::MayWait, Event::Happened(trigger));
+        });
+        None
+    }
+}

@@ -1,0 +1,72 @@
+//! What has to be done from time to time: ticks for the core, signs of life for the peer,
+//! checkpoints, and removing the content of freed inodes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lockstep_repl::core::Event;
+use lockstep_repl::message::Message;
+
+use super::{Datastore, Thread};
+use crate::config::Role;
+
+/// How often the core hears that time passes.
+const TICK: Duration = Duration::from_millis(50);
+/// How often the peer is asked for a sign of life.
+const PING: Duration = Duration::from_millis(500);
+/// How often a checkpoint is made while nothing forces one.
+const CHECKPOINT: Duration = Duration::from_secs(20);
+
+impl Datastore {
+    /// Runs until the datastore is stopped.
+    pub fn run_maintenance(self: &Arc<Self>) {
+        let (mut pinged, mut checkpointed) = (Instant::now(), Instant::now());
+        while !self.is_stopping() {
+            std::thread::sleep(TICK);
+            self.drive(Thread::MayWait, Event::Tick);
+            if pinged.elapsed() >= PING {
+                pinged = Instant::now();
+                self.ping();
+            }
+            self.remove_garbage();
+            if self.store.needs_checkpoint() || checkpointed.elapsed() >= CHECKPOINT {
+                checkpointed = Instant::now();
+                self.checkpoint();
+            }
+        }
+    }
+
+    /// Only the primary asks; the courier sends, so that a peer that does not read holds up
+    /// nothing here.
+    fn ping(self: &Arc<Self>) {
+        if self.config.role == Role::Primary && self.link.read().is_some() {
+            let datastore = Arc::clone(self);
+            self.workers
+                .in_order(move || datastore.send(Message::Ping, &[], &[]));
+        }
+    }
+
+    fn remove_garbage(&self) {
+        if let Err(error) = self.store.collect_garbage() {
+            tracing::warn!(datastore = self.name(), %error, "content of a freed inode stays");
+        }
+    }
+
+    fn checkpoint(&self) {
+        if let Err(error) = self.store.checkpoint() {
+            tracing::error!(datastore = self.name(), %error, "checkpoint failed");
+        }
+    }
+
+    /// Ends everything: no new work, the connection closed, what is on the way to disk written.
+    pub fn stop(self: &Arc<Self>) {
+        self.stopping.store(true, Ordering::Release);
+        self.drop_link("this node is stopping");
+        self.calls.abandon();
+        self.workers.stop();
+        if let Err(error) = self.store.close() {
+            tracing::error!(datastore = self.name(), %error, "store not closed in order");
+        }
+    }
+}

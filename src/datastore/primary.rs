@@ -1,0 +1,213 @@
+//! The primary's side of the connection: dial, introduce, read what the secondary says.
+
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockstep_link::{Connection, Identity, LinkError, LinkOptions, Receiver, Sender};
+use lockstep_repl::core::{Event, OpId};
+use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
+use lockstep_repl::state::Trigger;
+use lockstep_types::Osn;
+
+use super::{Datastore, Link, Thread};
+use crate::config::PeerConfig;
+
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(200);
+
+impl Datastore {
+    /// Keeps up the connection with the secondary until the datastore is stopped.
+    pub fn run_primary(self: &Arc<Self>, identity: &Identity) {
+        let Some(peer) = &self.config.peer else {
+            return;
+        };
+        while !self.is_stopping() {
+            match self.connect(identity, peer) {
+                Ok((connection, welcome)) => self.serve_connection(connection, welcome),
+                Err(reason) => self.set_reason(&reason),
+            }
+            if !self.is_stopping() {
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+
+    /// Connects and introduces both sides. An error is for the operator.
+    fn connect(
+        &self,
+        identity: &Identity,
+        peer: &PeerConfig,
+    ) -> Result<((Sender, Receiver), Welcome), String> {
+        let connection = self.dial(identity, peer)?;
+        let (sender, mut receiver) = connection.split();
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            in_sync: self.role.state().in_sync,
+        };
+        self.send_on(&sender, Osn::ZERO, Message::Hello(hello), &[], &[]);
+        receiver
+            .set_timeout(Some(self.config.peer_timeout))
+            .map_err(|error| error.to_string())?;
+        let frame = receiver.recv().map_err(|error| error.to_string())?;
+        let envelope = Envelope::decode(frame.header).map_err(|error| error.to_string())?;
+        if let Message::Welcome(welcome) = &envelope.message {
+            self.check_introduction(&envelope, welcome.version)?;
+        }
+        match envelope.message {
+            Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
+            Message::Refuse { reason } => Err(format!("the peer refuses: {reason}")),
+            other => Err(format!("the peer answered a greeting with {other:?}")),
+        }
+    }
+
+    fn dial(&self, identity: &Identity, peer: &PeerConfig) -> Result<Connection, String> {
+        let addresses = peer
+            .address
+            .to_string()
+            .to_socket_addrs()
+            .map_err(|error| format!("cannot resolve {}: {error}", peer.address))?;
+        let options = self.link_options(peer);
+        let mut last = format!("{} resolves to no address", peer.address);
+        for address in addresses {
+            match lockstep_link::dial(address, identity, peer.fingerprint, &options) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    /// How connections with this peer are made.
+    pub(super) fn link_options(&self, peer: &PeerConfig) -> LinkOptions {
+        LinkOptions {
+            encryption: match peer.encryption {
+                crate::config::Encryption::On => lockstep_link::Encryption::On,
+                crate::config::Encryption::Off => lockstep_link::Encryption::Off,
+            },
+            connect_timeout: self.config.peer_timeout,
+            handshake_timeout: self.config.peer_timeout.max(Duration::from_secs(2)),
+            user_timeout: Some(self.config.peer_timeout),
+            ..LinkOptions::default()
+        }
+    }
+
+    /// Checks what both sides must agree on before anything else is said.
+    pub(super) fn check_introduction(
+        &self,
+        envelope: &Envelope,
+        version: u32,
+    ) -> Result<(), String> {
+        if version != PROTOCOL_VERSION {
+            return Err(format!(
+                "the peer speaks protocol version {version}, this node {PROTOCOL_VERSION}: run \
+                 the same version of lockstep on both"
+            ));
+        }
+        if envelope.datastore != self.store.uuid() {
+            return Err(format!(
+                "the peer's datastore is {}, this node's {}: give both the same uuid",
+                envelope.datastore,
+                self.store.uuid()
+            ));
+        }
+        if envelope.generation != self.generation() {
+            return Err(format!(
+                "the peer is in generation {}, this node in {}",
+                envelope.generation,
+                self.generation()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Uses a connection until it is lost.
+    fn serve_connection(
+        self: &Arc<Self>,
+        (sender, receiver): (Sender, Receiver),
+        welcome: Welcome,
+    ) {
+        let in_sync = self.role.state().in_sync && welcome.in_sync;
+        if !welcome.in_sync {
+            self.set_reason("the secondary says that its copy is not complete");
+        }
+        {
+            let mut link = self.link.write();
+            *link = Some(Link {
+                sender: sender.clone(),
+                epoch: self.next_op().0,
+                peer_waiting: Arc::new(welcome.waiting),
+            });
+        }
+        let up = Event::LinkUp {
+            in_sync,
+            peer_applied: welcome.applied,
+        };
+        self.drive(Thread::Reader, up);
+        let reason = self.read_answers(receiver);
+        sender.shutdown(&reason);
+        *self.link.write() = None;
+        self.calls.abandon();
+        if !self.is_stopping() {
+            self.set_reason(&reason);
+        }
+        self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
+    }
+
+    /// Reads until the connection is lost; returns why.
+    fn read_answers(self: &Arc<Self>, mut receiver: Receiver) -> String {
+        let limit = self.config.peer_timeout;
+        if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
+            return error.to_string();
+        }
+        let mut heard = Instant::now();
+        loop {
+            match receiver.recv() {
+                Ok(frame) => {
+                    heard = Instant::now();
+                    match Envelope::decode(frame.header) {
+                        Ok(envelope) => self.answered(envelope.message),
+                        Err(error) => return error.to_string(),
+                    }
+                }
+                Err(error) if error.is_timed_out() && heard.elapsed() < limit => {}
+                Err(error) => return lost(&error, limit),
+            }
+        }
+    }
+
+    fn answered(self: &Arc<Self>, message: Message) {
+        let event = match message {
+            Message::WriteAck { osn, failed } => {
+                if let Some(errno) = failed {
+                    self.set_reason(&format!("the secondary could not write: {errno}"));
+                }
+                Event::WriteAcked(osn, failed)
+            }
+            Message::MetaAck { osn, outcome } => {
+                if let Err(errno) = outcome {
+                    self.set_reason(&format!("the secondary could not follow: {errno}"));
+                }
+                Event::MetaAcked(osn, outcome)
+            }
+            Message::SyncAck { id, failed } => {
+                if failed.is_some() {
+                    self.set_reason("the secondary's disk failed a flush");
+                }
+                Event::SyncAcked(OpId(id), failed)
+            }
+            Message::Pong { available_bytes } => return self.set_peer_available(available_bytes),
+            Message::Response { id, response } => return self.calls.answered(id, response),
+            Message::Refuse { reason } => return self.set_reason(&reason),
+            _ => return self.drop_link("the secondary sent what only a primary may send"),
+        };
+        self.drive(Thread::Reader, event);
+    }
+}
+
+fn lost(error: &LinkError, limit: Duration) -> String {
+    if error.is_timed_out() {
+        return format!("the secondary has been silent for {} ms", limit.as_millis());
+    }
+    error.to_string()
+}

@@ -1,0 +1,325 @@
+//! The secondary's side of the connection: verify, log, execute, acknowledge.
+//!
+//! Frames are taken one after another by one thread, so metadata operations are executed in the
+//! order in which the primary sent them. Only what waits for a disk flush is answered by another
+//! thread.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use lockstep_link::{FrameRef, Receiver, Sender};
+use lockstep_paw_saw::Entry;
+use lockstep_repl::core::Event;
+use lockstep_repl::message::{
+    Envelope, Hello, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
+};
+use lockstep_repl::state::Trigger;
+use lockstep_types::{Errno, MetaOp, Osn};
+
+use super::{Datastore, Link, Thread};
+use crate::config::Role;
+
+impl Datastore {
+    /// Serves a primary that has introduced itself, until the connection is lost.
+    pub fn follow(
+        self: &Arc<Self>,
+        sender: &Sender,
+        mut receiver: Receiver,
+        hello: &Hello,
+        envelope: &Envelope,
+    ) {
+        // A primary that connects anew has given its old connection up.
+        self.drop_link("the primary has connected anew");
+        let _alone = self.serving.lock();
+        if let Err(reason) = self.welcome(sender, hello, envelope) {
+            self.set_reason(&reason);
+            refuse(sender, envelope, &reason);
+            return;
+        }
+        let epoch = self.next_op().0;
+        *self.link.write() = Some(Link {
+            sender: sender.clone(),
+            epoch,
+            peer_waiting: Arc::default(),
+        });
+        let reason = self.read_orders(sender, &mut receiver);
+        sender.shutdown(&reason);
+        {
+            let mut link = self.link.write();
+            if link.as_ref().is_some_and(|link| link.epoch == epoch) {
+                *link = None;
+            }
+        }
+        if !self.is_stopping() {
+            self.set_reason(&reason);
+        }
+        self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
+    }
+
+    /// Answers the greeting, or says why not.
+    fn welcome(
+        self: &Arc<Self>,
+        sender: &Sender,
+        hello: &Hello,
+        envelope: &Envelope,
+    ) -> Result<(), String> {
+        if self.config.role != Role::Secondary {
+            return Err(
+                "both nodes are configured as primary of this datastore: make one the secondary"
+                    .to_owned(),
+            );
+        }
+        self.check_introduction(envelope, hello.version)?;
+        let own = self.role.state().in_sync;
+        let welcome = Welcome {
+            version: PROTOCOL_VERSION,
+            in_sync: own,
+            applied: self.store.applied(),
+            waiting: self.saw.entries(),
+        };
+        self.answer(sender, Message::Welcome(welcome));
+        let up = Event::LinkUp {
+            in_sync: own && hello.in_sync,
+            peer_applied: Osn::ZERO,
+        };
+        self.drive(Thread::MayWait, up);
+        Ok(())
+    }
+
+    /// Sends without ever waiting for the primary to read: the reader of this connection flushes.
+    fn answer(&self, sender: &Sender, message: Message) {
+        let envelope = self.envelope(Osn::ZERO, message);
+        let sent = match envelope.encode() {
+            Ok(header) => sender
+                .send_nowait(&header, &[], &[])
+                .map_err(|e| e.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = sent {
+            sender.shutdown(&error);
+        }
+    }
+
+    fn read_orders(self: &Arc<Self>, sender: &Sender, receiver: &mut Receiver) -> String {
+        let limit = self.config.peer_timeout;
+        if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
+            return error.to_string();
+        }
+        let mut heard = Instant::now();
+        loop {
+            match receiver.recv() {
+                Ok(frame) => {
+                    heard = Instant::now();
+                    if let Err(reason) = self.obey(sender, &frame) {
+                        return reason;
+                    }
+                }
+                Err(error) if error.is_timed_out() && heard.elapsed() < limit => {}
+                Err(error) if error.is_timed_out() => {
+                    return format!("the primary has been silent for {} ms", limit.as_millis());
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    /// Does what a frame says. An error ends the connection.
+    fn obey(self: &Arc<Self>, sender: &Sender, frame: &FrameRef<'_>) -> Result<(), String> {
+        let envelope = Envelope::decode(frame.header).map_err(|error| error.to_string())?;
+        if envelope.datastore != self.store.uuid() || envelope.generation != self.generation() {
+            return Err("a message of another datastore or generation".to_owned());
+        }
+        self.saw.remove_below(envelope.done_below);
+        match envelope.message {
+            Message::Write(write) => self.obey_write(sender, &write, frame),
+            Message::Meta {
+                op,
+                previous,
+                durable,
+            } => self.obey_meta(sender, &op, previous, durable),
+            Message::Sync { id, ino } => {
+                let sync = move |datastore: &Self| datastore.store.sync_file(ino, true);
+                self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed });
+                Ok(())
+            }
+            Message::Ping => {
+                let available_bytes = self.store.space().map_or(0, |space| space.available_bytes);
+                self.answer(sender, Message::Pong { available_bytes });
+                Ok(())
+            }
+            Message::Request { id, request } => {
+                frame
+                    .verify_payload(request_offset(&request))
+                    .map_err(|error| error.to_string())?;
+                self.obey_request(sender, id, request, frame.payload.to_vec());
+                Ok(())
+            }
+            other => Err(format!(
+                "the primary sent {other:?}, which only a secondary may send"
+            )),
+        }
+    }
+
+    fn obey_write(
+        self: &Arc<Self>,
+        sender: &Sender,
+        write: &WriteMessage,
+        frame: &FrameRef<'_>,
+    ) -> Result<(), String> {
+        frame
+            .verify_payload(write.offset)
+            .map_err(|error| error.to_string())?;
+        let entry = Entry {
+            ino: write.ino,
+            osn: write.osn,
+            offset: write.offset,
+            length: u32::try_from(frame.payload.len()).unwrap_or(u32::MAX),
+        };
+        // Removed by the watermark, not by its place.
+        let _slot = self.saw.insert(entry).map_err(|error| error.to_string())?;
+        let written = self.store.write(
+            write.ino,
+            write.offset,
+            frame.payload,
+            write.osn,
+            write.time,
+        );
+        let (osn, ino) = (write.osn, write.ino);
+        match written {
+            Ok(()) if write.durable => {
+                let sync = move |datastore: &Self| datastore.store.sync_file(ino, false);
+                self.answer_later(sender, sync, move |failed| Message::WriteAck {
+                    osn,
+                    failed,
+                });
+            }
+            written => {
+                let failed = written.err().map(|error| self.told(&error));
+                self.answer(sender, Message::WriteAck { osn, failed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the disk on another thread, then answers.
+    fn answer_later(
+        self: &Arc<Self>,
+        sender: &Sender,
+        wait: impl FnOnce(&Self) -> Result<(), lockstep_fs::OpError> + Send + 'static,
+        message: impl FnOnce(Option<Errno>) -> Message + Send + 'static,
+    ) {
+        let (datastore, sender) = (Arc::clone(self), sender.clone());
+        self.workers.spawn(move || {
+            let failed = wait(&datastore).err().map(|error| datastore.told(&error));
+            datastore.answer(&sender, message(failed));
+            let _flushed = sender.flush();
+        });
+    }
+
+    /// Commits and executes a metadata operation, once (paper, section 5.2).
+    fn obey_meta(
+        self: &Arc<Self>,
+        sender: &Sender,
+        op: &MetaOp,
+        previous: Osn,
+        durable: bool,
+    ) -> Result<(), String> {
+        let osn = op.osn;
+        let applied = self.store.applied();
+        if osn <= applied {
+            self.answer(
+                sender,
+                Message::MetaAck {
+                    osn,
+                    outcome: Ok(()),
+                },
+            );
+            return Ok(());
+        }
+        if previous != applied {
+            return Err(format!(
+                "operation {osn} came after {previous}, but this node has got to {applied}"
+            ));
+        }
+        match self.store.commit(op) {
+            Ok(outcome) if durable => {
+                let sync =
+                    move |datastore: &Self| Ok(datastore.store.sync_log(outcome.position)?);
+                self.answer_later(sender, sync, move |failed| Message::MetaAck {
+                    osn,
+                    outcome: failed.map_or(Ok(()), Err),
+                });
+            }
+            committed => {
+                let outcome = committed.map(|_| ()).map_err(|error| self.told(&error));
+                self.answer(sender, Message::MetaAck { osn, outcome });
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a question; in the order in which they were asked.
+    fn obey_request(
+        self: &Arc<Self>,
+        sender: &Sender,
+        id: u64,
+        request: Request,
+        payload: Vec<u8>,
+    ) {
+        let (datastore, sender) = (Arc::clone(self), sender.clone());
+        self.workers.in_order(move || {
+            let response = datastore.response(&request, &payload);
+            datastore.answer(&sender, Message::Response { id, response });
+            let _flushed = sender.flush();
+        });
+    }
+
+    fn response(self: &Arc<Self>, request: &Request, payload: &[u8]) -> Result<Response, String> {
+        match request {
+            Request::RecoveryDone => {
+                self.saw.clear();
+                self.drive(Thread::MayWait, Event::Happened(Trigger::Recovered));
+                Ok(Response::Done)
+            }
+            Request::InSync => {
+                self.role.mark(true).map_err(|error| error.to_string())?;
+                self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedInSync));
+                Ok(Response::Done)
+            }
+            Request::BeginResync => {
+                self.role.mark(false).map_err(|error| error.to_string())?;
+                self.saw.clear();
+                lockstep_resync::answer(&self.store, request, payload)
+            }
+            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
+                lockstep_verify::answer(&self.store, request)
+            }
+            _ => lockstep_resync::answer(&self.store, request, payload),
+        }
+    }
+}
+
+/// Tells a peer why it is not wanted.
+pub fn refuse(sender: &Sender, greeting: &Envelope, reason: &str) {
+    tracing::warn!(datastore = %greeting.datastore, reason, "peer refused");
+    let envelope = Envelope {
+        datastore: greeting.datastore,
+        generation: greeting.generation,
+        done_below: Osn::ZERO,
+        message: Message::Refuse {
+            reason: reason.to_owned(),
+        },
+    };
+    if let Ok(header) = envelope.encode() {
+        // The peer may be gone; then it does not need to know.
+        let _sent = sender.send(&header, &[], &[]);
+    }
+}
+
+/// Where the payload of a request belongs in its file, for the hashes of its blocks.
+pub(super) const fn request_offset(request: &Request) -> u64 {
+    match request {
+        Request::RecoverRange { offset, .. } | Request::WriteBlocks { offset, .. } => *offset,
+        _ => 0,
+    }
+}

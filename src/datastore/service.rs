@@ -1,0 +1,349 @@
+//! What clients ask: the datastore as a [`FileService`].
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use lockstep_fs::OpError;
+use lockstep_fs::plan::View;
+use lockstep_fs::store::SeekFor;
+use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
+use lockstep_types::backing::Space;
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Timestamp, limits};
+
+use super::effects::Inline;
+use super::flight::{MetaWork, ReadWork, SyncWork, Work, WriteFacts, WriteWork};
+use super::{Datastore, Thread, lockset};
+use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
+use crate::config::Durability;
+
+/// The set-id bits of a mode.
+const SET_ID: u32 = 0o6000;
+/// Attribute that a write by an unprivileged program removes.
+const CAPABILITIES: &[u8] = b"security.capability";
+
+/// A datastore as the ways in hold it.
+#[derive(Clone)]
+pub struct Service(pub Arc<Datastore>);
+
+impl Datastore {
+    fn submit(self: &Arc<Self>, kind: Kind, locks: LockSet, work: Work) {
+        let op = self.next_op();
+        self.works.lock().insert(op, work);
+        self.drive(Thread::MayWait, Event::Submit { op, kind, locks });
+    }
+
+    /// Submits a write whose bytes lie in this thread's buffer. If it cannot start at once, the
+    /// bytes are kept, before anyone else could start it.
+    fn submit_write(self: &Arc<Self>, facts: WriteFacts, data: &[u8], done: Done<()>) {
+        let op = self.next_op();
+        let work = WriteWork {
+            facts,
+            data: None,
+            ticket: None,
+            osn: None,
+            slot: None,
+            synced: None,
+            done,
+        };
+        self.works.lock().insert(op, Work::Write(work));
+        let locks = lockset::write(facts.ino, facts.offset, facts.length as u64);
+        let mut effects = Effects::new();
+        let now = self.now_ms();
+        {
+            let mut core = self.core.lock();
+            let kind = Kind::Write;
+            core.handle(now, Event::Submit { op, kind, locks }, &mut effects);
+            if !starts(&effects, op)
+                && let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
+            {
+                write.data = Some(data.into());
+            }
+            self.publish(&effects);
+        }
+        self.carry_out_all(Thread::MayWait, effects, Some(Inline { op, data }));
+    }
+
+    /// Submits a metadata operation.
+    pub(super) fn submit_meta(self: &Arc<Self>, request: MetaRequest, done: Done<Option<Attr>>) {
+        let targets = lockset::targets(&self.store, &request);
+        let locks = lockset::metadata(&request, &targets);
+        let work = MetaWork {
+            request,
+            time: now(),
+            targets,
+            again: false,
+            applied: None,
+            done,
+        };
+        self.submit(Kind::Meta, locks, Work::Meta(work));
+    }
+
+    /// Frees an inode without a name.
+    pub(super) fn reap(self: &Arc<Self>, ino: Ino) {
+        if self.is_stopping() {
+            return;
+        }
+        let name = self.name().to_owned();
+        let done = move |result: Result<_, Errno>| {
+            if let Err(error) = result {
+                tracing::debug!(datastore = name, %ino, %error, "inode not freed");
+            }
+        };
+        self.submit_meta(MetaRequest::Reap { ino }, Box::new(done));
+    }
+
+    /// Runs `body` while `locks` are held.
+    pub(super) fn inspect<T>(
+        self: &Arc<Self>,
+        locks: LockSet,
+        body: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let op = self.next_op();
+        let (ready, wait) = std::sync::mpsc::channel();
+        self.works.lock().insert(op, Work::Inspect(ready));
+        let kind = Kind::Read;
+        self.drive(Thread::MayWait, Event::Submit { op, kind, locks });
+        wait.recv().ok()?;
+        let outcome = body();
+        self.drive(Thread::MayWait, Event::LocalDone(op, Ok(())));
+        Some(outcome)
+    }
+
+    /// Reads and answers.
+    pub(super) fn read_now(&self, read: ReadWork) {
+        let mut buffer = vec![0; read.length];
+        match self.store.read(read.ino, read.offset, &mut buffer) {
+            Ok(length) => (read.done)(Ok(buffer.get(..length).unwrap_or_default())),
+            Err(error) => (read.done)(Err(self.told(&error))),
+        }
+    }
+
+    /// Whether a write by somebody unprivileged must take set-id bits or capabilities away first.
+    fn has_privileges(&self, ino: Ino) -> Result<bool, OpError> {
+        let Some(inode) = self.store.inode(ino)? else {
+            return Err(Errno::Stale.into());
+        };
+        let capabilities = match self.store.getxattr(ino, CAPABILITIES) {
+            Ok(_) => true,
+            Err(OpError::Refused(_)) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(inode.mode & SET_ID != 0 || capabilities)
+    }
+
+    fn ask<T>(&self, result: Result<T, OpError>) -> Result<T, Errno> {
+        result.map_err(|error| self.told(&error))
+    }
+}
+
+fn starts(effects: &Effects, id: OpId) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Execute { op, .. } if *op == id))
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+impl FileService for Service {
+    fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
+        self.0.ask(self.0.store.lookup(parent, name))
+    }
+
+    fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
+        let parent = self.0.ask(self.0.store.parent(directory))?;
+        self.getattr(parent)
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.0.ask(self.0.store.getattr(ino))
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.0.ask(self.0.store.readlink(ino))
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.0.ask(self.0.store.getxattr(ino, name))
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let names = self.0.ask(self.0.store.listxattr(ino))?;
+        Ok(names
+            .into_iter()
+            .flat_map(|name| [name, vec![0]].concat())
+            .collect())
+    }
+
+    fn readdir(
+        &self,
+        directory: Ino,
+        after: u64,
+        each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<(), Errno> {
+        let listed = self
+            .0
+            .store
+            .readdir(directory, after, &mut |cookie, entry| {
+                each(DirEntry {
+                    cookie,
+                    ino: entry.ino,
+                    kind: entry.kind,
+                    name: entry.name,
+                })
+            });
+        self.0.ask(listed)
+    }
+
+    fn space(&self) -> Result<Space, Errno> {
+        let own = self
+            .0
+            .store
+            .space()
+            .map_err(|error| self.0.told(&error.into()))?;
+        Ok(self.0.limit_by_peer(own))
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
+        let what = match what {
+            Seek::Data => SeekFor::Data,
+            Seek::Hole => SeekFor::Hole,
+        };
+        self.0.ask(self.0.store.seek(ino, offset, what))
+    }
+
+    fn opened(&self, ino: Ino) -> Result<(), Errno> {
+        self.0.references.opened(ino);
+        Ok(())
+    }
+
+    fn closed(&self, ino: Ino) {
+        if self.0.references.closed(ino) {
+            self.0.reap(ino);
+        }
+    }
+
+    fn remembered(&self, ino: Ino, count: u64) {
+        self.0.references.remembered(ino, count);
+    }
+
+    fn forgotten(&self, ino: Ino, count: u64) {
+        if self.0.references.forgotten(ino, count) {
+            self.0.reap(ino);
+        }
+    }
+
+    fn next_ino(&self) -> Result<Ino, Errno> {
+        self.0
+            .store
+            .next_ino()
+            .map_err(|error| self.0.told(&error.into()))
+    }
+
+    fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
+        let locks = lockset::read(ino, offset, length as u64);
+        let work = ReadWork {
+            ino,
+            offset,
+            length,
+            done,
+        };
+        self.0.submit(Kind::Read, locks, Work::Read(work));
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>) {
+        let always = self.0.config.durability == Durability::Always;
+        let facts = WriteFacts {
+            ino,
+            offset,
+            length: data.len(),
+            time: now(),
+            durable: options.durable || always,
+        };
+        if data.is_empty() {
+            return done(Ok(()));
+        }
+        if options.drop_set_id {
+            match self.0.has_privileges(ino) {
+                Ok(false) => {}
+                Ok(true) => return self.write_unprivileged(facts, data, done),
+                Err(error) => return done(Err(self.0.told(&error))),
+            }
+        }
+        self.0.submit_write(facts, data, done);
+    }
+
+    fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
+        self.0.submit_meta(request, done);
+    }
+
+    fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>) {
+        let length = usize::try_from(length)
+            .unwrap_or(usize::MAX)
+            .min(limits::WRITE_BYTES_MAX);
+        let service = self.clone();
+        let copy_on = move |read: Result<&[u8], Errno>| match read {
+            Err(errno) => done(Err(errno)),
+            Ok([]) => done(Ok(0)),
+            Ok(data) => {
+                let count = data.len() as u64;
+                let told = move |written: Result<(), Errno>| done(written.map(|()| count));
+                // The read's locks are held until this returns: the write must wait elsewhere.
+                service.write_later(to, data.to_vec(), Box::new(told));
+            }
+        };
+        self.read(from.0, from.1, length, Box::new(copy_on));
+    }
+
+    fn sync(&self, ino: Ino, done: Done<()>) {
+        if self.0.store.is_synced(ino, self.0.reign()) {
+            return done(Ok(()));
+        }
+        let work = Work::Sync(SyncWork {
+            ino,
+            point: None,
+            done,
+        });
+        self.0.submit(Kind::Sync, LockSet::new(), work);
+    }
+}
+
+impl Service {
+    /// Takes set-id bits and capabilities away, then writes.
+    fn write_unprivileged(&self, facts: WriteFacts, data: &[u8], done: Done<()>) {
+        let service = self.clone();
+        let data = data.to_vec();
+        let ino = facts.ino;
+        let then = move |dropped: Result<_, Errno>| match dropped {
+            Ok(_) => service.0.submit_write(facts, &data, done),
+            Err(errno) => done(Err(errno)),
+        };
+        self.change(MetaRequest::DropPrivileges { ino }, Box::new(then));
+    }
+
+    /// Writes on another thread.
+    fn write_later(&self, to: (Ino, u64), data: Vec<u8>, done: Done<()>) {
+        let service = self.clone();
+        self.0.workers.spawn(move || {
+            service.write(to.0, to.1, &data, WriteOptions::default(), done);
+        });
+    }
+}
+
+impl Datastore {
+    /// Frees what lost its last name before a restart: nobody can have it open any more.
+    pub fn reap_orphans(self: &Arc<Self>) {
+        match self.store.orphans() {
+            Ok(orphans) => {
+                for ino in orphans {
+                    self.orphaned(ino);
+                }
+            }
+            Err(error) => {
+                self.told(&error);
+            }
+        }
+    }
+}

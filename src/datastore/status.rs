@@ -1,0 +1,133 @@
+//! What the datastore tells of itself: for the status command, the log, and `statfs`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use lockstep_repl::state::State;
+use lockstep_types::backing::Space;
+
+use super::Datastore;
+use crate::config::Role;
+use crate::control::{DatastoreStatus, PeerStatus, SpaceStatus};
+
+/// What is known besides the core's state.
+pub(super) struct Facts {
+    /// Since when the present state holds.
+    since: Instant,
+    /// Why it is not in sync, as far as known.
+    reason: Option<String>,
+    /// Room on the peer's disk, by its last word.
+    peer_available_bytes: Option<u64>,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            reason: None,
+            peer_available_bytes: None,
+        }
+    }
+}
+
+impl Datastore {
+    /// The state has changed: say so at once.
+    pub(super) fn entered(self: &Arc<Self>, state: State) {
+        self.reign.fetch_add(1, Ordering::AcqRel);
+        let reason = {
+            let mut facts = self.facts.lock();
+            facts.since = Instant::now();
+            if state.is_in_sync() {
+                facts.reason = None;
+            }
+            facts.reason.clone().unwrap_or_default()
+        };
+        let (datastore, described) = (self.name(), state.describe());
+        if state.is_in_sync() {
+            tracing::info!(datastore, state = described, "state");
+        } else {
+            tracing::warn!(datastore, state = described, reason, "state");
+        }
+    }
+
+    /// Remembers why the datastore is, or will be, out of sync.
+    pub(super) fn set_reason(&self, reason: &str) {
+        let mut facts = self.facts.lock();
+        if facts.reason.as_deref() != Some(reason) {
+            tracing::info!(datastore = self.name(), reason, "peer");
+            facts.reason = Some(reason.to_owned());
+        }
+    }
+
+    pub(super) fn set_peer_available(&self, bytes: u64) {
+        self.facts.lock().peer_available_bytes = Some(bytes);
+    }
+
+    /// Room that is there on both nodes.
+    pub(super) fn limit_by_peer(&self, own: Space) -> Space {
+        match self.facts.lock().peer_available_bytes {
+            Some(peer) if self.core.lock().state().is_in_sync() => Space {
+                available_bytes: own.available_bytes.min(peer),
+                free_bytes: own.free_bytes.min(peer),
+                ..own
+            },
+            _ => own,
+        }
+    }
+
+    /// Everything an operator may want to know.
+    pub fn status(&self) -> DatastoreStatus {
+        let (state, in_flight, next) = {
+            let core = self.core.lock();
+            (core.state(), core.in_flight(), core.next_osn())
+        };
+        let (since_ms, reason) = {
+            let facts = self.facts.lock();
+            let since = facts.since.elapsed().as_millis();
+            (
+                u64::try_from(since).unwrap_or(u64::MAX),
+                facts.reason.clone(),
+            )
+        };
+        let applied = self.store.applied();
+        DatastoreStatus {
+            name: self.config.name.clone(),
+            uuid: self.store.uuid().to_string(),
+            role: self.config.role,
+            state: state.describe().to_owned(),
+            in_sync: state.is_in_sync(),
+            since_ms,
+            reason: if state.is_in_sync() { None } else { reason },
+            peer: self.peer_status(),
+            generation: self.generation().get(),
+            osn: match self.config.role {
+                Role::Primary => next.to_string(),
+                Role::Secondary => applied.to_string(),
+            },
+            writes_in_flight: in_flight.writes as u64,
+            metadata_in_flight: in_flight.metadata as u64,
+            paw: self.paw.len() as u64,
+            saw: self.saw.len() as u64,
+            mount: match self.config.role {
+                Role::Primary => Some(self.config.mount.display().to_string()),
+                Role::Secondary => None,
+            },
+            durability: self.config.durability,
+            on_peer_loss: self.config.on_peer_loss,
+            space: self.store.space().ok().map(|space| SpaceStatus {
+                total_bytes: space.total_bytes,
+                available_bytes: space.available_bytes,
+            }),
+        }
+    }
+
+    fn peer_status(&self) -> Option<PeerStatus> {
+        let peer = self.config.peer.as_ref()?;
+        Some(PeerStatus {
+            address: peer.address.to_string(),
+            connected: self.link.read().is_some(),
+            encryption: peer.encryption,
+        })
+    }
+}

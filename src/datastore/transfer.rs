@@ -1,0 +1,238 @@
+//! Carrying data to the secondary outside clients' operations: distributed recovery, resync, and
+//! the comparison that verify makes. Runs on threads that may wait.
+
+use std::sync::Arc;
+
+use lockstep_repl::core::{Event, LockSet};
+use lockstep_repl::message::{Message, Request, Response};
+use lockstep_repl::state::Trigger;
+use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
+use lockstep_types::BlockHash;
+use lockstep_types::hash::block_hashes;
+
+use super::{Datastore, Link, Thread};
+use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
+
+/// The secondary, reached over one connection: what is asked after that is lost fails.
+struct LinkedPeer<'a> {
+    datastore: &'a Arc<Datastore>,
+    link: Link,
+}
+
+impl Peer for LinkedPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        let offset = super::secondary::request_offset(&request);
+        let hashes: Vec<BlockHash> = block_hashes(offset, payload).collect();
+        let what = describe(&request);
+        let answer = self.datastore.calls.ask(|id| {
+            let message = Message::Request { id, request };
+            let done_below = self.datastore.core.lock().done_below();
+            self.datastore
+                .send_on(&self.link.sender, done_below, message, &hashes, payload)
+        });
+        match answer {
+            Some(Ok(response)) => Ok(response),
+            Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
+            None => Err(PeerError::Lost),
+        }
+    }
+}
+
+/// The locks of the core, for work of our own.
+struct CoreLocks<'a>(&'a Arc<Datastore>);
+
+impl Locks for CoreLocks<'_> {
+    fn with_locks(
+        &self,
+        locks: LockSet,
+        body: &mut dyn FnMut() -> Result<(), ResyncError>,
+    ) -> Result<(), ResyncError> {
+        match self.0.inspect(locks, body) {
+            Some(result) => result,
+            None => Err(ResyncError::Stopped {
+                why: "the node is stopping".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Datastore {
+    fn linked_peer<'a>(self: &'a Arc<Self>) -> Option<LinkedPeer<'a>> {
+        let link = self.link.read().clone()?;
+        Some(LinkedPeer {
+            datastore: self,
+            link,
+        })
+    }
+
+    /// Runs a transfer on another thread over the present connection; what comes of it is told to
+    /// the core unless that connection is gone by then.
+    fn transfer_later(
+        self: &Arc<Self>,
+        what: &'static str,
+        job: impl FnOnce(&Arc<Self>, &dyn Peer, &Link) -> Result<Event, ResyncError> + Send + 'static,
+    ) -> Option<Event> {
+        let datastore = Arc::clone(self);
+        self.workers.spawn(move || {
+            let Some(peer) = datastore.linked_peer() else {
+                return;
+            };
+            let link = peer.link.clone();
+            let outcome = job(&datastore, &peer, &link);
+            let current = datastore.link.read().as_ref().map(|link| link.epoch);
+            if current != Some(link.epoch) {
+                return;
+            }
+            match outcome {
+                Ok(event) => datastore.drive(Thread::MayWait, event),
+                Err(error) => {
+                    datastore.set_reason(&format!("{what} failed: {error}"));
+                    datastore.drop_link(what);
+                }
+            }
+        });
+        None
+    }
+
+    /// Sends the blocks that may differ after a disconnect.
+    pub(super) fn recover_ranges_later(self: &Arc<Self>) -> Option<Event> {
+        self.transfer_later("distributed recovery", |datastore, peer, link| {
+            lockstep_resync::recover_ranges(
+                &datastore.store,
+                peer,
+                &datastore.old_paw,
+                &link.peer_waiting,
+            )?;
+            datastore.paw.remove_below(datastore.first_osn);
+            Ok(Event::RangesRecovered)
+        })
+    }
+
+    /// Lets the secondary forget what it waited for. New operations are admitted already: the
+    /// frame goes out before theirs, and the secondary drops only what it knew before.
+    pub(super) fn tell_recovered(self: &Arc<Self>) -> Option<Event> {
+        self.tell(Request::RecoveryDone)
+    }
+
+    pub(super) fn tell_in_sync(self: &Arc<Self>) -> Option<Event> {
+        self.tell(Request::InSync)
+    }
+
+    /// Asks without caring for the answer; a failure ends the connection.
+    fn tell(self: &Arc<Self>, request: Request) -> Option<Event> {
+        let datastore = Arc::clone(self);
+        self.workers.spawn(move || {
+            let Some(peer) = datastore.linked_peer() else {
+                return;
+            };
+            if let Err(error) = peer.ask(request, &[]) {
+                datastore.set_reason(&error.to_string());
+                peer.link.sender.shutdown(&error.to_string());
+            }
+        });
+        None
+    }
+
+    pub(super) fn send_image_later(self: &Arc<Self>) -> Option<Event> {
+        self.transfer_later("resync of the namespace", |datastore, peer, _| {
+            lockstep_resync::send_image(&datastore.store, peer, &datastore.resync)?;
+            Ok(Event::Happened(Trigger::ImageDone))
+        })
+    }
+
+    pub(super) fn send_content_later(self: &Arc<Self>) -> Option<Event> {
+        self.transfer_later("resync of the content", |datastore, peer, _| {
+            let locks = CoreLocks(datastore);
+            lockstep_resync::send_content(&datastore.store, peer, &locks, &datastore.resync)?;
+            Ok(Event::Happened(Trigger::ContentDone))
+        })
+    }
+
+    /// Compares this node with its peer, now.
+    pub fn verify(
+        self: &Arc<Self>,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, VerifyFailure> {
+        let state = self.core.lock().state();
+        if self.config.role != crate::config::Role::Primary {
+            return Err(VerifyFailure {
+                cause: "this node is the secondary of the datastore".to_owned(),
+                cure: "ask the primary".to_owned(),
+            });
+        }
+        let peer = self.linked_peer().filter(|_| state.is_in_sync());
+        let Some(peer) = peer else {
+            return Err(VerifyFailure {
+                cause: format!("the nodes are not in sync ({})", state.describe()),
+                cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
+            });
+        };
+        let done = Progress::default();
+        let report = self
+            .compare_telling(&peer, &done, progress)
+            .map_err(|error| VerifyFailure {
+                cause: error.to_string(),
+                cure: "see the log of both nodes, then verify again".to_owned(),
+            })?;
+        Ok(VerifyReport {
+            identical: report.is_identical(),
+            inodes_compared: report.inodes,
+            bytes_compared: report.bytes,
+            differences_total: report.total,
+            differences: report
+                .differences
+                .into_iter()
+                .map(|difference| Difference {
+                    inode: difference.ino,
+                    path: difference.path,
+                    what: difference.what.to_string(),
+                })
+                .collect(),
+        })
+    }
+
+    /// Compares, and tells how far it is from time to time.
+    fn compare_telling(
+        self: &Arc<Self>,
+        peer: &LinkedPeer<'_>,
+        done: &Progress,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<lockstep_verify::Report, ResyncError> {
+        std::thread::scope(|scope| {
+            let locks = CoreLocks(self);
+            let comparison =
+                scope.spawn(move || lockstep_verify::compare(&self.store, peer, &locks, done));
+            while !comparison.is_finished() {
+                std::thread::sleep(PROGRESS);
+                progress(VerifyProgress {
+                    inodes_compared: done.inodes_done.get(),
+                    inodes_total: Some(done.inodes_total.get()),
+                    bytes_compared: done.bytes_done.get(),
+                });
+            }
+            comparison.join().unwrap_or_else(|_| {
+                Err(ResyncError::Stopped {
+                    why: "the comparison has panicked".to_owned(),
+                })
+            })
+        })
+    }
+}
+
+/// How often a comparison tells how far it is.
+const PROGRESS: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// What a request is for, for operators.
+const fn describe(request: &Request) -> &'static str {
+    match request {
+        Request::RecoverRange { .. } => "recover a range",
+        Request::RecoveryDone => "end the recovery",
+        Request::BeginResync => "begin a resync",
+        Request::ImageChunk | Request::EndImage { .. } => "take over the namespace",
+        Request::SettleFiles { .. } => "settle files",
+        Request::WriteBlocks { .. } => "write blocks",
+        Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
+        Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
+        Request::InSync => "mark itself in sync",
+    }
+}

@@ -1,0 +1,231 @@
+//! The way in through the kernel: a datastore mounted as a directory by FUSE.
+//!
+//! Holds the life of a mount: [`mount`] checks the mount point, mounts and answers requests from
+//! then on; [`Mounted`] waits for its end and unmounts. What a request means is in
+//! `adaptor`, one callback of the kernel each; the rooms it uses are its neighbours.
+//!
+//! Invariants: whatever goes wrong in [`mount`] leaves no mount behind and changes nothing; once
+//! [`Mounted::unmount`] has returned, no request reaches the service any more; a panic while
+//! answering a request is answered to the program as an I/O error and reported by
+//! [`Mounted::wait`], never swallowed.
+//!
+//! It must never park one of its threads on an operation that waits for the peer or the disk's
+//! flush: those answer through completions (see [`crate::client`]).
+
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fuser::{Config, Session, SessionACL};
+
+use crate::client::FileService;
+use adaptor::Adaptor;
+use context::Context;
+use ending::Ending;
+use mount_point::{MountPoint, Release};
+
+mod adaptor;
+mod attributes;
+mod birth;
+mod content;
+mod context;
+mod ending;
+mod error;
+mod extended;
+mod handshake;
+mod listing;
+mod mount_point;
+mod mount_table;
+mod names;
+mod privileges;
+mod reply;
+mod steps;
+
+pub use error::MountError;
+
+/// How often an unmount that found the mount busy tries again.
+const BUSY_RETRY: Duration = Duration::from_millis(20);
+
+/// Where and how to mount a datastore.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Directory to mount on.
+    pub mount_point: PathBuf,
+    /// Name of the datastore; the mount table shows `lockstep:NAME`.
+    pub name: String,
+    /// Threads that take requests from the kernel.
+    pub threads: NonZeroUsize,
+    /// How long [`Mounted::unmount`] waits for programs to let go of the mount.
+    pub grace: Duration,
+}
+
+impl MountOptions {
+    /// The usual eight threads, and two seconds of grace.
+    pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+        const EIGHT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
+        Self {
+            mount_point: mount_point.into(),
+            name: name.into(),
+            threads: EIGHT,
+            grace: Duration::from_secs(2),
+        }
+    }
+}
+
+/// How an unmount ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nobody used the mount any more.
+    Clean,
+    /// Programs still held files or directories open: the mount left the name space, and what
+    /// they try with those from now on fails with an I/O error.
+    Detached,
+}
+
+/// A mounted datastore. Dropping it unmounts too, without a grace.
+#[derive(Debug)]
+pub struct Mounted {
+    point: MountPoint,
+    context: Arc<Context>,
+    grace: Duration,
+    released: bool,
+}
+
+/// Mounts `service` and starts to answer requests.
+///
+/// # Errors
+/// A [`MountError`] that names the cause and the cure; then nothing is mounted.
+pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
+    let ending = Arc::new(Ending::default());
+    let context = Arc::new(Context::new(service, Arc::clone(&ending)));
+    let (point, device) = MountPoint::mount(&options.mount_point, &options.name)?;
+    let mounted = Mounted {
+        point,
+        context: Arc::clone(&context),
+        grace: options.grace,
+        released: false,
+    };
+    let session = open_session(device, &context, options)?;
+    context.connect(session.notifier());
+    serve(session, ending, options)?;
+    tracing::info!(mount = %options.mount_point.display(), name = options.name, "mounted");
+    Ok(mounted)
+}
+
+/// Agrees with the kernel on what both can do.
+fn open_session(
+    device: OwnedFd,
+    context: &Arc<Context>,
+    options: &MountOptions,
+) -> Result<Session<Adaptor>, MountError> {
+    let mut config = Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(options.threads.get());
+    config.clone_fd = true;
+    let adaptor = Adaptor::new(Arc::clone(context));
+    Session::from_fd(adaptor, device, SessionACL::All, config).map_err(|source| {
+        MountError::Handshake {
+            mount_point: options.mount_point.clone(),
+            source,
+        }
+    })
+}
+
+/// Answers requests on threads of its own until the mount is gone.
+fn serve(
+    session: Session<Adaptor>,
+    ending: Arc<Ending>,
+    options: &MountOptions,
+) -> Result<(), MountError> {
+    let mount_point = options.mount_point.clone();
+    let failed = |mount_point| {
+        move |source| MountError::Session {
+            mount_point,
+            source,
+        }
+    };
+    let run = {
+        let mount_point = mount_point.clone();
+        move || ending.end(session.run().map_err(failed(mount_point)))
+    };
+    thread::Builder::new()
+        .name("fuse".to_owned())
+        .spawn(run)
+        .map_err(failed(mount_point))?;
+    Ok(())
+}
+
+impl Mounted {
+    /// Blocks until the mount has ended, whoever unmounted it.
+    ///
+    /// # Errors
+    /// At once, while the mount may still be there, when answering has failed: the owner decides
+    /// whether to go on. Each failure is reported once.
+    pub fn wait(&self) -> Result<(), MountError> {
+        self.context.ending().wait()
+    }
+
+    /// Whether the mount has ended, whoever unmounted it.
+    pub fn has_ended(&self) -> bool {
+        self.context.ending().wait_until(Instant::now())
+    }
+
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> &std::path::Path {
+        self.point.path()
+    }
+
+    /// Unmounts; when programs keep it busy for longer than the grace, detaches it.
+    ///
+    /// # Errors
+    /// Only when the kernel refuses both; then the mount is still there but answers no more.
+    pub fn unmount(mut self) -> Result<Unmounted, MountError> {
+        let grace = self.grace;
+        self.release(grace)
+    }
+
+    fn release(&mut self, grace: Duration) -> Result<Unmounted, MountError> {
+        self.released = true;
+        let outcome = self.let_go(grace);
+        self.context.close();
+        outcome
+    }
+
+    fn let_go(&self, grace: Duration) -> Result<Unmounted, MountError> {
+        let deadline = Instant::now() + grace;
+        while let Release::Busy = self.point.unmount()? {
+            if Instant::now() >= deadline {
+                return self.detach();
+            }
+            thread::sleep(BUSY_RETRY);
+        }
+        // A copy of the mount in another mount namespace keeps the file system alive.
+        let ended = self.context.ending().wait_until(deadline + BUSY_RETRY);
+        Ok(if ended {
+            Unmounted::Clean
+        } else {
+            Unmounted::Detached
+        })
+    }
+
+    fn detach(&self) -> Result<Unmounted, MountError> {
+        self.point.detach()?;
+        let path = self.point.path().display();
+        tracing::warn!(mount = %path, "still in use: detached, open files in it now fail");
+        Ok(Unmounted::Detached)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.released {
+            return;
+        }
+        if let Err(error) = self.release(Duration::ZERO) {
+            tracing::warn!(%error, "the mount was left behind");
+        }
+    }
+}

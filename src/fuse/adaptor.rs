@@ -1,0 +1,578 @@
+//! The callbacks of the kernel: each turns a request into calls of the service and its outcome
+//! into a reply.
+//!
+//! Requests that a mount of ours never sends (locks, `access`, `bmap`) are left to fuser's
+//! defaults; those that would make it log a warning each time are refused here.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use lockstep_types::{Errno, MetaRequest, NodeKind};
+
+use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
+use super::birth::Birth;
+use super::context::Context;
+use super::privileges::Caller;
+use super::reply::{self, Refuse};
+use super::steps::{self, Wish};
+use super::{content, extended, handshake, listing, names};
+
+/// Permission bits of a symbolic link, which nobody checks.
+const LINK_MODE: u32 = 0o777;
+
+/// The file system as fuser calls it.
+pub(super) struct Adaptor {
+    context: Arc<Context>,
+}
+
+impl Adaptor {
+    pub fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
+
+    /// Answers one request; see [`Context::answer`].
+    fn answer<R: Refuse>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        body: impl FnOnce(&Arc<Context>, R),
+    ) {
+        let context = &self.context;
+        context.answer(operation, reply, |reply| body(context, reply));
+    }
+
+    /// Answers one request to make an inode.
+    fn make(
+        &self,
+        operation: &'static str,
+        request: &Request,
+        birth: Birth<'_>,
+        reply: ReplyEntry,
+    ) {
+        self.answer(operation, reply, |context, reply| {
+            let shared = Arc::clone(context);
+            birth.begin(context, request, move |made| {
+                reply::entry(&shared, reply, made);
+            });
+        });
+    }
+
+    /// Answers one request to change names.
+    fn change(
+        &self,
+        operation: &'static str,
+        reply: ReplyEmpty,
+        change: impl FnOnce() -> Result<MetaRequest, Errno>,
+    ) {
+        self.answer(operation, reply, |context, reply| {
+            context.change(change(), move |outcome| reply::empty(reply, outcome));
+        });
+    }
+
+    /// Counts references of the kernel that are gone; such requests have no reply.
+    fn forget_one(&self, node: INodeNo, count: u64) {
+        if self.context.is_closed() {
+            return;
+        }
+        self.context.guard("forget", || {
+            if let Ok(ino) = ino(node) {
+                self.context.service().forgotten(ino, count);
+            }
+        });
+    }
+}
+
+impl Filesystem for Adaptor {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        handshake::negotiate(config)
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.answer("lookup", reply, |context, reply| {
+            names::look_up(context, parent, name, reply);
+        });
+    }
+
+    /// `batch_forget` comes here too, one by one.
+    fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
+        self.forget_one(node, count);
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        self.answer("getattr", reply, |context, reply| {
+            let attr = ino(node).and_then(|ino| context.service().getattr(ino));
+            reply::attributes(reply, attr);
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let wish = Wish {
+            mode: mode.map(permissions),
+            uid,
+            gid,
+            size,
+            atime: atime.map(timestamp),
+            mtime: mtime.map(timestamp),
+        };
+        let caller = Caller::of(request);
+        self.answer("setattr", reply, |context, reply| {
+            steps::set_attr(context, node, wish, caller, reply);
+        });
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        self.answer("readlink", reply, |context, reply| {
+            match ino(node).and_then(|ino| context.service().readlink(ino)) {
+                Ok(target) => reply.data(&target),
+                Err(errno) => reply.refuse(errno),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (kind, mode) = match kind_and_mode(mode) {
+            Ok(parts) => parts,
+            Err(errno) => return reply.refuse(errno),
+        };
+        let birth = Birth {
+            parent,
+            name,
+            kind,
+            mode,
+            umask,
+            rdev,
+            target: &[],
+        };
+        self.make("mknod", request, birth, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let birth = Birth {
+            parent,
+            name,
+            kind: NodeKind::Directory,
+            mode,
+            umask,
+            rdev: 0,
+            target: &[],
+        };
+        self.make("mkdir", request, birth, reply);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let birth = Birth {
+            parent,
+            name,
+            kind: NodeKind::Symlink,
+            mode: LINK_MODE,
+            umask: 0,
+            rdev: 0,
+            target: target.as_os_str().as_bytes(),
+        };
+        self.make("symlink", request, birth, reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let birth = Birth {
+            parent,
+            name,
+            kind: NodeKind::File,
+            mode,
+            umask,
+            rdev: 0,
+            target: &[],
+        };
+        self.answer("create", reply, |context, reply| {
+            let shared = Arc::clone(context);
+            birth.begin(context, request, move |made| {
+                reply::created(&shared, reply, made);
+            });
+        });
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        self.answer("link", reply, |context, reply| {
+            let change = || {
+                Ok(MetaRequest::Link {
+                    ino: ino(node)?,
+                    parent: ino(parent)?,
+                    name: file_name(name)?,
+                })
+            };
+            let shared = Arc::clone(context);
+            context.change(change(), move |outcome| {
+                let attr = outcome.and_then(|attr| shared.attributes(ino(node)?, attr));
+                reply::entry(&shared, reply, attr);
+            });
+        });
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.change("unlink", reply, || {
+            Ok(MetaRequest::Unlink {
+                parent: ino(parent)?,
+                name: file_name(name)?,
+            })
+        });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.change("rmdir", reply, || {
+            Ok(MetaRequest::Rmdir {
+                parent: ino(parent)?,
+                name: file_name(name)?,
+            })
+        });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.change("rename", reply, || {
+            Ok(MetaRequest::Rename {
+                parent: ino(parent)?,
+                name: file_name(name)?,
+                new_parent: ino(new_parent)?,
+                new_name: file_name(new_name)?,
+                mode: rename_mode(flags)?,
+            })
+        });
+    }
+
+    fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.answer("open", reply, |context, reply| {
+            let outcome = ino(node).and_then(|ino| context.service().opened(ino));
+            reply::opened(reply, outcome);
+        });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer("release", reply, |context, reply| {
+            let outcome = ino(node).map(|ino| context.service().closed(ino));
+            reply::empty(reply, outcome);
+        });
+    }
+
+    /// Closing has nothing to flush: every write is answered when it is done.
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.answer("read", reply, |context, reply| {
+            content::read(context, node, offset, size, reply);
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        how: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.answer("write", reply, |context, reply| {
+            let options = content::write_options(how, flags);
+            content::write(context, node, offset, data, options, reply);
+        });
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer("fsync", reply, |context, reply| {
+            content::sync(context, node, reply);
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer("fsyncdir", reply, |context, reply| {
+            content::sync(context, node, reply);
+        });
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let caller = Caller::of(request);
+        self.answer("fallocate", reply, |context, reply| {
+            content::allocate(context, caller, node, (offset, length), mode, reply);
+        });
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.answer("lseek", reply, |context, reply| {
+            content::seek(context, node, offset, whence, reply);
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: INodeNo,
+        _from_handle: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _to_handle: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let caller = Caller::of(request);
+        self.answer("copy_file_range", reply, |context, reply| {
+            let (from, to) = ((from, from_offset), (to, to_offset));
+            content::copy(context, caller, from, to, length, reply);
+        });
+    }
+
+    /// Directories need no opening: the kernel stops asking after this answer, and caches names,
+    /// which it drops itself at every change through the mount.
+    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.refuse(Errno::NotImplemented);
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        self.answer("readdir", reply, |context, reply| {
+            listing::names(context, node, offset, reply);
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.answer("readdirplus", reply, |context, reply| {
+            listing::names_with_attributes(context, node, offset, reply);
+        });
+    }
+
+    fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
+        self.answer("statfs", reply, |context, reply| {
+            reply::space(reply, context.service().space());
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let caller = Caller::of(request);
+        self.answer("setxattr", reply, |context, reply| {
+            extended::set(context, caller, node, name, value, flags, reply);
+        });
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        room: u32,
+        reply: ReplyXattr,
+    ) {
+        self.answer("getxattr", reply, |context, reply| {
+            let name = name.as_bytes();
+            let value = ino(node).and_then(|ino| context.service().getxattr(ino, name));
+            reply::sized(reply, room, value);
+        });
+    }
+
+    fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
+        let caller = Caller::of(request);
+        self.answer("listxattr", reply, |context, reply| {
+            let list = ino(node).and_then(|ino| context.service().listxattr(ino));
+            let visible = list.map(|list| extended::visible(list, caller));
+            reply::sized(reply, room, visible);
+        });
+    }
+
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.answer("removexattr", reply, |context, reply| {
+            extended::remove(context, node, name, reply);
+        });
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _room: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(fuser::Errno::ENOTTY);
+    }
+
+    /// Files are always ready; the kernel does not ask again.
+    fn poll(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.refuse(Errno::NotImplemented);
+    }
+}

@@ -1,0 +1,222 @@
+//! Translation between the kernel's words, as fuser speaks them, and ours. Pure.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, INodeNo, OpenFlags, RenameFlags, TimeOrNow};
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::{
+    AllocateMode, Attr, Errno, FileName, Ino, NodeKind, RenameMode, Timestamp, XattrMode,
+};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
+
+/// Permission, set-id and sticky bits.
+const MODE_BITS: u32 = 0o7777;
+
+/// The inode a request is about.
+pub(super) fn ino(node: INodeNo) -> Result<Ino, Errno> {
+    Ino::new(node.0).ok_or(Errno::Stale)
+}
+
+/// The name a request is about.
+pub(super) fn file_name(name: &OsStr) -> Result<FileName, Errno> {
+    FileName::new(name.as_bytes())
+}
+
+/// Our error as fuser's.
+pub(super) fn kernel_errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.code())
+}
+
+/// The kind of an inode as fuser's.
+pub(super) fn file_type(kind: NodeKind) -> FileType {
+    match kind {
+        NodeKind::File => FileType::RegularFile,
+        NodeKind::Directory => FileType::Directory,
+        NodeKind::Symlink => FileType::Symlink,
+        NodeKind::Fifo => FileType::NamedPipe,
+        NodeKind::Socket => FileType::Socket,
+        NodeKind::CharDevice => FileType::CharDevice,
+        NodeKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// The kind and permission bits that `mknod` asks for; no kind means a regular file.
+pub(super) fn kind_and_mode(mode: u32) -> Result<(NodeKind, u32), Errno> {
+    let permissions = mode & MODE_BITS;
+    if mode == permissions {
+        return Ok((NodeKind::File, permissions));
+    }
+    let kind = NodeKind::from_mode(mode).ok_or(Errno::Invalid)?;
+    Ok((kind, permissions))
+}
+
+/// The permission bits of a mode.
+pub(super) fn permissions(mode: u32) -> u32 {
+    mode & MODE_BITS
+}
+
+/// Attributes as fuser's.
+pub(super) fn file_attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino.get()),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.into(),
+        mtime: attr.mtime.into(),
+        ctime: attr.ctime.into(),
+        crtime: UNIX_EPOCH,
+        kind: file_type(attr.kind),
+        perm: u16::try_from(permissions(attr.mode)).unwrap_or_default(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: u32::try_from(BLOCK_BYTES).unwrap_or_default(),
+        flags: 0,
+    }
+}
+
+/// What a name that leads nowhere has for attributes: node zero.
+pub(super) fn no_attr() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// A time to set.
+pub(super) fn timestamp(time: TimeOrNow) -> Timestamp {
+    match time {
+        TimeOrNow::Now => SystemTime::now().into(),
+        TimeOrNow::SpecificTime(time) => specific(time),
+    }
+}
+
+/// fuser 0.18 reads the kernel's (-3 s, +5 ns) as 3.000000005 s before the epoch; this undoes it.
+fn specific(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => time.into(),
+        Err(error) => Timestamp {
+            secs: 0_i64.saturating_sub_unsigned(error.duration().as_secs()),
+            nanos: error.duration().subsec_nanos(),
+        },
+    }
+}
+
+/// Whether a write through a file opened so must be on stable storage before it is answered.
+pub(super) fn is_durable(flags: OpenFlags) -> bool {
+    let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
+    flags.intersects(OFlags::SYNC | OFlags::DSYNC)
+}
+
+/// What a rename does about its target.
+pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
+    match flags {
+        _ if flags.is_empty() => Ok(RenameMode::Replace),
+        RenameFlags::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        RenameFlags::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        // RENAME_WHITEOUT is for the layers of overlayfs; both at once make no sense
+        _ => Err(Errno::Invalid),
+    }
+}
+
+/// What a `fallocate` asks for.
+pub(super) fn allocate_mode(mode: i32) -> Result<AllocateMode, Errno> {
+    let (keep, punch) = (FallocateFlags::KEEP_SIZE, FallocateFlags::PUNCH_HOLE);
+    let zero = FallocateFlags::ZERO_RANGE;
+    match FallocateFlags::from_bits_retain(mode.cast_unsigned()) {
+        flags if flags.is_empty() => Ok(AllocateMode::Allocate),
+        flags if flags == keep => Ok(AllocateMode::AllocateKeepSize),
+        flags if flags == punch | keep => Ok(AllocateMode::PunchHole),
+        flags if flags == zero => Ok(AllocateMode::ZeroRange),
+        flags if flags == zero | keep => Ok(AllocateMode::ZeroRangeKeepSize),
+        _ => Err(Errno::NotSupported),
+    }
+}
+
+/// What `setxattr` asks of an existing attribute.
+pub(super) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
+    match XattrFlags::from_bits_retain(flags.cast_unsigned()) {
+        flags if flags.is_empty() => Ok(XattrMode::Any),
+        XattrFlags::CREATE => Ok(XattrMode::Create),
+        XattrFlags::REPLACE => Ok(XattrMode::Replace),
+        _ => Err(Errno::Invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn undoes_the_reading_of_times_before_the_epoch() {
+        let as_fuser_reads = |secs: i64, nanos| {
+            let time = UNIX_EPOCH - Duration::new(secs.unsigned_abs(), nanos);
+            timestamp(TimeOrNow::SpecificTime(time))
+        };
+        for (secs, nanos) in [(-1, 999_999_999), (-3, 0), (-3, 5)] {
+            assert_eq!(as_fuser_reads(secs, nanos), Timestamp { secs, nanos });
+        }
+        let after = UNIX_EPOCH + Duration::new(7, 9);
+        let read = timestamp(TimeOrNow::SpecificTime(after));
+        assert_eq!(read, Timestamp { secs: 7, nanos: 9 });
+    }
+
+    #[test]
+    fn knows_the_modes_of_fallocate() {
+        assert_eq!(allocate_mode(0), Ok(AllocateMode::Allocate));
+        assert_eq!(allocate_mode(1), Ok(AllocateMode::AllocateKeepSize));
+        assert_eq!(allocate_mode(3), Ok(AllocateMode::PunchHole));
+        assert_eq!(allocate_mode(0x10), Ok(AllocateMode::ZeroRange));
+        assert_eq!(allocate_mode(0x11), Ok(AllocateMode::ZeroRangeKeepSize));
+        // a hole that grows the file, collapse and insert range
+        for refused in [2, 8, 0x20] {
+            assert_eq!(allocate_mode(refused), Err(Errno::NotSupported));
+        }
+    }
+
+    #[test]
+    fn knows_the_modes_of_rename_and_setxattr() {
+        let rename = |bits| rename_mode(RenameFlags::from_bits_retain(bits));
+        assert_eq!(rename(0), Ok(RenameMode::Replace));
+        assert_eq!(rename(1), Ok(RenameMode::NoReplace));
+        assert_eq!(rename(2), Ok(RenameMode::Exchange));
+        assert_eq!(rename(4), Err(Errno::Invalid));
+        assert_eq!(rename(3), Err(Errno::Invalid));
+        assert_eq!(xattr_mode(1), Ok(XattrMode::Create));
+        assert_eq!(xattr_mode(2), Ok(XattrMode::Replace));
+        assert_eq!(xattr_mode(3), Err(Errno::Invalid));
+    }
+
+    #[test]
+    fn reads_the_kind_of_mknod() {
+        assert_eq!(kind_and_mode(0o644), Ok((NodeKind::File, 0o644)));
+        assert_eq!(kind_and_mode(0o010_600), Ok((NodeKind::Fifo, 0o600)));
+        assert_eq!(kind_and_mode(0o070_600), Err(Errno::Invalid));
+    }
+
+    #[test]
+    fn sees_synchronous_files() {
+        let durable = |flags: OFlags| is_durable(OpenFlags(flags.bits().cast_signed()));
+        assert!(durable(OFlags::DSYNC));
+        assert!(durable(OFlags::SYNC | OFlags::APPEND));
+        assert!(!durable(OFlags::APPEND));
+    }
+}

@@ -1,0 +1,126 @@
+//! What every callback and every completion of one mount shares.
+//!
+//! Invariant: a request is answered exactly once. The reply object travels into the completion; if
+//! a callback panics or a completion is dropped uncalled, dropping the reply answers `EIO`.
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fuser::{INodeNo, Notifier};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest};
+
+use super::MountError;
+use super::ending::Ending;
+use super::reply::Refuse;
+use crate::client::FileService;
+
+/// The service, and the way back to the kernel.
+pub(super) struct Context {
+    service: Arc<dyn FileService>,
+    notifier: OnceLock<Notifier>,
+    ending: Arc<Ending>,
+    closed: AtomicBool,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub fn new(service: Arc<dyn FileService>, ending: Arc<Ending>) -> Self {
+        Self {
+            service,
+            notifier: OnceLock::new(),
+            ending,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// The datastore.
+    pub fn service(&self) -> &dyn FileService {
+        &*self.service
+    }
+
+    /// How the mount ends.
+    pub fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
+    /// Gives the way to tell the kernel things, before the first request is answered.
+    pub fn connect(&self, notifier: Notifier) {
+        // Set once, when the mount is made.
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// From now on requests are refused instead of given to the service.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Runs `body`, which answers `reply`, so that a panic in it costs one request and is told.
+    pub fn answer<R: Refuse>(&self, operation: &'static str, reply: R, body: impl FnOnce(R)) {
+        if self.is_closed() {
+            return reply.refuse(Errno::Io);
+        }
+        self.guard(operation, || body(reply));
+    }
+
+    /// Runs `body` so that a panic in it ends neither the thread nor goes unheard.
+    pub fn guard(&self, operation: &'static str, body: impl FnOnce()) {
+        let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) else {
+            return;
+        };
+        let message = message_of(&*panic);
+        tracing::error!(operation, message, "a request panicked");
+        self.ending
+            .fail(MountError::Panicked { operation, message });
+    }
+
+    /// Asks for a change; one that could not even be formed goes to `then` as its error.
+    pub fn change(
+        &self,
+        request: Result<MetaRequest, Errno>,
+        then: impl FnOnce(Result<Option<Attr>, Errno>) + Send + 'static,
+    ) {
+        match request {
+            Ok(request) => self.service.change(request, Box::new(then)),
+            Err(errno) => then(Err(errno)),
+        }
+    }
+
+    /// The attributes a change answered with, or those the inode has now.
+    pub fn attributes(&self, ino: Ino, changed: Option<Attr>) -> Result<Attr, Errno> {
+        match changed {
+            Some(attr) => Ok(attr),
+            None => self.service.getattr(ino),
+        }
+    }
+
+    /// Makes the kernel ask again for the attributes of `ino`, where it would not know by itself
+    /// that they changed.
+    pub fn expire(&self, ino: Ino) {
+        /// An offset that says: attributes only, leave cached data.
+        const ATTRIBUTES_ONLY: i64 = -1;
+        let Some(notifier) = self.notifier.get() else {
+            return;
+        };
+        let told = notifier.inval_inode(INodeNo(ino.get()), ATTRIBUTES_ONLY, 0);
+        if let Err(error) = told {
+            tracing::warn!(%ino, %error, "the kernel may show old attributes");
+        }
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,152 @@
+//! Directories as the kernel reads them: names, or names with attributes.
+//!
+//! `.` has the cookie 1 and `..` the cookie 2; all others are the service's own.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use lockstep_types::{Attr, Errno, Ino};
+
+use super::attributes::{file_attr, file_type, ino};
+use super::context::Context;
+use super::reply::{GENERATION, LIFETIME, Refuse};
+use crate::client::DirEntry;
+
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+
+/// Entries fetched at once when attributes go with them; they are fetched outside the listing, so
+/// that no lock of the directory is held meanwhile. A reply of the usual 32 KiB holds about 190.
+const BATCH: usize = 96;
+
+/// Whether the reply has room for more.
+type Room = ControlFlow<()>;
+
+fn room(full: bool) -> Room {
+    if full {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
+}
+
+/// Where the service goes on after the kernel's position.
+fn service_cookie(offset: u64) -> u64 {
+    if offset <= DOT_DOT { 0 } else { offset }
+}
+
+/// Answers with names, starting after `offset`.
+pub(super) fn names(context: &Context, node: INodeNo, offset: u64, mut reply: ReplyDirectory) {
+    let filled = ino(node).and_then(|directory| fill(context, directory, offset, &mut reply));
+    match filled {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.refuse(errno),
+    }
+}
+
+/// Answers with names and attributes, starting after `offset`.
+pub(super) fn names_with_attributes(
+    context: &Context,
+    node: INodeNo,
+    offset: u64,
+    mut reply: ReplyDirectoryPlus,
+) {
+    let filled = ino(node).and_then(|directory| fill_plus(context, directory, offset, &mut reply));
+    match filled {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.refuse(errno),
+    }
+}
+
+fn fill(
+    context: &Context,
+    directory: Ino,
+    offset: u64,
+    reply: &mut ReplyDirectory,
+) -> Result<(), Errno> {
+    for (attr, cookie, name) in dots(context, directory, offset)? {
+        let full = reply.add(INodeNo(attr.ino.get()), cookie, file_type(attr.kind), name);
+        if full {
+            return Ok(());
+        }
+    }
+    let mut add = |entry: DirEntry| {
+        let name = OsStr::from_bytes(entry.name.as_bytes());
+        let node = INodeNo(entry.ino.get());
+        room(reply.add(node, entry.cookie, file_type(entry.kind), name))
+    };
+    context
+        .service()
+        .readdir(directory, service_cookie(offset), &mut add)
+}
+
+fn fill_plus(
+    context: &Context,
+    directory: Ino,
+    offset: u64,
+    reply: &mut ReplyDirectoryPlus,
+) -> Result<(), Errno> {
+    for (attr, cookie, name) in dots(context, directory, offset)? {
+        // the kernel counts no reference for these two
+        if add(reply, &attr, cookie, OsStr::new(name)).is_break() {
+            return Ok(());
+        }
+    }
+    let mut after = service_cookie(offset);
+    loop {
+        let batch = fetch(context, directory, after)?;
+        let filled = batch
+            .iter()
+            .try_for_each(|entry| plus(context, entry, reply));
+        match batch.last() {
+            Some(last) if filled.is_continue() && batch.len() == BATCH => after = last.cookie,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// `.` and `..` as far as they come after `offset`.
+fn dots(
+    context: &Context,
+    directory: Ino,
+    offset: u64,
+) -> Result<impl Iterator<Item = (Attr, u64, &'static str)>, Errno> {
+    let service = context.service();
+    let dot = (offset < DOT).then(|| service.getattr(directory));
+    let dot_dot = (offset < DOT_DOT).then(|| service.lookup_parent(directory));
+    let dot = dot.transpose()?.map(|attr| (attr, DOT, "."));
+    let dot_dot = dot_dot.transpose()?.map(|attr| (attr, DOT_DOT, ".."));
+    Ok(dot.into_iter().chain(dot_dot))
+}
+
+fn fetch(context: &Context, directory: Ino, after: u64) -> Result<Vec<DirEntry>, Errno> {
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut keep = |entry| {
+        batch.push(entry);
+        room(batch.len() == BATCH)
+    };
+    context.service().readdir(directory, after, &mut keep)?;
+    Ok(batch)
+}
+
+/// Adds one entry, for which the kernel counts a reference; one that vanished is left out.
+fn plus(context: &Context, entry: &DirEntry, reply: &mut ReplyDirectoryPlus) -> Room {
+    let Ok(attr) = context.service().getattr(entry.ino) else {
+        return ControlFlow::Continue(());
+    };
+    context.service().remembered(attr.ino, 1);
+    let name = OsStr::from_bytes(entry.name.as_bytes());
+    let added = add(reply, &attr, entry.cookie, name);
+    if added.is_break() {
+        context.service().forgotten(attr.ino, 1);
+    }
+    added
+}
+
+fn add(reply: &mut ReplyDirectoryPlus, attr: &Attr, cookie: u64, name: &OsStr) -> Room {
+    let node = INodeNo(attr.ino.get());
+    let attr = file_attr(attr);
+    room(reply.add(node, cookie, name, &LIFETIME, &attr, GENERATION))
+}

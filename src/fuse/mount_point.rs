@@ -1,0 +1,202 @@
+//! One mount point: the checks before, `mount(2)`, `umount(2)`.
+//!
+//! The mount is made here and not by the `fusermount3` helper, which need not be installed.
+//! Looking at the path of a mount of ours may ask our own process: after mounting, only the mount
+//! table is read.
+
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use lockstep_types::limits::WRITE_BYTES_MAX;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::MountError;
+use super::mount_table::{self, Entry};
+
+/// Type of our mounts in the mount table.
+const KIND: &str = "fuse.lockstep";
+
+/// A mount that this process made.
+#[derive(Debug)]
+pub(super) struct MountPoint {
+    path: PathBuf,
+    /// Number of the mount in the mount table, so that nobody else's is unmounted.
+    id: u64,
+}
+
+/// What an attempt to unmount found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Release {
+    /// The mount is gone.
+    Gone,
+    /// Programs use it.
+    Busy,
+}
+
+impl MountPoint {
+    /// Mounts the datastore `name` on `path`; the descriptor is the kernel's end of it.
+    pub fn mount(path: &Path, name: &str) -> Result<(Self, OwnedFd), MountError> {
+        let source = format!("lockstep:{name}");
+        let device = open_device()?;
+        let path = prepare(path, &source)?;
+        attach(&path, &source, &device)?;
+        let Some(entry) = mount_table::mounts_on(&path)?.pop() else {
+            let source = io::Error::other("the new mount is not in the mount table");
+            return Err(MountError::Mount {
+                mount_point: path,
+                source,
+            });
+        };
+        Ok((Self { path, id: entry.id }, device))
+    }
+
+    /// Where it is, symbolic links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tries to unmount.
+    pub fn unmount(&self) -> Result<Release, MountError> {
+        self.unmount_with(UnmountFlags::empty())
+    }
+
+    /// Takes the mount out of the name space, whoever uses it.
+    pub fn detach(&self) -> Result<(), MountError> {
+        self.unmount_with(UnmountFlags::DETACH).map(drop)
+    }
+
+    fn unmount_with(&self, flags: UnmountFlags) -> Result<Release, MountError> {
+        if !self.is_visible()? {
+            return Ok(Release::Gone);
+        }
+        match rustix::mount::unmount(&self.path, flags | UnmountFlags::NOFOLLOW) {
+            Ok(()) => Ok(Release::Gone),
+            Err(Errno::BUSY) => Ok(Release::Busy),
+            Err(errno) => Err(MountError::Unmount {
+                mount_point: self.path.clone(),
+                source: errno.into(),
+            }),
+        }
+    }
+
+    /// Whether our mount is the one that its path shows; false when it is gone.
+    fn is_visible(&self) -> Result<bool, MountError> {
+        let mounts = mount_table::mounts_on(&self.path)?;
+        let ours = mounts.iter().any(|entry| entry.id == self.id);
+        let visible = mounts.last().is_some_and(|entry| entry.id == self.id);
+        if ours && !visible {
+            return Err(MountError::Covered {
+                mount_point: self.path.clone(),
+            });
+        }
+        Ok(visible)
+    }
+}
+
+fn open_device() -> Result<OwnedFd, MountError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    Ok(device
+        .map_err(|source| MountError::NoFuse { source })?
+        .into())
+}
+
+/// Checks that `path` can be mounted on, and gives it without symbolic links. A dead mount of the
+/// same datastore, left by a process that was killed, is cleared away.
+fn prepare(path: &Path, source: &str) -> Result<PathBuf, MountError> {
+    let path = resolve(path)?;
+    while let Some(top) = mount_table::mounts_on(&path)?.pop() {
+        clear_dead(&path, &top, source)?;
+    }
+    let metadata = fs::metadata(&path).map_err(|error| inspect(&path, error))?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotADirectory { mount_point: path });
+    }
+    if holds_entries(&path) {
+        tracing::warn!(mount = %path.display(), "not empty: what it holds is hidden while mounted");
+    }
+    Ok(path)
+}
+
+fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+    match fs::canonicalize(path) {
+        // A dead mount may refuse even this look at it.
+        Err(error) if is_dead(&error) => {
+            std::path::absolute(path).map_err(|error| inspect(path, error))
+        }
+        other => other.map_err(|error| inspect(path, error)),
+    }
+}
+
+fn inspect(path: &Path, source: io::Error) -> MountError {
+    let mount_point = path.to_path_buf();
+    match source.kind() {
+        io::ErrorKind::NotFound => MountError::Missing { mount_point },
+        io::ErrorKind::NotADirectory => MountError::NotADirectory { mount_point },
+        _ => MountError::Inspect {
+            mount_point,
+            source,
+        },
+    }
+}
+
+fn is_dead(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+}
+
+fn clear_dead(path: &Path, top: &Entry, source: &str) -> Result<(), MountError> {
+    let mount_point = path.to_path_buf();
+    let what = top.describe();
+    let dead = fs::metadata(path).is_err_and(|error| is_dead(&error));
+    if !dead {
+        return Err(MountError::AlreadyMounted { mount_point, what });
+    }
+    if top.kind != KIND || top.source != source {
+        return Err(MountError::Dead { mount_point, what });
+    }
+    tracing::warn!(mount = %path.display(), "removing the mount a dead process left");
+    rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+        .map_err(|errno| refused(path, errno))
+}
+
+fn holds_entries(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+fn attach(path: &Path, source: &str, device: &OwnedFd) -> Result<(), MountError> {
+    // Device nodes and set-id bits of the datastore count: no NODEV, no NOSUID.
+    let flags = MountFlags::empty();
+    let options = options(device).map_err(|source| MountError::Mount {
+        mount_point: path.to_path_buf(),
+        source,
+    })?;
+    rustix::mount::mount(source, path, KIND, flags, options.as_c_str())
+        .map_err(|errno| refused(path, errno))
+}
+
+/// The kernel checks permissions (`default_permissions`) for everybody (`allow_other`).
+fn options(device: &OwnedFd) -> io::Result<CString> {
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read={}",
+        device.as_raw_fd(),
+        WRITE_BYTES_MAX,
+    );
+    Ok(CString::new(options)?)
+}
+
+fn refused(path: &Path, errno: Errno) -> MountError {
+    let mount_point = path.to_path_buf();
+    match errno {
+        Errno::PERM | Errno::ACCESS => MountError::NotPermitted { mount_point },
+        Errno::NODEV => MountError::NoFuse {
+            source: errno.into(),
+        },
+        _ => MountError::Mount {
+            mount_point,
+            source: errno.into(),
+        },
+    }
+}

@@ -1,0 +1,36 @@
+//! The lookup of names.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::{INodeNo, ReplyEntry};
+use lockstep_types::{Attr, Errno, Ino};
+
+use super::attributes::{file_name, ino};
+use super::context::Context;
+use super::reply;
+
+/// Looks up `name`, where `.` and `..` find inodes that the kernel has forgotten but a file handle
+/// still names.
+pub(super) fn look_up(context: &Context, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    let service = context.service();
+    let found = ino(parent).and_then(|parent| match name.as_bytes() {
+        b"." => revive(context, parent),
+        b".." => service.lookup_parent(parent),
+        _ => service.lookup(parent, &file_name(name)?),
+    });
+    match found {
+        Err(Errno::NoEntry) if name != "." && name != ".." => reply::no_entry(reply),
+        found => reply::entry(context, reply, found),
+    }
+}
+
+/// Finds an inode by its number. No directory is locked, so it could go at any moment: it is held
+/// while it is looked at.
+fn revive(context: &Context, ino: Ino) -> Result<Attr, Errno> {
+    let service = context.service();
+    service.remembered(ino, 1);
+    let found = service.getattr(ino);
+    service.forgotten(ino, 1);
+    found
+}

@@ -1,0 +1,315 @@
+//! One node: its datastores, the listener for peers, the mounts, and the control socket.
+
+use std::collections::BTreeSet;
+use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, bail};
+use lockstep_link::{Encryption as LinkEncryption, Fingerprint, Identity, LinkOptions};
+use lockstep_repl::message::{Envelope, Message};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::config::{Encryption, LinkConfig, NodeConfig, Role};
+use crate::control::{
+    ControlServer, ControlService, NodeStatus, VerifyFailure, VerifyProgress, VerifyReport,
+};
+use crate::datastore::{self, Datastore, Service};
+use crate::fuse::{self, MountOptions, Mounted};
+
+/// Runs a node until SIGTERM or SIGINT.
+pub fn run(config: NodeConfig) -> anyhow::Result<()> {
+    let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
+    let node = Node::start(config)?;
+    node.wait(signals);
+    node.stop();
+    Ok(())
+}
+
+/// A running node.
+struct Node {
+    shared: Arc<Shared>,
+    control: ControlServer,
+    threads: Vec<JoinHandle<()>>,
+    mounts: Vec<Mounted>,
+}
+
+/// What the threads of a node share.
+struct Shared {
+    name: String,
+    datastores: Vec<Arc<Datastore>>,
+    stopping: AtomicBool,
+}
+
+impl Node {
+    /// Opens everything, in the order in which a failure leaves the least to undo.
+    fn start(config: NodeConfig) -> anyhow::Result<Self> {
+        let link = open_link(&config)?;
+        let mut datastores = Vec::new();
+        for datastore in &config.datastores {
+            datastores.push(datastore::open(datastore.clone())?);
+        }
+        let shared = Arc::new(Shared {
+            name: config.name.clone(),
+            datastores,
+            stopping: AtomicBool::new(false),
+        });
+        let control = ControlServer::start(
+            &config.control,
+            Arc::clone(&shared) as Arc<dyn ControlService>,
+        )?;
+        let mut node = Self {
+            shared,
+            control,
+            threads: Vec::new(),
+            mounts: Vec::new(),
+        };
+        if let Err(error) = node.start_threads(link).and_then(|()| node.mount_all()) {
+            node.stop();
+            return Err(error);
+        }
+        tracing::info!(node = config.name, "running");
+        Ok(node)
+    }
+
+    fn start_threads(&mut self, link: Option<Listening>) -> anyhow::Result<()> {
+        for datastore in &self.shared.datastores {
+            let maintained = Arc::clone(datastore);
+            self.threads
+                .push(spawn("maintenance", move || maintained.run_maintenance())?);
+        }
+        let Some(link) = link else { return Ok(()) };
+        let identity = Arc::new(link.identity);
+        for datastore in &self.shared.datastores {
+            let (leading, identity) = (Arc::clone(datastore), Arc::clone(&identity));
+            if datastore.config().role == Role::Primary && datastore.config().peer.is_some() {
+                self.threads
+                    .push(spawn("primary", move || leading.run_primary(&identity))?);
+            }
+        }
+        let shared = Arc::clone(&self.shared);
+        let options = link.options;
+        let listener = link.listener;
+        self.threads.push(spawn("listener", move || {
+            listen(&shared, &listener, &identity, &options);
+        })?);
+        Ok(())
+    }
+
+    fn mount_all(&mut self) -> anyhow::Result<()> {
+        for datastore in &self.shared.datastores {
+            if datastore.config().role == Role::Primary {
+                self.mounts.push(mount(datastore)?);
+                datastore.reap_orphans();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a signal, or for a mount to end by itself.
+    fn wait(&self, mut signals: Signals) {
+        loop {
+            if signals.pending().next().is_some() {
+                tracing::info!("stopping");
+                return;
+            }
+            if let Some(ended) = self.mounts.iter().find(|mount| mount.has_ended()) {
+                tracing::warn!(mount = %ended.mount_point().display(), "the mount has ended; stopping");
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    fn stop(mut self) {
+        for mount in self.mounts.drain(..) {
+            if let Err(error) = mount.unmount() {
+                tracing::error!(%error, "unmount");
+            }
+        }
+        self.shared.stopping.store(true, Ordering::Release);
+        for datastore in &self.shared.datastores {
+            datastore.stop();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread had panicked");
+            }
+        }
+        drop(self.control);
+        tracing::info!("stopped");
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .with_context(|| format!("cannot start thread {name}"))
+}
+
+fn mount(datastore: &Arc<Datastore>) -> anyhow::Result<Mounted> {
+    let config = datastore.config();
+    let mut options = MountOptions::new(&config.mount, &config.name);
+    if let Some(threads) = NonZeroUsize::new(config.fuse_threads) {
+        options.threads = threads;
+    }
+    let service = Arc::new(Service(Arc::clone(datastore)));
+    Ok(fuse::mount(service, &options)?)
+}
+
+/// The listener for peers and what it needs.
+struct Listening {
+    identity: Identity,
+    listener: TcpListener,
+    options: LinkOptions,
+}
+
+fn open_link(config: &NodeConfig) -> anyhow::Result<Option<Listening>> {
+    let Some(LinkConfig { identity, listen }) = &config.link else {
+        return Ok(None);
+    };
+    let identity = Identity::load(identity)?;
+    let listener = TcpListener::bind(listen)
+        .with_context(|| format!("cannot listen on {listen}: is another node using it?"))?;
+    listener
+        .set_nonblocking(true)
+        .context("cannot set up the listener")?;
+    let options = LinkOptions {
+        encryption: encryption(config)?,
+        ..LinkOptions::default()
+    };
+    Ok(Some(Listening {
+        identity,
+        listener,
+        options,
+    }))
+}
+
+/// The encryption setting that all datastores of a node share, for it counts before anything is
+/// said of datastores.
+fn encryption(config: &NodeConfig) -> anyhow::Result<LinkEncryption> {
+    let mut settings: Vec<Encryption> = config
+        .datastores
+        .iter()
+        .filter_map(|datastore| Some(datastore.peer.as_ref()?.encryption))
+        .collect();
+    settings.dedup();
+    match settings.as_slice() {
+        [] | [Encryption::On] => Ok(LinkEncryption::On),
+        [Encryption::Off] => Ok(LinkEncryption::Off),
+        _ => bail!(
+            "datastores of one node have different settings of encryption: give all the same, or \
+             run a second node process"
+        ),
+    }
+}
+
+/// Takes connections until the node stops; each is answered on a thread of its own.
+fn listen(
+    shared: &Arc<Shared>,
+    listener: &TcpListener,
+    identity: &Arc<Identity>,
+    options: &LinkOptions,
+) {
+    while !shared.stopping.load(Ordering::Acquire) {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                let (shared, identity, options) =
+                    (Arc::clone(shared), Arc::clone(identity), *options);
+                let answered = spawn("peer", move || answer(&shared, socket, &identity, &options));
+                if let Err(error) = answered {
+                    tracing::error!(%error, "connection refused");
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept");
+                std::thread::sleep(std::time::Duration::from_millis(200));
+            }
+        }
+    }
+}
+
+/// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.
+fn answer(shared: &Shared, socket: TcpStream, identity: &Identity, options: &LinkOptions) {
+    if let Err(error) = answer_checked(shared, socket, identity, options) {
+        tracing::warn!(error = format!("{error:#}"), "connection refused");
+    }
+}
+
+fn answer_checked(
+    shared: &Shared,
+    socket: TcpStream,
+    identity: &Identity,
+    options: &LinkOptions,
+) -> anyhow::Result<()> {
+    socket
+        .set_nonblocking(false)
+        .context("cannot set up the socket")?;
+    let pinned: BTreeSet<Fingerprint> = shared
+        .datastores
+        .iter()
+        .filter_map(|datastore| Some(datastore.config().peer.as_ref()?.fingerprint))
+        .collect();
+    let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
+    let fingerprint = connection.peer_fingerprint();
+    let (sender, mut receiver) = connection.split();
+    receiver.set_timeout(Some(options.handshake_timeout))?;
+    let envelope = Envelope::decode(receiver.recv()?.header)?;
+    let Message::Hello(hello) = &envelope.message else {
+        bail!("the peer did not introduce itself");
+    };
+    let datastore = shared.datastores.iter().find(|datastore| {
+        let peer = datastore.config().peer.as_ref();
+        datastore.uuid() == envelope.datastore
+            && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
+    });
+    match datastore {
+        Some(datastore) => datastore.follow(&sender, receiver, hello, &envelope),
+        None => datastore::refuse(
+            &sender,
+            &envelope,
+            &format!(
+                "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \
+                 configurations",
+                shared.name, envelope.datastore
+            ),
+        ),
+    }
+    Ok(())
+}
+
+impl ControlService for Shared {
+    fn status(&self) -> NodeStatus {
+        NodeStatus {
+            node: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            datastores: self.datastores.iter().map(|d| d.status()).collect(),
+        }
+    }
+
+    fn verify(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, VerifyFailure> {
+        match self
+            .datastores
+            .iter()
+            .find(|datastore| datastore.name() == name)
+        {
+            Some(datastore) => datastore.verify(progress),
+            None => Err(VerifyFailure {
+                cause: format!("node {} has no datastore named {name}", self.name),
+                cure: "see `lockstep status` for the names of its datastores".to_owned(),
+            }),
+        }
+    }
+}

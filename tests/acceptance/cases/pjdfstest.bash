@@ -1,0 +1,30 @@
+# POSIX semantics by pjdfstest: as ext4, none may fail
+
+workload() {
+    local secondary=$work/secondary summary
+    mkdir "$secondary"
+    mount -t tmpfs -o size=64m lockstep-secondary "$secondary"
+    cat >"$work/pjdfstest.toml" <<'TOML'
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+
+[settings]
+naptime = 0.01
+allow_remount = false
+
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+TOML
+    NO_COLOR=1 "$tools/pjdfstest" --configuration-file "$work/pjdfstest.toml" \
+        --path "$mount" --secondary-fs "$secondary" >"$work/pjdfstest.txt" 2>&1 || true
+    grep -A 12 FAILED "$work/pjdfstest.txt" || true
+    summary=$(sed -n 's/^Summary: //p' "$work/pjdfstest.txt")
+    echo "note: $summary"
+    umount "$secondary"
+    # What ext4 makes of it on a machine without file flags and remounts.
+    [ "$summary" = "0 failed, 13 skipped, 385 passed, 0 expected failures, 398 total" ] ||
+        fail "pjdfstest: ${summary:-no summary}"
+}

@@ -1,0 +1,60 @@
+# What a case leaves behind, and how it goes away, whatever state the case was in.
+#
+# A case's directory tells what it started: `pids` (one process id per line), `mounts` (one mount
+# point per line) and `playground/playground.json` (the nodes). Nothing else is ever ended or
+# unmounted.
+
+# alive PID: whether it runs; a zombie does not.
+alive() {
+    local state
+    state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)
+    [ -n "$state" ] && [ "$state" != Z ]
+}
+
+# await_end PID SECONDS: whether it ended in that time.
+await_end() {
+    local tenths=$(($2 * 10))
+    while alive "$1"; do
+        [ "$tenths" -gt 0 ] || return 1
+        tenths=$((tenths - 1))
+        sleep 0.1
+    done
+}
+
+# end_process PID: politely, then not.
+end_process() {
+    alive "$1" || return 0
+    kill -TERM "$1" 2>/dev/null || true
+    await_end "$1" 10 || kill -KILL "$1" 2>/dev/null || true
+}
+
+# end_group PID: everything in the session that was started with this process at its head.
+end_group() {
+    kill -KILL -- "-$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
+
+node_pids() {
+    jq -r '.nodes[].pid' "$1/playground/playground.json" 2>/dev/null
+}
+
+mounts_below() {
+    awk -v below="$1/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort -r
+}
+
+# clean_up DIR KEEP: ends what the case started, unmounts, and removes the directory unless KEEP
+# says yes.
+clean_up() {
+    local dir=$1 keep=$2 pid mount
+    for pid in $(tac "$dir/pids" 2>/dev/null) $(node_pids "$dir"); do
+        end_process "$pid"
+    done
+    for mount in $(mounts_below "$dir"); do
+        umount "$mount" 2>/dev/null || umount -l "$mount" || true
+    done
+    if [ "$keep" = yes ]; then
+        echo "note: kept $dir"
+    else
+        rm -rf --one-file-system "$dir"
+    fi
+}

@@ -1,0 +1,103 @@
+//! A playground whose nodes are not what they should be: it says so and leaves nothing behind.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A directory with a program that stands in for the node.
+fn with_program(script: &str) -> (tempfile::TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let program = root.path().join("program");
+    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    (root, program)
+}
+
+fn playground(root: &Path, program: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    command
+        .arg("playground")
+        .arg("--dir")
+        .arg(root.join("play"));
+    command.arg("--node-program").arg(program);
+    command
+}
+
+#[test]
+fn a_node_that_dies_is_reported_with_the_end_of_its_log() {
+    let (root, program) = with_program("echo 'no /dev/fuse here' >&2; exit 3");
+    let output = playground(root.path(), &program).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains("stopped before it was ready (exit status: 3)"),
+        "{error}"
+    );
+    assert!(error.contains("| no /dev/fuse here"), "{error}");
+}
+
+#[test]
+fn a_program_that_cannot_run_is_reported() {
+    let (root, _) = with_program("");
+    let output = playground(root.path(), Path::new("/nonexistent/program"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("cannot start node b"), "{error}");
+}
+
+/// Starts a playground whose nodes only tell their process ids, and gives those.
+fn waiting_playground(root: &Path, program: &Path) -> (Child, Vec<String>) {
+    let told = root.join("pids");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&told)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let child = playground(root, program)
+        .env("PIDS", &told)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let told = BufReader::new(std::fs::File::open(&told).unwrap());
+    (child, told.lines().take(2).map(Result::unwrap).collect())
+}
+
+#[test]
+fn a_signal_before_it_is_ready_ends_it_and_its_nodes() {
+    // Open for reading too, so that neither node waits for the test.
+    let (root, program) = with_program("exec 3<>\"$PIDS\"; echo $$ >&3; exec sleep 1000");
+    let (mut child, nodes) = waiting_playground(root.path(), &program);
+    assert_eq!(nodes.len(), 2);
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("/bin/kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    for node in nodes {
+        assert!(!Path::new("/proc").join(node).exists());
+    }
+}
+
+#[test]
+fn a_directory_in_use_for_something_else_is_refused() {
+    let (root, program) = with_program("exit 1");
+    std::fs::create_dir(root.path().join("play")).unwrap();
+    std::fs::write(root.path().join("play/precious"), "").unwrap();
+    let output = playground(root.path(), &program).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains("not empty") && error.contains("cure:"),
+        "{error}"
+    );
+}

@@ -1,0 +1,183 @@
+//! `lockstep status` and `lockstep verify` against a node that answers what a test wants.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::{
+    ControlServer, ControlService, DatastoreStatus, Difference, NodeStatus, PeerStatus,
+    VerifyFailure, VerifyProgress, VerifyReport,
+};
+
+/// A node whose only datastore is in sync or not, and identical or not.
+struct PretendedNode {
+    in_sync: bool,
+}
+
+impl ControlService for PretendedNode {
+    fn status(&self) -> NodeStatus {
+        let peer = PeerStatus {
+            address: "10.0.0.2:7400".to_owned(),
+            connected: self.in_sync,
+            encryption: Encryption::On,
+        };
+        let alpha = DatastoreStatus {
+            name: "alpha".to_owned(),
+            uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+            role: Role::Primary,
+            state: "some state".to_owned(),
+            in_sync: self.in_sync,
+            since_ms: 10,
+            reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
+            peer: Some(peer),
+            generation: 1,
+            osn: "1.5".to_owned(),
+            writes_in_flight: 0,
+            metadata_in_flight: 0,
+            paw: 0,
+            saw: 0,
+            mount: Some("/srv/alpha".to_owned()),
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+            space: None,
+        };
+        NodeStatus {
+            node: "a".to_owned(),
+            version: "0.1.0".to_owned(),
+            pid: 1,
+            datastores: vec![alpha],
+        }
+    }
+
+    fn verify(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, VerifyFailure> {
+        progress(VerifyProgress {
+            inodes_compared: 1,
+            inodes_total: None,
+            bytes_compared: 0,
+        });
+        if name != "alpha" {
+            return Err(VerifyFailure {
+                cause: format!("there is no datastore {name:?}"),
+                cure: "name another".to_owned(),
+            });
+        }
+        let difference = Difference {
+            inode: 12,
+            path: Some("/file".to_owned()),
+            what: "content".to_owned(),
+        };
+        Ok(VerifyReport {
+            identical: self.in_sync,
+            inodes_compared: 3,
+            bytes_compared: 4096,
+            differences_total: u64::from(!self.in_sync),
+            differences: if self.in_sync {
+                vec![]
+            } else {
+                vec![difference]
+            },
+        })
+    }
+}
+
+struct Asked {
+    _directory: tempfile::TempDir,
+    _server: ControlServer,
+    socket: PathBuf,
+}
+
+fn node(in_sync: bool) -> Asked {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("node.sock");
+    let server = ControlServer::start(&socket, Arc::new(PretendedNode { in_sync })).unwrap();
+    Asked {
+        _directory: directory,
+        _server: server,
+        socket,
+    }
+}
+
+impl Asked {
+    fn ask(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let output: Output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+            .args(arguments)
+            .arg("--control")
+            .arg(&self.socket)
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    }
+}
+
+#[test]
+fn status_answers_by_its_exit_code() {
+    let (code, printed, _) = node(true).ask(&["status"]);
+    assert_eq!(code, Some(0));
+    assert!(printed.contains("alpha: in sync"), "{printed}");
+    let (code, printed, _) = node(false).ask(&["status", "alpha"]);
+    assert_eq!(code, Some(1));
+    assert!(printed.contains("alpha: NOT IN SYNC"), "{printed}");
+    assert!(printed.contains("the peer has gone"), "{printed}");
+}
+
+#[test]
+fn status_as_json_is_the_node_s_own_report() {
+    let (code, printed, _) = node(false).ask(&["status", "--json"]);
+    assert_eq!(code, Some(1));
+    let status: NodeStatus = serde_json::from_str(&printed).unwrap();
+    assert_eq!(status, PretendedNode { in_sync: false }.status());
+}
+
+#[test]
+fn a_datastore_that_is_none_cannot_be_asked_about() {
+    let (code, _, error) = node(true).ask(&["status", "nonsense"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("alpha"), "{error}");
+    let (code, _, error) = node(true).ask(&["verify", "nonsense"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        error.contains("could not compare") && error.contains("cure:"),
+        "{error}"
+    );
+}
+
+#[test]
+fn verify_answers_by_its_exit_code() {
+    let (code, printed, error) = node(true).ask(&["verify", "alpha"]);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    assert!(printed.starts_with("identical on both nodes"), "{printed}");
+    let (code, printed, _) = node(false).ask(&["verify", "alpha"]);
+    assert_eq!(code, Some(1));
+    assert!(printed.contains("/file (inode 12): content"), "{printed}");
+    let (code, printed, _) = node(false).ask(&["verify", "alpha", "--json"]);
+    assert_eq!(code, Some(1));
+    let report: VerifyReport = serde_json::from_str(&printed).unwrap();
+    assert_eq!(report.differences_total, 1);
+}
+
+#[test]
+fn a_node_that_does_not_run_cannot_be_asked() {
+    let asked = node(true);
+    let gone = Asked {
+        socket: asked.socket.with_extension("none"),
+        ..asked
+    };
+    for command in [&["status"][..], &["verify", "alpha"]] {
+        let (code, _, error) = gone.ask(command);
+        assert_eq!(code, Some(2));
+        assert!(
+            error.contains("no node answers") && error.contains("cure:"),
+            "{error}"
+        );
+    }
+}

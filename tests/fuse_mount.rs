@@ -1,0 +1,233 @@
+//! The life of a mount: what it refuses, how it ends, and that no fault takes it down unheard.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+#[path = "model/faulty.rs"]
+mod faulty;
+#[path = "model/fs.rs"]
+mod model;
+#[path = "model/mounted.rs"]
+mod mounted;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use faulty::Faulty;
+use lockstepfs::fuse::{MountError, MountOptions, Mounted, Unmounted, mount};
+use model::ModelFs;
+use mounted::{Fixture, can_mount};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+fn mount_model(path: &Path, name: &str) -> Result<Mounted, MountError> {
+    mount(Arc::new(ModelFs::default()), &MountOptions::new(path, name))
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    Errno::from_io_error(error)
+}
+
+#[test]
+fn refuses_what_is_no_directory() {
+    if !can_mount() {
+        return;
+    }
+    let outside = tempfile::tempdir().unwrap();
+    let file = outside.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let not_a_directory = mount_model(&file, "m").unwrap_err();
+    assert!(matches!(not_a_directory, MountError::NotADirectory { .. }));
+    let below = mount_model(&file.join("below"), "m").unwrap_err();
+    assert!(matches!(below, MountError::NotADirectory { .. }));
+    let missing = mount_model(&outside.path().join("no"), "m").unwrap_err();
+    assert!(matches!(missing, MountError::Missing { .. }));
+    assert!(missing.to_string().contains("mkdir -p"), "{missing}");
+}
+
+#[test]
+fn refuses_to_mount_twice() {
+    let Some(mut mount) = Fixture::new() else {
+        return;
+    };
+    let again = mount_model(&mount.path(""), "model").unwrap_err();
+    assert!(matches!(again, MountError::AlreadyMounted { .. }));
+    assert!(again.to_string().contains("lockstep:model"), "{again}");
+    assert_eq!(mount.unmount(), Unmounted::Clean);
+}
+
+#[test]
+fn mounts_over_entries_and_shows_them_again() {
+    if !can_mount() {
+        return;
+    }
+    let outside = tempfile::tempdir().unwrap();
+    let hidden = outside.path().join("hidden");
+    fs::write(&hidden, "x").unwrap();
+    let mounted = mount_model(outside.path(), "m").unwrap();
+    assert!(!hidden.exists());
+    assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean);
+    assert!(hidden.exists());
+}
+
+/// Ends the connection as the death of its process would, and leaves the dead mount there.
+fn kill(path: &Path) {
+    let busy = File::create(path.join("busy")).unwrap();
+    let forced = rustix::mount::unmount(path, UnmountFlags::FORCE);
+    assert_eq!(forced, Err(Errno::BUSY));
+    let error = fs::metadata(path).unwrap_err();
+    assert_eq!(errno(&error), Some(Errno::NOTCONN));
+    drop(busy);
+}
+
+#[test]
+fn clears_its_own_dead_mount_away_but_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let outside = tempfile::tempdir().unwrap();
+    let first = mount_model(outside.path(), "mine").unwrap();
+    kill(outside.path());
+    first.wait().unwrap();
+    let other = mount_model(outside.path(), "other").unwrap_err();
+    assert!(matches!(other, MountError::Dead { .. }));
+    assert!(other.to_string().contains("umount -l"), "{other}");
+    let second = mount_model(outside.path(), "mine").unwrap();
+    fs::write(outside.path().join("f"), "alive").unwrap();
+    assert_eq!(second.unmount().unwrap(), Unmounted::Clean);
+    assert_eq!(first.unmount().unwrap(), Unmounted::Clean);
+}
+
+#[test]
+fn a_busy_mount_is_detached() {
+    let Some(mut mount) = Fixture::new() else {
+        return;
+    };
+    let file = File::create(mount.path("f")).unwrap();
+    file.write_at(b"before", 0).unwrap();
+    assert_eq!(mount.unmount(), Unmounted::Detached);
+    assert!(!mount.path("f").exists());
+    let error = file.write_at(b"after", 0).unwrap_err();
+    assert_eq!(errno(&error), Some(Errno::IO));
+}
+
+#[test]
+fn whoever_waits_hears_of_the_end() {
+    let Some(mut mount) = Fixture::new() else {
+        return;
+    };
+    rustix::mount::unmount(mount.path(""), UnmountFlags::empty()).unwrap();
+    mount.mounted().wait().unwrap();
+    assert_eq!(mount.unmount(), Unmounted::Clean);
+}
+
+#[test]
+fn dropping_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let outside = tempfile::tempdir().unwrap();
+    drop(mount_model(outside.path(), "m").unwrap());
+    drop(mount_model(outside.path(), "m").unwrap());
+}
+
+#[test]
+fn a_panic_costs_one_request_and_is_reported() {
+    let Some(mount) = Fixture::serving(Faulty::new) else {
+        return;
+    };
+    std::os::unix::fs::symlink("target", mount.path("link")).unwrap();
+    let error = fs::read_link(mount.path("link")).unwrap_err();
+    assert_eq!(errno(&error), Some(Errno::IO));
+    let reported = mount.mounted().wait().unwrap_err();
+    assert!(matches!(
+        reported,
+        MountError::Panicked {
+            operation: "readlink",
+            ..
+        }
+    ));
+    fs::write(mount.path("f"), "still works").unwrap();
+}
+
+#[test]
+fn an_operation_that_never_answers_fails() {
+    let Some(mount) = Fixture::serving(Faulty::new) else {
+        return;
+    };
+    let file = File::create(mount.path("f")).unwrap();
+    let error = file.sync_all().unwrap_err();
+    assert_eq!(errno(&error), Some(Errno::IO));
+}
+
+/// However a program asks for it: by opening the file so, or for one write alone.
+#[test]
+fn synchronous_writes_are_durable() {
+    let faulty = std::cell::OnceCell::new();
+    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
+    let Some(mount) = Fixture::serving(wrap) else {
+        return;
+    };
+    let service = faulty.get().unwrap();
+    fs::write(mount.path("f"), "not durable").unwrap();
+    assert_eq!(service.durable(), 0);
+    for (count, flag) in [(1, libc::O_DSYNC), (2, libc::O_SYNC)] {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(flag).open(mount.path("f"));
+        // syncing fails here: whatever the kernel wants durable must be so by the write itself
+        let _ = file.unwrap().write_at(b"durable", 0);
+        assert_eq!(service.durable(), count);
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.path("f"))
+        .unwrap();
+    let bytes = [io::IoSlice::new(b"durable")];
+    let _ = rustix::io::pwritev2(&file, &bytes, 0, rustix::io::ReadWriteFlags::DSYNC);
+    assert_eq!(service.durable(), 3);
+}
+
+/// Four times as many writes wait as there are threads, and everything else goes on.
+#[test]
+fn waiting_writes_hold_nobody_up() {
+    let faulty = std::cell::OnceCell::new();
+    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
+    let Some(mount) = Fixture::serving(wrap) else {
+        return;
+    };
+    let service = faulty.get().unwrap();
+    fs::write(mount.path("other"), "readable").unwrap();
+    let file = File::create(mount.path("f")).unwrap();
+    file.set_len(32 * 4096).unwrap();
+    service.stall();
+    let finished = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for at in 0..32_u8 {
+            let (file, finished) = (&file, &finished);
+            scope.spawn(move || {
+                let offset = u64::from(at) * 4096;
+                file.write_all_at(&[at; 4096], offset).unwrap();
+                finished.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        while service.waiting() < 32 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(fs::read_to_string(mount.path("other")).unwrap(), "readable");
+        fs::create_dir(mount.path("directory")).unwrap();
+        assert_eq!(finished.load(Ordering::SeqCst), 0);
+        service.go_on();
+    });
+    let bytes = fs::read(mount.path("f")).unwrap();
+    let (blocks, _) = bytes.as_chunks::<4096>();
+    assert!(
+        (0..32_u8)
+            .zip(blocks)
+            .all(|(at, block)| *block == [at; 4096])
+    );
+}

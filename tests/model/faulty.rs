@@ -1,0 +1,149 @@
+//! The model with faults: writes that wait, and operations that panic or never answer.
+
+#![allow(dead_code)] // no test uses all of it
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use lockstep_types::backing::Space;
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
+use lockstepfs::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
+use parking_lot::Mutex;
+
+use crate::model::ModelFs;
+
+/// A write that waits.
+type Waiting = Box<dyn FnOnce() + Send>;
+
+/// Reading a symbolic link panics, syncing never answers, and writes wait while told to.
+pub struct Faulty {
+    model: Arc<ModelFs>,
+    stalls: AtomicBool,
+    waiting: Mutex<Vec<Waiting>>,
+    durable: AtomicUsize,
+}
+
+impl Faulty {
+    pub fn new(model: Arc<ModelFs>) -> Arc<Self> {
+        Arc::new(Self {
+            model,
+            stalls: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            durable: AtomicUsize::new(0),
+        })
+    }
+
+    /// How many writes had to be durable.
+    pub fn durable(&self) -> usize {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    /// From now on writes wait.
+    pub fn stall(&self) {
+        self.stalls.store(true, Ordering::SeqCst);
+    }
+
+    /// How many writes wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
+    /// Does the writes that wait, the last first, and lets others through.
+    pub fn go_on(&self) {
+        self.stalls.store(false, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().rev().for_each(|write| write());
+    }
+}
+
+impl FileService for Faulty {
+    fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
+        self.model.lookup(parent, name)
+    }
+
+    fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
+        self.model.lookup_parent(directory)
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.model.getattr(ino)
+    }
+
+    fn readlink(&self, _ino: Ino) -> Result<Vec<u8>, Errno> {
+        panic!("a fault made on purpose")
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.model.getxattr(ino, name)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.model.listxattr(ino)
+    }
+
+    fn readdir(
+        &self,
+        directory: Ino,
+        after: u64,
+        each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<(), Errno> {
+        self.model.readdir(directory, after, each)
+    }
+
+    fn space(&self) -> Result<Space, Errno> {
+        self.model.space()
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
+        self.model.seek(ino, offset, what)
+    }
+
+    fn opened(&self, ino: Ino) -> Result<(), Errno> {
+        self.model.opened(ino)
+    }
+
+    fn closed(&self, ino: Ino) {
+        self.model.closed(ino);
+    }
+
+    fn remembered(&self, ino: Ino, count: u64) {
+        self.model.remembered(ino, count);
+    }
+
+    fn forgotten(&self, ino: Ino, count: u64) {
+        self.model.forgotten(ino, count);
+    }
+
+    fn next_ino(&self) -> Result<Ino, Errno> {
+        self.model.next_ino()
+    }
+
+    fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
+        self.model.read(ino, offset, length, done);
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>) {
+        self.durable
+            .fetch_add(usize::from(options.durable), Ordering::SeqCst);
+        let (model, data) = (Arc::clone(&self.model), data.to_vec());
+        let write = move || model.write(ino, offset, &data, options, done);
+        if self.stalls.load(Ordering::SeqCst) {
+            self.waiting.lock().push(Box::new(write));
+        } else {
+            write();
+        }
+    }
+
+    fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
+        self.model.change(request, done);
+    }
+
+    fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>) {
+        self.model.copy(from, to, length, done);
+    }
+
+    fn sync(&self, _ino: Ino, done: Done<()>) {
+        drop(done);
+    }
+}
