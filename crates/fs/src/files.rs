@@ -55,7 +55,7 @@ pub struct FileFacts {
     pub active: u32,
     /// Number of the last write begun; no two writes to any file have the same.
     pub begun: u64,
-    /// Of those, writes that are not made durable by themselves.
+    /// Number of the last write that is not made durable by itself.
     pub undurable: u64,
     /// What the last sync on both nodes covered.
     pub synced: Option<SyncPoint>,
@@ -64,7 +64,7 @@ pub struct FileFacts {
 /// What a sync of a file covers: while nothing of this changes, another sync has nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPoint {
-    /// Writes begun that are not made durable by themselves.
+    /// Number of the last write that is not made durable by itself.
     pub undurable: u64,
     /// Highest metadata operation applied.
     pub applied: Osn,

@@ -20,6 +20,7 @@ use crate::times::Slot;
 /// A write that was begun. Dropping it without completing leaves size and times as they were.
 pub struct WriteTicket {
     file: Arc<FileState>,
+    durable: bool,
 }
 
 impl WriteTicket {
@@ -62,10 +63,10 @@ impl Store {
     pub(super) fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
         if let Some(file) = self.files.get(ino) {
             let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
-            self.unsynced.content_changed(ino, 0);
+            self.unsynced.content_changed(ino);
             return Ok(content);
         }
-        self.unsynced.content_changed(ino, 0);
+        self.unsynced.content_changed(ino);
         if let Some(content) = self.content_of(ino)? {
             return Ok(content);
         }
@@ -148,7 +149,7 @@ impl Store {
         }
         let file = self.file_for(ino)?;
         self.mark_unflushed(&file, durable)?;
-        Ok(WriteTicket { file })
+        Ok(WriteTicket { file, durable })
     }
 
     fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {
@@ -163,7 +164,9 @@ impl Store {
                 if facts.slot.is_some() {
                     facts.active += 1;
                     facts.begun = self.files.number_write();
-                    facts.undurable += u64::from(!durable);
+                    if !durable {
+                        facts.undurable = facts.begun;
+                    }
                 }
                 facts.slot.is_some()
             });
@@ -242,8 +245,12 @@ impl Store {
         let written = content
             .write_at(offset, data)
             .map_err(StoreError::disk("write", content_path(ino)));
-        let last = file.with_facts(|facts| facts.begun);
-        self.unsynced.content_changed(ino, last);
+        self.unsynced.content_changed(ino);
+        if !ticket.durable {
+            // Now, not only when it began: a sync that ran in between has not covered it.
+            let number = self.files.number_write();
+            file.with_facts(|facts| facts.undurable = number);
+        }
         written
     }
 
