@@ -62,10 +62,10 @@ impl Store {
     pub(super) fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
         if let Some(file) = self.files.get(ino) {
             let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
-            self.unsynced.content_changed(ino, 0);
+            self.unsynced.content_changed(ino);
             return Ok(content);
         }
-        self.unsynced.content_changed(ino, 0);
+        self.unsynced.content_changed(ino);
         if let Some(content) = self.content_of(ino)? {
             return Ok(content);
         }
@@ -242,8 +242,7 @@ impl Store {
         let written = content
             .write_at(offset, data)
             .map_err(StoreError::disk("write", content_path(ino)));
-        let last = file.with_facts(|facts| facts.begun);
-        self.unsynced.content_changed(ino, last);
+        self.unsynced.content_changed(ino);
         written
     }
 
@@ -252,7 +251,8 @@ impl Store {
     pub fn complete_write(&self, ticket: &WriteTicket, end: u64, osn: Osn, time: Timestamp) {
         ticket.file.with_facts(|facts| {
             facts.size = facts.size.max(end);
-            if facts.last_write.is_none_or(|(last, _)| last < osn) {
+            let last = facts.last_write.map(|(last, _)| last).max(facts.folded);
+            if last.is_none_or(|last| last < osn) {
                 facts.last_write = Some((osn, time));
             }
             if let Some(number) = facts.slot {

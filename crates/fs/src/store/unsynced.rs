@@ -4,7 +4,7 @@
 //! Invariants: content is noted here after it was changed, and forgotten before it is synced, so
 //! a change is never missed. A file's name is on stable storage when a sync of it has returned.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
@@ -14,11 +14,14 @@ use super::Store;
 use crate::error::StoreError;
 use crate::files::{CONTENT_DIR, content_dir, content_path};
 
+/// With more files than this, the whole disk is synced at once rather than each file.
+const SYNC_EACH_MAX: usize = 256;
+
 /// Content and names that were not synced since they were changed.
 #[derive(Default)]
 pub(super) struct Unsynced {
-    /// Files, with the number of the last write to each.
-    contents: Mutex<HashMap<Ino, u64>>,
+    /// Files.
+    contents: Mutex<HashSet<Ino>>,
     /// Directories in which names were made.
     names: Mutex<HashSet<String>>,
     /// Held while a directory is synced, so that nobody takes its name for durable before.
@@ -26,15 +29,8 @@ pub(super) struct Unsynced {
 }
 
 impl Unsynced {
-    pub(super) fn content_changed(&self, ino: Ino, write: u64) {
-        let mut contents = self.contents.lock();
-        let last = contents.entry(ino).or_default();
-        *last = write.max(*last);
-    }
-
-    /// The number of the last write to a file; zero when all is synced.
-    pub(super) fn last_write(&self, ino: Ino) -> u64 {
-        self.contents.lock().get(&ino).copied().unwrap_or(0)
+    pub(super) fn content_changed(&self, ino: Ino) {
+        self.contents.lock().insert(ino);
     }
 
     pub(super) fn forget(&self, ino: Ino) {
@@ -42,7 +38,7 @@ impl Unsynced {
     }
 
     fn all(&self) -> Vec<Ino> {
-        self.contents.lock().keys().copied().collect()
+        self.contents.lock().iter().copied().collect()
     }
 
     fn sync_names(&self, backing: &dyn Backing, dir: &str) -> Result<(), StoreError> {
@@ -88,9 +84,20 @@ impl Store {
         Ok(())
     }
 
+    /// Puts all that the store holds on stable storage.
+    pub fn sync_everything(&self) -> Result<(), StoreError> {
+        let synced = self.backing.sync_all();
+        self.trust(synced.map_err(StoreError::disk("sync", ".")))?;
+        self.checkpoint()
+    }
+
     /// Puts all content that was changed on stable storage.
     pub(super) fn sync_all_content(&self) -> Result<(), StoreError> {
         let mut changed = self.unsynced.all();
+        if changed.len() > SYNC_EACH_MAX {
+            let synced = self.backing.sync_all();
+            return self.trust(synced.map_err(StoreError::disk("sync", ".")));
+        }
         changed.sort_unstable();
         changed
             .into_iter()
