@@ -22,11 +22,25 @@ use crate::fuse::{self, MountOptions, Mounted};
 
 /// Runs a node until SIGTERM or SIGINT.
 pub fn run(config: NodeConfig) -> anyhow::Result<()> {
+    raise_open_files_limit();
     let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
     let node = Node::start(config)?;
     node.wait(signals);
     node.stop();
     Ok(())
+}
+
+/// Content files are kept open while they are written: allow as many as the system lets us.
+fn raise_open_files_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 /// A running node.

@@ -250,10 +250,16 @@ impl Datastore {
     /// Sends a write again with the bytes that are in the file: the client's are long gone, and
     /// nobody else can have written there, for its locks are still held.
     fn resend_write(&self, op: OpId, osn: Osn) -> Option<Event> {
-        let facts = match self.works.lock().get(&op) {
+        let mut facts = match self.works.lock().get(&op) {
             Some(Work::Write(write)) => write.facts,
             _ => return None,
         };
+        if let Ok(Some(seen)) = self.store.facts(facts.ino)
+            && seen.last_write.is_some_and(|last| last > osn)
+        {
+            // A later write to the file is over already: its times stay on both nodes.
+            facts.time = seen.mtime;
+        }
         let mut data = vec![0; facts.length];
         match self.store.read_raw(facts.ino, facts.offset, &mut data) {
             Ok(()) => self.send_write_bytes(facts, osn, &data),

@@ -15,6 +15,8 @@ use crate::config::Role;
 const TICK: Duration = Duration::from_millis(50);
 /// How often the peer is asked for a sign of life.
 const PING: Duration = Duration::from_millis(500);
+/// How often the content of freed inodes is removed; costs a checkpoint when there is any.
+const GARBAGE: Duration = Duration::from_secs(2);
 /// How often a checkpoint is made while nothing forces one.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
@@ -22,6 +24,7 @@ impl Datastore {
     /// Runs until the datastore is stopped.
     pub fn run_maintenance(self: &Arc<Self>) {
         let (mut pinged, mut checkpointed) = (Instant::now(), Instant::now());
+        let mut collected = Instant::now();
         while !self.is_stopping() {
             std::thread::sleep(TICK);
             self.drive(Thread::MayWait, Event::Tick);
@@ -29,7 +32,10 @@ impl Datastore {
                 pinged = Instant::now();
                 self.ping();
             }
-            self.remove_garbage();
+            if collected.elapsed() >= GARBAGE {
+                collected = Instant::now();
+                self.remove_garbage();
+            }
             if self.store.needs_checkpoint() || checkpointed.elapsed() >= CHECKPOINT {
                 checkpointed = Instant::now();
                 self.checkpoint();

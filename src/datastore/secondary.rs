@@ -282,6 +282,11 @@ impl Datastore {
                 Ok(Response::Done)
             }
             Request::InSync => {
+                // What the resync brought is in the cache of the system; what it stands for may be
+                // durable on the primary.
+                self.store
+                    .sync_everything()
+                    .map_err(|error| error.to_string())?;
                 self.role.mark(true).map_err(|error| error.to_string())?;
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedInSync));
                 Ok(Response::Done)

@@ -47,6 +47,9 @@ pub struct FileFacts {
     pub size: u64,
     /// The last completed write that the record does not know of.
     pub last_write: Option<(Osn, Timestamp)>,
+    /// The last write that a checkpoint has put in the record, until the next checkpoint: a write
+    /// with a lower number that comes late must not set the times back.
+    pub folded: Option<Osn>,
     /// The last write whose time is in the intent log.
     pub logged: Option<Osn>,
     /// Slot in the time table, held while the record may be behind.
@@ -127,7 +130,8 @@ impl FileState {
     }
 
     fn is_idle(state: &Arc<Self>) -> bool {
-        Arc::strong_count(state) == 1 && state.facts.lock().slot.is_none()
+        let facts = state.facts.lock();
+        Arc::strong_count(state) == 1 && facts.slot.is_none() && facts.folded.is_none()
     }
 }
 
@@ -194,6 +198,7 @@ impl FileTable {
             facts: Mutex::new(FileFacts {
                 size: size()?,
                 last_write: None,
+                folded: None,
                 logged: None,
                 slot: None,
                 active: 0,
@@ -230,10 +235,14 @@ impl FileTable {
         found
     }
 
-    /// Closes content files nobody uses.
+    /// Closes content files that nobody has used since the last checkpoint but one.
     pub fn close_idle(&self) {
         for shard in &self.shards {
-            shard.lock().drop_idle();
+            let mut shard = shard.lock();
+            for state in shard.files.values() {
+                state.facts.lock().folded = None;
+            }
+            shard.drop_idle();
         }
     }
 

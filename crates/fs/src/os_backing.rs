@@ -248,6 +248,11 @@ impl Backing for OsBacking {
         self.sync_one(path)
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        retry(|| rustix::fs::syncfs(&self.dir))
+            .map_err(|errno| self.fail("sync the file system of", "", errno))
+    }
+
     fn space(&self) -> io::Result<Space> {
         let stat = retry(|| rustix::fs::fstatvfs(&self.dir))
             .map_err(|errno| self.fail("read the free space of", "", errno))?;

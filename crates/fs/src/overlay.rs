@@ -112,6 +112,10 @@ impl Backing for Overlay {
         Ok(())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn space(&self) -> io::Result<Space> {
         self.below.space()
     }

@@ -43,6 +43,9 @@ pub trait Backing: Send + Sync {
     /// Makes names made, replaced and removed in a directory survive a power loss.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
 
+    /// Puts everything changed so far, content and names, on stable storage.
+    fn sync_all(&self) -> io::Result<()>;
+
     /// Room on the disk.
     fn space(&self) -> io::Result<Space>;
 }

@@ -90,7 +90,7 @@ impl RedbKv {
         let file = backing.open_or_create(&new).map_err(fail)?;
         let blocks = BlockFile::create(file).map_err(fail)?;
         let empty = Open::start(options, blocks).map_err(|failure| failure.at(path, "make"))?;
-        drop(empty);
+        empty.close();
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         backing.rename(&new, path).map_err(fail)?;
         backing.sync_dir(parent).map_err(fail)?;
@@ -150,25 +150,28 @@ impl RedbKv {
         // Dropped first: there is never more than one redb on the file that could write. This one
         // gave up, so its close writes nothing.
         if let Some(given_up) = open.take() {
-            let _ = contained(|| -> Result<(), redb::Error> {
-                drop(given_up);
-                Ok(())
-            });
+            given_up.close();
         }
         *open = Some(Open::existing(&self.path, self.options, &self.file)?);
         Ok(())
     }
 
     fn explain(&self, operation: &'static str, failure: Failure) -> KvError {
-        let stopped = |open: &Option<Open>| open.as_ref().is_some_and(|o| o.blocks.is_stopped());
+        let is_stopped = {
+            let open = self.open.read();
+            open.as_ref().is_some_and(|open| open.blocks.is_stopped())
+        };
+        if matches!(failure, Failure::Panicked(_)) {
+            self.abandon();
+        }
+        self.judge(operation, failure, is_stopped)
+    }
+
+    /// What a failure means, and whether the store goes on after it.
+    fn judge(&self, operation: &'static str, failure: Failure, is_stopped: bool) -> KvError {
         match failure {
-            Failure::Panicked(what) => {
-                self.abandon();
-                self.stop(format!("of an error of its own ({what})"))
-            }
-            Failure::Redb(error) if stopped(&self.open.read()) => {
-                self.stop(format!("a sync failed ({error})"))
-            }
+            Failure::Panicked(what) => self.stop(format!("of an error of its own ({what})")),
+            Failure::Redb(error) if is_stopped => self.stop(format!("a sync failed ({error})")),
             failure @ Failure::Redb(_) => failure.at(&self.path, operation),
         }
     }
@@ -216,7 +219,14 @@ impl Kv for RedbKv {
         })?;
         // The callback runs outside of `contained`: a panic of its own is not redb's.
         loop {
-            let next = contained(|| range.next().transpose());
+            let next = contained(|| {
+                let next = range.next().transpose()?;
+                // Looked at here once, as that too can panic on a page that makes no sense.
+                let _ = next
+                    .as_ref()
+                    .map(|(key, value)| (key.value(), value.value()));
+                Ok::<_, redb::Error>(next)
+            });
             let Some((key, value)) = next.map_err(|failure| self.explain("read", failure))? else {
                 return Ok(());
             };
@@ -236,36 +246,28 @@ impl Kv for RedbKv {
     }
 
     fn check(&mut self) -> Result<(), KvError> {
+        // Opens redb again if it gave up, so that there is one to take.
         self.refresh()?;
         let Some(open) = self.open.get_mut().take() else {
-            return self.refresh();
+            return Err(self.stop("it is not open".into()));
         };
-        let Open {
-            view: last,
-            mut database,
-            blocks,
-        } = open;
-        // redb checks only while nothing else looks at it.
-        drop(last);
-        let checked = contained(|| database.check_integrity());
-        let reopened = contained(|| view(&database));
-        match (checked, reopened) {
-            (Ok(clean), Ok(view)) => {
-                *self.open.get_mut() = Some(Open {
-                    view,
-                    database,
-                    blocks,
-                });
-                clean.then_some(()).ok_or_else(|| KvError::Damaged {
+        match open.check() {
+            Ok((open, is_whole)) => {
+                *self.open.get_mut() = Some(open);
+                is_whole.then_some(()).ok_or_else(|| KvError::Damaged {
                     path: self.path.clone(),
                     what: "its pages do not fit together".into(),
                 })
             }
-            (Err(failure), _) | (_, Err(failure)) => {
-                blocks.stop();
-                mem::forget(database);
-                Err(failure.at(&self.path, "check"))
-            }
+            Err((failure, is_stopped)) => Err(self.judge("check", failure, is_stopped)),
+        }
+    }
+}
+
+impl Drop for RedbKv {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.get_mut().take() {
+            open.close();
         }
     }
 }
@@ -281,9 +283,55 @@ impl Open {
         check_format(path, &blocks.header().map_err(fail)?)?;
         let open = Self::start(options, blocks).map_err(|failure| failure.at(path, "open"))?;
         // Closing writes too; not to a file that refused the first write.
-        let accepted = open.blocks.accept().inspect_err(|_| open.blocks.stop());
-        accepted.map_err(fail)?;
-        Ok(open)
+        match open.blocks.accept() {
+            Ok(()) => Ok(open),
+            Err(source) => {
+                open.blocks.stop();
+                open.close();
+                Err(fail(source))
+            }
+        }
+    }
+
+    /// Closes redb, which commits once more to give up free space. Should that fail, the last
+    /// commit of ours is what counts.
+    fn close(self) {
+        let _ = contained(|| {
+            drop(self);
+            Ok::<_, redb::Error>(())
+        });
+    }
+
+    /// Whether everything fits together. After a failure redb is gone, and whether a sync failed
+    /// is said beside it.
+    fn check(self) -> Result<(Self, bool), (Failure, bool)> {
+        let Self {
+            view: last,
+            mut database,
+            blocks,
+        } = self;
+        // redb checks only while nothing else looks at it.
+        drop(last);
+        let checked = contained(|| {
+            let is_whole = database.check_integrity()?;
+            Ok::<_, redb::Error>((view(&database)?, is_whole))
+        });
+        match checked {
+            Ok((view, is_whole)) => {
+                let open = Self {
+                    view,
+                    database,
+                    blocks,
+                };
+                Ok((open, is_whole))
+            }
+            Err(failure) => {
+                let is_stopped = blocks.is_stopped();
+                blocks.stop();
+                mem::forget(database);
+                Err((failure, is_stopped))
+            }
+        }
     }
 
     /// Starts redb, and makes the table when there is none.

@@ -48,10 +48,10 @@ impl Store {
         self.trust(self.names.flush())?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
         self.log()?.cut(keep_from);
+        self.files.close_idle();
         for folded in &folded {
             self.release_slot(folded);
         }
-        self.files.close_idle();
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Store {
             if folded.settled != Some(facts.begun) {
                 return None;
             }
-            facts.last_write = None;
+            facts.folded = facts.last_write.take().map(|(osn, _)| osn);
             facts.slot.take()
         });
         if let Some(slot) = slot {

@@ -259,7 +259,8 @@ impl Store {
     pub fn complete_write(&self, ticket: &WriteTicket, end: u64, osn: Osn, time: Timestamp) {
         ticket.file.with_facts(|facts| {
             facts.size = facts.size.max(end);
-            if facts.last_write.is_none_or(|(last, _)| last < osn) {
+            let last = facts.last_write.map(|(last, _)| last).max(facts.folded);
+            if last.is_none_or(|last| last < osn) {
                 facts.last_write = Some((osn, time));
             }
             if let Some(number) = facts.slot {

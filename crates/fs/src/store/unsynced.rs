@@ -14,9 +14,13 @@ use super::Store;
 use crate::error::StoreError;
 use crate::files::{CONTENT_DIR, content_dir, content_path};
 
+/// With more files than this, the whole disk is synced at once rather than each file.
+const SYNC_EACH_MAX: usize = 256;
+
 /// Content and names that were not synced since they were changed.
 #[derive(Default)]
 pub(super) struct Unsynced {
+    /// Files.
     contents: Mutex<HashSet<Ino>>,
     /// Directories in which names were made.
     names: Mutex<HashSet<String>>,
@@ -80,9 +84,20 @@ impl Store {
         Ok(())
     }
 
+    /// Puts all that the store holds on stable storage.
+    pub fn sync_everything(&self) -> Result<(), StoreError> {
+        let synced = self.backing.sync_all();
+        self.trust(synced.map_err(StoreError::disk("sync", ".")))?;
+        self.checkpoint()
+    }
+
     /// Puts all content that was changed on stable storage.
     pub(super) fn sync_all_content(&self) -> Result<(), StoreError> {
         let mut changed = self.unsynced.all();
+        if changed.len() > SYNC_EACH_MAX {
+            let synced = self.backing.sync_all();
+            return self.trust(synced.map_err(StoreError::disk("sync", ".")));
+        }
         changed.sort_unstable();
         changed
             .into_iter()

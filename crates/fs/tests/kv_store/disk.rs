@@ -247,6 +247,11 @@ impl Backing for MemoryDisk {
         Ok(())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        let files: Vec<_> = self.0.lock().values().cloned().collect();
+        files.iter().try_for_each(|file| file.sync())
+    }
+
     fn space(&self) -> io::Result<Space> {
         Ok(Space::default())
     }

@@ -139,6 +139,46 @@ fn a_sync_counts_for_what_it_covered_only() {
     assert!(node.store.is_synced(ino, 1));
 }
 
+#[test]
+fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    for _ in 0..3 {
+        client.write(&node, ino, b"bytes");
+        assert!(!node.store.is_synced(ino, 1));
+        let point = node.store.sync_point(ino, 1).unwrap();
+        node.store.sync_file(ino, true).unwrap();
+        node.store.note_synced(ino, point);
+        assert!(node.store.is_synced(ino, 1));
+        assert!(!node.store.is_synced(ino, 2), "of another reign");
+        client.write(&node, ino, b"more");
+        assert!(!node.store.is_synced(ino, 1));
+        node.store.checkpoint().unwrap();
+        node.store.checkpoint().unwrap();
+        assert!(!node.store.is_synced(ino, 1), "forgotten is not synced");
+    }
+}
+
+/// Two writes may reach the secondary in another order than their numbers, with a checkpoint in
+/// between: the times of the higher one stay.
+#[test]
+fn a_late_write_does_not_set_the_times_back() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    let (later, later_time) = stamp(51);
+    let (earlier, earlier_time) = stamp(50);
+    node.store
+        .write(ino, 0, b"later", later, later_time)
+        .unwrap();
+    node.store.checkpoint().unwrap();
+    node.store
+        .write(ino, 8192, b"x", earlier, earlier_time)
+        .unwrap();
+    assert_eq!(node.store.getattr(ino).unwrap().mtime, later_time);
+}
+
 /// A write that completes while a checkpoint runs is in no record: its slot has to stay.
 #[test]
 fn a_write_across_a_checkpoint_survives_a_kill() {

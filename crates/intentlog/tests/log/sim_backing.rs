@@ -271,6 +271,14 @@ impl Backing for SimBacking {
         Ok(())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.call()?;
+        disk.inodes.iter_mut().for_each(Inode::sync);
+        disk.kept_names = disk.names.clone();
+        Ok(())
+    }
+
     fn space(&self) -> io::Result<Space> {
         Ok(Space::default())
     }
