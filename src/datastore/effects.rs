@@ -140,7 +140,7 @@ impl Datastore {
         };
         let result = match job {
             Job::Write(facts) => self.write_here(op, facts, inline),
-            Job::Sync(ino) => self.sync_here(op, ino),
+            Job::Sync(ino) => self.store.sync_file(ino, true),
         };
         Some(Event::LocalDone(
             op,
@@ -154,14 +154,6 @@ impl Datastore {
             tracing::error!(datastore = self.name(), %error, "store");
         }
         error.errno()
-    }
-
-    fn sync_here(&self, op: OpId, ino: lockstep_types::Ino) -> Result<(), OpError> {
-        let point = self.store.sync_point(ino, self.reign());
-        if let Some(Work::Sync(sync)) = self.works.lock().get_mut(&op) {
-            sync.point = point;
-        }
-        self.store.sync_file(ino, true)
     }
 
     fn write_here(
@@ -181,16 +173,14 @@ impl Datastore {
             self.store.abandon_write(&ticket);
             return Err(error.into());
         }
-        let synced = if facts.durable {
-            let point = self.store.sync_point(facts.ino, self.reign());
-            self.store.sync_file(facts.ino, false)?;
-            point
-        } else {
-            None
-        };
+        if facts.durable
+            && let Err(error) = self.store.sync_file(facts.ino, false)
+        {
+            self.store.abandon_write(&ticket);
+            return Err(error);
+        }
         if let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
             write.ticket = Some(ticket);
-            write.synced = synced;
         }
         Ok(())
     }

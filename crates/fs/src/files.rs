@@ -58,17 +58,24 @@ pub struct FileFacts {
     pub active: u32,
     /// Number of the last write begun; no two writes to any file have the same.
     pub begun: u64,
-    /// Of those, writes that are not made durable by themselves.
+    /// Number of the last write begun that is not made durable by itself; before the first, a
+    /// number that nothing else has.
     pub undurable: u64,
+    /// How many such writes have ended.
+    pub undurable_ended: u64,
     /// What the last sync on both nodes covered.
     pub synced: Option<SyncPoint>,
 }
 
 /// What a sync of a file covers: while nothing of this changes, another sync has nothing to do.
+/// A write that is under way may put its bytes in place before the sync or after it, so its end
+/// counts as well as its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPoint {
-    /// Writes begun that are not made durable by themselves.
+    /// The last write begun that is not made durable by itself.
     pub undurable: u64,
+    /// How many such writes have ended.
+    pub undurable_ended: u64,
     /// Highest metadata operation applied.
     pub applied: Osn,
     /// Counts changes of state: what was synced alone is not synced on both nodes.
@@ -203,7 +210,8 @@ impl FileTable {
                 slot: None,
                 active: 0,
                 begun: 0,
-                undurable: 0,
+                undurable: self.number_write(),
+                undurable_ended: 0,
                 synced: None,
             }),
         });

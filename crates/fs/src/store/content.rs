@@ -20,6 +20,7 @@ use crate::times::Slot;
 /// A write that was begun. Dropping it without completing leaves size and times as they were.
 pub struct WriteTicket {
     file: Arc<FileState>,
+    durable: bool,
 }
 
 impl WriteTicket {
@@ -31,8 +32,10 @@ impl WriteTicket {
 
 impl Drop for WriteTicket {
     fn drop(&mut self) {
-        self.file
-            .with_facts(|facts| facts.active = facts.active.saturating_sub(1));
+        self.file.with_facts(|facts| {
+            facts.active = facts.active.saturating_sub(1);
+            facts.undurable_ended += u64::from(!self.durable);
+        });
     }
 }
 
@@ -148,7 +151,7 @@ impl Store {
         }
         let file = self.file_for(ino)?;
         self.mark_unflushed(&file, durable)?;
-        Ok(WriteTicket { file })
+        Ok(WriteTicket { file, durable })
     }
 
     fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {
@@ -163,7 +166,9 @@ impl Store {
                 if facts.slot.is_some() {
                     facts.active += 1;
                     facts.begun = self.files.number_write();
-                    facts.undurable += u64::from(!durable);
+                    if !durable {
+                        facts.undurable = facts.begun;
+                    }
                 }
                 facts.slot.is_some()
             });
@@ -289,16 +294,16 @@ impl Store {
         }
     }
 
-    /// What a sync of this file that starts now will cover.
+    /// What a sync of this file will cover that starts after this, on every node that counts.
     pub fn sync_point(&self, ino: Ino, reign: u64) -> Option<SyncPoint> {
         let applied = self.applied();
-        let file = self.files.get(ino)?;
-        let undurable = file.with_facts(|facts| facts.undurable);
-        Some(SyncPoint {
-            undurable,
+        let file = self.file_for(ino).ok()?;
+        Some(file.with_facts(|facts| SyncPoint {
+            undurable: facts.undurable,
+            undurable_ended: facts.undurable_ended,
             applied,
             reign,
-        })
+        }))
     }
 
     /// A sync that covers `point` has succeeded on every node that counts.
