@@ -217,19 +217,21 @@ impl Store {
     }
 
     /// Logs the time of the last write, unless that is logged already.
+    /// Not while an operation is applied: behind one that sets other times, they would win when
+    /// the log is replayed. One at a time, so that none goes on before the other has logged.
     fn log_times(&self, file: &FileState) -> Result<(), StoreError> {
+        let _applying = self.applying.lock();
         let unlogged = file.with_facts(|facts| {
-            let (osn, time) = facts.last_write?;
-            let fresh = facts.logged != Some(osn);
-            facts.logged = Some(osn);
-            fresh.then_some(time)
+            let logged = facts.logged;
+            facts.last_write.filter(|(osn, _)| logged != Some(*osn))
         });
-        if let Some(time) = unlogged {
+        if let Some((osn, time)) = unlogged {
             self.log_record(&Record::FileTimes {
                 ino: file.ino(),
                 mtime: time,
                 ctime: time,
             })?;
+            file.with_facts(|facts| facts.logged = Some(osn));
         }
         Ok(())
     }
