@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_fs::OpError;
+use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
@@ -170,13 +170,13 @@ impl Datastore {
             self.store.write_begun(&ticket, facts.offset, data)
         });
         if let Err(error) = written {
-            self.store.abandon_write(&ticket);
+            Store::abandon_write(&ticket);
             return Err(error.into());
         }
         if facts.durable
             && let Err(error) = self.store.sync_file(facts.ino, false)
         {
-            self.store.abandon_write(&ticket);
+            Store::abandon_write(&ticket);
             return Err(error);
         }
         if let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
@@ -419,7 +419,7 @@ impl Datastore {
                     self.paw.remove(slot);
                 }
                 if let Some(ticket) = &write.ticket {
-                    self.store.abandon_write(ticket);
+                    Store::abandon_write(ticket);
                 }
                 if let (Ok(()), Some(point)) = (result, write.synced) {
                     self.store.note_synced(write.facts.ino, point);

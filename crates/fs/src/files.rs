@@ -63,6 +63,8 @@ pub struct FileFacts {
     pub undurable: u64,
     /// How many such writes have ended.
     pub undurable_ended: u64,
+    /// A write has failed and may have left bytes beyond the size.
+    pub leftover: bool,
     /// What the last sync on both nodes covered.
     pub synced: Option<SyncPoint>,
 }
@@ -134,6 +136,32 @@ impl FileState {
     fn remember(&self, content: Arc<dyn BackingFile>) -> Arc<dyn BackingFile> {
         let mut slot = self.content.write();
         Arc::clone(slot.get_or_insert(content))
+    }
+
+    /// A write has ended. The last one under way takes back what failed ones have left beyond the
+    /// size: before, it might cut off what another has put there. None can begin meanwhile.
+    pub fn write_ended(&self, durable: bool) {
+        let mut facts = self.facts.lock();
+        facts.active = facts.active.saturating_sub(1);
+        facts.undurable_ended += u64::from(!durable);
+        if facts.active == 0 && std::mem::take(&mut facts.leftover) {
+            self.cut_leftover(facts.size);
+        }
+    }
+
+    fn cut_leftover(&self, size: u64) {
+        let Some(content) = self.content.read().clone() else {
+            return;
+        };
+        let cut = content
+            .stat()
+            .and_then(|stat| match stat.length > size {
+                true => content.set_len(size),
+                false => Ok(()),
+            });
+        if let Err(error) = cut {
+            tracing::warn!(%error, ino = %self.ino, "could not take back a failed write");
+        }
     }
 
     fn is_idle(state: &Arc<Self>) -> bool {
@@ -212,6 +240,7 @@ impl FileTable {
                 begun: 0,
                 undurable: self.number_write(),
                 undurable_ended: 0,
+                leftover: false,
                 synced: None,
             }),
         });

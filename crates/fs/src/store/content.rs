@@ -32,10 +32,7 @@ impl WriteTicket {
 
 impl Drop for WriteTicket {
     fn drop(&mut self) {
-        self.file.with_facts(|facts| {
-            facts.active = facts.active.saturating_sub(1);
-            facts.undurable_ended += u64::from(!self.durable);
-        });
+        self.file.write_ended(self.durable);
     }
 }
 
@@ -190,7 +187,7 @@ impl Store {
     ) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         if let Err(error) = self.write_begun(&ticket, offset, data) {
-            self.abandon_write(&ticket);
+            Self::abandon_write(&ticket);
             return Err(error.into());
         }
         self.complete_write(&ticket, offset + data.len() as u64, osn, time);
@@ -272,28 +269,10 @@ impl Store {
         });
     }
 
-    /// Takes back what a failed write left beyond the end of its file, so that it never shows.
-    pub fn abandon_write(&self, ticket: &WriteTicket) {
-        let file = &ticket.file;
-        let (size, alone) = file.with_facts(|facts| (facts.size, facts.active == 1));
-        let cut = || -> Result<(), StoreError> {
-            let Some(content) = file.content(self.backing().as_ref())? else {
-                return Ok(());
-            };
-            let length = content
-                .stat()
-                .map_err(StoreError::disk("stat", content_path(file.ino())))?
-                .length;
-            if alone && length > size {
-                content
-                    .set_len(size)
-                    .map_err(StoreError::disk("resize", content_path(file.ino())))?;
-            }
-            Ok(())
-        };
-        if let Err(error) = cut() {
-            tracing::warn!(%error, "could not take back a failed write");
-        }
+    /// A write has failed: what it left beyond the end of its file is taken back, so that it never
+    /// shows, when the last write under way on the file has ended.
+    pub fn abandon_write(ticket: &WriteTicket) {
+        ticket.file.with_facts(|facts| facts.leftover = true);
     }
 
     /// What a sync of this file will cover that starts after this, on every node that counts.

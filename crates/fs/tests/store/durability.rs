@@ -171,6 +171,25 @@ fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
     assert!(!node.store.is_synced(ino, 1));
 }
 
+/// What failed writes leave beyond the end goes, and nothing else does.
+#[test]
+fn a_failed_write_beside_another_leaves_nothing() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    let (osn, time) = stamp(50);
+    let failed = node.store.begin_write(ino, 9000, 4, false).unwrap();
+    node.store.write_begun(&failed, 9000, b"torn").unwrap();
+    let other = node.store.begin_write(ino, 0, 5, false).unwrap();
+    node.store.write_begun(&other, 0, b"bytes").unwrap();
+    lockstep_fs::Store::abandon_write(&failed);
+    drop(failed);
+    node.store.complete_write(&other, 5, osn, time);
+    drop(other);
+    assert_eq!(node.store.content_bytes(ino).unwrap(), 5);
+    assert_eq!(read_all(&node.store, ino), b"bytes");
+}
+
 /// Two writes may reach the secondary in another order than their numbers, with a checkpoint in
 /// between: the times of the higher one stay.
 #[test]
