@@ -247,6 +247,11 @@ impl Store {
             .write_at(offset, data)
             .map_err(StoreError::disk("write", content_path(ino)));
         self.unsynced.content_changed(ino);
+        if !ticket.durable {
+            // Now, not only when it began: a sync that ran in between has not covered it.
+            let number = self.files.number_write();
+            file.with_facts(|facts| facts.undurable = number);
+        }
         written
     }
 

@@ -116,6 +116,29 @@ fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
     assert!(opened.power_lost);
 }
 
+/// A sync that was noted late, or ran before the bytes of a write were there, covers no later one.
+#[test]
+fn a_sync_counts_for_what_it_covered_only() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    let early = node.store.sync_point(ino, 1).unwrap();
+    node.store.checkpoint().unwrap();
+    client.write(&node, ino, b"other");
+    node.store.note_synced(ino, early);
+    assert!(!node.store.is_synced(ino, 1));
+
+    let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
+    let between = node.store.sync_point(ino, 1).unwrap();
+    node.store.write_begun(&ticket, 0, b"third").unwrap();
+    node.store.note_synced(ino, between);
+    assert!(!node.store.is_synced(ino, 1));
+    let late = node.store.sync_point(ino, 1).unwrap();
+    node.store.note_synced(ino, late);
+    assert!(node.store.is_synced(ino, 1));
+}
+
 #[test]
 fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
     let node = Node::new();
