@@ -76,8 +76,12 @@ impl Datastore {
     }
 
     /// Hands an effect that might wait from the reader to a thread that may. What must stay in
-    /// order goes to the courier.
+    /// order goes to the courier. A write's own part is not deferred with it: so its entry is made
+    /// here.
     fn defer(self: &Arc<Self>, effect: Effect) -> bool {
+        if let Effect::SendWrite { op, osn } = effect {
+            self.enter_write(op, osn);
+        }
         let ordered = match effect {
             Effect::SendWrite { .. }
             | Effect::ResendWrite { .. }
@@ -204,12 +208,14 @@ impl Datastore {
         }
     }
 
-    fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
-        let facts = {
-            let mut works = self.works.lock();
-            let Some(Work::Write(write)) = works.get_mut(&op) else {
-                return None;
-            };
+    /// Makes the PAW entry of a write, before its first byte is put anywhere. Returns what is
+    /// known of the write, unless it is over.
+    fn enter_write(&self, op: OpId, osn: Osn) -> Option<WriteFacts> {
+        let mut works = self.works.lock();
+        let Some(Work::Write(write)) = works.get_mut(&op) else {
+            return None;
+        };
+        if write.slot.is_none() {
             let entry = Entry {
                 ino: write.facts.ino,
                 osn,
@@ -218,8 +224,12 @@ impl Datastore {
             };
             // The core lets no more writes in flight than the table has slots.
             write.slot = self.paw.insert(entry).ok();
-            write.facts
-        };
+        }
+        Some(write.facts)
+    }
+
+    fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
+        let facts = self.enter_write(op, osn)?;
         self.with_bytes(op, inline, |data| self.send_write_bytes(facts, osn, data));
         None
     }
