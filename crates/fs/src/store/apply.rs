@@ -86,7 +86,7 @@ impl Store {
     }
 
     /// Drops a pending operation that the peer has refused or never got.
-    pub fn roll_back(&self, osn: Osn) -> Result<(), OpError> {
+    pub fn roll_back(&self, osn: Osn) -> Result<(), StoreError> {
         let mut applying = self.applying.lock();
         if applying.take_pending(osn).is_some() {
             self.log_record(&Record::RolledBack { osn })?;

@@ -298,6 +298,25 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     assert_eq!(core.on(Event::Applied(osn(4))), [Effect::RecoverRanges]);
 }
 
+/// Why a node that starts out of sync has to settle them first: the image waits for them.
+#[test]
+fn an_image_is_sent_only_when_nothing_is_in_doubt() {
+    for (in_doubt, sent) in [(vec![osn(3)], false), (Vec::new(), true)] {
+        let config = core(State::OutOfSync).config;
+        let start = Start {
+            state: State::OutOfSync,
+            first_osn: osn(100),
+            in_doubt,
+        };
+        let mut core = Core::new(config, start, 0);
+        let up = Event::LinkUp {
+            in_sync: false,
+            peer_applied: osn(3),
+        };
+        assert_eq!(core.on(up).contains(&Effect::SendImage), sent);
+    }
+}
+
 #[test]
 fn no_more_writes_are_in_flight_than_the_tables_hold() {
     let mut core = core(State::Synced);
