@@ -7,7 +7,7 @@ use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::Trigger;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_types::hash::block_hashes;
 use lockstep_types::{BlockHash, Errno, MetaOp, Osn};
 
@@ -469,6 +469,10 @@ impl Datastore {
     fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
         let datastore = Arc::clone(self);
         self.workers.in_order(move || {
+            // Given up in the meantime; the mark that followed may be made already.
+            if in_sync && datastore.core.lock().state() != State::EnteringSync {
+                return;
+            }
             while let Err(error) = datastore.role.mark(in_sync) {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
                 if datastore.is_stopping() {
