@@ -60,7 +60,7 @@ pub(super) struct WriteFacts {
 impl WriteFacts {
     /// First byte after the write.
     pub fn end(&self) -> u64 {
-        self.offset + self.length as u64
+        self.offset.saturating_add(self.length as u64)
     }
 }
 

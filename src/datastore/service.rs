@@ -266,6 +266,10 @@ impl FileService for Service {
         if data.is_empty() {
             return done(Ok(()));
         }
+        // Both nodes would refuse it, and a refusal by the secondary counts as its failure.
+        if facts.end() > limits::FILE_BYTES_MAX {
+            return done(Err(Errno::TooBig));
+        }
         if options.drop_set_id {
             match self.0.has_privileges(ino) {
                 Ok(false) => {}
