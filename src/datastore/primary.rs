@@ -142,6 +142,10 @@ impl Datastore {
                 peer_waiting: Arc::new(welcome.waiting),
             });
         }
+        if self.is_stopping() {
+            // It may not have seen this connection when it closed the one there was.
+            return self.drop_link("this node is stopping");
+        }
         let up = Event::LinkUp {
             in_sync,
             peer_applied: welcome.applied,
