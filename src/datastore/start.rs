@@ -29,6 +29,8 @@ use crate::config::{self, Choice, DatastoreConfig, Role};
 
 /// Threads that wait for disk flushes and do long jobs.
 const POOL_THREADS: usize = 8;
+/// Slots for writes that the core counts as over and whose entries are just being removed.
+const SLOTS_SPARE: usize = 128;
 const PAW_FILE: &str = "tables/paw";
 const SAW_FILE: &str = "tables/saw";
 
@@ -200,7 +202,7 @@ fn core_config(config: &DatastoreConfig) -> CoreConfig {
             config::OnPeerLoss::Continue => OnPeerLoss::Continue,
             config::OnPeerLoss::Freeze => OnPeerLoss::Freeze,
         },
-        writes_max: limits::WRITES_IN_FLIGHT_MAX,
+        writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
     }
 }
 
