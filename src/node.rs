@@ -153,6 +153,9 @@ impl Node {
                 tracing::error!("a thread had panicked");
             }
         }
+        for datastore in &self.shared.datastores {
+            datastore.close();
+        }
         drop(self.control);
         tracing::info!("stopped");
     }

@@ -211,7 +211,7 @@ impl Store {
     pub fn put_blocks(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         if let Err(error) = self.write_begun(&ticket, offset, data) {
-            self.abandon_write(&ticket);
+            Self::abandon_write(&ticket);
             return Err(error.into());
         }
         let end = offset.saturating_add(data.len() as u64);
