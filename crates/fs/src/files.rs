@@ -100,6 +100,11 @@ impl FileState {
         self.facts.lock().size
     }
 
+    /// The content file if it is open already.
+    pub fn opened(&self) -> Option<Arc<dyn BackingFile>> {
+        self.content.read().clone()
+    }
+
     /// The content file if it exists.
     pub fn content(
         &self,
