@@ -81,7 +81,7 @@ impl Node {
             threads: Vec::new(),
             mounts: Vec::new(),
         };
-        if let Err(error) = node.start_threads(link).and_then(|()| node.mount_all()) {
+        if let Err(error) = node.mount_all().and_then(|()| node.start_threads(link)) {
             node.stop();
             return Err(error);
         }

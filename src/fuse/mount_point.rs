@@ -97,11 +97,19 @@ impl MountPoint {
     }
 }
 
+/// Number of the device that the kernel speaks FUSE on.
+const FUSE_DEVICE: (u32, u32) = (10, 229);
+
 fn open_device() -> Result<OwnedFd, MountError> {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    Ok(device
-        .map_err(|source| MountError::NoFuse { source })?
-        .into())
+    let open = || {
+        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+        let number = rustix::fs::fstat(&device)?.st_rdev;
+        if (rustix::fs::major(number), rustix::fs::minor(number)) == FUSE_DEVICE {
+            return Ok(device.into());
+        }
+        Err(io::Error::other("something else is in its place"))
+    };
+    open().map_err(|source| MountError::NoFuse { source })
 }
 
 /// Checks that `path` can be mounted on, and gives it without symbolic links. A dead mount of the

@@ -1,7 +1,7 @@
 # What a case leaves behind, and how it goes away, whatever state the case was in.
 #
 # A case's directory tells what it started: `pids` (one process id per line), `mounts` (one mount
-# point per line) and `playground/playground.json` (the nodes). Nothing else is ever ended or
+# point per line) and `p/playground.json` (the nodes). Nothing else is ever ended or
 # unmounted.
 
 # alive PID: whether it runs; a zombie does not.
@@ -35,7 +35,7 @@ end_group() {
 }
 
 node_pids() {
-    jq -r '.nodes[].pid' "$1/playground/playground.json" 2>/dev/null
+    jq -r '.nodes[].pid' "$1/p/playground.json" 2>/dev/null
 }
 
 mounts_below() {

@@ -14,12 +14,12 @@ start_playground() {
         mkdir "$mount"
         return
     fi
-    mkdir "$work/playground"
-    "$LOCKSTEP" playground --dir "$work/playground" >"$work/ready" 2>"$work/playground.log" &
+    mkdir "$work/p"
+    "$LOCKSTEP" playground --dir "$work/p" >"$work/ready" 2>"$work/playground.log" &
     playground_pid=$!
     add_pid "$playground_pid"
     await "the playground to be ready" 60 grep -qx ready "$work/ready"
-    mount=$(jq -er .mount "$work/playground/playground.json")
+    mount=$(jq -er .mount "$work/p/playground.json")
     mountpoint -q "$mount" || fail "$mount is not mounted"
 }
 
@@ -40,7 +40,7 @@ await() {
 # node ROLE FIELD: what playground.json says of the node that started in this role.
 node() {
     jq -er --arg role "$1" --arg field "$2" \
-        '.nodes[] | select(.role == $role) | .[$field]' "$work/playground/playground.json"
+        '.nodes[] | select(.role == $role) | .[$field]' "$work/p/playground.json"
 }
 
 # node_pid ROLE: of the process that runs now.
@@ -67,7 +67,7 @@ stop_node() {
 # node_command ROLE: what starts the node again, quoted for the shell.
 node_command() {
     jq -er --arg role "$1" '.nodes[] | select(.role == $role) | .command | @sh' \
-        "$work/playground/playground.json"
+        "$work/p/playground.json"
 }
 
 # start_node ROLE: with the command the playground gives for it.
