@@ -9,7 +9,7 @@
 //! Rules of the threads:
 //! - the thread that reads from the peer never waits for the peer or for a disk flush: what might
 //!   is deferred (to the courier what must stay in order, to the pool the rest);
-//! - locks are taken in the order sequencer, core, works; none is held across a send but the
+//! - locks are taken in the order sequencer, core, works or link; none is held across a send but the
 //!   sequencer, whose holder waits at most for the peer's reader.
 
 mod calls;
@@ -159,6 +159,30 @@ impl Datastore {
     fn drive(self: &Arc<Self>, thread: Thread, event: Event) {
         let effects = self.decide(event);
         self.carry_out_all(thread, effects, None);
+    }
+
+    /// The same, if connection `epoch` still stands: late news of an old one is dropped. Its loss is
+    /// known here before the core hears of it, so no news can slip in behind that.
+    fn drive_over(self: &Arc<Self>, epoch: u64, event: Event) {
+        let mut effects = Effects::new();
+        let now = self.now_ms();
+        {
+            let mut core = self.core.lock();
+            if !self.is_linked(epoch) {
+                return;
+            }
+            core.handle(now, event, &mut effects);
+            self.publish(&effects);
+        }
+        self.carry_out_all(Thread::MayWait, effects, None);
+    }
+
+    /// Whether connection `epoch` still stands.
+    fn is_linked(&self, epoch: u64) -> bool {
+        self.link
+            .read()
+            .as_ref()
+            .is_some_and(|link| link.epoch == epoch)
     }
 
     /// Counts changes of state.

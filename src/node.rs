@@ -153,6 +153,9 @@ impl Node {
                 tracing::error!("a thread had panicked");
             }
         }
+        for datastore in &self.shared.datastores {
+            datastore.close();
+        }
         drop(self.control);
         tracing::info!("stopped");
     }
@@ -299,6 +302,14 @@ fn answer_checked(
     Ok(())
 }
 
+impl Shared {
+    /// The names of all datastores, for people.
+    fn names(&self) -> String {
+        let names: Vec<_> = self.datastores.iter().map(|datastore| datastore.name()).collect();
+        names.join(", ")
+    }
+}
+
 impl ControlService for Shared {
     fn status(&self) -> NodeStatus {
         NodeStatus {
@@ -322,7 +333,7 @@ impl ControlService for Shared {
             Some(datastore) => datastore.verify(progress),
             None => Err(VerifyFailure {
                 cause: format!("node {} has no datastore named {name}", self.name),
-                cure: "see `lockstep status` for the names of its datastores".to_owned(),
+                cure: format!("name one of: {}", self.names()),
             }),
         }
     }

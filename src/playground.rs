@@ -112,7 +112,7 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep playground --dir /tmp/play
   lockstep playground --dir /tmp/play --peer-delay-ms 5
-  lockstep status --control /tmp/play/a.sock
+  lockstep status --control /tmp/play/a/control.sock
 
 Exit codes: 0 stopped as asked, 2 could not start (then everything is cleaned up).";
 

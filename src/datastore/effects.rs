@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_fs::OpError;
+use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::Trigger;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_types::hash::block_hashes;
 use lockstep_types::{BlockHash, Errno, MetaOp, Osn};
 
@@ -76,8 +76,12 @@ impl Datastore {
     }
 
     /// Hands an effect that might wait from the reader to a thread that may. What must stay in
-    /// order goes to the courier.
+    /// order goes to the courier. A write's own part is not deferred with it: so its entry is made
+    /// here.
     fn defer(self: &Arc<Self>, effect: Effect) -> bool {
+        if let Effect::SendWrite { op, osn } = effect {
+            self.enter_write(op, osn);
+        }
         let ordered = match effect {
             Effect::SendWrite { .. }
             | Effect::ResendWrite { .. }
@@ -140,7 +144,7 @@ impl Datastore {
         };
         let result = match job {
             Job::Write(facts) => self.write_here(op, facts, inline),
-            Job::Sync(ino) => self.sync_here(op, ino),
+            Job::Sync(ino) => self.store.sync_file(ino, true),
         };
         Some(Event::LocalDone(
             op,
@@ -154,14 +158,6 @@ impl Datastore {
             tracing::error!(datastore = self.name(), %error, "store");
         }
         error.errno()
-    }
-
-    fn sync_here(&self, op: OpId, ino: lockstep_types::Ino) -> Result<(), OpError> {
-        let point = self.store.sync_point(ino, self.reign());
-        if let Some(Work::Sync(sync)) = self.works.lock().get_mut(&op) {
-            sync.point = point;
-        }
-        self.store.sync_file(ino, true)
     }
 
     fn write_here(
@@ -178,19 +174,17 @@ impl Datastore {
             self.store.write_begun(&ticket, facts.offset, data)
         });
         if let Err(error) = written {
-            self.store.abandon_write(&ticket);
+            Store::abandon_write(&ticket);
             return Err(error.into());
         }
-        let synced = if facts.durable {
-            let point = self.store.sync_point(facts.ino, self.reign());
-            self.store.sync_file(facts.ino, false)?;
-            point
-        } else {
-            None
-        };
+        if facts.durable
+            && let Err(error) = self.store.sync_file(facts.ino, false)
+        {
+            Store::abandon_write(&ticket);
+            return Err(error);
+        }
         if let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
             write.ticket = Some(ticket);
-            write.synced = synced;
         }
         Ok(())
     }
@@ -214,12 +208,14 @@ impl Datastore {
         }
     }
 
-    fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
-        let facts = {
-            let mut works = self.works.lock();
-            let Some(Work::Write(write)) = works.get_mut(&op) else {
-                return None;
-            };
+    /// Makes the PAW entry of a write, before its first byte is put anywhere. Returns what is
+    /// known of the write, unless it is over.
+    fn enter_write(&self, op: OpId, osn: Osn) -> Option<WriteFacts> {
+        let mut works = self.works.lock();
+        let Some(Work::Write(write)) = works.get_mut(&op) else {
+            return None;
+        };
+        if write.slot.is_none() {
             let entry = Entry {
                 ino: write.facts.ino,
                 osn,
@@ -228,8 +224,12 @@ impl Datastore {
             };
             // The core lets no more writes in flight than the table has slots.
             write.slot = self.paw.insert(entry).ok();
-            write.facts
-        };
+        }
+        Some(write.facts)
+    }
+
+    fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
+        let facts = self.enter_write(op, osn)?;
         self.with_bytes(op, inline, |data| self.send_write_bytes(facts, osn, data));
         None
     }
@@ -429,7 +429,7 @@ impl Datastore {
                     self.paw.remove(slot);
                 }
                 if let Some(ticket) = &write.ticket {
-                    self.store.abandon_write(ticket);
+                    Store::abandon_write(ticket);
                 }
                 if let (Ok(()), Some(point)) = (result, write.synced) {
                     self.store.note_synced(write.facts.ino, point);
@@ -469,6 +469,10 @@ impl Datastore {
     fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
         let datastore = Arc::clone(self);
         self.workers.in_order(move || {
+            // Given up in the meantime; the mark that followed may be made already.
+            if in_sync && datastore.core.lock().state() != State::EnteringSync {
+                return;
+            }
             while let Err(error) = datastore.role.mark(in_sync) {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
                 if datastore.is_stopping() {

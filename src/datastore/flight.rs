@@ -42,7 +42,7 @@ pub(super) struct WriteWork {
     pub ticket: Option<WriteTicket>,
     pub osn: Option<Osn>,
     pub slot: Option<Slot>,
-    /// What the sync of a durable write covered.
+    /// What the syncs of a durable write cover on both nodes: they begin after this was taken.
     pub synced: Option<SyncPoint>,
     pub done: Done<()>,
 }
@@ -60,7 +60,7 @@ pub(super) struct WriteFacts {
 impl WriteFacts {
     /// First byte after the write.
     pub fn end(&self) -> u64 {
-        self.offset + self.length as u64
+        self.offset.saturating_add(self.length as u64)
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) struct MetaWork {
 /// A sync of a file.
 pub(super) struct SyncWork {
     pub ino: Ino,
-    /// What the sync covers, once it has begun.
+    /// What the syncs cover on both nodes: they begin after this was taken.
     pub point: Option<SyncPoint>,
     pub done: Done<()>,
 }

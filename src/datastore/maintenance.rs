@@ -65,12 +65,18 @@ impl Datastore {
         }
     }
 
-    /// Ends everything: no new work, the connection closed, what is on the way to disk written.
+    /// Ends all work: nothing new is begun, the connection is closed, what is queued is done. The
+    /// threads that run this datastore end soon; when they have, it can be closed.
     pub fn stop(self: &Arc<Self>) {
         self.stopping.store(true, Ordering::Release);
         self.drop_link("this node is stopping");
         self.calls.abandon();
         self.workers.stop();
+    }
+
+    /// Puts everything on stable storage, once no thread works on it any more.
+    pub fn close(&self) {
+        let _nobody_is_served = self.serving.lock();
         if let Err(error) = self.store.close() {
             tracing::error!(datastore = self.name(), %error, "store not closed in order");
         }

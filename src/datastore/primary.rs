@@ -127,9 +127,12 @@ impl Datastore {
         (sender, receiver): (Sender, Receiver),
         welcome: Welcome,
     ) {
-        let in_sync = self.role.state().in_sync && welcome.in_sync;
+        let follows = self.store.is_followed_at(welcome.applied);
+        let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {
             self.set_reason("the secondary says that its copy is not complete");
+        } else if !follows {
+            self.set_reason("the secondary has got to an operation that this node knows nothing of");
         }
         {
             let mut link = self.link.write();
@@ -138,6 +141,10 @@ impl Datastore {
                 epoch: self.next_op().0,
                 peer_waiting: Arc::new(welcome.waiting),
             });
+        }
+        if self.is_stopping() {
+            // It may not have seen this connection when it closed the one there was.
+            return self.drop_link("this node is stopping");
         }
         let up = Event::LinkUp {
             in_sync,

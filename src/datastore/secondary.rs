@@ -31,6 +31,11 @@ impl Datastore {
         // A primary that connects anew has given its old connection up.
         self.drop_link("the primary has connected anew");
         let _alone = self.serving.lock();
+        // What an earlier connection asked for is done before this one begins.
+        self.workers.finish_ordered();
+        if self.is_stopping() {
+            return;
+        }
         if let Err(reason) = self.welcome(sender, hello, envelope) {
             self.set_reason(&reason);
             refuse(sender, envelope, &reason);
@@ -42,6 +47,10 @@ impl Datastore {
             epoch,
             peer_waiting: Arc::default(),
         });
+        if self.is_stopping() {
+            // It may not have seen this connection when it closed the one there was.
+            self.drop_link("this node is stopping");
+        }
         let reason = self.read_orders(sender, &mut receiver);
         sender.shutdown(&reason);
         {

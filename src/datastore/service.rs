@@ -37,13 +37,14 @@ impl Datastore {
     /// bytes are kept, before anyone else could start it.
     fn submit_write(self: &Arc<Self>, facts: WriteFacts, data: &[u8], done: Done<()>) {
         let op = self.next_op();
+        let covered = || self.store.sync_point(facts.ino, self.reign());
         let work = WriteWork {
             facts,
             data: None,
             ticket: None,
             osn: None,
             slot: None,
-            synced: None,
+            synced: facts.durable.then(covered).flatten(),
             done,
         };
         self.works.lock().insert(op, Work::Write(work));
@@ -265,6 +266,10 @@ impl FileService for Service {
         if data.is_empty() {
             return done(Ok(()));
         }
+        // Both nodes would refuse it, and a refusal by the secondary counts as its failure.
+        if facts.end() > limits::FILE_BYTES_MAX {
+            return done(Err(Errno::TooBig));
+        }
         if options.drop_set_id {
             match self.0.has_privileges(ino) {
                 Ok(false) => {}
@@ -303,7 +308,7 @@ impl FileService for Service {
         }
         let work = Work::Sync(SyncWork {
             ino,
-            point: None,
+            point: self.0.store.sync_point(ino, self.0.reign()),
             done,
         });
         self.0.submit(Kind::Sync, LockSet::new(), work);

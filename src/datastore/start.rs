@@ -12,7 +12,7 @@ use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::{InFlightTable, TABLE_BYTES};
 use lockstep_repl::core::{Core, CoreConfig, OnPeerLoss, Start};
-use lockstep_repl::state::State;
+use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
 use lockstep_types::{Osn, limits};
@@ -29,6 +29,8 @@ use crate::config::{self, Choice, DatastoreConfig, Role};
 
 /// Threads that wait for disk flushes and do long jobs.
 const POOL_THREADS: usize = 8;
+/// Slots for writes that the core counts as over and whose entries are just being removed.
+const SLOTS_SPARE: usize = 128;
 const PAW_FILE: &str = "tables/paw";
 const SAW_FILE: &str = "tables/saw";
 
@@ -107,7 +109,7 @@ pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
         let table = backing.open_table(file, TABLE_BYTES).map_err(io)?;
         Ok::<_, DatastoreError>(InFlightTable::open(table))
     };
-    let (paw, old_paw) = table(PAW_FILE)?;
+    let (paw, mut old_paw) = table(PAW_FILE)?;
     let (saw, _) = table(SAW_FILE)?;
     let workers = Workers::start(&config.name, POOL_THREADS).map_err(io)?;
     if opened.power_lost && config.peer.is_some() {
@@ -117,6 +119,11 @@ pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
         );
         role.mark(false).map_err(io)?;
     }
+    if first_state(&config, role.state()).service() == Service::Alone {
+        settle_alone(&opened.store).map_err(store_error)?;
+        paw.clear();
+        old_paw.clear();
+    }
     Ok(Arc::new(build(
         config,
         opened,
@@ -124,6 +131,16 @@ pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
         (paw, old_paw, saw),
         workers,
     )))
+}
+
+/// Alone, there is nobody to ask what became of the operations in doubt. No client had an answer to
+/// them, so they did not happen; the other node is resynced before it counts again. Left pending
+/// they would keep that resync waiting, and the log from being cut.
+fn settle_alone(store: &Store) -> Result<(), StoreError> {
+    for osn in store.in_doubt() {
+        store.roll_back(osn)?;
+    }
+    Ok(())
 }
 
 fn build(
@@ -185,7 +202,7 @@ fn core_config(config: &DatastoreConfig) -> CoreConfig {
             config::OnPeerLoss::Continue => OnPeerLoss::Continue,
             config::OnPeerLoss::Freeze => OnPeerLoss::Freeze,
         },
-        writes_max: limits::WRITES_IN_FLIGHT_MAX,
+        writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
     }
 }
 

@@ -10,7 +10,7 @@ use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
 use lockstep_types::BlockHash;
 use lockstep_types::hash::block_hashes;
 
-use super::{Datastore, Link, Thread};
+use super::{Datastore, Link};
 use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
 /// The secondary, reached over one connection: what is asked after that is lost fails.
@@ -65,29 +65,27 @@ impl Datastore {
         })
     }
 
-    /// Runs a transfer on another thread over the present connection; what comes of it is told to
-    /// the core unless that connection is gone by then.
+    /// Runs a transfer on another thread over the connection of this moment, however late the
+    /// thread gets to it; what comes of it is told to the core unless that connection is gone.
     fn transfer_later(
         self: &Arc<Self>,
         what: &'static str,
         job: impl FnOnce(&Arc<Self>, &dyn Peer, &Link) -> Result<Event, ResyncError> + Send + 'static,
     ) -> Option<Event> {
+        let link = self.link.read().clone()?;
         let datastore = Arc::clone(self);
         self.workers.spawn(move || {
-            let Some(peer) = datastore.linked_peer() else {
-                return;
+            let peer = LinkedPeer {
+                datastore: &datastore,
+                link,
             };
-            let link = peer.link.clone();
-            let outcome = job(&datastore, &peer, &link);
-            let current = datastore.link.read().as_ref().map(|link| link.epoch);
-            if current != Some(link.epoch) {
-                return;
-            }
-            match outcome {
-                Ok(event) => datastore.drive(Thread::MayWait, event),
+            match job(&datastore, &peer, &peer.link) {
+                Ok(event) => datastore.drive_over(peer.link.epoch, event),
                 Err(error) => {
-                    datastore.set_reason(&format!("{what} failed: {error}"));
-                    datastore.drop_link(what);
+                    if datastore.is_linked(peer.link.epoch) {
+                        datastore.set_reason(&format!("{what} failed: {error}"));
+                    }
+                    peer.link.sender.shutdown(what);
                 }
             }
         });
@@ -108,8 +106,8 @@ impl Datastore {
         })
     }
 
-    /// Lets the secondary forget what it waited for. New operations are admitted already: the
-    /// frame goes out before theirs, and the secondary drops only what it knew before.
+    /// Lets the secondary forget what it waited for. New operations are admitted already, and it may
+    /// forget some of theirs: their PAW entries are here.
     pub(super) fn tell_recovered(self: &Arc<Self>) -> Option<Event> {
         self.tell(Request::RecoveryDone)
     }
@@ -118,12 +116,15 @@ impl Datastore {
         self.tell(Request::InSync)
     }
 
-    /// Asks without caring for the answer; a failure ends the connection.
+    /// Asks over the connection of this moment, without caring for the answer; a failure ends the
+    /// connection.
     fn tell(self: &Arc<Self>, request: Request) -> Option<Event> {
+        let link = self.link.read().clone()?;
         let datastore = Arc::clone(self);
         self.workers.spawn(move || {
-            let Some(peer) = datastore.linked_peer() else {
-                return;
+            let peer = LinkedPeer {
+                datastore: &datastore,
+                link,
             };
             if let Err(error) = peer.ask(request, &[]) {
                 datastore.set_reason(&error.to_string());
@@ -144,6 +145,7 @@ impl Datastore {
         self.transfer_later("resync of the content", |datastore, peer, _| {
             let locks = CoreLocks(datastore);
             lockstep_resync::send_content(&datastore.store, peer, &locks, &datastore.resync)?;
+            datastore.paw.remove_below(datastore.first_osn);
             Ok(Event::Happened(Trigger::ContentDone))
         })
     }

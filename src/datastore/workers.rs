@@ -33,6 +33,14 @@ impl Workers {
         self.courier.push(Box::new(job));
     }
 
+    /// Waits until all that was given to [`Workers::in_order`] before is done.
+    pub fn finish_ordered(&self) {
+        let (done, wait) = channel::<()>();
+        self.in_order(move || drop(done));
+        // The end of the channel is the news, also when the courier has ended.
+        let _ended = wait.recv();
+    }
+
     /// Does what is queued and ends the threads.
     pub fn stop(&self) {
         self.courier.stop();

@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/playground.json     what runs
 //! DIR/mount               the datastore, mounted
-//! DIR/a.sock, DIR/b.sock  control sockets
+//! DIR/a/control.sock, DIR/b/control.sock  control sockets
 //! DIR/a.log, DIR/b.log    what the nodes log
 //! DIR/a, DIR/b            node.key, node.crt, node.toml, store
 //! ```
@@ -157,7 +157,7 @@ fn make_root(dir: &Path) -> Result<PathBuf> {
     let dir = dir
         .canonicalize()
         .with_context(|| format!("cannot find {}", dir.display()))?;
-    let socket_length = dir.join("a.sock").as_os_str().len();
+    let socket_length = dir.join("a/control.sock").as_os_str().len();
     ensure!(
         socket_length <= SOCKET_PATH_BYTES_MAX,
         "{} is too long a path: the control sockets in it would have {socket_length} bytes, and \
@@ -224,7 +224,7 @@ impl NodePlan {
             } else {
                 identity.join("mount")
             },
-            control: dir.join(format!("{name}.sock")),
+            control: dir.join(name).join("control.sock"),
             config: identity.join("node.toml"),
             log: dir.join(format!("{name}.log")),
             identity,

@@ -58,17 +58,26 @@ pub struct FileFacts {
     pub active: u32,
     /// Number of the last write begun; no two writes to any file have the same.
     pub begun: u64,
-    /// Of those, writes that are not made durable by themselves.
+    /// Number of the last write begun that is not made durable by itself; before the first, a
+    /// number that nothing else has.
     pub undurable: u64,
+    /// How many such writes have ended.
+    pub undurable_ended: u64,
+    /// A write has failed and may have left bytes beyond the size.
+    pub leftover: bool,
     /// What the last sync on both nodes covered.
     pub synced: Option<SyncPoint>,
 }
 
 /// What a sync of a file covers: while nothing of this changes, another sync has nothing to do.
+/// A write that is under way may put its bytes in place before the sync or after it, so its end
+/// counts as well as its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPoint {
-    /// Writes begun that are not made durable by themselves.
+    /// The last write begun that is not made durable by itself.
     pub undurable: u64,
+    /// How many such writes have ended.
+    pub undurable_ended: u64,
     /// Highest metadata operation applied.
     pub applied: Osn,
     /// Counts changes of state: what was synced alone is not synced on both nodes.
@@ -89,6 +98,11 @@ impl FileState {
     /// Size that clients see.
     pub fn size(&self) -> u64 {
         self.facts.lock().size
+    }
+
+    /// The content file if it is open already.
+    pub fn opened(&self) -> Option<Arc<dyn BackingFile>> {
+        self.content.read().clone()
     }
 
     /// The content file if it exists.
@@ -127,6 +141,32 @@ impl FileState {
     fn remember(&self, content: Arc<dyn BackingFile>) -> Arc<dyn BackingFile> {
         let mut slot = self.content.write();
         Arc::clone(slot.get_or_insert(content))
+    }
+
+    /// A write has ended. The last one under way takes back what failed ones have left beyond the
+    /// size: before, it might cut off what another has put there. None can begin meanwhile.
+    pub fn write_ended(&self, durable: bool) {
+        let mut facts = self.facts.lock();
+        facts.active = facts.active.saturating_sub(1);
+        facts.undurable_ended += u64::from(!durable);
+        if facts.active == 0 && std::mem::take(&mut facts.leftover) {
+            self.cut_leftover(facts.size);
+        }
+    }
+
+    fn cut_leftover(&self, size: u64) {
+        let Some(content) = self.content.read().clone() else {
+            return;
+        };
+        let cut = content
+            .stat()
+            .and_then(|stat| match stat.length > size {
+                true => content.set_len(size),
+                false => Ok(()),
+            });
+        if let Err(error) = cut {
+            tracing::warn!(%error, ino = %self.ino, "could not take back a failed write");
+        }
     }
 
     fn is_idle(state: &Arc<Self>) -> bool {
@@ -203,7 +243,9 @@ impl FileTable {
                 slot: None,
                 active: 0,
                 begun: 0,
-                undurable: 0,
+                undurable: self.number_write(),
+                undurable_ended: 0,
+                leftover: false,
                 synced: None,
             }),
         });

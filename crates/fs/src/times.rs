@@ -15,7 +15,7 @@ use lockstep_types::backing::BackingTable;
 use lockstep_types::{FrameHash, Generation, Ino, Osn, Timestamp};
 use parking_lot::Mutex;
 
-/// Bytes of a slot: 40 of content, 16 of hash, 8 spare.
+/// Bytes of a slot: 44 of content, 16 of hash, 4 spare.
 const SLOT_BYTES: usize = 64;
 const BODY_BYTES: usize = 44;
 

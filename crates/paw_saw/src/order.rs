@@ -73,10 +73,14 @@ impl Order {
         self.used
     }
 
-    /// Puts an entry into a free place; `None` when there is none.
+    /// Puts an entry into a free place, unless it has one; `None` when there is none. A write that
+    /// is sent again after each of many disconnects must not fill the table.
     pub(crate) fn insert(&mut self, entry: Entry) -> Option<Place> {
-        let index = self.free?;
         let older = self.newest_up_to(entry.osn);
+        if let Some(place) = older.and_then(|index| self.place_of(index, entry)) {
+            return Some(place);
+        }
+        let index = self.free?;
         self.stamps += 1;
         let node = self.nodes.get_mut(index)?;
         self.free = node.newer.take();
@@ -87,6 +91,12 @@ impl Order {
             index,
             stamp: self.stamps,
         })
+    }
+
+    /// The place at `index`, if it holds just that entry.
+    fn place_of(&self, index: usize, entry: Entry) -> Option<Place> {
+        let (held, stamp) = self.nodes.get(index)?.entry?;
+        (held == entry).then_some(Place { index, stamp })
     }
 
     /// Takes out what that insertion put there; `false` when it is gone already.

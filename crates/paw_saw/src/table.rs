@@ -72,7 +72,7 @@ impl InFlightTable {
         self.torn
     }
 
-    /// Records a write that is about to begin.
+    /// Records a write that is about to begin; again, if it was recorded before.
     pub fn insert(&self, entry: Entry) -> Result<Slot, Full> {
         let bytes = entry.encode();
         let mut order = self.order.lock();

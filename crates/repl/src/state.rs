@@ -128,10 +128,12 @@ pub const TABLE: &[Row] = {
         (Paused, LinkLost, Paused, &[]),
         (Paused, PauseOverContinue, LeavingSync, &[MarkOutOfSync]),
         (Paused, PauseOverFreeze, Frozen, &[]),
+        (Paused, PeerFailed, LeavingSync, &[MarkOutOfSync]),
 
         (Frozen, LinkUpInSync, CatchingUp, &[Recover]),
         (Frozen, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
         (Frozen, LinkLost, Frozen, &[]),
+        (Frozen, PeerFailed, LeavingSync, &[MarkOutOfSync]),
 
         (CatchingUp, LinkLost, Paused, &[]),
         (CatchingUp, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
@@ -147,6 +149,7 @@ pub const TABLE: &[Row] = {
 
         (SecondaryOutOfSync, LinkUpOutOfSync, SecondaryResyncing, &[]),
         (SecondaryOutOfSync, LinkLost, SecondaryOutOfSync, &[]),
+        (SecondaryOutOfSync, MarkedInSync, SecondaryDisconnected, &[]),
         (SecondaryResyncing, LinkLost, SecondaryOutOfSync, &[]),
         (SecondaryResyncing, MarkedOutOfSync, SecondaryResyncing, &[]),
         (SecondaryResyncing, MarkedInSync, SecondarySynced, &[]),

@@ -73,6 +73,14 @@ impl Store {
         Some((intent.op.clone(), intent.previous))
     }
 
+    /// Whether a secondary that has got to `osn` is one that follows this store: it has all that is
+    /// applied here, and besides at most what waits for its word.
+    pub fn is_followed_at(&self, osn: Osn) -> bool {
+        let applying = self.applying.lock();
+        let mut pending = applying.pending.iter();
+        osn == applying.applied || pending.any(|intent| intent.op.osn == osn)
+    }
+
     /// Applies a pending operation that the peer has committed; `None` if it is not pending,
     /// because it was refused here before it was sent.
     pub fn commit_pending(&self, osn: Osn) -> Result<Option<Applied>, OpError> {
@@ -86,7 +94,7 @@ impl Store {
     }
 
     /// Drops a pending operation that the peer has refused or never got.
-    pub fn roll_back(&self, osn: Osn) -> Result<(), OpError> {
+    pub fn roll_back(&self, osn: Osn) -> Result<(), StoreError> {
         let mut applying = self.applying.lock();
         if applying.take_pending(osn).is_some() {
             self.log_record(&Record::RolledBack { osn })?;

@@ -116,22 +116,34 @@ impl Store {
     /// content.
     pub fn collect_garbage(&self) -> Result<usize, StoreError> {
         let garbage: Vec<Ino> = std::mem::take(&mut *self.garbage.lock());
-        if !garbage.is_empty() {
-            self.sync_all_logged()?;
+        if garbage.is_empty() {
+            return Ok(0);
         }
-        for ino in &garbage {
-            let path = content_path(*ino);
-            match self.backing.remove(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(StoreError::disk("remove", path)(error));
-                }
-                _ => {
-                    self.unsynced.forget(*ino);
-                    self.delete_record(keys::garbage(*ino));
-                }
+        if let Err(error) = self.sync_all_logged() {
+            self.garbage.lock().extend(garbage);
+            return Err(error);
+        }
+        for (done, ino) in garbage.iter().enumerate() {
+            let removed = self.remove_content(*ino);
+            if removed.is_err() {
+                self.garbage.lock().extend(garbage.iter().skip(done));
             }
+            removed?;
         }
         Ok(garbage.len())
+    }
+
+    fn remove_content(&self, ino: Ino) -> Result<(), StoreError> {
+        let path = content_path(ino);
+        match self.backing.remove(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::disk("remove", path)(error));
+            }
+            _ => {}
+        }
+        self.unsynced.forget(ino);
+        self.delete_record(keys::garbage(ino));
+        Ok(())
     }
 
     fn delete_record(&self, key: Vec<u8>) {

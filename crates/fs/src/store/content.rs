@@ -20,6 +20,7 @@ use crate::times::Slot;
 /// A write that was begun. Dropping it without completing leaves size and times as they were.
 pub struct WriteTicket {
     file: Arc<FileState>,
+    durable: bool,
 }
 
 impl WriteTicket {
@@ -31,8 +32,7 @@ impl WriteTicket {
 
 impl Drop for WriteTicket {
     fn drop(&mut self) {
-        self.file
-            .with_facts(|facts| facts.active = facts.active.saturating_sub(1));
+        self.file.write_ended(self.durable);
     }
 }
 
@@ -148,7 +148,7 @@ impl Store {
         }
         let file = self.file_for(ino)?;
         self.mark_unflushed(&file, durable)?;
-        Ok(WriteTicket { file })
+        Ok(WriteTicket { file, durable })
     }
 
     fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {
@@ -163,7 +163,9 @@ impl Store {
                 if facts.slot.is_some() {
                     facts.active += 1;
                     facts.begun = self.files.number_write();
-                    facts.undurable += u64::from(!durable);
+                    if !durable {
+                        facts.undurable = facts.begun;
+                    }
                 }
                 facts.slot.is_some()
             });
@@ -185,7 +187,7 @@ impl Store {
     ) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         if let Err(error) = self.write_begun(&ticket, offset, data) {
-            self.abandon_write(&ticket);
+            Self::abandon_write(&ticket);
             return Err(error.into());
         }
         self.complete_write(&ticket, offset + data.len() as u64, osn, time);
@@ -212,19 +214,21 @@ impl Store {
     }
 
     /// Logs the time of the last write, unless that is logged already.
+    /// Not while an operation is applied: behind one that sets other times, they would win when
+    /// the log is replayed. One at a time, so that none goes on before the other has logged.
     fn log_times(&self, file: &FileState) -> Result<(), StoreError> {
+        let _applying = self.applying.lock();
         let unlogged = file.with_facts(|facts| {
-            let (osn, time) = facts.last_write?;
-            let fresh = facts.logged != Some(osn);
-            facts.logged = Some(osn);
-            fresh.then_some(time)
+            let logged = facts.logged;
+            facts.last_write.filter(|(osn, _)| logged != Some(*osn))
         });
-        if let Some(time) = unlogged {
+        if let Some((osn, time)) = unlogged {
             self.log_record(&Record::FileTimes {
                 ino: file.ino(),
                 mtime: time,
                 ctime: time,
             })?;
+            file.with_facts(|facts| facts.logged = Some(osn));
         }
         Ok(())
     }
@@ -243,6 +247,11 @@ impl Store {
             .write_at(offset, data)
             .map_err(StoreError::disk("write", content_path(ino)));
         self.unsynced.content_changed(ino);
+        if !ticket.durable {
+            // Now, not only when it began: a sync that ran in between has not covered it.
+            let number = self.files.number_write();
+            file.with_facts(|facts| facts.undurable = number);
+        }
         written
     }
 
@@ -265,40 +274,22 @@ impl Store {
         });
     }
 
-    /// Takes back what a failed write left beyond the end of its file, so that it never shows.
-    pub fn abandon_write(&self, ticket: &WriteTicket) {
-        let file = &ticket.file;
-        let (size, alone) = file.with_facts(|facts| (facts.size, facts.active == 1));
-        let cut = || -> Result<(), StoreError> {
-            let Some(content) = file.content(self.backing().as_ref())? else {
-                return Ok(());
-            };
-            let length = content
-                .stat()
-                .map_err(StoreError::disk("stat", content_path(file.ino())))?
-                .length;
-            if alone && length > size {
-                content
-                    .set_len(size)
-                    .map_err(StoreError::disk("resize", content_path(file.ino())))?;
-            }
-            Ok(())
-        };
-        if let Err(error) = cut() {
-            tracing::warn!(%error, "could not take back a failed write");
-        }
+    /// A write has failed: what it left beyond the end of its file is taken back, so that it never
+    /// shows, when the last write under way on the file has ended.
+    pub fn abandon_write(ticket: &WriteTicket) {
+        ticket.file.with_facts(|facts| facts.leftover = true);
     }
 
-    /// What a sync of this file that starts now will cover.
+    /// What a sync of this file will cover that starts after this, on every node that counts.
     pub fn sync_point(&self, ino: Ino, reign: u64) -> Option<SyncPoint> {
         let applied = self.applied();
-        let file = self.files.get(ino)?;
-        let undurable = file.with_facts(|facts| facts.undurable);
-        Some(SyncPoint {
-            undurable,
+        let file = self.file_for(ino).ok()?;
+        Some(file.with_facts(|facts| SyncPoint {
+            undurable: facts.undurable,
+            undurable_ended: facts.undurable_ended,
             applied,
             reign,
-        })
+        }))
     }
 
     /// A sync that covers `point` has succeeded on every node that counts.

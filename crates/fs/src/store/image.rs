@@ -160,11 +160,9 @@ impl Store {
         if self.content_length(ino)? == size {
             return Ok(());
         }
-        let path = content_path(ino);
-        self.backing
-            .open_or_create(&path)
-            .and_then(|content| content.set_len(size))
-            .map_err(StoreError::disk("resize", path))
+        self.content_to_change(ino)?
+            .set_len(size)
+            .map_err(StoreError::disk("resize", content_path(ino)))
     }
 
     /// The image is complete: makes it durable and takes over the sender's OSN.

@@ -116,6 +116,29 @@ fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
     assert!(opened.power_lost);
 }
 
+/// A sync that was noted late, or ran before the bytes of a write were there, covers no later one.
+#[test]
+fn a_sync_counts_for_what_it_covered_only() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    let early = node.store.sync_point(ino, 1).unwrap();
+    node.store.checkpoint().unwrap();
+    client.write(&node, ino, b"other");
+    node.store.note_synced(ino, early);
+    assert!(!node.store.is_synced(ino, 1));
+
+    let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
+    let between = node.store.sync_point(ino, 1).unwrap();
+    node.store.write_begun(&ticket, 0, b"third").unwrap();
+    node.store.note_synced(ino, between);
+    assert!(!node.store.is_synced(ino, 1));
+    let late = node.store.sync_point(ino, 1).unwrap();
+    node.store.note_synced(ino, late);
+    assert!(node.store.is_synced(ino, 1));
+}
+
 #[test]
 fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
     let node = Node::new();
@@ -135,6 +158,59 @@ fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
         node.store.checkpoint().unwrap();
         assert!(!node.store.is_synced(ino, 1), "forgotten is not synced");
     }
+}
+
+/// The bytes of a write that was begun before a sync may come after it.
+#[test]
+fn a_sync_does_not_cover_a_write_under_way() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    let (osn, time) = stamp(50);
+    let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
+    let point = node.store.sync_point(ino, 1).unwrap();
+    node.store.sync_file(ino, true).unwrap();
+    node.store.write_begun(&ticket, 0, b"other").unwrap();
+    node.store.complete_write(&ticket, 5, osn, time);
+    drop(ticket);
+    node.store.note_synced(ino, point);
+    assert!(!node.disk.is_durable(&path(ino)));
+    assert!(!node.store.is_synced(ino, 1));
+}
+
+/// What a sync covered of a file that was let go of meanwhile says nothing of the file now.
+#[test]
+fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    let point = node.store.sync_point(ino, 1).unwrap();
+    client.write(&node, ino, b"bytes");
+    for _ in 0..3 {
+        node.store.checkpoint().unwrap();
+    }
+    node.store.note_synced(ino, point);
+    assert!(!node.store.is_synced(ino, 1));
+}
+
+/// What failed writes leave beyond the end goes, and nothing else does.
+#[test]
+fn a_failed_write_beside_another_leaves_nothing() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    let (osn, time) = stamp(50);
+    let failed = node.store.begin_write(ino, 9000, 4, false).unwrap();
+    node.store.write_begun(&failed, 9000, b"torn").unwrap();
+    let other = node.store.begin_write(ino, 0, 5, false).unwrap();
+    node.store.write_begun(&other, 0, b"bytes").unwrap();
+    lockstep_fs::Store::abandon_write(&failed);
+    drop(failed);
+    node.store.complete_write(&other, 5, osn, time);
+    drop(other);
+    assert_eq!(node.store.content_bytes(ino).unwrap(), 5);
+    assert_eq!(read_all(&node.store, ino), b"bytes");
 }
 
 /// Two writes may reach the secondary in another order than their numbers, with a checkpoint in

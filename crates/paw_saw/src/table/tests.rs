@@ -77,6 +77,18 @@ fn refuses_more_than_it_has_slots_for() {
 }
 
 #[test]
+fn a_write_that_is_sent_again_takes_one_slot() {
+    let (table, _) = InFlightTable::open(Memory::new(2 * SLOT_BYTES));
+    let first = table.insert(entry(1)).unwrap();
+    let _second = table.insert(entry(2)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(table.insert(entry(1)), Ok(first));
+    }
+    table.remove(first);
+    assert_eq!(table.entries(), [entry(2)]);
+}
+
+#[test]
 fn counts_torn_slots_until_cleared() {
     let memory = Memory::new(TABLE_BYTES);
     let (table, _) = InFlightTable::open(memory.clone());

@@ -145,7 +145,7 @@ impl Core {
         failed: Option<Errno>,
         effects: &mut Effects,
     ) {
-        let Some(&id) = self.writes.get(&osn) else {
+        let Some(&id) = self.writes.get(&osn).filter(|_| self.heeds_acks()) else {
             return;
         };
         match failed {
@@ -164,7 +164,7 @@ impl Core {
         failed: Option<Errno>,
         effects: &mut Effects,
     ) {
-        if !self.ops.contains_key(&id) {
+        if !self.ops.contains_key(&id) || !self.heeds_acks() {
             return;
         }
         match failed {

@@ -7,6 +7,7 @@
 
 use lockstep_types::Osn;
 
+use super::flight::Side;
 use super::{Core, Effect, Effects, OpId};
 use crate::state::{State, Trigger};
 
@@ -24,6 +25,7 @@ pub(super) enum Recovery {
 impl Core {
     pub(super) fn start_recovery(&mut self, peer_applied: Osn, effects: &mut Effects) {
         self.recovery = Some(Recovery::Metadata);
+        self.doubt_acks();
         for meta in &mut self.metas {
             if meta.osn <= peer_applied {
                 meta.committed = true;
@@ -41,12 +43,37 @@ impl Core {
                 self.recovery = Some(Recovery::Ranges);
                 effects.push(Effect::RecoverRanges);
             }
+            Some(Recovery::Writes) if self.any_write_failed() => {
+                // The peer may have its bytes, and we some of them.
+                self.trigger(now_ms, Trigger::PeerFailed, effects);
+            }
             Some(Recovery::Writes) if self.writes.is_empty() && self.waiting_syncs().is_empty() => {
                 effects.push(Effect::TellRecovered);
                 self.trigger(now_ms, Trigger::Recovered, effects);
             }
             _ => {}
         }
+    }
+
+    /// Whether an ack counts now. One that comes before the ranges were sent is of a frame that
+    /// slipped onto the new connection: what it says may yet be taken back by the ranges, with the
+    /// facts of their files, which do not show writes in flight.
+    pub(super) fn heeds_acks(&self) -> bool {
+        matches!(self.recovery, None | Some(Recovery::Writes))
+    }
+
+    /// Writes that only the peer was done with are sent again too, for the same reason.
+    fn doubt_acks(&mut self) {
+        for id in self.writes.values() {
+            if let Some(op) = self.ops.get_mut(id) {
+                op.peer = Side::Waiting;
+            }
+        }
+    }
+
+    fn any_write_failed(&self) -> bool {
+        let mut ops = self.writes.values().filter_map(|id| self.ops.get(id));
+        ops.any(|op| matches!(op.local, Side::Done(Err(_))))
     }
 
     pub(super) fn ranges_recovered(&mut self, effects: &mut Effects) {

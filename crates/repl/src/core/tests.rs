@@ -298,6 +298,25 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     assert_eq!(core.on(Event::Applied(osn(4))), [Effect::RecoverRanges]);
 }
 
+/// Why a node that starts out of sync has to settle them first: the image waits for them.
+#[test]
+fn an_image_is_sent_only_when_nothing_is_in_doubt() {
+    for (in_doubt, sent) in [(vec![osn(3)], false), (Vec::new(), true)] {
+        let config = core(State::OutOfSync).config;
+        let start = Start {
+            state: State::OutOfSync,
+            first_osn: osn(100),
+            in_doubt,
+        };
+        let mut core = Core::new(config, start, 0);
+        let up = Event::LinkUp {
+            in_sync: false,
+            peer_applied: osn(3),
+        };
+        assert_eq!(core.on(up).contains(&Effect::SendImage), sent);
+    }
+}
+
 #[test]
 fn no_more_writes_are_in_flight_than_the_tables_hold() {
     let mut core = core(State::Synced);
@@ -311,6 +330,94 @@ fn no_more_writes_are_in_flight_than_the_tables_hold() {
         op: OpId(4),
         osn: osn(5)
     }));
+}
+
+fn reconnect() -> Event {
+    Event::LinkUp {
+        in_sync: true,
+        peer_applied: Osn::ZERO,
+    }
+}
+
+/// The peer may have the bytes or not, and this side may have some of them: as while connected,
+/// only a resync makes both equal.
+#[test]
+fn a_write_that_failed_here_across_a_disconnect_is_not_waited_for() {
+    for fails_first in [true, false] {
+        let mut core = core(State::Synced);
+        core.submit_write(1, 5);
+        let failure = Event::LocalDone(OpId(1), Err(Errno::NoSpace));
+        if fails_first {
+            core.on(failure.clone());
+        }
+        core.on(Event::Happened(Trigger::LinkLost));
+        core.on(reconnect());
+        core.on(Event::RangesRecovered);
+        if !fails_first {
+            core.on(failure);
+        }
+        assert_eq!(core.state(), State::LeavingSync);
+        let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+        assert!(effects.contains(&Effect::Finish {
+            op: OpId(1),
+            result: Err(Errno::NoSpace)
+        }));
+    }
+}
+
+/// What the primary could not do after the peer had done it is not forgotten while paused.
+#[test]
+fn a_failure_while_paused_leaves_sync() {
+    for policy in [OnPeerLoss::Continue, OnPeerLoss::Freeze] {
+        let mut core = core(State::Synced);
+        core.config.on_peer_loss = policy;
+        core.submit_write(1, 5);
+        core.on(Event::WriteAcked(osn(1), None));
+        core.on(Event::Happened(Trigger::LinkLost));
+        if policy == OnPeerLoss::Freeze {
+            core.at(5000, Event::Tick);
+        }
+        let effects = core.on(Event::LocalDone(OpId(1), Err(Errno::Io)));
+        assert!(effects.contains(&Effect::Mark { in_sync: false }));
+        assert_eq!(core.state(), State::LeavingSync);
+    }
+}
+
+/// An ack that comes before the blocks in doubt were sent is of a frame that slipped onto the new
+/// connection: those blocks, and the facts of their files, would take back what it says is there.
+#[test]
+fn a_write_is_not_over_before_the_ranges_are_recovered() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(reconnect());
+    assert_eq!(finished(&core.on(Event::WriteAcked(osn(1), None))), []);
+    let again = Effect::ResendWrite {
+        op: OpId(1),
+        osn: osn(1),
+    };
+    assert_eq!(core.on(Event::RangesRecovered), [again]);
+    assert_eq!(finished(&core.on(Event::WriteAcked(osn(1), None))), [1]);
+    assert_eq!(core.state(), State::Synced);
+}
+
+/// The same for an ack of the old connection, while the write is not over here: its new size is
+/// not published, and what is sent of its file takes it back there.
+#[test]
+fn a_write_done_by_the_peer_alone_is_sent_again() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    core.on(Event::WriteAcked(osn(1), None));
+    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(reconnect());
+    assert_eq!(core.on(Event::RangesRecovered), []);
+    let again = Effect::ResendWrite {
+        op: OpId(1),
+        osn: osn(1),
+    };
+    assert_eq!(core.on(Event::LocalDone(OpId(1), Ok(()))), [again]);
+    assert_eq!(finished(&core.on(Event::WriteAcked(osn(1), None))), [1]);
 }
 
 #[test]
