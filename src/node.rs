@@ -21,7 +21,7 @@ use crate::datastore::{self, Datastore, Service};
 use crate::fuse::{self, MountOptions, Mounted};
 
 /// Runs a node until SIGTERM or SIGINT.
-pub fn run(config: NodeConfig) -> anyhow::Result<()> {
+pub fn run(config: &NodeConfig) -> anyhow::Result<()> {
     raise_open_files_limit();
     let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
     let node = Node::start(config)?;
@@ -60,8 +60,8 @@ struct Shared {
 
 impl Node {
     /// Opens everything, in the order in which a failure leaves the least to undo.
-    fn start(config: NodeConfig) -> anyhow::Result<Self> {
-        let link = open_link(&config)?;
+    fn start(config: &NodeConfig) -> anyhow::Result<Self> {
+        let link = open_link(config)?;
         let mut datastores = Vec::new();
         for datastore in &config.datastores {
             datastores.push(datastore::open(datastore.clone())?);
@@ -305,7 +305,11 @@ fn answer_checked(
 impl Shared {
     /// The names of all datastores, for people.
     fn names(&self) -> String {
-        let names: Vec<_> = self.datastores.iter().map(|datastore| datastore.name()).collect();
+        let names: Vec<_> = self
+            .datastores
+            .iter()
+            .map(|datastore| datastore.name())
+            .collect();
         names.join(", ")
     }
 }

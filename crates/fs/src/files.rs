@@ -158,12 +158,13 @@ impl FileState {
         let Some(content) = self.content.read().clone() else {
             return;
         };
-        let cut = content
-            .stat()
-            .and_then(|stat| match stat.length > size {
-                true => content.set_len(size),
-                false => Ok(()),
-            });
+        let cut = content.stat().and_then(|stat| {
+            if stat.length > size {
+                content.set_len(size)
+            } else {
+                Ok(())
+            }
+        });
         if let Err(error) = cut {
             tracing::warn!(%error, ino = %self.ino, "could not take back a failed write");
         }
