@@ -132,7 +132,9 @@ impl Datastore {
         if !welcome.in_sync {
             self.set_reason("the secondary says that its copy is not complete");
         } else if !follows {
-            self.set_reason("the secondary has got to an operation that this node knows nothing of");
+            self.set_reason(
+                "the secondary has got to an operation that this node knows nothing of",
+            );
         }
         {
             let mut link = self.link.write();

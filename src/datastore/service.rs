@@ -266,6 +266,10 @@ impl FileService for Service {
         if data.is_empty() {
             return done(Ok(()));
         }
+        // The secondary would have it and this node not, and the good copy count as out of sync.
+        if self.0.store.is_poisoned() {
+            return done(Err(Errno::Io));
+        }
         // Both nodes would refuse it, and a refusal by the secondary counts as its failure.
         if facts.end() > limits::FILE_BYTES_MAX {
             return done(Err(Errno::TooBig));

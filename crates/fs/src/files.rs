@@ -153,13 +153,13 @@ impl FileState {
         let Some(content) = self.content.read().clone() else {
             return;
         };
-        let cut = content
-            .stat()
-            .and_then(|stat| match stat.length > size {
-                true => content.set_len(size),
-                false => Ok(()),
-            });
-        if let Err(error) = cut {
+        let cut = || {
+            if content.stat()?.length > size {
+                content.set_len(size)?;
+            }
+            Ok::<_, std::io::Error>(())
+        };
+        if let Err(error) = cut() {
             tracing::warn!(%error, ino = %self.ino, "could not take back a failed write");
         }
     }

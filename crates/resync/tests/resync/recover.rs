@@ -59,7 +59,10 @@ fn a_write_nobody_waits_for_gets_the_primarys_outcome() {
 fn a_primary_that_restarted_publishes_what_it_has() {
     let (mut primary, mut secondary, ino) = in_sync();
     let (osn, time) = stamp(60);
-    let ticket = primary.store().begin_write(ino, 30_000, 100, false).unwrap();
+    let ticket = primary
+        .store()
+        .begin_write(ino, 30_000, 100, false)
+        .unwrap();
     primary
         .store()
         .write_begun(&ticket, 30_000, &[4; 100])
@@ -83,7 +86,10 @@ fn a_write_sent_again_does_not_turn_back_times() {
     for secondary_restarts in [false, true] {
         let (primary, mut secondary, ino) = in_sync();
         let (osn, time) = stamp(69);
-        let ticket = primary.store().begin_write(ino, 40_000, 100, false).unwrap();
+        let ticket = primary
+            .store()
+            .begin_write(ino, 40_000, 100, false)
+            .unwrap();
         primary
             .store()
             .write_begun(&ticket, 40_000, &[6; 100])
