@@ -21,7 +21,7 @@ use crate::datastore::{self, Datastore, Service};
 use crate::fuse::{self, MountOptions, Mounted};
 
 /// Runs a node until SIGTERM or SIGINT.
-pub fn run(config: NodeConfig) -> anyhow::Result<()> {
+pub fn run(config: &NodeConfig) -> anyhow::Result<()> {
     raise_open_files_limit();
     let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
     let node = Node::start(config)?;
@@ -60,8 +60,8 @@ struct Shared {
 
 impl Node {
     /// Opens everything, in the order in which a failure leaves the least to undo.
-    fn start(config: NodeConfig) -> anyhow::Result<Self> {
-        let link = open_link(&config)?;
+    fn start(config: &NodeConfig) -> anyhow::Result<Self> {
+        let link = open_link(config)?;
         let mut datastores = Vec::new();
         for datastore in &config.datastores {
             datastores.push(datastore::open(datastore.clone())?);
@@ -302,6 +302,18 @@ fn answer_checked(
     Ok(())
 }
 
+impl Shared {
+    /// The names of all datastores, for people.
+    fn names(&self) -> String {
+        let names: Vec<_> = self
+            .datastores
+            .iter()
+            .map(|datastore| datastore.name())
+            .collect();
+        names.join(", ")
+    }
+}
+
 impl ControlService for Shared {
     fn status(&self) -> NodeStatus {
         NodeStatus {
@@ -325,7 +337,7 @@ impl ControlService for Shared {
             Some(datastore) => datastore.verify(progress),
             None => Err(VerifyFailure {
                 cause: format!("node {} has no datastore named {name}", self.name),
-                cure: "see `lockstep status` for the names of its datastores".to_owned(),
+                cure: format!("name one of: {}", self.names()),
             }),
         }
     }

@@ -1,5 +1,7 @@
 //! Setting up two servers as a stranger would, with what `lockstep init` prints.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,5 +1,7 @@
 //! What `lockstep node` refuses before anything starts.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
 use std::process::{Command, Output};
 
 fn node(text: &str) -> (tempfile::TempDir, Output) {

@@ -1,5 +1,7 @@
 //! A playground whose nodes are not what they should be: it says so and leaves nothing behind.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

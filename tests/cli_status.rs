@@ -1,5 +1,7 @@
 //! `lockstep status` and `lockstep verify` against a node that answers what a test wants.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
-    lockstepfs::node::run(config)?;
+    lockstepfs::node::run(&config)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -51,7 +51,7 @@ impl References {
     /// So many references from the kernel's cache less. Returns whether the inode is to be freed.
     pub fn forgotten(&self, ino: Ino, count: u64) -> bool {
         self.lower(ino, |counts| {
-            counts.lookups = counts.lookups.saturating_sub(count)
+            counts.lookups = counts.lookups.saturating_sub(count);
         })
     }
 

@@ -57,7 +57,7 @@ impl Locks for CoreLocks<'_> {
 }
 
 impl Datastore {
-    fn linked_peer<'a>(self: &'a Arc<Self>) -> Option<LinkedPeer<'a>> {
+    fn linked_peer(self: &Arc<Self>) -> Option<LinkedPeer<'_>> {
         let link = self.link.read().clone()?;
         Some(LinkedPeer {
             datastore: self,

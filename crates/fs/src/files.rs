@@ -100,6 +100,11 @@ impl FileState {
         self.facts.lock().size
     }
 
+    /// The content file if it is open already.
+    pub fn opened(&self) -> Option<Arc<dyn BackingFile>> {
+        self.content.read().clone()
+    }
+
     /// The content file if it exists.
     pub fn content(
         &self,
@@ -153,13 +158,14 @@ impl FileState {
         let Some(content) = self.content.read().clone() else {
             return;
         };
-        let cut = || {
-            if content.stat()?.length > size {
-                content.set_len(size)?;
+        let cut = content.stat().and_then(|stat| {
+            if stat.length > size {
+                content.set_len(size)
+            } else {
+                Ok(())
             }
-            Ok::<_, std::io::Error>(())
-        };
-        if let Err(error) = cut() {
+        });
+        if let Err(error) = cut {
             tracing::warn!(%error, ino = %self.ino, "could not take back a failed write");
         }
     }

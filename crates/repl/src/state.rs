@@ -98,9 +98,19 @@ pub type Row = (State, Trigger, State, &'static [Action]);
 /// Every pair that is allowed.
 #[rustfmt::skip]
 pub const TABLE: &[Row] = {
-    use Action::*;
-    use State::*;
-    use Trigger::*;
+    use Action::{
+        Admit, DropLink, FinishAlone, MarkInSync, MarkOutOfSync, Recover, SendContent, SendImage,
+        StartPause, TellInSync,
+    };
+    use State::{
+        CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, ResyncContent,
+        ResyncNamespace, SecondaryCatchingUp, SecondaryDisconnected, SecondaryOutOfSync,
+        SecondaryResyncing, SecondarySynced, Synced,
+    };
+    use Trigger::{
+        ContentDone, ImageDone, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
+        MarkedOutOfSync, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered,
+    };
     &[
         (OutOfSync, LinkUpInSync, ResyncNamespace, &[SendImage]),
         (OutOfSync, LinkUpOutOfSync, ResyncNamespace, &[SendImage]),
@@ -204,7 +214,7 @@ impl State {
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Unmirrored => "unmirrored",
-            Self::OutOfSync => "out of sync",
+            Self::OutOfSync | Self::SecondaryOutOfSync => "out of sync",
             Self::ResyncNamespace => "resyncing (namespace)",
             Self::ResyncContent => "resyncing (content)",
             Self::EnteringSync => "resyncing (finishing)",
@@ -213,7 +223,6 @@ impl State {
             Self::Frozen => "frozen until the peer is back",
             Self::CatchingUp | Self::SecondaryCatchingUp => "catching up",
             Self::LeavingSync => "leaving sync",
-            Self::SecondaryOutOfSync => "out of sync",
             Self::SecondaryResyncing => "resyncing",
             Self::SecondaryDisconnected => "synced and disconnected",
         }

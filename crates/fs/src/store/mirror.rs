@@ -6,9 +6,12 @@
 //!
 //! The caller holds the locks: nobody writes the same bytes or changes the same facts meanwhile.
 
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use lockstep_intentlog::Record;
+use lockstep_types::backing::BackingFile;
 use lockstep_types::{Errno, Ino, NodeKind, Osn, Timestamp, limits};
 
 use super::Store;
@@ -221,9 +224,23 @@ impl Store {
         Ok(())
     }
 
+    /// The content of a file, opened for this one use unless it is open anyway: whoever goes
+    /// through all files must not keep them all open.
+    fn content_in_passing(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, StoreError> {
+        if let Some(content) = self.files.get(ino).and_then(|file| file.opened()) {
+            return Ok(Some(content));
+        }
+        let path = content_path(ino);
+        match self.backing.open(&path) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::disk("open", path)(error)),
+        }
+    }
+
     /// Reads the content on disk, whatever the record says of it; what is not there is zeros.
     pub fn read_raw(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
-        let read = match self.content_of(ino)? {
+        let read = match self.content_in_passing(ino)? {
             Some(content) => content
                 .read_at(offset, buffer)
                 .map_err(StoreError::disk("read", content_path(ino)))?,
@@ -240,7 +257,7 @@ impl Store {
 
     /// First offset at or after `offset` where there is data on the disk.
     pub fn next_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>, StoreError> {
-        match self.content_of(ino)? {
+        match self.content_in_passing(ino)? {
             Some(content) => content
                 .seek_data(offset)
                 .map_err(StoreError::disk("seek", content_path(ino))),
