@@ -119,6 +119,10 @@ pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
         );
         role.mark(false).map_err(io)?;
     }
+    if config.peer.is_none() && role.state().in_sync {
+        // What happens from now on no peer will have.
+        role.mark(false).map_err(io)?;
+    }
     if first_state(&config, role.state()).service() == Service::Alone {
         settle_alone(&opened.store).map_err(store_error)?;
         paw.clear();
