@@ -27,7 +27,7 @@ mod status;
 mod transfer;
 mod workers;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -64,6 +64,8 @@ pub struct Datastore {
     /// Held while a metadata operation is numbered, validated, logged and sent, and while one is
     /// applied: this is what keeps them in one order (rule P2).
     sequencer: Mutex<()>,
+    /// Metadata operations that the core has decided to apply and nobody has applied yet.
+    committed: Mutex<BTreeMap<Osn, Option<OpId>>>,
     link: RwLock<Option<Link>>,
     /// Primary: writes that wait for the secondary.
     paw: InFlightTable,
@@ -144,13 +146,26 @@ impl Datastore {
         effects
     }
 
-    /// Makes size and times of finished writes visible. Called under the core's lock.
+    /// Makes size and times of finished writes visible, and notes what is to be applied. Called
+    /// under the core's lock.
     fn publish(&self, effects: &Effects) {
         for effect in effects {
-            if let Effect::Finish { op, result: Ok(()) } = effect
-                && let Some(Work::Write(write)) = self.works.lock().get_mut(op)
-            {
-                write.publish(&self.store);
+            match effect {
+                Effect::Finish { op, result: Ok(()) } => {
+                    if let Some(Work::Write(write)) = self.works.lock().get_mut(op) {
+                        write.publish(&self.store);
+                    }
+                }
+                Effect::SendWrite { op, .. } | Effect::ResendWrite { op, .. } => {
+                    let epoch = self.link.read().as_ref().map_or(0, |link| link.epoch);
+                    if let Some(Work::Write(write)) = self.works.lock().get_mut(op) {
+                        write.facts.epoch = epoch;
+                    }
+                }
+                Effect::Commit { osn, op } => {
+                    self.committed.lock().insert(*osn, *op);
+                }
+                _ => {}
             }
         }
     }
@@ -197,7 +212,16 @@ impl Datastore {
     /// Sends a message if there is a connection. A failure shows in the reader of the same
     /// connection, which knows what to do.
     fn send(&self, message: Message, hashes: &[BlockHash], payload: &[u8]) {
-        let Some(link) = self.link.read().clone() else {
+        let link = self.link.read().clone();
+        if let Some(link) = link {
+            self.send_over(link.epoch, message, hashes, payload);
+        }
+    }
+
+    /// Sends a message if connection `epoch` still stands.
+    fn send_over(&self, epoch: u64, message: Message, hashes: &[BlockHash], payload: &[u8]) {
+        let link = self.link.read().clone();
+        let Some(link) = link.filter(|link| link.epoch == epoch) else {
             return;
         };
         let done_below = self.core.lock().done_below();

@@ -167,7 +167,11 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     if store.in_sync {
         return Vec::new();
     }
+    let waits = ["paused", "catching up", "leaving sync"]
+        .iter()
+        .any(|state| store.state.contains(state));
     let meaning = match (store.role, store.on_peer_loss) {
+        (Role::Primary, _) if waits => "nothing is acknowledged until this is settled",
         (Role::Secondary, _) => "this copy may be older than the primary's; do not use it alone",
         (Role::Primary, OnPeerLoss::Continue) => {
             "what is written now is on this node only (on_peer_loss = \"continue\")"

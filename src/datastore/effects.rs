@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
@@ -20,6 +21,13 @@ use crate::config::Durability;
 pub(super) struct Inline<'a> {
     pub op: OpId,
     pub data: &'a [u8],
+}
+
+/// A metadata operation that was applied after both sides had agreed on it.
+struct Committed {
+    osn: Osn,
+    op: Option<OpId>,
+    outcome: Result<Option<Applied>, OpError>,
 }
 
 impl Datastore {
@@ -56,7 +64,7 @@ impl Datastore {
             Effect::Prepare { op } => self.prepare(op),
             Effect::Sequenced { op, osn, mirrored } => self.begin_meta(op, osn, mirrored),
             Effect::ResendMeta { osn } => self.resend_meta(osn),
-            Effect::Commit { osn, op } => self.commit(thread, osn, op),
+            Effect::Commit { .. } => self.commit(thread),
             Effect::Finish { op, result } => self.finish(op, result),
             Effect::Mark { in_sync } => self.mark_later(in_sync),
             Effect::DropLink => {
@@ -244,7 +252,7 @@ impl Datastore {
             time: facts.time,
             durable: facts.durable,
         };
-        self.send(Message::Write(message), &hashes, data);
+        self.send_over(facts.epoch, Message::Write(message), &hashes, data);
     }
 
     /// Sends a write again with the bytes that are in the file: the client's are long gone, and
@@ -282,13 +290,20 @@ impl Datastore {
 
     /// Numbers, validates, logs and sends a metadata operation, alone (rule P2).
     fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
-        let _turn = self.sequencer.lock();
         let mut outcome = None;
-        for effect in self.decide(Event::Sequence(op)) {
-            if let Effect::Sequenced { op, osn, mirrored } = effect {
-                outcome = self.begin_meta(op, osn, mirrored);
+        let earlier = {
+            let _turn = self.sequencer.lock();
+            let effects = self.decide(Event::Sequence(op));
+            // What was committed before this one was numbered is applied before it.
+            let earlier = self.apply_committed();
+            for effect in effects {
+                if let Effect::Sequenced { op, osn, mirrored } = effect {
+                    outcome = self.begin_meta(op, osn, mirrored);
+                }
             }
-        }
+            earlier
+        };
+        self.settle_committed(Thread::MayWait, earlier);
         outcome
     }
 
@@ -338,7 +353,7 @@ impl Datastore {
         Ok(false)
     }
 
-    fn keep_outcome(&self, id: OpId, applied: lockstep_fs::store::Applied) {
+    fn keep_outcome(&self, id: OpId, applied: Applied) {
         if let Some(Work::Meta(meta)) = self.works.lock().get_mut(&id) {
             meta.applied = Some(applied);
         }
@@ -358,12 +373,41 @@ impl Datastore {
     }
 
     /// Applies what both sides have agreed on.
-    fn commit(self: &Arc<Self>, thread: Thread, osn: Osn, op: Option<OpId>) -> Option<Event> {
-        let committed = {
+    fn commit(self: &Arc<Self>, thread: Thread) -> Option<Event> {
+        let applied = {
             let _turn = self.sequencer.lock();
-            self.store.commit_pending(osn)
+            self.apply_committed()
         };
-        let result = match committed {
+        self.settle_committed(thread, applied);
+        None
+    }
+
+    /// Applies, in their order, all metadata operations that were decided to be committed,
+    /// whichever thread was told first. The caller holds the sequencer.
+    fn apply_committed(&self) -> Vec<Committed> {
+        let mut applied = Vec::new();
+        loop {
+            let next = self.committed.lock().pop_first();
+            let Some((osn, op)) = next else {
+                return applied;
+            };
+            let outcome = self.store.commit_pending(osn);
+            applied.push(Committed { osn, op, outcome });
+        }
+    }
+
+    /// Tells the core what became of operations that were applied.
+    fn settle_committed(self: &Arc<Self>, thread: Thread, applied: Vec<Committed>) {
+        for committed in applied {
+            if let Some(event) = self.settle(thread, committed) {
+                self.drive(thread, event);
+            }
+        }
+    }
+
+    fn settle(self: &Arc<Self>, thread: Thread, committed: Committed) -> Option<Event> {
+        let Committed { osn, op, outcome } = committed;
+        let result = match outcome {
             // Refused here before it was sent: whoever refused it tells the core.
             Ok(None) if op.is_some() => return None,
             Ok(None) => Ok(()),

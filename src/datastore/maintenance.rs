@@ -28,7 +28,7 @@ impl Datastore {
         while !self.is_stopping() {
             std::thread::sleep(TICK);
             self.drive(Thread::MayWait, Event::Tick);
-            if pinged.elapsed() >= PING {
+            if pinged.elapsed() >= PING.min(self.config.peer_timeout / 4) {
                 pinged = Instant::now();
                 self.ping();
             }
@@ -77,8 +77,20 @@ impl Datastore {
     /// Puts everything on stable storage, once no thread works on it any more.
     pub fn close(&self) {
         let _nobody_is_served = self.serving.lock();
-        if let Err(error) = self.store.close() {
-            tracing::error!(datastore = self.name(), %error, "store not closed in order");
+        if let Err(error) = self.close_in_order() {
+            tracing::error!(
+                datastore = self.name(),
+                error = format!("{error:#}"),
+                "store not closed in order"
+            );
         }
+    }
+
+    fn close_in_order(&self) -> anyhow::Result<()> {
+        if self.role.was_killed() {
+            self.store.sync_everything()?;
+        }
+        self.store.close()?;
+        Ok(self.role.closed()?)
     }
 }

@@ -53,6 +53,7 @@ impl Datastore {
         let envelope = Envelope::decode(frame.header).map_err(|error| error.to_string())?;
         if let Message::Welcome(welcome) = &envelope.message {
             self.check_introduction(&envelope, welcome.version)?;
+            self.check_not_emptied(welcome.applied)?;
         }
         match envelope.message {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
@@ -76,6 +77,20 @@ impl Datastore {
             }
         }
         Err(last)
+    }
+
+    /// An empty store must not be carried over one that holds something: the disk of this one may
+    /// just not be mounted.
+    fn check_not_emptied(&self, peer_applied: Osn) -> Result<(), String> {
+        if self.store.applied() == Osn::ZERO && peer_applied > Osn::ZERO {
+            return Err(format!(
+                "this node's store {} is new and empty, but the secondary's holds a datastore: \
+                 mount the disk that this store was on, or, if the datastore is to start anew, \
+                 stop the secondary and move its store away",
+                self.config.store.display()
+            ));
+        }
+        Ok(())
     }
 
     /// How connections with this peer are made.

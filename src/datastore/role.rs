@@ -26,31 +26,59 @@ pub(super) struct RoleState {
     /// Primary: the secondary holds every acknowledged operation. Secondary: this copy does, as
     /// of the last disconnect.
     pub in_sync: bool,
+    /// The run of the machine in which the store is in use; `None` once it was closed in order.
+    pub boot: Option<[u8; 16]>,
 }
 
 /// The file, and what it says.
 pub(super) struct RoleFile {
     backing: Arc<dyn Backing>,
     state: Mutex<RoleState>,
+    /// The process before this one was killed: what it had not synced, nobody knows.
+    was_killed: bool,
 }
 
 impl RoleFile {
-    /// Reads the file; a new store gets one that says `role`, not in sync.
-    pub fn open(backing: Arc<dyn Backing>, role: Role) -> io::Result<Self> {
-        let state = match read(backing.as_ref())? {
-            Some(state) => state,
-            None => RoleState {
-                generation: Generation::FIRST,
-                role,
-                in_sync: false,
-            },
+    /// What the file of a store says; for a new one `role`, not in sync. Changes nothing.
+    pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
+        Ok(read(backing)?.unwrap_or(RoleState {
+            generation: Generation::FIRST,
+            role,
+            in_sync: false,
+            boot: None,
+        }))
+    }
+
+    /// Takes the store into use in the run `boot` of the machine. A copy that was in use when the
+    /// machine last went down is not in sync: what was not on stable storage may be missing. That
+    /// is written in one step with the new run, so that nothing can forget it in between.
+    pub fn open(backing: Arc<dyn Backing>, found: RoleState, boot: [u8; 16]) -> io::Result<Self> {
+        let went_down = found.boot.is_some_and(|last| last != boot);
+        let state = RoleState {
+            in_sync: found.in_sync && !went_down,
+            boot: Some(boot),
+            ..found
         };
         let file = Self {
             backing,
             state: Mutex::new(state),
+            was_killed: found.boot.is_some(),
         };
         file.write(state)?;
         Ok(file)
+    }
+
+    /// Whether more may be unsynced than this process knows of.
+    pub const fn was_killed(&self) -> bool {
+        self.was_killed
+    }
+
+    /// The store was closed in order: all it holds is on stable storage.
+    pub fn closed(&self) -> io::Result<()> {
+        self.write(RoleState {
+            boot: None,
+            ..self.state()
+        })
     }
 
     /// What the file says.

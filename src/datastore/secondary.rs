@@ -79,6 +79,10 @@ impl Datastore {
             );
         }
         self.check_introduction(envelope, hello.version)?;
+        // What is said to be committed here may be answered as durable there.
+        self.store
+            .sync_all_logged()
+            .map_err(|error| error.to_string())?;
         let own = self.role.state().in_sync;
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
@@ -285,8 +289,8 @@ impl Datastore {
 
     fn response(self: &Arc<Self>, request: &Request, payload: &[u8]) -> Result<Response, String> {
         match request {
-            Request::RecoveryDone => {
-                self.saw.clear();
+            Request::RecoveryDone { below } => {
+                self.saw.remove_below(*below);
                 self.drive(Thread::MayWait, Event::Happened(Trigger::Recovered));
                 Ok(Response::Done)
             }

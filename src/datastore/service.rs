@@ -262,9 +262,14 @@ impl FileService for Service {
             length: data.len(),
             time: now(),
             durable: options.durable || always,
+            epoch: 0,
         };
         if data.is_empty() {
             return done(Ok(()));
+        }
+        // The secondary would have it and this node not, and the good copy count as out of sync.
+        if self.0.store.is_poisoned() {
+            return done(Err(Errno::Io));
         }
         // Both nodes would refuse it, and a refusal by the secondary counts as its failure.
         if facts.end() > limits::FILE_BYTES_MAX {

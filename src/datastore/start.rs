@@ -15,7 +15,7 @@ use lockstep_repl::core::{Core, CoreConfig, OnPeerLoss, Start};
 use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
-use lockstep_types::{Osn, limits};
+use lockstep_types::{DatastoreUuid, Osn, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
@@ -90,21 +90,29 @@ pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
     if !Store::exists(backing.as_ref()).map_err(store_error)? {
         Store::create(&backing, config.uuid, &LogOptions::default()).map_err(store_error)?;
     }
+    let boot = boot_id();
+    let found = RoleFile::read(backing.as_ref(), config.role).map_err(io)?;
+    if found.role != config.role {
+        return Err(DatastoreError::RoleChanged {
+            path: path.clone(),
+            found: found.role.word(),
+            configured: config.role.word(),
+        });
+    }
+    let role = RoleFile::open(Arc::clone(&backing), found, boot).map_err(io)?;
+    if found.in_sync && !role.state().in_sync {
+        tracing::warn!(
+            datastore = config.name,
+            "this machine went down while the store was open: it will be resynced"
+        );
+    }
     let options = OpenOptions {
         datastore: Some(config.uuid),
-        boot: boot_id(),
+        boot,
         access: Access::Write,
         log: LogOptions::default(),
     };
     let opened = Store::open(Arc::clone(&backing), &options).map_err(store_error)?;
-    let role = RoleFile::open(Arc::clone(&backing), config.role).map_err(io)?;
-    if role.state().role != config.role {
-        return Err(DatastoreError::RoleChanged {
-            path: path.clone(),
-            found: role.state().role.word(),
-            configured: config.role.word(),
-        });
-    }
     let table = |file| {
         let table = backing.open_table(file, TABLE_BYTES).map_err(io)?;
         Ok::<_, DatastoreError>(InFlightTable::open(table))
@@ -112,11 +120,8 @@ pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
     let (paw, mut old_paw) = table(PAW_FILE)?;
     let (saw, _) = table(SAW_FILE)?;
     let workers = Workers::start(&config.name, POOL_THREADS).map_err(io)?;
-    if opened.power_lost && config.peer.is_some() {
-        tracing::warn!(
-            datastore = config.name,
-            "this machine went down while the store was open: it will be resynced"
-        );
+    if config.peer.is_none() && role.state().in_sync {
+        // What happens from now on no peer will have.
         role.mark(false).map_err(io)?;
     }
     if first_state(&config, role.state()).service() == Service::Alone {
@@ -168,6 +173,7 @@ fn build(
         works: Mutex::new(HashMap::new()),
         next_op: AtomicU64::new(1),
         sequencer: Mutex::new(()),
+        committed: Mutex::default(),
         link: RwLock::new(None),
         paw,
         old_paw,
@@ -224,9 +230,12 @@ fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
     }
 }
 
-/// A value that the kernel makes anew at each start of the machine.
+/// A value that the kernel makes anew at each start of the machine. Where it cannot be read, one
+/// that never was before: then every start counts as one after a power loss.
 fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let parsed: Option<lockstep_types::DatastoreUuid> = text.trim().parse().ok();
-    parsed.map_or([0; 16], |id| *id.as_bytes())
+    let parsed: Result<DatastoreUuid, _> = text.trim().parse();
+    *parsed
+        .unwrap_or_else(|_| DatastoreUuid::random())
+        .as_bytes()
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use lockstep_repl::state::State;
+use lockstep_types::Osn;
 use lockstep_types::backing::Space;
 
 use super::Datastore;
@@ -38,8 +39,12 @@ impl Datastore {
         let reason = {
             let mut facts = self.facts.lock();
             facts.since = Instant::now();
-            if state.is_in_sync() {
-                facts.reason = None;
+            match state {
+                State::ResyncNamespace => {
+                    facts.reason = Some("the secondary is being brought up to date".to_owned());
+                }
+                _ if state.is_in_sync() => facts.reason = None,
+                _ => {}
             }
             facts.reason.clone().unwrap_or_default()
         };
@@ -102,7 +107,12 @@ impl Datastore {
             peer: self.peer_status(),
             generation: self.generation().get(),
             osn: match self.config.role {
-                Role::Primary => next.to_string(),
+                // The last number given out: the one before the next.
+                Role::Primary => Osn {
+                    sequence: next.sequence.saturating_sub(1),
+                    ..next
+                }
+                .to_string(),
                 Role::Secondary => applied.to_string(),
             },
             writes_in_flight: in_flight.writes as u64,

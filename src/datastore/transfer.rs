@@ -106,10 +106,11 @@ impl Datastore {
         })
     }
 
-    /// Lets the secondary forget what it waited for. New operations are admitted already, and it may
-    /// forget some of theirs: their PAW entries are here.
+    /// Lets the secondary forget what it waited for. New operations are admitted already: theirs
+    /// are not below the watermark.
     pub(super) fn tell_recovered(self: &Arc<Self>) -> Option<Event> {
-        self.tell(Request::RecoveryDone)
+        let below = self.core.lock().done_below();
+        self.tell(Request::RecoveryDone { below })
     }
 
     pub(super) fn tell_in_sync(self: &Arc<Self>) -> Option<Event> {
@@ -228,7 +229,7 @@ const PROGRESS: std::time::Duration = std::time::Duration::from_millis(50);
 const fn describe(request: &Request) -> &'static str {
     match request {
         Request::RecoverRange { .. } => "recover a range",
-        Request::RecoveryDone => "end the recovery",
+        Request::RecoveryDone { .. } => "end the recovery",
         Request::BeginResync => "begin a resync",
         Request::ImageChunk | Request::EndImage { .. } => "take over the namespace",
         Request::SettleFiles { .. } => "settle files",

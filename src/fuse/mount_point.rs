@@ -102,7 +102,10 @@ const FUSE_DEVICE: (u32, u32) = (10, 229);
 
 fn open_device() -> Result<OwnedFd, MountError> {
     let open = || {
-        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")?;
         let number = rustix::fs::fstat(&device)?.st_rdev;
         if (rustix::fs::major(number), rustix::fs::minor(number)) == FUSE_DEVICE {
             return Ok(device.into());

@@ -162,8 +162,11 @@ pub enum Request {
         /// Size and times of the file.
         facts: FileFacts,
     },
-    /// Forget all waiting writes: recovery is complete.
-    RecoveryDone,
+    /// Recovery is complete: forget the waiting writes that are done on both sides.
+    RecoveryDone {
+        /// Every write before this one is.
+        below: Osn,
+    },
     /// A resync begins: you are out of sync until told otherwise.
     BeginResync,
     /// The next run of records of the namespace; the payload is an encoded chunk.

@@ -162,6 +162,8 @@ pub const TABLE: &[Row] = {
         (SecondaryOutOfSync, MarkedInSync, SecondaryDisconnected, &[]),
         (SecondaryResyncing, LinkLost, SecondaryOutOfSync, &[]),
         (SecondaryResyncing, MarkedOutOfSync, SecondaryResyncing, &[]),
+        (SecondarySynced, MarkedOutOfSync, SecondaryResyncing, &[]),
+        (SecondaryCatchingUp, MarkedOutOfSync, SecondaryResyncing, &[]),
         (SecondaryResyncing, MarkedInSync, SecondarySynced, &[]),
         (SecondarySynced, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryDisconnected, LinkUpInSync, SecondaryCatchingUp, &[]),
