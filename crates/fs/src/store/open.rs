@@ -114,13 +114,24 @@ impl Store {
                 expected: expected.to_string(),
             });
         }
-        let backing: Arc<dyn Backing> = match options.access {
-            Access::Read => Arc::new(Overlay::new(backing)),
+        // First on a copy in memory: a store that cannot be opened stays as it was found.
+        let overlay = Arc::new(Overlay::new(Arc::clone(&backing)));
+        let opened = Self::open_on(overlay, format.datastore, options)?;
+        match options.access {
+            Access::Read => Ok(opened),
             Access::Write => {
-                examine(&Overlay::new(Arc::clone(&backing)), options)?;
-                backing
+                drop(opened);
+                Self::open_on(backing, format.datastore, options)
             }
-        };
+        }
+    }
+
+    /// Opens what lies on `backing`, and brings it back to where a crash left it.
+    fn open_on(
+        backing: Arc<dyn Backing>,
+        uuid: DatastoreUuid,
+        options: &OpenOptions,
+    ) -> Result<Opened, StoreError> {
         let (names, checkpoint) = open_namespace(backing.as_ref())?;
         let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
         check_table(backing.as_ref(), &checkpoint, options)?;
@@ -140,7 +151,7 @@ impl Store {
             .map_err(StoreError::disk("open", TIMES_FILE))?;
         let (times, left) = TimeTable::open(table);
         let store = Self {
-            uuid: format.datastore,
+            uuid,
             boot: options.boot,
             log,
             names,
@@ -241,15 +252,6 @@ fn log_options(checkpoint: &Checkpoint, options: &OpenOptions) -> LogOptions {
         keep_from: Some(Position::new(checkpoint.log_keep_from)),
         ..options.log
     }
-}
-
-/// Looks whether a store can be opened, so that one that cannot stays as it was found.
-fn examine(overlay: &Overlay, options: &OpenOptions) -> Result<(), StoreError> {
-    let (_, checkpoint) = open_namespace(overlay)?;
-    check_table(overlay, &checkpoint, options)?;
-    let log_options = log_options(&checkpoint, options);
-    IntentLog::read(overlay, LOG_DIR, &log_options)?;
-    Ok(())
 }
 
 /// As long as the machine runs, nothing but our own code can take anything from the time table. A
