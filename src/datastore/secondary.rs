@@ -307,6 +307,7 @@ impl Datastore {
             Request::BeginResync => {
                 self.role.mark(false).map_err(|error| error.to_string())?;
                 self.saw.clear();
+                self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedOutOfSync));
                 lockstep_resync::answer(&self.store, request, payload)
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
