@@ -138,10 +138,13 @@ impl Datastore {
     /// Lets the core decide on an event. Writes that are over become visible before anyone else
     /// can get their locks.
     fn decide(&self, event: Event) -> Effects {
+        self.decide_with(&mut self.core.lock(), event)
+    }
+
+    /// The same for who holds the core's lock already.
+    fn decide_with(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
-        let now = self.now_ms();
-        let mut core = self.core.lock();
-        core.handle(now, event, &mut effects);
+        core.handle(self.now_ms(), event, &mut effects);
         self.publish(&effects);
         effects
     }
@@ -179,16 +182,13 @@ impl Datastore {
     /// The same, if connection `epoch` still stands: late news of an old one is dropped. Its loss is
     /// known here before the core hears of it, so no news can slip in behind that.
     fn drive_over(self: &Arc<Self>, epoch: u64, event: Event) {
-        let mut effects = Effects::new();
-        let now = self.now_ms();
-        {
+        let effects = {
             let mut core = self.core.lock();
             if !self.is_linked(epoch) {
                 return;
             }
-            core.handle(now, event, &mut effects);
-            self.publish(&effects);
-        }
+            self.decide_with(&mut core, event)
+        };
         self.carry_out_all(Thread::MayWait, effects, None);
     }
 

@@ -49,19 +49,17 @@ impl Datastore {
         };
         self.works.lock().insert(op, Work::Write(work));
         let locks = lockset::write(facts.ino, facts.offset, facts.length as u64);
-        let mut effects = Effects::new();
-        let now = self.now_ms();
-        {
+        let kind = Kind::Write;
+        let effects = {
             let mut core = self.core.lock();
-            let kind = Kind::Write;
-            core.handle(now, Event::Submit { op, kind, locks }, &mut effects);
+            let effects = self.decide_with(&mut core, Event::Submit { op, kind, locks });
             if !starts(&effects, op)
                 && let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
             {
                 write.data = Some(data.into());
             }
-            self.publish(&effects);
-        }
+            effects
+        };
         self.carry_out_all(Thread::MayWait, effects, Some(Inline { op, data }));
     }
 

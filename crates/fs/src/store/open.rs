@@ -72,7 +72,7 @@ pub struct Opened {
 }
 
 impl Store {
-    /// Makes a new, empty store, whose root directory belongs to `uid` and `gid`.
+    /// Makes a new, empty store, whose root directory belongs to root.
     pub fn create(
         backing: &Arc<dyn Backing>,
         datastore: DatastoreUuid,
