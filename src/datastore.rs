@@ -38,7 +38,7 @@ use lockstep_paw_saw::{Entry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_resync::Progress;
-use lockstep_types::{BlockHash, DatastoreUuid, Generation, Osn};
+use lockstep_types::{DatastoreUuid, Generation, Osn};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::DatastoreConfig;
@@ -211,35 +211,28 @@ impl Datastore {
 
     /// Sends a message if there is a connection. A failure shows in the reader of the same
     /// connection, which knows what to do.
-    fn send(&self, message: Message, hashes: &[BlockHash], payload: &[u8]) {
+    fn send(&self, message: Message, payload: &[u8]) {
         let link = self.link.read().clone();
         if let Some(link) = link {
-            self.send_over(link.epoch, message, hashes, payload);
+            self.send_over(link.epoch, message, payload);
         }
     }
 
     /// Sends a message if connection `epoch` still stands.
-    fn send_over(&self, epoch: u64, message: Message, hashes: &[BlockHash], payload: &[u8]) {
+    fn send_over(&self, epoch: u64, message: Message, payload: &[u8]) {
         let link = self.link.read().clone();
         let Some(link) = link.filter(|link| link.epoch == epoch) else {
             return;
         };
         let done_below = self.core.lock().done_below();
-        let _sent = self.send_on(&link.sender, done_below, message, hashes, payload);
+        let _sent = self.send_on(&link.sender, done_below, message, payload);
     }
 
     /// Sends on one connection; a failure closes it. Returns whether it was sent.
-    fn send_on(
-        &self,
-        sender: &Sender,
-        done_below: Osn,
-        message: Message,
-        hashes: &[BlockHash],
-        payload: &[u8],
-    ) -> bool {
+    fn send_on(&self, sender: &Sender, done_below: Osn, message: Message, payload: &[u8]) -> bool {
         let sent = match self.envelope(done_below, message).encode() {
             Ok(header) => sender
-                .send(&header, hashes, payload)
+                .send(&header, payload)
                 .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };

@@ -9,8 +9,7 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::{State, Trigger};
-use lockstep_types::hash::block_hashes;
-use lockstep_types::{BlockHash, Errno, MetaOp, Osn};
+use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::flight::{MetaWork, Work, WriteFacts};
 use super::{Datastore, Thread, lockset};
@@ -243,8 +242,6 @@ impl Datastore {
     }
 
     fn send_write_bytes(&self, facts: WriteFacts, osn: Osn, data: &[u8]) {
-        let hashes: smallvec::SmallVec<[BlockHash; 16]> =
-            block_hashes(facts.offset, data).collect();
         let message = WriteMessage {
             osn,
             ino: facts.ino,
@@ -252,7 +249,7 @@ impl Datastore {
             time: facts.time,
             durable: facts.durable,
         };
-        self.send_over(facts.epoch, Message::Write(message), &hashes, data);
+        self.send_over(facts.epoch, Message::Write(message), data);
     }
 
     /// Sends a write again with the bytes that are in the file: the client's are long gone, and
@@ -284,7 +281,7 @@ impl Datastore {
             Some(Work::Sync(sync)) => sync.ino,
             _ => return None,
         };
-        self.send(Message::Sync { id: op.0, ino }, &[], &[]);
+        self.send(Message::Sync { id: op.0, ino }, &[]);
         None
     }
 
@@ -349,7 +346,7 @@ impl Datastore {
             previous: intent.previous,
             durable,
         };
-        self.send(message, &[], &[]);
+        self.send(message, &[]);
         Ok(false)
     }
 
@@ -367,7 +364,7 @@ impl Datastore {
                 previous,
                 durable,
             };
-            self.send(message, &[], &[]);
+            self.send(message, &[]);
         }
         None
     }

@@ -49,7 +49,7 @@ impl Datastore {
         if self.config.role == Role::Primary && self.link.read().is_some() {
             let datastore = Arc::clone(self);
             self.workers
-                .in_order(move || datastore.send(Message::Ping, &[], &[]));
+                .in_order(move || datastore.send(Message::Ping, &[]));
         }
     }
 

@@ -45,7 +45,7 @@ impl Datastore {
             version: PROTOCOL_VERSION,
             in_sync: self.role.state().in_sync,
         };
-        self.send_on(&sender, Osn::ZERO, Message::Hello(hello), &[], &[]);
+        self.send_on(&sender, Osn::ZERO, Message::Hello(hello), &[]);
         receiver
             .set_timeout(Some(self.config.peer_timeout))
             .map_err(|error| error.to_string())?;

@@ -103,9 +103,7 @@ impl Datastore {
     fn answer(&self, sender: &Sender, message: Message) {
         let envelope = self.envelope(Osn::ZERO, message);
         let sent = match envelope.encode() {
-            Ok(header) => sender
-                .send_nowait(&header, &[], &[])
-                .map_err(|e| e.to_string()),
+            Ok(header) => sender.send_nowait(&header, &[]).map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
         if let Err(error) = sent {
@@ -161,9 +159,6 @@ impl Datastore {
                 Ok(())
             }
             Message::Request { id, request } => {
-                frame
-                    .verify_payload(request_offset(&request))
-                    .map_err(|error| error.to_string())?;
                 self.obey_request(sender, id, request, frame.payload.to_vec());
                 Ok(())
             }
@@ -179,9 +174,6 @@ impl Datastore {
         write: &WriteMessage,
         frame: &FrameRef<'_>,
     ) -> Result<(), String> {
-        frame
-            .verify_payload(write.offset)
-            .map_err(|error| error.to_string())?;
         let entry = Entry {
             ino: write.ino,
             osn: write.osn,
@@ -331,14 +323,6 @@ pub fn refuse(sender: &Sender, greeting: &Envelope, reason: &str) {
     };
     if let Ok(header) = envelope.encode() {
         // The peer may be gone; then it does not need to know.
-        let _sent = sender.send(&header, &[], &[]);
-    }
-}
-
-/// Where the payload of a request belongs in its file, for the hashes of its blocks.
-pub(super) const fn request_offset(request: &Request) -> u64 {
-    match request {
-        Request::RecoverRange { offset, .. } | Request::WriteBlocks { offset, .. } => *offset,
-        _ => 0,
+        let _sent = sender.send(&header, &[]);
     }
 }

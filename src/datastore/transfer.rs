@@ -7,8 +7,6 @@ use lockstep_repl::core::{Event, LockSet};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
-use lockstep_types::BlockHash;
-use lockstep_types::hash::block_hashes;
 
 use super::{Datastore, Link};
 use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
@@ -21,14 +19,12 @@ struct LinkedPeer<'a> {
 
 impl Peer for LinkedPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
-        let offset = super::secondary::request_offset(&request);
-        let hashes: Vec<BlockHash> = block_hashes(offset, payload).collect();
         let what = describe(&request);
         let answer = self.datastore.calls.ask(|id| {
             let message = Message::Request { id, request };
             let done_below = self.datastore.core.lock().done_below();
             self.datastore
-                .send_on(&self.link.sender, done_below, message, &hashes, payload)
+                .send_on(&self.link.sender, done_below, message, payload)
         });
         match answer {
             Some(Ok(response)) => Ok(response),

@@ -280,11 +280,11 @@ impl Handshake<'_> {
         let remaining = remaining.max(Duration::from_millis(1));
         connection.receiver.set_timeout(Some(remaining))?;
         if self.is_client() {
-            connection.sender.send(HELLO, &[], &[])?;
+            connection.sender.send(HELLO, &[])?;
         }
         self.await_hello(&mut connection.receiver)?;
         if !self.is_client() {
-            connection.sender.send(HELLO, &[], &[])?;
+            connection.sender.send(HELLO, &[])?;
         }
         connection.receiver.set_timeout(None)
     }

@@ -25,7 +25,7 @@ mod wire;
 pub use connection::{Connection, Encryption, LinkOptions, accept, dial};
 pub use delay_proxy::DelayProxy;
 pub use error::{ErrorClass, LinkError};
-pub use frame::{FrameError, FrameRef, HashList, verify_payload};
+pub use frame::{FrameError, FrameRef};
 pub use identity::{Fingerprint, Identity};
 pub use receiver::Receiver;
 pub use sender::Sender;

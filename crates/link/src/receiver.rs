@@ -78,8 +78,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next frame, which is over when the next call begins. Header and hashes are verified;
-    /// the payload once the caller calls [`FrameRef::verify_payload`].
+    /// The next frame, verified; it is over when the next call begins.
     ///
     /// # Errors
     /// [`LinkError::TimedOut`] when nothing came in time: call again, nothing is lost. Any other

@@ -1,7 +1,7 @@
 //! The sending half: many threads, one socket, no thread of its own.
 //!
 //! Flat combining. Whoever finds the socket free holds it: it writes its own frame straight from
-//! the caller's memory, then whatever others queued meanwhile, until nothing is queued. Whoever
+//! the caller's memory, a large one piece by piece as it hashes it, then whatever others queued meanwhile, until nothing is queued. Whoever
 //! finds it held copies its frame into the queue and returns at once, so under load many frames
 //! leave in one system call and no thread is woken for it. A queue at its bound makes senders wait:
 //! that is the back-pressure of a peer that does not read.
@@ -17,11 +17,12 @@
 use std::mem;
 use std::sync::Arc;
 
-use lockstep_types::BlockHash;
+use blake3::{Hash, Hasher};
+use lockstep_types::FrameHash;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::LinkError;
-use crate::frame::{FrameError, Sealer};
+use crate::frame::{FrameError, PayloadSums, Sealer};
 use crate::socket;
 use crate::wire::Wire;
 
@@ -31,6 +32,10 @@ pub const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Bytes queued at which [`Sender::send_nowait`] refuses: room above the other bound, so that the
 /// frames that free memory at the peer are not kept out by those that fill it.
 pub const NOWAIT_QUEUE_BYTES_MAX: usize = 2 * QUEUE_BYTES_MAX;
+
+/// A payload is hashed, encrypted and sent in pieces of this: the peer takes in one while the next
+/// is made.
+const PIECE_BYTES: usize = 128 << 10;
 
 /// Memory of an emptied queue above this is given back.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -55,18 +60,12 @@ impl Sender {
     }
 
     /// Sends a frame, or leaves it with the thread that is sending; waits while the peer does not
-    /// read and [`QUEUE_BYTES_MAX`] are queued. `hashes` are those of the blocks that `payload`
-    /// touches ([`lockstep_types::hash::block_hashes`]). `Ok` says nothing about arrival.
+    /// read and [`QUEUE_BYTES_MAX`] are queued. `Ok` says nothing about arrival.
     ///
     /// # Errors
     /// [`LinkError::Unsendable`] outside the bounds of [`crate::frame`]; else the connection is lost.
-    pub fn send(
-        &self,
-        header: &[u8],
-        hashes: &[BlockHash],
-        payload: &[u8],
-    ) -> Result<(), LinkError> {
-        self.outgoing().send(header, hashes, payload)
+    pub fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.outgoing().send(header, payload)
     }
 
     /// Queues a frame without ever waiting for the peer. It leaves with the next one who sends,
@@ -74,13 +73,8 @@ impl Sender {
     ///
     /// # Errors
     /// [`LinkError::QueueFull`] when [`NOWAIT_QUEUE_BYTES_MAX`] are queued; else as [`Sender::send`].
-    pub fn send_nowait(
-        &self,
-        header: &[u8],
-        hashes: &[BlockHash],
-        payload: &[u8],
-    ) -> Result<(), LinkError> {
-        self.outgoing().send_nowait(header, hashes, payload)
+    pub fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.outgoing().send_nowait(header, payload)
     }
 
     /// Sends what is queued, or leaves it with the thread that is sending. May wait for the peer.
@@ -161,16 +155,20 @@ impl Batch {
     }
 }
 
+/// A payload that leaves from the caller's memory, and what makes its sum.
+struct Body<'a> {
+    payload: &'a [u8],
+    sums: PayloadSums,
+}
+
 impl Outbox {
-    fn append(
-        &mut self,
-        header: &[u8],
-        hashes: &[BlockHash],
-        payload: &[u8],
-    ) -> Result<(), FrameError> {
-        self.sealer
-            .seal(&mut self.queued, header, hashes, payload)?;
-        self.queued.extend_from_slice(payload);
+    /// Queues a frame whose payload has the BLAKE3 `hash`.
+    fn append(&mut self, header: &[u8], payload: &[u8], hash: &Hash) -> Result<(), FrameError> {
+        let sums = self.sealer.seal(&mut self.queued, header, payload.len())?;
+        if !payload.is_empty() {
+            self.queued.extend_from_slice(payload);
+            self.queued.extend_from_slice(&sums.sum(hash).0);
+        }
         Ok(())
     }
 
@@ -212,33 +210,33 @@ impl Outgoing {
         self.room.notify_all();
     }
 
-    fn send(&self, header: &[u8], hashes: &[BlockHash], payload: &[u8]) -> Result<(), LinkError> {
+    fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        let mut hash = None;
         let mut outbox = self.outbox.lock();
         loop {
             self.wire.check_open()?;
             if !outbox.held {
                 let sealed = {
                     let Outbox { sealer, queued, .. } = &mut *outbox;
-                    sealer.seal(queued, header, hashes, payload)
+                    sealer.seal(queued, header, payload.len())
                 };
-                sealed.map_err(|source| self.unsendable(source))?;
-                return self.send_as_holder(outbox, payload);
+                let sums = sealed.map_err(|source| self.unsendable(source))?;
+                return self.send_as_holder(outbox, Some(Body { payload, sums }));
             }
-            if outbox.queued.len() < QUEUE_BYTES_MAX {
-                let appended = outbox.append(header, hashes, payload);
+            if outbox.queued.len() >= QUEUE_BYTES_MAX {
+                self.room.wait(&mut outbox);
+            } else if let Some(hash) = &hash {
+                let appended = outbox.append(header, payload, hash);
                 return appended.map_err(|source| self.unsendable(source));
+            } else {
+                hash = Some(MutexGuard::unlocked(&mut outbox, || blake3::hash(payload)));
             }
-            self.room.wait(&mut outbox);
         }
     }
 
-    fn send_nowait(
-        &self,
-        header: &[u8],
-        hashes: &[BlockHash],
-        payload: &[u8],
-    ) -> Result<(), LinkError> {
+    fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.wire.check_open()?;
+        let hash = blake3::hash(payload);
         let mut outbox = self.outbox.lock();
         let waiting_bytes = outbox.waiting_bytes();
         if waiting_bytes >= NOWAIT_QUEUE_BYTES_MAX {
@@ -247,7 +245,7 @@ impl Outgoing {
                 waiting_bytes,
             });
         }
-        let appended = outbox.append(header, hashes, payload);
+        let appended = outbox.append(header, payload, &hash);
         appended.map_err(|source| self.unsendable(source))
     }
 
@@ -257,20 +255,20 @@ impl Outgoing {
         if outbox.held || outbox.is_idle() {
             return Ok(());
         }
-        self.send_as_holder(outbox, &[])
+        self.send_as_holder(outbox, None)
     }
 
-    /// Sends what is queued, then `payload`, whose head is queued last, then what others queue.
+    /// Sends what is queued, then `body`, whose head is queued last, then what others queue.
     fn send_as_holder<'a>(
         &'a self,
         mut outbox: MutexGuard<'a, Outbox>,
-        mut payload: &[u8],
+        mut body: Option<Body<'_>>,
     ) -> Result<(), LinkError> {
         loop {
             let mut batch = outbox.take();
             self.room.notify_all();
             drop(outbox);
-            let sent = self.send_batch(&mut batch, mem::take(&mut payload));
+            let sent = self.send_batch(&mut batch, body.take());
             batch.empty();
             outbox = self.outbox.lock();
             outbox.batch = batch;
@@ -280,11 +278,28 @@ impl Outgoing {
         }
     }
 
-    fn send_batch(&self, batch: &mut Batch, payload: &[u8]) -> Result<(), LinkError> {
+    fn send_batch(&self, batch: &mut Batch, body: Option<Body<'_>>) -> Result<(), LinkError> {
         if !batch.left().is_empty() {
             self.wire.write_raw(batch.left())?;
         }
-        self.wire.send(&batch.frames, payload, &mut batch.scratch)
+        let body = body.filter(|body| !body.payload.is_empty());
+        let Some(Body { payload, sums }) = body else {
+            return self
+                .wire
+                .send([&batch.frames, &[], &[]], &mut batch.scratch);
+        };
+        let mut frames = &batch.frames[..];
+        let mut hasher = Hasher::new();
+        let mut pieces = payload.chunks(PIECE_BYTES).peekable();
+        while let Some(piece) = pieces.next() {
+            hasher.update(piece);
+            let last = pieces.peek().is_none();
+            let sum = last.then(|| sums.sum(&hasher.finalize()));
+            let sum = sum.as_ref().map_or(&[][..], |FrameHash(sum)| sum);
+            self.wire.send([frames, piece, sum], &mut batch.scratch)?;
+            frames = &[];
+        }
+        Ok(())
     }
 
     fn give_back(
@@ -330,7 +345,7 @@ impl Outgoing {
         if batch.stuck.is_empty() && !self.wire.is_encrypted() {
             batch.frames = mem::replace(&mut batch.stuck, frames);
         } else {
-            self.wire.encrypt([&frames, &[]], &mut batch.stuck)?;
+            self.wire.encrypt([&frames, &[], &[]], &mut batch.stuck)?;
             batch.frames = frames;
         }
         while !batch.left().is_empty() {

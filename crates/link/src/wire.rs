@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::error::LinkError;
 
-/// Most bytes encrypted or decrypted under one hold of the TLS lock.
+/// About the most bytes encrypted or decrypted under one hold of the TLS lock.
 const TLS_HOLD_BYTES: usize = 128 << 10;
 
 /// The shared socket of a connection.
@@ -86,47 +86,41 @@ impl Wire {
         }
     }
 
-    /// Sends `frames` and then `payload`, waiting as long as the socket is full. `scratch` is
-    /// reused memory.
-    pub(crate) fn send(
-        &self,
-        frames: &[u8],
-        payload: &[u8],
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), LinkError> {
+    /// Sends `parts` one after another, waiting as long as the socket is full. `scratch` is reused
+    /// memory.
+    pub(crate) fn send(&self, parts: [&[u8]; 3], scratch: &mut Vec<u8>) -> Result<(), LinkError> {
         if !self.is_encrypted() {
-            return self.write_all([frames, payload]);
+            return self.write_all(parts);
         }
-        if frames.len() + payload.len() <= TLS_HOLD_BYTES {
-            return self.send_sealed([frames, payload], scratch);
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes <= 2 * TLS_HOLD_BYTES {
+            return self.send_sealed(parts, scratch);
         }
-        let pieces = [frames, payload].map(|part| part.chunks(TLS_HOLD_BYTES));
-        pieces
-            .into_iter()
-            .flatten()
-            .try_for_each(|piece| self.send_sealed([piece, &[]], scratch))
+        parts
+            .iter()
+            .flat_map(|part| part.chunks(TLS_HOLD_BYTES))
+            .try_for_each(|piece| self.send_sealed([piece, &[], &[]], scratch))
     }
 
-    fn send_sealed(&self, parts: [&[u8]; 2], scratch: &mut Vec<u8>) -> Result<(), LinkError> {
+    fn send_sealed(&self, parts: [&[u8]; 3], scratch: &mut Vec<u8>) -> Result<(), LinkError> {
         scratch.clear();
         self.encrypt(parts, scratch)?;
-        self.write_all([scratch, &[]])
+        self.write_all([scratch, &[], &[]])
     }
 
     /// Appends to `out` what is to be written to the socket so that the peer reads `parts`.
-    pub(crate) fn encrypt(&self, parts: [&[u8]; 2], out: &mut Vec<u8>) -> Result<(), LinkError> {
+    pub(crate) fn encrypt(&self, parts: [&[u8]; 3], out: &mut Vec<u8>) -> Result<(), LinkError> {
         let Some(tls) = &self.tls else {
             for part in parts {
                 out.extend_from_slice(part);
             }
             return Ok(());
         };
-        let [first, second] = parts;
         let mut tls = tls.lock();
-        let slices = [IoSlice::new(first), IoSlice::new(second)];
-        let taken = tls.writer().write_vectored(&slices);
+        let taken = tls.writer().write_vectored(&parts.map(IoSlice::new));
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let whole = taken.and_then(|taken| {
-            if taken == first.len() + second.len() {
+            if taken == bytes {
                 return Ok(());
             }
             Err(io::ErrorKind::WriteZero.into())
@@ -161,10 +155,10 @@ impl Wire {
 
     /// Sends bytes that [`Wire::encrypt`] made, waiting as long as the socket is full.
     pub(crate) fn write_raw(&self, bytes: &[u8]) -> Result<(), LinkError> {
-        self.write_all([bytes, &[]])
+        self.write_all([bytes, &[], &[]])
     }
 
-    fn write_all(&self, parts: [&[u8]; 2]) -> Result<(), LinkError> {
+    fn write_all(&self, parts: [&[u8]; 3]) -> Result<(), LinkError> {
         let mut slices = parts.map(IoSlice::new);
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);

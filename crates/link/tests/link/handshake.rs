@@ -22,7 +22,7 @@ fn pinned_nodes_meet_in_both_modes() {
         assert_eq!(beta.peer_fingerprint(), nodes.alpha.fingerprint());
         assert_eq!(alpha.encryption(), encryption);
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
-        to_beta.send(b"first", &[], &[]).unwrap();
+        to_beta.send(b"first", &[]).unwrap();
         assert_eq!(from_alpha.recv().unwrap().header, b"first");
     }
 }

@@ -7,8 +7,6 @@ use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use lockstep_link::{
     Connection, DelayProxy, Encryption, LinkError, LinkOptions, Receiver, Sender, dial,
 };
-use lockstep_types::BlockHash;
-use lockstep_types::hash::block_hashes;
 
 use crate::pair::{BOTH, Listening, Nodes, options};
 
@@ -24,16 +22,12 @@ fn cramped(encryption: Encryption) -> LinkOptions {
     }
 }
 
-fn hashes(payload: &[u8]) -> Vec<BlockHash> {
-    block_hashes(0, payload).collect()
-}
-
 fn send_numbered(sender: &Sender, thread: u8) {
     for number in 0..FRAMES {
         let [a, b, c, d] = number.to_le_bytes();
         let payload = vec![thread ^ a; PAYLOAD_BYTES];
         let header = [b'd', thread, a, b, c, d];
-        sender.send(&header, &hashes(&payload), &payload).unwrap();
+        sender.send(&header, &payload).unwrap();
     }
 }
 
@@ -50,13 +44,12 @@ fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
             answers += 1;
             continue;
         }
-        frame.verify_payload(0).unwrap();
         assert!(frame.payload.iter().all(|byte| *byte == thread ^ a));
         let expected = &mut next[usize::from(thread)];
         assert_eq!(u32::from_le_bytes([a, b, c, d]), *expected);
         *expected += 1;
         sender
-            .send_nowait(&[b'a', thread, a, b, c, d], &[], &[])
+            .send_nowait(&[b'a', thread, a, b, c, d], &[])
             .unwrap();
     }
     while !receiver.flush_nowait().is_ok_and(|all| all) {
@@ -74,7 +67,7 @@ fn exchange(connection: Connection) {
         receive_and_answer(&mut receiver, &sender);
     });
     // The peer may still be reading: wait for it to have all, that is, for its last words.
-    sender.send(b"bye", &[], &[]).unwrap();
+    sender.send(b"bye", &[]).unwrap();
     while receiver.recv().unwrap().header != b"bye" {}
 }
 
@@ -109,19 +102,17 @@ fn answer_only(connection: Connection) {
     let (sender, mut receiver) = connection.split();
     let payload = vec![3; 1 << 20];
     for _ in 0..10 {
-        sender
-            .send_nowait(b"x", &hashes(&payload), &payload)
-            .unwrap();
+        sender.send_nowait(b"x", &payload).unwrap();
     }
     for _ in 0..10 {
         assert_eq!(receiver.recv().unwrap().payload.len(), payload.len());
-        sender.send_nowait(b"y", &[], &[]).unwrap();
+        sender.send_nowait(b"y", &[]).unwrap();
     }
     for _ in 0..10 {
         assert_eq!(receiver.recv().unwrap().header, b"y");
     }
     // What the peer still misses leaves as long as this end waits; it ends when the peer closes.
-    sender.send(b"z", &[], &[]).unwrap();
+    sender.send(b"z", &[]).unwrap();
     while receiver.recv().unwrap().header != b"z" {}
 }
 
@@ -130,22 +121,19 @@ fn the_largest_frames_pass() {
     let nodes = Nodes::new();
     let header: Vec<u8> = (0..=250).cycle().take(HEADER_BYTES_MAX).collect();
     let payload: Vec<u8> = (0..=240).cycle().take(PAYLOAD_BYTES_MAX).collect();
-    let hashes = hashes(&payload);
     for encryption in BOTH {
         let (alpha, beta) = nodes.connect(options(encryption));
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    to_beta.send(&header, &hashes, &payload).unwrap();
-                    to_beta.send(b"", &[], &[]).unwrap();
+                    to_beta.send(&header, &payload).unwrap();
+                    to_beta.send(b"", &[]).unwrap();
                 }
             });
             for _ in 0..5 {
                 let frame = from_alpha.recv().unwrap();
-                frame.verify_payload(0).unwrap();
                 assert!(frame.header == header && frame.payload == payload);
-                assert!(frame.hashes.iter().eq(hashes.iter().copied()));
                 assert_eq!(from_alpha.recv().unwrap().header, b"");
             }
         });
@@ -160,12 +148,12 @@ fn a_frame_out_of_bounds_is_refused_and_harms_nothing() {
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
         let large = vec![0; HEADER_BYTES_MAX + 1];
         for sent in [
-            to_beta.send(&large, &[], &[]),
-            to_beta.send_nowait(b"", &[], b"no hash"),
+            to_beta.send(&large, &[]),
+            to_beta.send_nowait(b"", &vec![0; PAYLOAD_BYTES_MAX + 1]),
         ] {
             assert!(matches!(sent, Err(LinkError::Unsendable { .. })));
         }
-        to_beta.send_nowait(b"good", &[], &[]).unwrap();
+        to_beta.send_nowait(b"good", &[]).unwrap();
         to_beta.flush().unwrap();
         assert_eq!(from_alpha.recv().unwrap().header, b"good");
     }
@@ -191,7 +179,7 @@ fn a_flipped_bit_loses_the_connection() {
         let (alpha, beta, proxy) = through_proxy(encryption, None);
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
         proxy.corrupt_next(1);
-        to_beta.send(&[1; 500], &[], &[]).unwrap();
+        to_beta.send(&[1; 500], &[]).unwrap();
         let error = from_alpha.recv().unwrap_err();
         let found = match encryption {
             Encryption::On => matches!(error, LinkError::BadStream { .. }),
@@ -204,13 +192,14 @@ fn a_flipped_bit_loses_the_connection() {
 }
 
 #[test]
-fn a_flipped_bit_of_a_payload_in_clear_fails_its_hash() {
+fn a_flipped_bit_of_a_payload_in_clear_fails_its_sum() {
     let (alpha, beta, proxy) = through_proxy(Encryption::Off, None);
     let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
     let payload = vec![1; 8000];
     proxy.corrupt_next(1);
-    to_beta.send(b"w", &hashes(&payload), &payload).unwrap();
-    from_alpha.recv().unwrap().verify_payload(0).unwrap_err();
+    to_beta.send(b"w", &payload).unwrap();
+    let error = from_alpha.recv().unwrap_err();
+    assert!(matches!(error, LinkError::BadFrame { .. }), "{error}");
 }
 
 #[test]
@@ -234,10 +223,10 @@ fn a_time_out_loses_nothing() {
             .unwrap();
         assert!(from_alpha.recv().unwrap_err().is_timed_out());
         let payload = vec![9; 1 << 20];
-        to_beta.send(b"slow", &hashes(&payload), &payload).unwrap();
+        to_beta.send(b"slow", &payload).unwrap();
         loop {
             match from_alpha.recv() {
-                Ok(frame) => break frame.verify_payload(0).unwrap(),
+                Ok(frame) => break assert_eq!(frame.payload, payload),
                 Err(error) => assert!(error.is_timed_out(), "{error}"),
             }
         }
@@ -256,7 +245,7 @@ fn shutdown_wakes_everybody() {
                 // Nobody reads: one fills the socket, the others the queue, and all wait.
                 scope.spawn(|| {
                     let stopped = loop {
-                        if let Err(error) = to_beta.send(b"", &hashes(&payload), &payload) {
+                        if let Err(error) = to_beta.send(b"", &payload) {
                             break error;
                         }
                     };
@@ -280,9 +269,8 @@ fn a_full_queue_is_said_to_those_who_cannot_wait() {
     let (alpha, _beta) = nodes.connect(cramped(Encryption::On));
     let (to_beta, _from_beta) = alpha.split();
     let payload = vec![0; 1 << 20];
-    let hashes = hashes(&payload);
     let full = loop {
-        if let Err(error) = to_beta.send_nowait(b"", &hashes, &payload) {
+        if let Err(error) = to_beta.send_nowait(b"", &payload) {
             break error;
         }
     };
@@ -297,7 +285,7 @@ fn dropping_either_half_closes() {
             let (alpha, beta) = nodes.connect(options(encryption));
             let (to_beta, from_beta) = alpha.split();
             let (to_alpha, mut from_alpha) = beta.split();
-            to_beta.send(b"last words", &[], &[]).unwrap();
+            to_beta.send(b"last words", &[]).unwrap();
             let _kept: (Option<Sender>, Option<Receiver>) = if drop_sender {
                 drop(to_beta);
                 (None, Some(from_beta))
@@ -308,7 +296,7 @@ fn dropping_either_half_closes() {
             assert_eq!(from_alpha.recv().unwrap().header, b"last words");
             let closed = from_alpha.recv().unwrap_err();
             assert!(matches!(closed, LinkError::Closed { .. }), "{closed}");
-            to_alpha.send(b"", &[], &[]).unwrap_err();
+            to_alpha.send(b"", &[]).unwrap_err();
         }
     }
 }
