@@ -9,8 +9,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Longest target of a symbolic link, one less than the kernel's `PATH_MAX`.
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 
-/// Largest file. One block below 16 TiB is what ext4 itself can hold as backing store.
-pub const FILE_BYTES_MAX: u64 = 16 << 40;
+/// Largest file: 16 TiB less one block, what ext4 (with its usual 4 KiB blocks) can hold in the file
+/// that keeps the content.
+pub const FILE_BYTES_MAX: u64 = (16 << 40) - BLOCK_BYTES as u64;
 
 /// Longest name of an extended attribute (the kernel's `XATTR_NAME_MAX`).
 pub const XATTR_NAME_BYTES_MAX: usize = 255;

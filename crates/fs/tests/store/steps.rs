@@ -2,7 +2,7 @@
 //! into inodes when their turn comes.
 
 use lockstep_types::{
-    AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
+    AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode, limits,
 };
 use proptest::prelude::*;
 
@@ -288,7 +288,7 @@ fn kind() -> impl Strategy<Value = NodeKind> {
 }
 
 fn size() -> impl Strategy<Value = u64> {
-    prop_oneof![9 => 0..20_000u64, 1 => Just((16 << 40) + 1), 1 => Just(u64::MAX)]
+    prop_oneof![9 => 0..20_000u64, 1 => Just(limits::FILE_BYTES_MAX + 1), 1 => Just(u64::MAX)]
 }
 
 fn rename_mode() -> impl Strategy<Value = RenameMode> {

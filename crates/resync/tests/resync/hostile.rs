@@ -4,6 +4,7 @@ use lockstep_fs::keys;
 use lockstep_fs::store::{ImageChunk, ImageRecord};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_resync::answer;
+use lockstep_types::limits::FILE_BYTES_MAX;
 use lockstep_types::{BlockHash, Ino, Timestamp};
 use proptest::prelude::*;
 
@@ -121,7 +122,7 @@ fn a_hash_over_more_than_is_hashed_at_once_counts_as_differing() {
 }
 
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![0..100_000u64, any::<u64>(), Just(u64::MAX), Just(16 << 40)]
+    prop_oneof![0..100_000u64, any::<u64>(), Just(u64::MAX), Just(FILE_BYTES_MAX)]
 }
 
 proptest! {
