@@ -122,7 +122,12 @@ fn a_hash_over_more_than_is_hashed_at_once_counts_as_differing() {
 }
 
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![0..100_000u64, any::<u64>(), Just(u64::MAX), Just(FILE_BYTES_MAX)]
+    prop_oneof![
+        0..100_000u64,
+        any::<u64>(),
+        Just(u64::MAX),
+        Just(FILE_BYTES_MAX)
+    ]
 }
 
 proptest! {
