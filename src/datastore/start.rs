@@ -330,3 +330,6 @@ fn boot_id() -> [u8; 16] {
         .unwrap_or_else(|_| DatastoreUuid::random())
         .as_bytes()
 }
+
+#[cfg(test)]
+mod tests;
