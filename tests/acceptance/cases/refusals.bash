@@ -121,33 +121,36 @@ flip_generation() { sed -i 's/"generation": 1/"generation": 3/' "$1"; }
 flip_slot() { flip "$1" 640; }
 zero_page() { dd if=/dev/zero of="$1" bs=4096 count=1 conv=notrunc status=none; }
 
-# Both nodes stopped in order.
+# Both nodes stopped in order. The code is the same on both: the secondary gets one of each kind.
 damaged_stores() {
-    local role file
-    for role in primary secondary; do
-        damaged $role format.json 'newer program' newer_format
-        damaged $role format.json 'holds no Lockstep store' no_text
-        damaged $role format.json 'holds no Lockstep store' cut_to_nothing
-        damaged $role namespace.redb 'namespace' cut_in_half
-        damaged $role namespace.redb 'namespace' cut_to_nothing
-        damaged $role namespace.redb 'namespace' flip_header
-        damaged $role namespace.redb 'namespace' flip_checkpoint
-        for file in log/intent.0 log/intent.1; do
-            damaged $role $file 'truncated|not an intent log' cut_in_half
-            damaged $role $file 'truncated|not an intent log' cut_to_nothing
-            damaged $role $file 'intent log .* is damaged' flip_log_header
-        done
-        damaged $role role.json 'role.json is damaged' cut_in_half
-        damaged $role role.json 'role.json is damaged' cut_to_nothing
-        damaged $role role.json 'role.json is damaged' flip_in_sync
-        damaged $role role.json 'role.json is damaged' flip_generation
-        for file in tables/paw tables/saw; do
-            damaged $role $file "$file is damaged: it has" cut_in_half
-            damaged $role $file "$file is damaged: it has" cut_to_nothing
-            damaged $role $file "$file is damaged: slot 10" flip_slot
-            damaged $role $file "$file is damaged: slot 0" zero_page
-        done
+    local file
+    damaged primary format.json 'newer program' newer_format
+    damaged primary format.json 'holds no Lockstep store' no_text
+    damaged primary format.json 'holds no Lockstep store' cut_to_nothing
+    damaged primary namespace.redb 'namespace' cut_in_half
+    damaged primary namespace.redb 'namespace' cut_to_nothing
+    damaged primary namespace.redb 'namespace' flip_header
+    damaged primary namespace.redb 'namespace' flip_checkpoint
+    for file in log/intent.0 log/intent.1; do
+        damaged primary $file 'truncated|not an intent log' cut_in_half
+        damaged primary $file 'truncated|not an intent log' cut_to_nothing
+        damaged primary $file 'intent log .* is damaged' flip_log_header
     done
+    damaged primary role.json 'role.json is damaged' cut_in_half
+    damaged primary role.json 'role.json is damaged' cut_to_nothing
+    damaged primary role.json 'role.json is damaged' flip_in_sync
+    damaged primary role.json 'role.json is damaged' flip_generation
+    for file in tables/paw tables/saw; do
+        damaged primary $file "$file is damaged: it has" cut_in_half
+        damaged primary $file "$file is damaged: it has" cut_to_nothing
+        damaged primary $file "$file is damaged: slot 10" flip_slot
+        damaged primary $file "$file is damaged: slot 0" zero_page
+    done
+    damaged secondary format.json 'newer program' newer_format
+    damaged secondary namespace.redb 'namespace' flip_checkpoint
+    damaged secondary log/intent.0 'intent log .* is damaged' flip_log_header
+    damaged secondary role.json 'role.json is damaged' flip_generation
+    damaged secondary tables/saw 'tables/saw is damaged: slot 10' flip_slot
 }
 
 # The primary killed: what it has not checkpointed counts.
