@@ -24,6 +24,7 @@ mod secondary;
 mod service;
 mod start;
 mod status;
+mod tables;
 mod transfer;
 mod workers;
 
@@ -48,8 +49,9 @@ use references::References;
 use role::RoleFile;
 pub use secondary::refuse;
 pub use service::Service;
-pub use start::{DatastoreError, open};
+pub use start::{DatastoreError, Prepared, prepare};
 use status::Facts;
+pub use tables::TableError;
 use workers::Workers;
 
 /// One datastore on this node, open and running.

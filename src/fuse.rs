@@ -94,6 +94,15 @@ pub struct Mounted {
     released: bool,
 }
 
+/// Looks whether [`mount`] would find a mount point and a kernel that it can use, for who wants to
+/// know before there is a service. A dead mount in its way is cleared.
+///
+/// # Errors
+/// The [`MountError`] that [`mount`] would give.
+pub fn check(options: &MountOptions) -> Result<(), MountError> {
+    MountPoint::check(&options.mount_point, &options.name)
+}
+
 /// Mounts `service` and starts to answer requests.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use lockstep_repl::message::{Envelope, Message};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{Encryption, LinkConfig, NodeConfig, Role};
+use crate::config::{DatastoreConfig, Encryption, LinkConfig, NodeConfig, Role};
 use crate::control::{
     ControlServer, ControlService, NodeStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
@@ -59,13 +59,12 @@ struct Shared {
 }
 
 impl Node {
-    /// Opens everything, in the order in which a failure leaves the least to undo.
+    /// Opens everything, in the order in which a failure leaves the least to undo: no store is
+    /// changed before every mount point and every store was found good.
     fn start(config: &NodeConfig) -> anyhow::Result<Self> {
         let link = open_link(config)?;
-        let mut datastores = Vec::new();
-        for datastore in &config.datastores {
-            datastores.push(datastore::open(datastore.clone())?);
-        }
+        check_mount_points(config)?;
+        let datastores = open_datastores(config)?;
         let shared = Arc::new(Shared {
             name: config.name.clone(),
             datastores,
@@ -161,6 +160,34 @@ impl Node {
     }
 }
 
+fn check_mount_points(config: &NodeConfig) -> anyhow::Result<()> {
+    let served = |datastore: &&DatastoreConfig| datastore.role == Role::Primary;
+    for datastore in config.datastores.iter().filter(served) {
+        fuse::check(&mount_options(datastore))?;
+    }
+    Ok(())
+}
+
+/// Opens all datastores, or none.
+fn open_datastores(config: &NodeConfig) -> anyhow::Result<Vec<Arc<Datastore>>> {
+    let prepared = config.datastores.iter().cloned().map(datastore::prepare);
+    let prepared: Vec<_> = prepared.collect::<Result<_, _>>()?;
+    let mut datastores: Vec<Arc<Datastore>> = Vec::new();
+    for datastore in prepared {
+        match datastore.open() {
+            Ok(opened) => datastores.push(opened),
+            Err(error) => {
+                for opened in datastores {
+                    opened.stop();
+                    opened.close();
+                }
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(datastores)
+}
+
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name.to_owned())
@@ -169,13 +196,16 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<Joi
 }
 
 fn mount(datastore: &Arc<Datastore>) -> anyhow::Result<Mounted> {
-    let config = datastore.config();
+    let service = Arc::new(Service(Arc::clone(datastore)));
+    Ok(fuse::mount(service, &mount_options(datastore.config()))?)
+}
+
+fn mount_options(config: &DatastoreConfig) -> MountOptions {
     let mut options = MountOptions::new(&config.mount, &config.name);
     if let Some(threads) = NonZeroUsize::new(config.fuse_threads) {
         options.threads = threads;
     }
-    let service = Arc::new(Service(Arc::clone(datastore)));
-    Ok(fuse::mount(service, &options)?)
+    options
 }
 
 /// The listener for peers and what it needs.

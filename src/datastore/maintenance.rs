@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockstep_repl::core::Event;
 use lockstep_repl::message::Message;
 
-use super::{Datastore, Thread};
+use super::{Datastore, Thread, tables};
 use crate::config::Role;
 
 /// How often the core hears that time passes.
@@ -91,6 +91,7 @@ impl Datastore {
             self.store.sync_everything()?;
         }
         self.store.close()?;
+        tables::sync(self.store.backing().as_ref())?;
         Ok(self.role.closed()?)
     }
 }

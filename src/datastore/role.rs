@@ -1,12 +1,13 @@
 //! The role of this node and whether its copy is in sync, on stable storage.
 //!
-//! Invariant: the file is replaced whole, and synced, before anything acts on what it says.
+//! Invariants: the file is replaced whole, and synced, before anything acts on what it says. It
+//! bears a checksum of that, so that no flipped bit makes another generation of it or a copy in sync.
 
 use std::io;
 use std::sync::Arc;
 
-use lockstep_types::Generation;
 use lockstep_types::backing::Backing;
+use lockstep_types::{FrameHash, Generation};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,28 @@ pub(super) struct RoleState {
     pub boot: Option<[u8; 16]>,
 }
 
+/// The file: what it says, and the checksum of that.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    state: RoleState,
+    checksum: String,
+}
+
+impl RoleState {
+    /// In hex, over the state as it is written in one line.
+    fn checksum(&self) -> io::Result<String> {
+        let sum = FrameHash::of(&serde_json::to_vec(self)?);
+        Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
+    }
+
+    /// Whether the machine went down while the store was in use, if it now runs for the time
+    /// `boot`: then what was not on stable storage may be missing.
+    pub fn went_down(&self, boot: [u8; 16]) -> bool {
+        self.boot.is_some_and(|last| last != boot)
+    }
+}
+
 /// The file, and what it says.
 pub(super) struct RoleFile {
     backing: Arc<dyn Backing>,
@@ -49,13 +72,17 @@ impl RoleFile {
         }))
     }
 
-    /// Takes the store into use in the run `boot` of the machine. A copy that was in use when the
-    /// machine last went down is not in sync: what was not on stable storage may be missing. That
-    /// is written in one step with the new run, so that nothing can forget it in between.
-    pub fn open(backing: Arc<dyn Backing>, found: RoleState, boot: [u8; 16]) -> io::Result<Self> {
-        let went_down = found.boot.is_some_and(|last| last != boot);
+    /// Takes the store into use in the run `boot` of the machine, as in sync or not. Both are
+    /// written in one step, so that no stop in between can forget that the machine went down, and
+    /// before anything else in the store is changed.
+    pub fn open(
+        backing: Arc<dyn Backing>,
+        found: RoleState,
+        boot: [u8; 16],
+        in_sync: bool,
+    ) -> io::Result<Self> {
         let state = RoleState {
-            in_sync: found.in_sync && !went_down,
+            in_sync,
             boot: Some(boot),
             ..found
         };
@@ -98,7 +125,8 @@ impl RoleFile {
     }
 
     fn write(&self, state: RoleState) -> io::Result<()> {
-        let text = serde_json::to_vec_pretty(&state)?;
+        let checksum = state.checksum()?;
+        let text = serde_json::to_vec_pretty(&Written { state, checksum })?;
         let draft = self.backing.open_or_create(DRAFT)?;
         draft.set_len(0)?;
         draft.write_at(0, &text)?;
@@ -116,10 +144,84 @@ fn read(backing: &dyn Backing) -> io::Result<Option<RoleState>> {
     let mut text = vec![0; 4096];
     let length = file.read_at(0, &mut text)?;
     text.truncate(length);
-    serde_json::from_slice(&text).map(Some).map_err(|error| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{FILE} is damaged ({error}): restore this store from the other node"),
-        )
-    })
+    let written: Written =
+        serde_json::from_slice(&text).map_err(|error| damaged(&error.to_string()))?;
+    if written.checksum != written.state.checksum()? {
+        return Err(damaged("its checksum is wrong"));
+    }
+    Ok(Some(written.state))
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!(
+            "{FILE} is damaged: {what}. Check the disk, then move this store away, so that the \
+             node makes a new one and the other node brings it up to date"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_fs::os_backing::OsBacking;
+
+    use super::*;
+
+    const BOOT: [u8; 16] = [3; 16];
+
+    fn fresh(dir: &std::path::Path) -> RoleFile {
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
+        let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
+        RoleFile::open(backing, found, BOOT, true).unwrap()
+    }
+
+    fn again(dir: &std::path::Path) -> io::Result<RoleState> {
+        RoleFile::read(&OsBacking::open(dir).unwrap(), Role::Primary)
+    }
+
+    #[test]
+    fn says_what_was_written_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fresh(dir.path());
+        assert!(!file.was_killed());
+        let found = again(dir.path()).unwrap();
+        assert_eq!(found, file.state());
+        assert!(found.in_sync && found.role == Role::Secondary);
+        assert!(!found.went_down(BOOT) && found.went_down([4; 16]));
+        file.mark(false).unwrap();
+        file.closed().unwrap();
+        let found = again(dir.path()).unwrap();
+        assert!(!found.in_sync && found.boot.is_none() && !found.went_down([4; 16]));
+    }
+
+    /// No bit of the file can be flipped and no byte be cut without being noticed.
+    #[test]
+    fn every_damage_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = fresh(dir.path()).state();
+        let path = dir.path().join(FILE);
+        let whole = std::fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut cut = whole.clone();
+            cut.truncate(at);
+            refused(&path, &cut);
+            for bit in 0..8 {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << bit;
+                std::fs::write(&path, &flipped).unwrap();
+                match again(dir.path()) {
+                    Err(error) => assert!(error.to_string().contains("is damaged"), "{error}"),
+                    // White space is as good as other white space.
+                    Ok(found) => assert_eq!(found, state, "byte {at} bit {bit}"),
+                }
+            }
+        }
+    }
+
+    fn refused(path: &std::path::Path, text: &[u8]) {
+        std::fs::write(path, text).unwrap();
+        let error = again(path.parent().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("is damaged"), "{error}");
+    }
 }

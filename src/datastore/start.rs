@@ -1,4 +1,8 @@
 //! Opening a datastore: what is checked, what is recovered, and in which state it starts.
+//!
+//! Invariant: nothing in the store's directory is changed before all of the store was found good.
+//! The first thing written then is `role.json`: a copy that lost something with the machine counts
+//! as out of sync, durably, before anything acts on it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, OpenOptions, Opened};
+use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
-use lockstep_paw_saw::{InFlightTable, TABLE_BYTES};
 use lockstep_repl::core::{Core, CoreConfig, OnPeerLoss, Start};
 use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
@@ -24,6 +27,7 @@ use super::calls::Calls;
 use super::references::References;
 use super::role::{RoleFile, RoleState};
 use super::status::Facts;
+use super::tables::{TableError, Tables};
 use super::workers::Workers;
 use crate::config::{self, Choice, DatastoreConfig, Role};
 
@@ -31,10 +35,8 @@ use crate::config::{self, Choice, DatastoreConfig, Role};
 const POOL_THREADS: usize = 8;
 /// Slots for writes that the core counts as over and whose entries are just being removed.
 const SLOTS_SPARE: usize = 128;
-const PAW_FILE: &str = "tables/paw";
-const SAW_FILE: &str = "tables/saw";
 
-/// Why a datastore could not be opened. Nothing was changed.
+/// Why a datastore could not be opened.
 #[derive(Debug, Error)]
 pub enum DatastoreError {
     /// The store was refused.
@@ -44,6 +46,14 @@ pub enum DatastoreError {
         path: String,
         /// Why.
         source: StoreError,
+    },
+    /// A table of writes in flight was refused.
+    #[error("store {path}: {source}")]
+    Table {
+        /// Directory of the store.
+        path: String,
+        /// Why.
+        source: TableError,
     },
     /// A file of the store could not be used.
     #[error("store {path}: {source}")]
@@ -75,67 +85,148 @@ pub enum DatastoreError {
     },
 }
 
-/// Opens the datastore of `config`, making its store if there is none yet.
-pub fn open(config: DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
-    let path = config.store.display().to_string();
-    let io = |source| DatastoreError::Io {
-        path: path.clone(),
-        source,
-    };
-    let store_error = |source| DatastoreError::Store {
-        path: path.clone(),
-        source,
-    };
+/// A datastore that can be opened: its store was looked at and found good, or has to be made.
+/// Nothing in the store's directory was changed; it is kept from other processes.
+pub struct Prepared {
+    config: DatastoreConfig,
+    backing: Arc<dyn Backing>,
+    boot: [u8; 16],
+    found: Found,
+}
+
+/// What was found in the directory of a store.
+enum Found {
+    /// No store, nor anything else that must be kept.
+    Nothing,
+    /// A store, what its role file says, and whether it still counts as in sync.
+    Store(Checked, RoleState, bool),
+}
+
+/// Looks at all that the datastore of `config` has on the disk. What is refused is refused here,
+/// and stays as it was found.
+pub fn prepare(config: DatastoreConfig) -> Result<Prepared, DatastoreError> {
     let backing = open_backing(&config.store)?;
-    if !Store::exists(backing.as_ref()).map_err(store_error)? {
-        Store::create(&backing, config.uuid, &LogOptions::default()).map_err(store_error)?;
-    }
     let boot = boot_id();
-    let found = RoleFile::read(backing.as_ref(), config.role).map_err(io)?;
-    if found.role != config.role {
+    let found = if Store::exists(backing.as_ref()).map_err(refused(&config))? {
+        look(&config, &backing, boot)?
+    } else {
+        Store::check_vacant(&backing).map_err(refused(&config))?;
+        Found::Nothing
+    };
+    Ok(Prepared {
+        config,
+        backing,
+        boot,
+        found,
+    })
+}
+
+fn look(
+    config: &DatastoreConfig,
+    backing: &Arc<dyn Backing>,
+    boot: [u8; 16],
+) -> Result<Found, DatastoreError> {
+    let options = open_options(config, boot);
+    let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
+    let role = RoleFile::read(backing.as_ref(), config.role).map_err(failed(config))?;
+    if role.role != config.role {
         return Err(DatastoreError::RoleChanged {
-            path: path.clone(),
-            found: found.role.word(),
+            path: config.store.display().to_string(),
+            found: role.role.word(),
             configured: config.role.word(),
         });
     }
-    let role = RoleFile::open(Arc::clone(&backing), found, boot).map_err(io)?;
-    if found.in_sync && !role.state().in_sync {
-        tracing::warn!(
-            datastore = config.name,
-            "this machine went down while the store was open: it will be resynced"
-        );
+    let in_sync = counts_as_in_sync(config, backing.as_ref(), role, boot)?;
+    Ok(Found::Store(checked, role, in_sync))
+}
+
+/// Whether a copy that was in sync still is.
+fn counts_as_in_sync(
+    config: &DatastoreConfig,
+    backing: &dyn Backing,
+    role: RoleState,
+    boot: [u8; 16],
+) -> Result<bool, DatastoreError> {
+    // Without a peer: what happens from now on no peer will have.
+    if !role.in_sync || config.peer.is_none() {
+        return Ok(false);
     }
-    let options = OpenOptions {
+    let lost = if role.went_down(boot) {
+        "this machine went down while the store was open"
+    } else if !Tables::look(backing).map_err(table_refused(config))? {
+        "the tables of the writes that were under way are missing"
+    } else {
+        return Ok(true);
+    };
+    tracing::warn!(datastore = config.name, "{lost}: it will be resynced");
+    Ok(false)
+}
+
+impl Prepared {
+    /// Opens the datastore, making its store if there is none yet.
+    pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
+        let Self {
+            config,
+            backing,
+            boot,
+            found,
+        } = self;
+        let (checked, role, in_sync) = match found {
+            Found::Store(checked, role, in_sync) => (checked, role, in_sync),
+            Found::Nothing => make(&config, &backing, boot)?,
+        };
+        let role = RoleFile::open(Arc::clone(&backing), role, boot, in_sync);
+        let role = role.map_err(failed(&config))?;
+        let opened = checked.open().map_err(refused(&config))?;
+        let tables = if in_sync {
+            Tables::open(backing.as_ref())
+        } else {
+            Tables::make(backing.as_ref())
+        };
+        let tables = tables.map_err(table_refused(&config))?;
+        let workers = Workers::start(&config.name, POOL_THREADS).map_err(failed(&config))?;
+        if first_state(&config, role.state()).service() == Service::Alone {
+            settle_alone(&opened.store).map_err(refused(&config))?;
+        }
+        Ok(Arc::new(build(config, opened, role, tables, workers)))
+    }
+}
+
+/// Makes a new store, which is not in sync with anything.
+fn make(
+    config: &DatastoreConfig,
+    backing: &Arc<dyn Backing>,
+    boot: [u8; 16],
+) -> Result<(Checked, RoleState, bool), DatastoreError> {
+    Store::create(backing, config.uuid, &LogOptions::default()).map_err(refused(config))?;
+    let options = open_options(config, boot);
+    let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
+    let role = RoleFile::read(backing.as_ref(), config.role).map_err(failed(config))?;
+    Ok((checked, role, false))
+}
+
+fn open_options(config: &DatastoreConfig, boot: [u8; 16]) -> OpenOptions {
+    OpenOptions {
         datastore: Some(config.uuid),
         boot,
         access: Access::Write,
         log: LogOptions::default(),
-    };
-    let opened = Store::open(Arc::clone(&backing), &options).map_err(store_error)?;
-    let table = |file| {
-        let table = backing.open_table(file, TABLE_BYTES).map_err(io)?;
-        Ok::<_, DatastoreError>(InFlightTable::open(table))
-    };
-    let (paw, mut old_paw) = table(PAW_FILE)?;
-    let (saw, _) = table(SAW_FILE)?;
-    let workers = Workers::start(&config.name, POOL_THREADS).map_err(io)?;
-    if config.peer.is_none() && role.state().in_sync {
-        // What happens from now on no peer will have.
-        role.mark(false).map_err(io)?;
     }
-    if first_state(&config, role.state()).service() == Service::Alone {
-        settle_alone(&opened.store).map_err(store_error)?;
-        paw.clear();
-        old_paw.clear();
-    }
-    Ok(Arc::new(build(
-        config,
-        opened,
-        role,
-        (paw, old_paw, saw),
-        workers,
-    )))
+}
+
+fn refused(config: &DatastoreConfig) -> impl FnOnce(StoreError) -> DatastoreError {
+    let path = config.store.display().to_string();
+    |source| DatastoreError::Store { path, source }
+}
+
+fn table_refused(config: &DatastoreConfig) -> impl FnOnce(TableError) -> DatastoreError {
+    let path = config.store.display().to_string();
+    |source| DatastoreError::Table { path, source }
+}
+
+fn failed(config: &DatastoreConfig) -> impl FnOnce(std::io::Error) -> DatastoreError {
+    let path = config.store.display().to_string();
+    |source| DatastoreError::Io { path, source }
 }
 
 /// Alone, there is nobody to ask what became of the operations in doubt. No client had an answer to
@@ -152,7 +243,7 @@ fn build(
     config: DatastoreConfig,
     opened: Opened,
     role: RoleFile,
-    (paw, old_paw, saw): (InFlightTable, Vec<lockstep_paw_saw::Entry>, InFlightTable),
+    tables: Tables,
     workers: Workers,
 ) -> Datastore {
     let store = opened.store;
@@ -175,9 +266,9 @@ fn build(
         sequencer: Mutex::new(()),
         committed: Mutex::default(),
         link: RwLock::new(None),
-        paw,
-        old_paw,
-        saw,
+        paw: tables.paw,
+        old_paw: tables.old_paw,
+        saw: tables.saw,
         first_osn,
         references: References::default(),
         calls: Calls::default(),
@@ -239,3 +330,6 @@ fn boot_id() -> [u8; 16] {
         .unwrap_or_else(|_| DatastoreUuid::random())
         .as_bytes()
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,9 +38,15 @@ pub(super) enum Release {
 }
 
 impl MountPoint {
+    /// Looks whether the datastore `name` could be mounted on `path`.
+    pub fn check(path: &Path, name: &str) -> Result<(), MountError> {
+        open_device()?;
+        usable(path, &source_of(name)).map(drop)
+    }
+
     /// Mounts the datastore `name` on `path`; the descriptor is the kernel's end of it.
     pub fn mount(path: &Path, name: &str) -> Result<(Self, OwnedFd), MountError> {
-        let source = format!("lockstep:{name}");
+        let source = source_of(name);
         let device = open_device()?;
         let path = prepare(path, &source)?;
         attach(&path, &source, &device)?;
@@ -115,9 +121,23 @@ fn open_device() -> Result<OwnedFd, MountError> {
     open().map_err(|source| MountError::NoFuse { source })
 }
 
+/// What the mount table shows as mounted.
+fn source_of(name: &str) -> String {
+    format!("lockstep:{name}")
+}
+
+/// Gives a path that can be mounted on, and tells if something will be hidden.
+fn prepare(path: &Path, source: &str) -> Result<PathBuf, MountError> {
+    let path = usable(path, source)?;
+    if holds_entries(&path) {
+        tracing::warn!(mount = %path.display(), "not empty: what it holds is hidden while mounted");
+    }
+    Ok(path)
+}
+
 /// Checks that `path` can be mounted on, and gives it without symbolic links. A dead mount of the
 /// same datastore, left by a process that was killed, is cleared away.
-fn prepare(path: &Path, source: &str) -> Result<PathBuf, MountError> {
+fn usable(path: &Path, source: &str) -> Result<PathBuf, MountError> {
     let path = resolve(path)?;
     while let Some(top) = mount_table::mounts_on(&path)?.pop() {
         clear_dead(&path, &top, source)?;
@@ -125,9 +145,6 @@ fn prepare(path: &Path, source: &str) -> Result<PathBuf, MountError> {
     let metadata = fs::metadata(&path).map_err(|error| inspect(&path, error))?;
     if !metadata.is_dir() {
         return Err(MountError::NotADirectory { mount_point: path });
-    }
-    if holds_entries(&path) {
-        tracing::warn!(mount = %path.display(), "not empty: what it holds is hidden while mounted");
     }
     Ok(path)
 }

@@ -80,10 +80,12 @@ pub enum StoreError {
         found: u64,
     },
     /// The directory holds no store.
-    #[error("{path} holds no Lockstep store: {why}")]
+    #[error(
+        "the directory holds no Lockstep store: {why}; correct `store` in the configuration, or, \
+         if a store was here, move what is left of it away and let the other node bring this one \
+         up to date"
+    )]
     NotAStore {
-        /// The directory.
-        path: String,
         /// How that shows.
         why: String,
     },
@@ -99,7 +101,10 @@ pub enum StoreError {
         known: u32,
     },
     /// The store belongs to another datastore.
-    #[error("the store belongs to datastore {found}, the configuration says {expected}")]
+    #[error(
+        "the store belongs to datastore {found}, the configuration says {expected}: correct \
+         `store` or `uuid` there; nothing was changed"
+    )]
     OtherDatastore {
         /// By the store.
         found: String,
@@ -107,10 +112,14 @@ pub enum StoreError {
         expected: String,
     },
     /// There is already something where a new store should be made.
-    #[error("{path} is not empty: a new store needs an empty or missing directory")]
+    #[error(
+        "there is no format.json, so no store, but {found}, which may hold something: a new \
+         store needs an empty or missing directory; if a store was here, move what is left of it \
+         away and let the other node bring this one up to date"
+    )]
     NotEmpty {
-        /// The directory.
-        path: String,
+        /// One of the things found.
+        found: String,
     },
     /// Another process has the store open.
     #[error("{path} is in use by another node process; stop that one first")]

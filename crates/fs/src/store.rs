@@ -15,6 +15,7 @@
 mod apply;
 mod checkpoint;
 mod content;
+mod create;
 mod image;
 mod mirror;
 mod open;
@@ -34,7 +35,7 @@ pub use apply::{Applied, Intent};
 pub use content::WriteTicket;
 pub use image::{ImageChunk, ImageRecord};
 pub use mirror::{Census, Facts};
-pub use open::{Access, OpenOptions, Opened};
+pub use open::{Access, Checked, OpenOptions, Opened};
 pub use read::SeekFor;
 
 use crate::error::StoreError;

@@ -6,6 +6,8 @@
 
 #[path = "store/bad_input.rs"]
 mod bad_input;
+#[path = "store/creation.rs"]
+mod creation;
 #[path = "store/disk.rs"]
 mod disk;
 #[path = "store/durability.rs"]

@@ -82,7 +82,10 @@ pub enum LogError {
         source: postcard::Error,
     },
     /// A file of the log is not there.
-    #[error("intent log {path} is missing; is this the directory of a store?")]
+    #[error(
+        "intent log {path} is missing. Restore it from a backup, or take the datastore from the \
+         other node"
+    )]
     Missing {
         /// The segment file.
         path: String,
@@ -94,7 +97,10 @@ pub enum LogError {
         path: String,
     },
     /// Something else bears the log's name.
-    #[error("{path} is not an intent log: it does not begin with the magic of one")]
+    #[error(
+        "{path} is not an intent log: it does not begin with the magic of one. Restore it from a \
+         backup, or take the datastore from the other node"
+    )]
     NotALog {
         /// The file.
         path: String,

@@ -2,11 +2,16 @@
 //!
 //! A slot is 64 bytes: 16 of checksum, then inode, generation, sequence, offset, length (u64 each)
 //! and 8 bytes that name the format, all little endian. A checksum of zeros means empty, whatever
-//! follows it.
+//! lies before the format.
 //!
-//! Invariant: a slot decodes as an entry only if every byte of it was written by the same
-//! insertion. So a process may stop between any two bytes of an insertion or a removal: what it
-//! leaves is empty, torn, or the whole entry, never another one.
+//! An insertion puts the words in place and then the checksum; a removal makes the checksum zeros.
+//! So wherever between two bytes a process stops, the checksum has bytes that are right and bytes
+//! that are zero, and nothing else. Such a slot counts as the entry: its write had not begun or was
+//! done on both sides, and its blocks may be sent once more.
+//!
+//! Invariant: anything else that is not whole was not left by a process that stopped. It is damage,
+//! never taken for an empty slot. A slot of zeros is damage too: the format is put in all of them
+//! when the table is made.
 
 use lockstep_types::{FrameHash, Generation, Ino, Osn};
 use serde::{Deserialize, Serialize};
@@ -43,9 +48,17 @@ pub(crate) enum Content {
     Empty,
     /// An entry.
     Entry(Entry),
-    /// An insertion or a removal that the process did not finish, or damage.
-    Torn,
+    /// Neither.
+    Damaged,
 }
+
+/// The words of a slot without entry.
+pub(crate) const EMPTY: [u8; SLOT_BYTES] = {
+    let mut slot = [0; SLOT_BYTES];
+    let (_, format) = slot.split_at_mut(SLOT_BYTES - 8);
+    format.copy_from_slice(&FORMAT.to_le_bytes());
+    slot
+};
 
 impl Entry {
     /// The bytes of a slot that holds this entry.
@@ -73,11 +86,19 @@ impl Content {
     pub(crate) fn decode(slot: &[u8; SLOT_BYTES]) -> Self {
         let (checksum, body) = slot.split_at(CHECKSUM_BYTES);
         if checksum.iter().all(|&byte| byte == 0) {
-            Self::Empty
-        } else if checksum == FrameHash::of(body).0 {
-            decode_body(body).map_or(Self::Torn, Self::Entry)
-        } else {
-            Self::Torn
+            return if body.ends_with(&FORMAT.to_le_bytes()) {
+                Self::Empty
+            } else {
+                Self::Damaged
+            };
+        }
+        let right = FrameHash::of(body).0;
+        let mut pairs = checksum.iter().zip(right);
+        match decode_body(body) {
+            Some(entry) if pairs.all(|(&found, right)| found == right || found == 0) => {
+                Self::Entry(entry)
+            }
+            _ => Self::Damaged,
         }
     }
 }
@@ -118,35 +139,54 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_and_knows_every_flipped_byte() {
+    fn round_trips_and_knows_every_flipped_bit() {
         let slot = entry().encode();
         assert_eq!(Content::decode(&slot), Content::Entry(entry()));
         for at in 0..SLOT_BYTES {
-            let mut flipped = slot;
-            flipped[at] ^= 0x10;
-            assert_eq!(Content::decode(&flipped), Content::Torn, "byte {at}");
+            for bit in 0..8 {
+                let mut flipped = slot;
+                flipped[at] ^= 1 << bit;
+                let expected = if flipped[at] == 0 && at < CHECKSUM_BYTES {
+                    // As a removal may have left it: sent once more, never forgotten.
+                    Content::Entry(entry())
+                } else {
+                    Content::Damaged
+                };
+                assert_eq!(Content::decode(&flipped), expected, "byte {at} bit {bit}");
+            }
         }
     }
 
-    /// Whatever subset of the bytes of an insertion a stopped process leaves over an old slot.
     #[test]
-    fn half_an_insertion_is_never_an_entry() {
-        let old = Entry {
+    fn a_slot_is_empty_only_if_it_was_made_so() {
+        assert_eq!(Content::decode(&EMPTY), Content::Empty);
+        assert_eq!(Content::decode(&[0; SLOT_BYTES]), Content::Damaged);
+        let mut other = entry().encode();
+        other[SLOT_BYTES - 1] = b'2';
+        other[..CHECKSUM_BYTES].fill(0);
+        assert_eq!(Content::decode(&other), Content::Damaged, "another format");
+    }
+
+    /// Whatever of an insertion a stopped process leaves over an old slot.
+    #[test]
+    fn half_an_insertion_is_nothing_or_the_entry() {
+        let mut before = Entry {
             offset: 5,
             ..entry()
-        };
-        let mut before = old.encode();
+        }
+        .encode();
         before[..CHECKSUM_BYTES].fill(0);
         let after = entry().encode();
-        for done in 0..SLOT_BYTES {
-            for (first, second) in [(&after, &before), (&before, &after)] {
-                let mut slot = *second;
-                slot[..done].copy_from_slice(&first[..done]);
-                let content = Content::decode(&slot);
-                let whole = slot == after;
-                assert_eq!(content == Content::Entry(entry()), whole, "{done} bytes");
-                assert!(whole || !matches!(content, Content::Entry(_)));
-            }
+        for done in CHECKSUM_BYTES..SLOT_BYTES {
+            let mut slot = before;
+            slot[CHECKSUM_BYTES..done].copy_from_slice(&after[CHECKSUM_BYTES..done]);
+            assert_eq!(Content::decode(&slot), Content::Empty, "{done} bytes");
+        }
+        for done in 1..=CHECKSUM_BYTES {
+            let mut slot = after;
+            slot[done..CHECKSUM_BYTES].fill(0);
+            let expected = Content::Entry(entry());
+            assert_eq!(Content::decode(&slot), expected, "{done} bytes");
         }
     }
 
@@ -157,9 +197,8 @@ mod tests {
             let mut half = slot;
             half[..done].fill(0);
             let expected = match done {
-                0 => Content::Entry(entry()),
                 CHECKSUM_BYTES => Content::Empty,
-                _ => Content::Torn,
+                _ => Content::Entry(entry()),
             };
             assert_eq!(Content::decode(&half), expected);
         }

@@ -15,4 +15,4 @@ mod table;
 
 pub use entry::{Entry, SLOT_BYTES};
 pub use recovery::{Range, recovery_ranges};
-pub use table::{Full, InFlightTable, Slot, TABLE_BYTES};
+pub use table::{Damage, Full, InFlightTable, Slot, TABLE_BYTES, check};

@@ -3,16 +3,18 @@
 //!
 //! Invariants: between calls, the entries in memory are exactly those that a reader of the backing
 //! table would decode; a slot is written only under the lock, so the two cannot part. An entry is
-//! in the backing table before [`InFlightTable::insert`] returns.
+//! in the backing table before [`InFlightTable::insert`] returns. A table that may have lost an
+//! entry is never opened.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use lockstep_types::Osn;
 use lockstep_types::backing::BackingTable;
 use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
 use parking_lot::Mutex;
 
-use crate::entry::{CHECKSUM_BYTES, Content, Entry, SLOT_BYTES};
+use crate::entry::{CHECKSUM_BYTES, Content, EMPTY, Entry, SLOT_BYTES};
 use crate::order::{Order, Place};
 
 /// Length in bytes of the backing table to open.
@@ -29,6 +31,50 @@ pub struct Full {
     pub slots: usize,
 }
 
+/// A table that was not left so by any stop of a process: writes that were in flight may be missing
+/// from it. Only a comparison of the whole datastore is safe then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// It was cut.
+    #[error("it has {found} bytes of {expected}")]
+    Short {
+        /// Bytes found.
+        found: usize,
+        /// Bytes it is made with.
+        expected: usize,
+    },
+    /// A slot holds neither an entry nor the mark of an empty one.
+    #[error("slot {slot} (bytes {} to {}) does not match its checksum", slot * SLOT_BYTES, slot * SLOT_BYTES + SLOT_BYTES - 1)]
+    Slot {
+        /// Which, from 0.
+        slot: usize,
+    },
+}
+
+/// Looks at the bytes of a table, as they lie in its file, without changing anything.
+pub fn check(bytes: &[u8]) -> Result<(), Damage> {
+    if bytes.len() < TABLE_BYTES {
+        return Err(Damage::Short {
+            found: bytes.len(),
+            expected: TABLE_BYTES,
+        });
+    }
+    let slots = bytes.as_chunks().0.iter().take(WRITES_IN_FLIGHT_MAX);
+    for (index, slot) in slots.enumerate() {
+        read(index, slot)?;
+    }
+    Ok(())
+}
+
+/// What a slot holds, if anything.
+fn read(index: usize, slot: &[u8; SLOT_BYTES]) -> Result<Option<Entry>, Damage> {
+    match Content::decode(slot) {
+        Content::Empty => Ok(None),
+        Content::Entry(entry) => Ok(Some(entry)),
+        Content::Damaged => Err(Damage::Slot { slot: index }),
+    }
+}
+
 /// Names one inserted entry, to remove it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an entry that is never removed fills the table"]
@@ -39,37 +85,37 @@ pub struct Slot(Place);
 pub struct InFlightTable {
     table: Arc<dyn BackingTable>,
     order: Mutex<Order>,
-    torn: usize,
 }
 
 impl InFlightTable {
-    /// Opens the table and returns the entries in it, lowest OSN first: the writes in flight when
-    /// the process stopped. They stay in it until [`Self::remove_below`] or [`Self::clear`].
+    /// Makes an empty table, whatever there was. If the process stops in the middle, the table is
+    /// to be made again before anybody relies on it.
     ///
-    /// The table has as many slots as fit `table`, at most [`WRITES_IN_FLIGHT_MAX`].
-    pub fn open(table: Arc<dyn BackingTable>) -> (Self, Vec<Entry>) {
-        let slots = (table.len() / SLOT_BYTES).min(WRITES_IN_FLIGHT_MAX);
-        let mut found = Vec::new();
-        let mut torn = 0;
+    /// It has as many slots as fit `table`, at most [`WRITES_IN_FLIGHT_MAX`].
+    pub fn make(table: Arc<dyn BackingTable>) -> Self {
+        let slots = slots_of(&*table);
         for index in 0..slots {
-            match load(&*table, index) {
-                Content::Entry(entry) => found.push((index, entry)),
-                Content::Torn => torn += 1,
-                Content::Empty => {}
-            }
+            table.store(index * SLOT_BYTES, &EMPTY);
         }
-        found.sort_unstable_by_key(|(_, entry)| entry.osn);
-        let order = Order::new(slots, &found);
-        let entries = found.into_iter().map(|(_, entry)| entry).collect();
-        let order = Mutex::new(order);
-        (Self { table, order, torn }, entries)
+        let order = Mutex::new(Order::new(slots, &[]));
+        Self { table, order }
     }
 
-    /// Slots found half written when the table was opened. A process that stops leaves at most
-    /// one, and the write it belongs to had not begun or was done on both sides. More of them mean
-    /// damage: entries may be missing, and only a comparison of the whole datastore is safe.
-    pub const fn torn(&self) -> usize {
-        self.torn
+    /// Opens a table that was made and returns the entries in it, lowest OSN first: the writes in
+    /// flight when the process stopped. They stay in it until [`Self::remove_below`] or
+    /// [`Self::clear`].
+    pub fn open(table: Arc<dyn BackingTable>) -> Result<(Self, Vec<Entry>), Damage> {
+        let slots = slots_of(&*table);
+        let mut found = Vec::new();
+        for index in 0..slots {
+            let mut slot = [0; SLOT_BYTES];
+            table.load(index * SLOT_BYTES, &mut slot);
+            found.extend(read(index, &slot)?.map(|entry| (index, entry)));
+        }
+        found.sort_unstable_by_key(|(_, entry)| entry.osn);
+        let order = Mutex::new(Order::new(slots, &found));
+        let entries = found.into_iter().map(|(_, entry)| entry).collect();
+        Ok((Self { table, order }, entries))
     }
 
     /// Records a write that is about to begin; again, if it was recorded before.
@@ -79,7 +125,12 @@ impl InFlightTable {
         let place = order.insert(entry).ok_or(Full {
             slots: order.places(),
         })?;
-        self.table.store(place.index * SLOT_BYTES, &bytes);
+        let (checksum, words) = bytes.split_at(CHECKSUM_BYTES);
+        let start = place.index * SLOT_BYTES;
+        self.table.store(start + CHECKSUM_BYTES, words);
+        // The words first: a process that stops in between leaves the slot empty.
+        compiler_fence(Ordering::SeqCst);
+        self.table.store(start, checksum);
         Ok(Slot(place))
     }
 
@@ -121,12 +172,10 @@ impl InFlightTable {
         self.len() == 0
     }
 
-    /// Forgets every write, and cleans slots found half written, which only then stop being
-    /// counted by the next opening.
+    /// Forgets every write.
     pub fn clear(&self) {
         let mut order = self.order.lock();
-        while order.take_oldest().is_some() {}
-        for index in 0..order.places() {
+        while let Some(index) = order.take_oldest() {
             self.erase(index);
         }
     }
@@ -137,10 +186,8 @@ impl InFlightTable {
     }
 }
 
-fn load(table: &dyn BackingTable, index: usize) -> Content {
-    let mut slot = [0; SLOT_BYTES];
-    table.load(index * SLOT_BYTES, &mut slot);
-    Content::decode(&slot)
+fn slots_of(table: &dyn BackingTable) -> usize {
+    (table.len() / SLOT_BYTES).min(WRITES_IN_FLIGHT_MAX)
 }
 
 #[cfg(test)]

@@ -2,16 +2,43 @@
 # shellcheck disable=SC2034
 needs_nodes=yes
 
-# refused WHAT PATTERN COMMAND...: it fails soon, says the pattern, and does not panic.
+# refused WHAT PATTERN COMMAND...: it fails soon and by itself, says the pattern, and does not panic.
 refused() {
-    local what=$1 pattern=$2 said=$work/said
+    local what=$1 pattern=$2 said=$work/said status=0
     shift 2
     echo "== $what: $*"
     # Followed by KILL, for a node that starts after all would carry on.
-    if timeout --kill-after=5 20 "$@" >"$said" 2>&1; then fail "$what was accepted"; fi
+    timeout --kill-after=5 20 "$@" >"$said" 2>&1 || status=$?
     cat "$said"
+    case $status in
+    0 | 124 | 137) fail "$what was accepted" ;;
+    esac
     grep -qiE "$pattern" "$said" || fail "$what: the error does not say $pattern"
     ! grep -q 'panicked' "$said" || fail "$what: panicked"
+}
+
+# state_of DIR: every name in it with type, mode, owner, size and time of change, and every byte.
+state_of() {
+    (
+        cd "$1"
+        find . -printf '%y %m %U %G %s %T@ %p\n' | sort -k 7
+        find . -type f -print0 | sort -z | xargs -0r sha256sum
+    )
+}
+
+# What an error that names a cure says, one way or another.
+cures='cure:|check|correct|create|modprobe|move|remove|restore|stop|unmount|use (the|a) newer'
+
+# untouched ROLE WHAT PATTERN COMMAND...: refused, and the store of that node is as it was.
+untouched() {
+    local role=$1 store
+    shift
+    store=$(node "$role" store)
+    state_of "$store" >"$work/state-before"
+    refused "$@"
+    grep -qiE "$cures" "$work/said" || fail "$1: the error does not say what to do"
+    state_of "$store" >"$work/state-after"
+    diff "$work/state-before" "$work/state-after" || fail "$1: the store was changed"
 }
 
 # changed SED_EXPRESSION: a copy of the primary's configuration with that change.
@@ -41,18 +68,126 @@ wrong_surroundings() {
     local command=()
     eval "command=($(node_command primary))"
     rmdir "$mount"
-    refused "a missing mount point" "$mount" "${command[@]}"
+    untouched primary "a missing mount point" "$mount" "${command[@]}"
     mkdir "$mount"
-    echo mine >"$mount/not-yours"
-    refused "a mount point with content" "$mount" "${command[@]}"
-    [ "$(cat "$mount/not-yours")" = mine ] || fail "the content of the mount point is gone"
-    rm "$mount/not-yours"
     mount -t tmpfs -o size=1m busy "$mount"
-    refused "a busy mount point" "$mount" "${command[@]}"
+    untouched primary "a busy mount point" "$mount" "${command[@]}"
     umount "$mount"
     # shellcheck disable=SC2016
-    refused "no /dev/fuse" "fuse" unshare --mount sh -c \
+    untouched primary "no /dev/fuse" "fuse" unshare --mount sh -c \
         'mount --bind /dev/null /dev/fuse && exec "$@"' sh "${command[@]}"
+}
+
+# flip FILE OFFSET: one bit of that byte.
+flip() {
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+    # shellcheck disable=SC2059
+    printf "\\x$(printf %02x $((byte ^ 4)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+# flip_all FILE TEXT BYTES: one bit of the byte that lies so far behind the beginning of each
+# occurrence of the text.
+flip_all() {
+    local at
+    for at in $(LC_ALL=C grep -obUaF "$2" "$1" | cut -d : -f 1); do
+        flip "$1" $((at + $3))
+    done
+}
+
+# damaged ROLE FILE PATTERN HOW...: that file of the node's stopped store, damaged by the command
+# HOW (which gets its path), keeps the node from starting; put back afterwards.
+damaged() {
+    local role=$1 file=$2 pattern=$3 path command=()
+    shift 3
+    path=$(node "$role" store)/$file
+    eval "command=($(node_command "$role"))"
+    cp -a --sparse=never "$path" "$work/whole"
+    "$@" "$path"
+    ! cmp -s "$path" "$work/whole" || fail "$* does not change $file"
+    untouched "$role" "the $role's $file, $*" "$pattern" "${command[@]}"
+    cp -a --sparse=never "$work/whole" "$path"
+}
+
+newer_format() { sed -i 's/"lockstep_store": *1/"lockstep_store": 2/' "$1"; }
+no_text() { printf '{' >"$1"; }
+cut_to_nothing() { truncate -s 0 "$1"; }
+cut_in_half() { truncate -s $(($(stat -c %s "$1") / 2)) "$1"; }
+flip_header() { flip "$1" 20; }
+flip_checkpoint() { flip_all "$1" mcheckpoint 1; }
+flip_log_header() { flip_all "$1" LSINTENT 20; }
+flip_in_sync() { sed -i 's/"in_sync": true/"in_sync": false/' "$1"; }
+flip_generation() { sed -i 's/"generation": 1/"generation": 3/' "$1"; }
+flip_slot() { flip "$1" 640; }
+zero_page() { dd if=/dev/zero of="$1" bs=4096 count=1 conv=notrunc status=none; }
+
+# Both nodes stopped in order. The code is the same on both: the secondary gets one of each kind.
+damaged_stores() {
+    local file
+    damaged primary format.json 'newer program' newer_format
+    damaged primary format.json 'holds no Lockstep store' no_text
+    damaged primary format.json 'holds no Lockstep store' cut_to_nothing
+    damaged primary namespace.redb 'namespace' cut_in_half
+    damaged primary namespace.redb 'namespace' cut_to_nothing
+    damaged primary namespace.redb 'namespace' flip_header
+    damaged primary namespace.redb 'namespace' flip_checkpoint
+    for file in log/intent.0 log/intent.1; do
+        damaged primary $file 'truncated|not an intent log' cut_in_half
+        damaged primary $file 'truncated|not an intent log' cut_to_nothing
+        damaged primary $file 'intent log .* is damaged' flip_log_header
+    done
+    damaged primary role.json 'role.json is damaged' cut_in_half
+    damaged primary role.json 'role.json is damaged' cut_to_nothing
+    damaged primary role.json 'role.json is damaged' flip_in_sync
+    damaged primary role.json 'role.json is damaged' flip_generation
+    for file in tables/paw tables/saw; do
+        damaged primary $file "$file is damaged: it has" cut_in_half
+        damaged primary $file "$file is damaged: it has" cut_to_nothing
+        damaged primary $file "$file is damaged: slot 10" flip_slot
+        damaged primary $file "$file is damaged: slot 0" zero_page
+    done
+    damaged secondary format.json 'newer program' newer_format
+    damaged secondary namespace.redb 'namespace' flip_checkpoint
+    damaged secondary log/intent.0 'intent log .* is damaged' flip_log_header
+    damaged secondary role.json 'role.json is damaged' flip_generation
+    damaged secondary tables/saw 'tables/saw is damaged: slot 10' flip_slot
+}
+
+# The primary killed: what it has not checkpointed counts.
+damaged_after_a_kill() {
+    damaged primary tables/times 'tables/times has' cut_in_half
+    damaged primary tables/times 'tables/times has' cut_to_nothing
+    damaged primary tables/paw 'tables/paw is damaged' flip_slot
+    damaged primary namespace.redb 'namespace' flip_header
+}
+
+# As with any file system, what the mount point holds is hidden and comes back.
+occupied_mount_point() {
+    echo mine >"$mount/not-yours"
+    start_node primary
+    await "the mount" 60 mountpoint -q "$mount"
+    grep -q 'not empty' "$work/primary.log" || fail "nothing is said of what is hidden"
+    [ ! -e "$mount/not-yours" ] || fail "the mount shows what is below it"
+    stop_node primary
+    [ "$(cat "$mount/not-yours")" = mine ] || fail "the content of the mount point is gone"
+    rm "$mount/not-yours"
+}
+
+# Things in the directory that are not of a store, and a creation that was interrupted.
+foreign_store() {
+    local command=() store
+    eval "command=($(node_command primary))"
+    store=$(node primary store)
+    mv "$store" "$work/store"
+    mkdir "$store"
+    echo mine >"$store/namespace.redb.old"
+    untouched primary "a directory of something else" 'namespace.redb.old' "${command[@]}"
+    rm -r "$store"
+    mkdir "$store"
+    cp -a "$work/store/namespace.redb" "$work/store/log" "$store"
+    untouched primary "a store without its format file" 'no format.json' "${command[@]}"
+    rm -r "$store"
+    mv "$work/store" "$store"
 }
 
 workload() {
@@ -65,6 +200,17 @@ workload() {
         playground "$work/too-early" --config "$(node primary config)"
     stop_node primary
     wrong_surroundings
+    occupied_mount_point
+    foreign_store
+    stop_node secondary
+    damaged_stores
+    start_node secondary
+    start_node primary
+    await "the mount to be back" 60 mountpoint -q "$mount"
+    await_in_sync
+    make_files "$mount/between" 30
+    kill_node primary
+    damaged_after_a_kill
     start_node primary
     await "the mount to be back" 60 mountpoint -q "$mount"
     await_in_sync

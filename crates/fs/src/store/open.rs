@@ -1,4 +1,4 @@
-//! Making and opening a store, and bringing it back to where a crash left it.
+//! Opening a store, and bringing it back to where a crash left it.
 //!
 //! What is refused is refused before anything is written: all is first looked at through an
 //! overlay. Recovery after a crash of the process
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use lockstep_intentlog::{IntentLog, LogOptions, Position};
+use lockstep_types::DatastoreUuid;
 use lockstep_types::backing::Backing;
-use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -23,21 +23,21 @@ use crate::keys;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::overlay::Overlay;
-use crate::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
+use crate::record::{self, Checkpoint};
 use crate::times::{Left, Slot, TABLE_BYTES, TimeTable};
 
 /// The format this program makes, and the newest it opens.
-const FORMAT: u32 = 1;
-const FORMAT_FILE: &str = "format.json";
-const NAMESPACE_FILE: &str = "namespace.redb";
-const LOG_DIR: &str = "log";
+pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT_FILE: &str = "format.json";
+pub(super) const NAMESPACE_FILE: &str = "namespace.redb";
+pub(super) const LOG_DIR: &str = "log";
 const TIMES_FILE: &str = "tables/times";
 
 /// What the format file says.
 #[derive(Serialize, Deserialize)]
-struct Format {
-    lockstep_store: u32,
-    datastore: DatastoreUuid,
+pub(super) struct Format {
+    pub lockstep_store: u32,
+    pub datastore: DatastoreUuid,
 }
 
 /// Whether a store is opened to be used or only to be looked at.
@@ -62,6 +62,24 @@ pub struct OpenOptions {
     pub log: LogOptions,
 }
 
+/// A store of which all was looked at and found good. Nothing in its directory was changed.
+pub struct Checked {
+    backing: Arc<dyn Backing>,
+    uuid: DatastoreUuid,
+    options: OpenOptions,
+}
+
+impl Checked {
+    /// Opens the store. From here on its directory changes.
+    pub fn open(self) -> Result<Opened, StoreError> {
+        // The process that made the store may have stopped before this: a power loss must not take
+        // the name of the format file from a store that is in use.
+        let named = self.backing.sync_dir(".");
+        named.map_err(StoreError::disk("sync the names in", "."))?;
+        Store::open_on(self.backing, self.uuid, &self.options)
+    }
+}
+
 /// An opened store and what was found on the way.
 pub struct Opened {
     /// The store.
@@ -72,30 +90,6 @@ pub struct Opened {
 }
 
 impl Store {
-    /// Makes a new, empty store, whose root directory belongs to root.
-    pub fn create(
-        backing: &Arc<dyn Backing>,
-        datastore: DatastoreUuid,
-        options: &LogOptions,
-    ) -> Result<(), StoreError> {
-        if !backing
-            .list(".")
-            .map_err(StoreError::disk("list", "."))?
-            .is_empty()
-        {
-            return Err(StoreError::NotEmpty {
-                path: ".".to_owned(),
-            });
-        }
-        let kv = RedbKv::create(backing.as_ref(), NAMESPACE_FILE, RedbOptions::default())?;
-        let names = Memtable::new(kv);
-        names.apply(first_records());
-        names.freeze();
-        names.flush()?;
-        IntentLog::create(backing.as_ref(), LOG_DIR, options)?;
-        write_format(backing.as_ref(), datastore)
-    }
-
     /// Whether the directory holds a store at all.
     pub fn exists(backing: &dyn Backing) -> Result<bool, StoreError> {
         backing
@@ -105,6 +99,29 @@ impl Store {
 
     /// Opens a store.
     pub fn open(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Opened, StoreError> {
+        match options.access {
+            Access::Read => Self::open_in_memory(&backing, options),
+            Access::Write => Self::check(backing, options)?.open(),
+        }
+    }
+
+    /// Looks at all of a store, by opening it on a copy in memory: one that cannot be opened stays
+    /// as it was found. For owners who have something of their own to write down before the store
+    /// changes.
+    pub fn check(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Checked, StoreError> {
+        let opened = Self::open_in_memory(&backing, options)?;
+        Ok(Checked {
+            backing,
+            uuid: opened.store.uuid,
+            options: *options,
+        })
+    }
+
+    /// Opens a store through an overlay: what it writes is lost with it.
+    fn open_in_memory(
+        backing: &Arc<dyn Backing>,
+        options: &OpenOptions,
+    ) -> Result<Opened, StoreError> {
         let format = read_format(backing.as_ref())?;
         if let Some(expected) = options.datastore
             && expected != format.datastore
@@ -114,16 +131,8 @@ impl Store {
                 expected: expected.to_string(),
             });
         }
-        // First on a copy in memory: a store that cannot be opened stays as it was found.
-        let overlay = Arc::new(Overlay::new(Arc::clone(&backing)));
-        let opened = Self::open_on(overlay, format.datastore, options)?;
-        match options.access {
-            Access::Read => Ok(opened),
-            Access::Write => {
-                drop(opened);
-                Self::open_on(backing, format.datastore, options)
-            }
-        }
+        let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
+        Self::open_on(overlay, format.datastore, options)
     }
 
     /// Opens what lies on `backing`, and brings it back to where a crash left it.
@@ -134,6 +143,7 @@ impl Store {
     ) -> Result<Opened, StoreError> {
         let (names, checkpoint) = open_namespace(backing.as_ref())?;
         let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
+        let was_killed = checkpoint.boot == Some(options.boot);
         check_table(backing.as_ref(), &checkpoint, options)?;
         let log_options = log_options(&checkpoint, options);
         let (log, replay) = match options.access {
@@ -168,11 +178,14 @@ impl Store {
             poisoned: AtomicBool::new(false),
             garbage: Mutex::new(Vec::new()),
             unsynced: Unsynced::default(),
-            inherited_doubt: checkpoint.boot == Some(options.boot),
+            inherited_doubt: was_killed,
             backing,
         };
-        let slots: Vec<Slot> = left.slots.iter().map(|(_, slot)| *slot).collect();
-        let content_decides = power_lost || !left.torn.is_empty();
+        // Whatever else the machine did since: the table is what some moment left on the disk, and
+        // would put older times over newer ones that were synced.
+        let slots = left.slots.iter().filter(|_| was_killed);
+        let slots: Vec<Slot> = slots.map(|(_, slot)| *slot).collect();
+        let content_decides = power_lost || (was_killed && !left.torn.is_empty());
         store.recover(checkpoint, replay, &slots, content_decides)?;
         if options.access == Access::Write {
             if checkpoint.boot.is_some() {
@@ -208,36 +221,6 @@ impl OpError {
             },
         }
     }
-}
-
-fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-    let root = Inode {
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        nlink: 2,
-        atime: Timestamp::default(),
-        mtime: Timestamp::default(),
-        ctime: Timestamp::default(),
-        osn: Osn::ZERO,
-        body: Body::Directory {
-            parent: Ino::ROOT,
-            next_cookie: FIRST_COOKIE,
-            entries: 0,
-        },
-    };
-    let checkpoint = Checkpoint {
-        log_position: 0,
-        log_keep_from: 0,
-        applied: Osn::ZERO,
-        ino_limit: Ino::ROOT.get() + 1,
-        epoch: 0,
-        boot: None,
-    };
-    vec![
-        (keys::inode(Ino::ROOT), Some(record::encode(&root))),
-        (keys::CHECKPOINT.to_vec(), Some(record::encode(&checkpoint))),
-    ]
 }
 
 fn open_namespace(backing: &dyn Backing) -> Result<(Memtable<RedbKv>, Checkpoint), StoreError> {
@@ -286,28 +269,8 @@ fn read_checkpoint(names: &Memtable<RedbKv>) -> Result<Checkpoint, StoreError> {
         })
 }
 
-/// Written last and atomically: a directory without it holds no store.
-fn write_format(backing: &dyn Backing, datastore: DatastoreUuid) -> Result<(), StoreError> {
-    const DRAFT: &str = "format.json.new";
-    let format = Format {
-        lockstep_store: FORMAT,
-        datastore,
-    };
-    let text = serde_json::to_vec_pretty(&format).unwrap_or_default();
-    let wrap = || StoreError::disk("write", FORMAT_FILE);
-    let file = backing.open_or_create(DRAFT).map_err(wrap())?;
-    file.set_len(0).map_err(wrap())?;
-    file.write_at(0, &text).map_err(wrap())?;
-    file.sync().map_err(wrap())?;
-    backing.rename(DRAFT, FORMAT_FILE).map_err(wrap())?;
-    backing.sync_dir(".").map_err(wrap())
-}
-
 fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
-    let not_a_store = |why: String| StoreError::NotAStore {
-        path: FORMAT_FILE.to_owned(),
-        why,
-    };
+    let not_a_store = |why: String| StoreError::NotAStore { why };
     let file = match backing.open(FORMAT_FILE) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(not_a_store("there is no format.json in it".to_owned()));
@@ -319,14 +282,16 @@ fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
         .read_at(0, &mut text)
         .map_err(StoreError::disk("read", FORMAT_FILE))?;
     text.truncate(length);
-    let newer: Result<FormatNumber, _> = serde_json::from_slice(&text);
-    if let Ok(number) = newer
-        && number.lockstep_store > FORMAT
-    {
-        return Err(StoreError::NewerFormat {
-            found: number.lockstep_store,
-            known: FORMAT,
-        });
+    let number: Result<FormatNumber, _> = serde_json::from_slice(&text);
+    match number.map(|number| number.lockstep_store) {
+        Ok(0) => return Err(not_a_store("format.json: there is no format 0".to_owned())),
+        Ok(found) if found > FORMAT => {
+            return Err(StoreError::NewerFormat {
+                found,
+                known: FORMAT,
+            });
+        }
+        _ => {}
     }
     serde_json::from_slice(&text).map_err(|error| not_a_store(format!("format.json: {error}")))
 }

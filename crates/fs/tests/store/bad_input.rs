@@ -61,6 +61,7 @@ fn what_is_no_format_file_is_refused() {
         "\0\0\0",
         r#"{"lockstep_store": 1}"#,
         r#"{"lockstep_store": 0}"#,
+        r#"{"lockstep_store": 0, "datastore": "07070707-0707-0707-0707-070707070707"}"#,
     ] {
         let (disk, _) = used();
         set_format(&disk, text);

@@ -8,10 +8,19 @@ use std::sync::Arc;
 use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
 use parking_lot::Mutex;
 
+/// Shared with copies of the disk until one of them changes it.
 #[derive(Clone, Default)]
 struct Content {
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
+    synced: Arc<Vec<u8>>,
     dirty: bool,
+}
+
+impl Content {
+    fn sync(&mut self) {
+        self.synced = Arc::clone(&self.bytes);
+        self.dirty = false;
+    }
 }
 
 /// One file.
@@ -23,13 +32,13 @@ impl File {
     fn change(&self, body: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let mut content = self.0.lock();
         content.dirty = true;
-        body(&mut content.bytes);
+        body(Arc::make_mut(&mut content.bytes));
         Ok(())
     }
 
     /// Changes what is on the disk behind the store's back.
     pub fn tamper(&self, body: impl FnOnce(&mut Vec<u8>)) {
-        body(&mut self.0.lock().bytes);
+        body(Arc::make_mut(&mut self.0.lock().bytes));
     }
 }
 
@@ -101,7 +110,7 @@ impl BackingFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.lock().dirty = false;
+        self.0.lock().sync();
         Ok(())
     }
 }
@@ -119,7 +128,8 @@ impl BackingTable for Table {
     }
 
     fn store(&self, offset: usize, data: &[u8]) {
-        self.0.0.lock().bytes[offset..offset + data.len()].copy_from_slice(data);
+        let mut content = self.0.0.lock();
+        Arc::make_mut(&mut content.bytes)[offset..offset + data.len()].copy_from_slice(data);
     }
 }
 
@@ -144,6 +154,21 @@ impl Disk {
         Arc::new(Self(Mutex::new(names)))
     }
 
+    /// What a power loss now leaves, if nothing survives but what was synced.
+    pub fn after_power_loss(&self) -> Arc<Self> {
+        let disk = self.killed();
+        let mut names = disk.0.lock();
+        let unsynced = std::mem::take(&mut names.unsynced);
+        names.files.retain(|path, _| !unsynced.contains(path));
+        for file in names.files.values() {
+            let mut content = file.0.lock();
+            content.bytes = Arc::clone(&content.synced);
+            content.dirty = false;
+        }
+        drop(names);
+        disk
+    }
+
     pub fn file(&self, path: &str) -> Option<Arc<File>> {
         self.0.lock().files.get(path).cloned()
     }
@@ -155,7 +180,7 @@ impl Disk {
     /// Every file with its bytes.
     pub fn all(&self) -> BTreeMap<String, Vec<u8>> {
         let names = self.0.lock();
-        let bytes = |file: &Arc<File>| file.0.lock().bytes.clone();
+        let bytes = |file: &Arc<File>| file.0.lock().bytes.to_vec();
         let files = names.files.iter();
         files
             .map(|(path, file)| (path.clone(), bytes(file)))
@@ -204,7 +229,7 @@ impl Backing for Disk {
 
     fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
         let file = self.made(path);
-        grow(&mut file.0.lock().bytes, length as u64);
+        grow(Arc::make_mut(&mut file.0.lock().bytes), length as u64);
         Ok(Arc::new(Table(file, length)))
     }
 
@@ -257,7 +282,7 @@ impl Backing for Disk {
         let mut names = self.0.lock();
         names.unsynced.clear();
         for file in names.files.values() {
-            file.0.lock().dirty = false;
+            file.0.lock().sync();
         }
         Ok(())
     }

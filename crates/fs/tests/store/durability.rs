@@ -1,8 +1,9 @@
 //! What is on stable storage, and when.
 
-use lockstep_fs::keys;
-use lockstep_fs::store::Access;
-use lockstep_types::{FileName, Ino, MetaOp, MetaRequest, NodeKind};
+use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::{Store, keys};
+use lockstep_types::backing::Backing;
+use lockstep_types::{Attr, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp};
 
 use crate::harness::{Node, open, open_options, read_all, stamp};
 
@@ -297,4 +298,63 @@ fn numbers_that_came_from_the_other_node_are_not_given_out() {
     other.store.checkpoint().unwrap();
     other.kill();
     assert!(other.store.next_ino().unwrap() > far);
+}
+
+/// A file that grows by a synced write and then loses power: its attributes and bytes.
+fn grown_then_lost(times: bool) -> (Attr, Vec<u8>, Timestamp) {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"short");
+    node.store.sync_everything().unwrap();
+    let (osn, time) = stamp(900);
+    let ticket = node.store.begin_write(ino, 3, 9000, true).unwrap();
+    node.store.write_begun(&ticket, 3, &[7; 9000]).unwrap();
+    if times {
+        node.store.complete_write(&ticket, 9003, osn, time);
+    }
+    // This is where it is acknowledged.
+    node.store.sync_file(ino, times).unwrap();
+    let other_boot = OpenOptions {
+        boot: [2; 16],
+        ..open_options(Access::Write)
+    };
+    let opened = Store::open(node.disk.after_power_loss(), &other_boot).unwrap();
+    assert!(opened.power_lost);
+    let attr = opened.store.getattr(ino).unwrap();
+    (attr, read_all(&opened.store, ino), time)
+}
+
+#[test]
+fn a_synchronous_write_keeps_its_bytes_and_the_size_over_a_power_loss() {
+    let (attr, bytes, _) = grown_then_lost(false);
+    assert_eq!(attr.size, 9003);
+    assert_eq!(bytes, [&b"sho"[..], &[7; 9000]].concat());
+}
+
+/// The table of times may come back as it was at any earlier moment.
+#[test]
+fn a_synced_file_keeps_its_times_too() {
+    let (attr, bytes, time) = grown_then_lost(true);
+    assert_eq!((attr.size, bytes.len()), (9003, 9003));
+    assert_eq!((attr.mtime, attr.ctime), (time, time));
+}
+
+/// A slot that was cleared in memory only, and comes back when power is lost after the close.
+#[test]
+fn an_old_slot_sets_nothing_back_after_a_close() {
+    let node = Node::new();
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"old");
+    let old = node.disk.all().remove("tables/times").unwrap();
+    client.write(&node, ino, b"new bytes");
+    let before = node.store.getattr(ino).unwrap();
+    node.store.close().unwrap();
+    let disk = node.disk.after_power_loss();
+    disk.open_table("tables/times", old.len())
+        .unwrap()
+        .store(0, &old);
+    let after = open(&disk).getattr(ino).unwrap();
+    assert_eq!((after.size, after.mtime), (before.size, before.mtime));
 }

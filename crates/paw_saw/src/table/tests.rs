@@ -7,26 +7,50 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Memory that outlives the table opened on it.
-struct Memory(Mutex<Vec<u8>>);
+/// Memory that outlives the table opened on it, and the process that stores into it after so many
+/// bytes.
+struct Memory {
+    bytes: Mutex<Vec<u8>>,
+    left: Mutex<usize>,
+}
 
 impl Memory {
     fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(vec![0; bytes])))
+        Self::stopping(vec![0; bytes], usize::MAX)
     }
+
+    fn stopping(bytes: Vec<u8>, left: usize) -> Arc<Self> {
+        let (bytes, left) = (Mutex::new(bytes), Mutex::new(left));
+        Arc::new(Self { bytes, left })
+    }
+
+    fn flip(&self, at: usize, bits: u8) {
+        self.bytes.lock()[at] ^= bits;
+    }
+
+    fn copy(&self) -> Vec<u8> {
+        self.bytes.lock().clone()
+    }
+}
+
+fn opened(memory: &Arc<Memory>) -> (InFlightTable, Vec<Entry>) {
+    InFlightTable::open(memory.clone()).unwrap()
 }
 
 impl BackingTable for Memory {
     fn len(&self) -> usize {
-        self.0.lock().len()
+        self.bytes.lock().len()
     }
 
     fn load(&self, offset: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.0.lock()[offset..offset + into.len()]);
+        into.copy_from_slice(&self.bytes.lock()[offset..offset + into.len()]);
     }
 
     fn store(&self, offset: usize, data: &[u8]) {
-        self.0.lock()[offset..offset + data.len()].copy_from_slice(data);
+        let mut left = self.left.lock();
+        let count = data.len().min(*left);
+        *left -= count;
+        self.bytes.lock()[offset..offset + count].copy_from_slice(&data[..count]);
     }
 }
 
@@ -49,24 +73,23 @@ fn entry(sequence: u64) -> Entry {
 #[test]
 fn finds_after_a_stop_what_was_in_flight() {
     let memory = Memory::new(TABLE_BYTES);
-    let (table, found) = InFlightTable::open(memory.clone());
-    assert!(found.is_empty());
+    let table = InFlightTable::make(memory.clone());
     let slots: Vec<_> = [3, 1, 2].map(|n| table.insert(entry(n)).unwrap()).into();
     table.remove(slots[1]);
     drop(table);
-    let (table, found) = InFlightTable::open(memory.clone());
+    let (table, found) = opened(&memory);
     assert_eq!(found, [entry(2), entry(3)]);
-    assert_eq!((table.len(), table.torn()), (2, 0));
+    assert_eq!(table.len(), 2);
     assert_eq!(table.remove_below(osn(3)), 1);
     assert_eq!(table.entries(), [entry(3)]);
     table.clear();
     assert!(table.is_empty());
-    assert!(InFlightTable::open(memory).1.is_empty());
+    assert!(opened(&memory).1.is_empty());
 }
 
 #[test]
 fn refuses_more_than_it_has_slots_for() {
-    let (table, _) = InFlightTable::open(Memory::new(2 * SLOT_BYTES + 63));
+    let table = InFlightTable::make(Memory::new(2 * SLOT_BYTES + 63));
     let first = table.insert(entry(1)).unwrap();
     let _second = table.insert(entry(2)).unwrap();
     assert_eq!(table.insert(entry(3)), Err(Full { slots: 2 }));
@@ -78,7 +101,7 @@ fn refuses_more_than_it_has_slots_for() {
 
 #[test]
 fn a_write_that_is_sent_again_takes_one_slot() {
-    let (table, _) = InFlightTable::open(Memory::new(2 * SLOT_BYTES));
+    let table = InFlightTable::make(Memory::new(2 * SLOT_BYTES));
     let first = table.insert(entry(1)).unwrap();
     let _second = table.insert(entry(2)).unwrap();
     for _ in 0..3 {
@@ -89,27 +112,69 @@ fn a_write_that_is_sent_again_takes_one_slot() {
 }
 
 #[test]
-fn counts_torn_slots_until_cleared() {
+fn making_forgets_what_there_was() {
+    let memory = Memory::stopping(vec![7; TABLE_BYTES], usize::MAX);
+    drop(InFlightTable::make(memory.clone()));
+    assert_eq!(check(&memory.copy()), Ok(()));
+    assert!(opened(&memory).1.is_empty());
+}
+
+/// A table of which something is missing is never taken for one that holds less.
+#[test]
+fn a_damaged_table_is_not_opened() {
     let memory = Memory::new(TABLE_BYTES);
-    let (table, _) = InFlightTable::open(memory.clone());
-    let _kept = (
-        table.insert(entry(1)).unwrap(),
-        table.insert(entry(2)).unwrap(),
-    );
-    memory.0.lock()[20] ^= 1;
-    let (table, found) = InFlightTable::open(memory.clone());
-    assert_eq!((found.len(), table.torn()), (1, 1));
-    let _reused = table.insert(entry(5)).unwrap();
-    assert_eq!(table.len(), 2);
-    memory.0.lock()[SLOT_BYTES * 9] = 1;
-    InFlightTable::open(memory.clone()).0.clear();
-    assert_eq!(InFlightTable::open(memory).0.torn(), 0);
+    let table = InFlightTable::make(memory.clone());
+    let _kept = [1, 2].map(|n| table.insert(entry(n)).unwrap());
+    assert_eq!(check(&memory.copy()), Ok(()));
+    for (at, bits) in [(20, 1), (SLOT_BYTES + 3, 0x55), (SLOT_BYTES * 9, 1)] {
+        memory.flip(at, bits);
+        let slot = at / SLOT_BYTES;
+        assert_eq!(check(&memory.copy()), Err(Damage::Slot { slot }));
+        assert_eq!(
+            InFlightTable::open(memory.clone()).err(),
+            Some(Damage::Slot { slot })
+        );
+        memory.flip(at, bits);
+    }
+    let mut zeroed = memory.copy();
+    zeroed[..4096].fill(0);
+    assert_eq!(check(&zeroed), Err(Damage::Slot { slot: 0 }));
+    zeroed.truncate(4096);
+    let (found, expected) = (4096, TABLE_BYTES);
+    assert_eq!(check(&zeroed), Err(Damage::Short { found, expected }));
+}
+
+/// Wherever the process stops, every write that is in flight is found, and what is not damaged is
+/// not called so.
+#[test]
+fn a_stop_at_any_byte_loses_no_entry() {
+    let first = Memory::new(4 * SLOT_BYTES);
+    let table = InFlightTable::make(first.clone());
+    let _held = table.insert(entry(1)).unwrap();
+    let passed = table.insert(entry(2)).unwrap();
+    table.remove(passed);
+    drop(table);
+    for bytes in 0..=2 * SLOT_BYTES {
+        let memory = Memory::stopping(first.copy(), bytes);
+        let (table, _) = opened(&memory);
+        // Over the slot of the second, then out of it again.
+        let third = table.insert(entry(3)).unwrap();
+        let inserted = *memory.left.lock() > 0 || bytes == SLOT_BYTES;
+        table.remove(third);
+        let removed = bytes >= SLOT_BYTES + CHECKSUM_BYTES;
+        let (_, found) = opened(&Memory::stopping(memory.copy(), usize::MAX));
+        assert_eq!(found[0], entry(1), "stopped after {bytes} bytes");
+        assert!(found[1..].iter().all(|found| *found == entry(3)));
+        if inserted && !removed {
+            assert_eq!(found.len(), 2, "stopped after {bytes} bytes");
+        }
+    }
 }
 
 #[test]
 fn many_threads_share_it() {
     let memory = Memory::new(TABLE_BYTES);
-    let (table, _) = InFlightTable::open(memory.clone());
+    let table = InFlightTable::make(memory.clone());
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let table = &table;
@@ -124,7 +189,7 @@ fn many_threads_share_it() {
         }
     });
     assert_eq!(table.len(), 20);
-    assert_eq!(InFlightTable::open(memory).1, table.entries());
+    assert_eq!(opened(&memory).1, table.entries());
 }
 
 #[derive(Clone, Debug)]
@@ -190,7 +255,7 @@ proptest! {
     #[test]
     fn behaves_as_a_map(steps in prop::collection::vec(step(), 0..200)) {
         let memory = Memory::new(SLOTS * SLOT_BYTES);
-        let mut table = InFlightTable::open(memory.clone()).0;
+        let mut table = InFlightTable::make(memory.clone());
         let mut model = Model::default();
         for step in steps {
             match step {
@@ -209,7 +274,7 @@ proptest! {
                 }
                 Step::Reopen => {
                     model.slots.clear();
-                    let (again, found) = InFlightTable::open(memory.clone());
+                    let (again, found) = opened(&memory);
                     prop_assert_eq!(found, again.entries());
                     table = again;
                 }
@@ -220,7 +285,7 @@ proptest! {
             prop_assert_eq!(entries, model.sorted());
             prop_assert_eq!(table.len(), model.entries.len());
         }
-        let mut survivors = InFlightTable::open(memory).1;
+        let mut survivors = opened(&memory).1;
         survivors.sort_unstable();
         prop_assert_eq!(survivors, model.sorted());
     }

@@ -1,0 +1,161 @@
+//! Making a new store.
+//!
+//! Invariant: `format.json` gets its name last. A directory without it holds no store, whatever
+//! else a creation that was interrupted has left there, and that is cleared by the next one: exactly
+//! the files that a creation makes, and nothing that could be anybody's data.
+
+use std::sync::Arc;
+
+use lockstep_intentlog::{IntentLog, LogOptions};
+use lockstep_types::backing::Backing;
+use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
+
+use super::Store;
+use super::open::{FORMAT, FORMAT_FILE, Format, LOG_DIR, NAMESPACE_FILE};
+use crate::error::StoreError;
+use crate::keys;
+use crate::kv::Kv;
+use crate::kv::memtable::Memtable;
+use crate::kv::redb::{RedbKv, RedbOptions};
+use crate::overlay::Overlay;
+use crate::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
+
+const FORMAT_DRAFT: &str = "format.json.new";
+
+impl Store {
+    /// Makes a new, empty store, whose root directory belongs to root. What a creation that was
+    /// interrupted has left is cleared first.
+    pub fn create(
+        backing: &Arc<dyn Backing>,
+        datastore: DatastoreUuid,
+        options: &LogOptions,
+    ) -> Result<(), StoreError> {
+        clear_leftovers(backing)?;
+        let kv = RedbKv::create(backing.as_ref(), NAMESPACE_FILE, RedbOptions::default())?;
+        let names = Memtable::new(kv);
+        names.apply(first_records());
+        names.freeze();
+        names.flush()?;
+        IntentLog::create(backing.as_ref(), LOG_DIR, options)?;
+        write_format(backing.as_ref(), datastore)
+    }
+
+    /// Whether [`Self::create`] may make a store here: there is nothing but what an interrupted
+    /// creation may have left. Changes nothing.
+    pub fn check_vacant(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
+        find_leftovers(backing).map(drop)
+    }
+}
+
+fn clear_leftovers(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
+    for path in find_leftovers(backing)? {
+        tracing::warn!(
+            path,
+            "removing what an interrupted creation of this store has left"
+        );
+        let removed = backing.remove(&path);
+        removed.map_err(StoreError::disk("remove", path))?;
+    }
+    Ok(())
+}
+
+/// The files of a creation that was interrupted. Until it is complete a store has these files and
+/// no others, and nothing of anybody's in them.
+fn find_leftovers(backing: &Arc<dyn Backing>) -> Result<Vec<String>, StoreError> {
+    let mut found = Vec::new();
+    for name in names_in(backing, ".")? {
+        if name == LOG_DIR {
+            let inside = names_in(backing, LOG_DIR)?;
+            found.extend(inside.iter().map(|name| format!("{LOG_DIR}/{name}")));
+        } else {
+            found.push(name);
+        }
+    }
+    for path in &found {
+        let unused = path != NAMESPACE_FILE || is_unused(backing);
+        if !unused || !is_of_creation(path) {
+            return Err(StoreError::NotEmpty {
+                found: path.clone(),
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the namespace is one that was made and never opened since. A creation gives it its name
+/// only once it is whole, so one that cannot be read is not of a creation.
+fn is_unused(backing: &Arc<dyn Backing>) -> bool {
+    let overlay = Overlay::new(Arc::clone(backing));
+    let Ok(kv) = RedbKv::open(&overlay, NAMESPACE_FILE, RedbOptions::default()) else {
+        return false;
+    };
+    match kv.get(keys::CHECKPOINT) {
+        Ok(None) => true,
+        Ok(Some(value)) => {
+            let checkpoint: Option<Checkpoint> = record::decode(&value);
+            checkpoint.is_some_and(|checkpoint| checkpoint.epoch == 0)
+        }
+        Err(_) => false,
+    }
+}
+
+fn names_in(backing: &Arc<dyn Backing>, directory: &str) -> Result<Vec<String>, StoreError> {
+    let names = backing.list(directory);
+    names.map_err(StoreError::disk("list", directory))
+}
+
+/// Whether a path is one that a creation makes before it is complete.
+fn is_of_creation(path: &str) -> bool {
+    let file = path.strip_suffix(".new").unwrap_or(path);
+    path == FORMAT_DRAFT
+        || file == NAMESPACE_FILE
+        || file
+            .strip_prefix(LOG_DIR)
+            .is_some_and(|name| ["/intent.0", "/intent.1"].contains(&name))
+}
+
+fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let root = Inode {
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        nlink: 2,
+        atime: Timestamp::default(),
+        mtime: Timestamp::default(),
+        ctime: Timestamp::default(),
+        osn: Osn::ZERO,
+        body: Body::Directory {
+            parent: Ino::ROOT,
+            next_cookie: FIRST_COOKIE,
+            entries: 0,
+        },
+    };
+    let checkpoint = Checkpoint {
+        log_position: 0,
+        log_keep_from: 0,
+        applied: Osn::ZERO,
+        ino_limit: Ino::ROOT.get() + 1,
+        epoch: 0,
+        boot: None,
+    };
+    vec![
+        (keys::inode(Ino::ROOT), Some(record::encode(&root))),
+        (keys::CHECKPOINT.to_vec(), Some(record::encode(&checkpoint))),
+    ]
+}
+
+/// Written last and atomically: a directory without it holds no store.
+fn write_format(backing: &dyn Backing, datastore: DatastoreUuid) -> Result<(), StoreError> {
+    let format = Format {
+        lockstep_store: FORMAT,
+        datastore,
+    };
+    let text = serde_json::to_vec_pretty(&format).unwrap_or_default();
+    let wrap = || StoreError::disk("write", FORMAT_FILE);
+    let file = backing.open_or_create(FORMAT_DRAFT).map_err(wrap())?;
+    file.set_len(0).map_err(wrap())?;
+    file.write_at(0, &text).map_err(wrap())?;
+    file.sync().map_err(wrap())?;
+    backing.rename(FORMAT_DRAFT, FORMAT_FILE).map_err(wrap())?;
+    backing.sync_dir(".").map_err(wrap())
+}

@@ -1,0 +1,210 @@
+//! What a start changes on the disk, when, and whether the copy counts as in sync after it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use lockstep_paw_saw::Entry;
+use lockstep_types::{Generation, Ino};
+
+use super::*;
+
+/// A node's store in a directory of its own.
+struct Place {
+    dir: tempfile::TempDir,
+    config: DatastoreConfig,
+}
+
+impl Place {
+    /// A store that was open, in sync, and closed in order while one write was in flight.
+    fn in_sync() -> Self {
+        let place = Self::vacant();
+        let backing = place.backing();
+        let log = LogOptions {
+            segment_bytes: 64 << 10,
+            ..LogOptions::default()
+        };
+        Store::create(&backing, place.config.uuid, &log).unwrap();
+        drop(backing);
+        let datastore = place.start().unwrap();
+        datastore.role.mark(true).unwrap();
+        let _waiting = datastore.paw.insert(entry()).unwrap();
+        datastore.stop();
+        datastore.close();
+        place
+    }
+
+    fn vacant() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(
+            r#"[node]
+name = "a"
+identity = "/nonexistent"
+listen = "127.0.0.1:7400"
+control = "/nonexistent/sock"
+[[datastore]]
+name = "alpha"
+uuid = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001"
+store = "{}"
+mount = "/nonexistent/mount"
+role = "primary"
+[datastore.peer]
+address = "127.0.0.1:7401"
+fingerprint = "SHA256:{:064x}"
+"#,
+            dir.path().display(),
+            1
+        );
+        let mut node = config::parse(&text, Path::new("node.toml")).unwrap();
+        let config = node.datastores.remove(0);
+        Self { dir, config }
+    }
+
+    fn backing(&self) -> Arc<dyn Backing> {
+        Arc::new(OsBacking::open(self.dir.path()).unwrap())
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    fn start(&self) -> Result<Arc<Datastore>, DatastoreError> {
+        prepare(self.config.clone())?.open()
+    }
+
+    /// What the role file says.
+    fn role(&self) -> RoleState {
+        RoleFile::read(self.backing().as_ref(), Role::Primary).unwrap()
+    }
+
+    /// As if the machine had gone down with the store open.
+    fn lose_power(&self) {
+        RoleFile::open(self.backing(), self.role(), [7; 16], true).unwrap();
+    }
+
+    fn tamper(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = std::fs::read(self.path(file)).unwrap();
+        change(&mut bytes);
+        std::fs::write(self.path(file), bytes).unwrap();
+    }
+
+    /// Every file with its bytes.
+    fn all(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        let mut todo = vec![self.dir.path().to_owned()];
+        while let Some(dir) = todo.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    todo.push(path);
+                } else {
+                    found.insert(path.clone(), std::fs::read(path).unwrap());
+                }
+            }
+        }
+        found
+    }
+
+    /// Refused with an error that says `expected`, and nothing changed.
+    #[track_caller]
+    fn refuses(&self, expected: &str) {
+        let before = self.all();
+        match self.start() {
+            Ok(_) => panic!("started although: {expected}"),
+            Err(error) => assert!(error.to_string().contains(expected), "{error}"),
+        }
+        assert!(self.all() == before, "something was changed: {expected}");
+    }
+}
+
+fn entry() -> Entry {
+    Entry {
+        ino: Ino::ROOT,
+        osn: Osn {
+            generation: Generation::FIRST,
+            sequence: 5,
+        },
+        offset: 4096,
+        length: 100,
+    }
+}
+
+fn end(datastore: &Arc<Datastore>) {
+    datastore.stop();
+    datastore.close();
+}
+
+#[test]
+fn a_copy_in_sync_stays_so_and_knows_what_was_in_flight() {
+    let place = Place::in_sync();
+    assert_eq!(place.role().boot, None);
+    let datastore = place.start().unwrap();
+    assert!(datastore.role.state().in_sync);
+    assert_eq!(datastore.old_paw, [entry()]);
+    assert_eq!(place.role().boot, Some(boot_id()));
+    end(&datastore);
+}
+
+#[test]
+fn what_is_refused_stays_as_it_was() {
+    let place = Place::in_sync();
+    let format = std::fs::read(place.path("format.json")).unwrap();
+    place.tamper("format.json", |bytes| {
+        *bytes = b"{\"lockstep_store\": 2}".to_vec();
+    });
+    place.refuses("use the newer program");
+    place.tamper("format.json", |bytes| *bytes = format);
+    for (file, at, expected) in [
+        ("namespace.redb", 20, "namespace"),
+        ("log/intent.0", 2048 + 20, "intent log"),
+        ("role.json", 40, "role.json is damaged"),
+        ("tables/paw", 3, "tables/paw is damaged: slot 0"),
+        ("tables/saw", 640, "tables/saw is damaged: slot 10"),
+    ] {
+        place.tamper(file, |bytes| bytes[at] ^= 4);
+        place.refuses(expected);
+        place.tamper(file, |bytes| bytes[at] ^= 4);
+    }
+    place.tamper("tables/paw", |bytes| bytes.truncate(4096));
+    place.refuses("tables/paw is damaged: it has 4096 bytes");
+}
+
+#[test]
+fn without_a_table_the_copy_is_out_of_sync_for_good() {
+    for file in ["tables/paw", "tables/saw"] {
+        let place = Place::in_sync();
+        std::fs::remove_file(place.path(file)).unwrap();
+        let datastore = place.start().unwrap();
+        assert!(!place.role().in_sync);
+        assert!(datastore.old_paw.is_empty());
+        end(&datastore);
+        drop(datastore);
+        let again = place.start().unwrap();
+        assert!(!again.role.state().in_sync);
+        end(&again);
+    }
+}
+
+/// What a power loss leaves of the tables is of no use, and no reason to refuse.
+#[test]
+fn after_a_power_loss_the_copy_is_out_of_sync_for_good() {
+    let place = Place::in_sync();
+    place.lose_power();
+    place.tamper("tables/paw", |bytes| bytes.truncate(100));
+    // A start that is refused in between forgets nothing.
+    place.tamper("namespace.redb", |bytes| bytes[20] ^= 4);
+    place.refuses("namespace");
+    place.tamper("namespace.redb", |bytes| bytes[20] ^= 4);
+    let datastore = place.start().unwrap();
+    assert!(!place.role().in_sync);
+    assert!(datastore.old_paw.is_empty() && datastore.paw.is_empty());
+    end(&datastore);
+    drop(datastore);
+    assert!(!place.start().unwrap().role.state().in_sync);
+}
+
+#[test]
+fn a_directory_of_something_else_is_left_alone() {
+    let place = Place::vacant();
+    std::fs::write(place.path("precious"), b"mine").unwrap();
+    place.refuses("but precious,");
+}
