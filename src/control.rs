@@ -16,7 +16,7 @@ mod wire;
 pub use client::ControlClient;
 pub use error::ControlError;
 pub use report::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, SpaceStatus, VerifyFailure,
+    DatastoreStatus, Difference, NodeStatus, PeerStatus, ResyncStatus, SpaceStatus, VerifyFailure,
     VerifyProgress, VerifyReport,
 };
 pub use server::ControlServer;

@@ -43,6 +43,7 @@ impl ControlService for PretendedNode {
             durability: Durability::Posix,
             on_peer_loss: OnPeerLoss::Continue,
             space: None,
+            resync: None,
         };
         NodeStatus {
             node: "a".to_owned(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{ControlClient, DatastoreStatus, NodeStatus, PeerStatus};
+use lockstepfs::control::{ControlClient, DatastoreStatus, NodeStatus, PeerStatus, ResyncStatus};
 
 use super::{NO, NodeToAsk, bytes, count, duration};
 
@@ -116,6 +116,7 @@ fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         ("state", format!("{}, for {since}", store.state)),
     ];
     facts.extend(store.reason.clone().map(|reason| ("reason", reason)));
+    facts.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
     facts.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
     facts.extend(store.mount.clone().map(|mount| ("mounted at", mount)));
     facts.push(("operations", operations_text(store)));
@@ -126,6 +127,17 @@ fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     }));
     facts.push(("uuid", store.uuid.clone()));
     facts
+}
+
+fn resync_text(resync: &ResyncStatus) -> String {
+    format!(
+        "{} of {} files done, {} of {} compared, {} sent",
+        count(resync.files_done),
+        count(resync.files_total),
+        bytes(resync.bytes_done),
+        bytes(resync.bytes_total),
+        bytes(resync.bytes_sent)
+    )
 }
 
 fn peer_text(peer: &PeerStatus) -> String {
@@ -219,6 +231,7 @@ mod tests {
             durability: Durability::Posix,
             on_peer_loss: OnPeerLoss::Continue,
             space: None,
+            resync: None,
         }
     }
 
@@ -239,6 +252,23 @@ mod tests {
         assert!(text.starts_with("alpha: NOT IN SYNC\n"), "{text}");
         assert!(text.contains("on this node only"), "{text}");
         assert!(text.contains("that 10.0.0.2:7400 answers"), "{text}");
+    }
+
+    #[test]
+    fn tells_how_far_a_resync_is() {
+        let mut resyncing = store(false, true);
+        assert!(!store_text(&resyncing).contains("resync"));
+        resyncing.resync = Some(ResyncStatus {
+            files_total: 3000,
+            files_done: 12,
+            bytes_total: 4 << 30,
+            bytes_done: 1 << 30,
+            bytes_sent: 5 << 20,
+        });
+        let text = store_text(&resyncing);
+        let line =
+            "resync      12 of 3,000 files done, 1.00 GiB of 4.00 GiB compared, 5.00 MiB sent";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

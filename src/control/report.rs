@@ -56,6 +56,8 @@ pub struct DatastoreStatus {
     pub on_peer_loss: OnPeerLoss,
     /// Room on the disk of the store, where it could be asked.
     pub space: Option<SpaceStatus>,
+    /// How far the resync of content is, while there is one; on the primary.
+    pub resync: Option<ResyncStatus>,
 }
 
 /// The other node, as this one sees it.
@@ -67,6 +69,21 @@ pub struct PeerStatus {
     pub connected: bool,
     /// Whether the bytes between the nodes are encrypted.
     pub encryption: Encryption,
+}
+
+/// How far a resync of content has come. The totals are those at its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResyncStatus {
+    /// Regular files there are.
+    pub files_total: u64,
+    /// Regular files that are equal on both nodes now.
+    pub files_done: u64,
+    /// Bytes of content there are, holes included.
+    pub bytes_total: u64,
+    /// Bytes of content compared, holes included.
+    pub bytes_done: u64,
+    /// Bytes sent because they differed.
+    pub bytes_sent: u64,
 }
 
 /// Room on a disk.

@@ -35,11 +35,19 @@ fn fake_status() -> NodeStatus {
             total_bytes: 100,
             available_bytes: 40,
         }),
+        resync: Some(ResyncStatus {
+            files_total: 30,
+            files_done: 20,
+            bytes_total: 3 << 30,
+            bytes_done: 2 << 30,
+            bytes_sent: 1 << 20,
+        }),
     };
     let single = DatastoreStatus {
         peer: None,
         reason: None,
         space: None,
+        resync: None,
         ..mirrored.clone()
     };
     NodeStatus {

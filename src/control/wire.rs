@@ -7,7 +7,7 @@ use crate::config::Choice;
 
 use super::proto::verify_event::Event;
 use super::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, SpaceStatus, VerifyFailure,
+    DatastoreStatus, Difference, NodeStatus, PeerStatus, ResyncStatus, SpaceStatus, VerifyFailure,
     VerifyProgress, VerifyReport, proto,
 };
 
@@ -49,6 +49,13 @@ fn datastore_message(status: DatastoreStatus) -> proto::Datastore {
         space: status.space.map(|space| proto::Space {
             total_bytes: space.total_bytes,
             available_bytes: space.available_bytes,
+        }),
+        resync: status.resync.map(|resync| proto::Resync {
+            files_total: resync.files_total,
+            files_done: resync.files_done,
+            bytes_total: resync.bytes_total,
+            bytes_done: resync.bytes_done,
+            bytes_sent: resync.bytes_sent,
         }),
     }
 }
@@ -93,6 +100,13 @@ fn datastore_status(message: proto::Datastore) -> Result<DatastoreStatus, Unknow
         space: message.space.map(|space| SpaceStatus {
             total_bytes: space.total_bytes,
             available_bytes: space.available_bytes,
+        }),
+        resync: message.resync.map(|resync| ResyncStatus {
+            files_total: resync.files_total,
+            files_done: resync.files_done,
+            bytes_total: resync.bytes_total,
+            bytes_done: resync.bytes_done,
+            bytes_sent: resync.bytes_sent,
         }),
     })
 }

@@ -10,7 +10,7 @@ use lockstep_types::backing::Space;
 
 use super::Datastore;
 use crate::config::Role;
-use crate::control::{DatastoreStatus, PeerStatus, SpaceStatus};
+use crate::control::{DatastoreStatus, PeerStatus, ResyncStatus, SpaceStatus};
 
 /// What is known besides the core's state.
 pub(super) struct Facts {
@@ -129,6 +129,18 @@ impl Datastore {
                 total_bytes: space.total_bytes,
                 available_bytes: space.available_bytes,
             }),
+            resync: (state == State::ResyncContent).then(|| self.resync_status()),
+        }
+    }
+
+    fn resync_status(&self) -> ResyncStatus {
+        let progress = &self.resync;
+        ResyncStatus {
+            files_total: progress.inodes_total.get(),
+            files_done: progress.inodes_done.get(),
+            bytes_total: progress.bytes_total.get(),
+            bytes_done: progress.bytes_done.get(),
+            bytes_sent: progress.bytes_sent.get(),
         }
     }
 
