@@ -29,7 +29,7 @@ make_special() {
     echo long >"$dir/$long"
     echo odd >"$dir/$(printf 'line\nbreak \t\001 \\ "quoted" \xff')"
     ln -s "$long" "$dir/symlink"
-    ln -s "$(printf 'far/%.0s' {1..500})" "$dir/dangling"
+    ln -s "$(printf 'far/%.0s' {1..250})" "$dir/dangling"
     mkfifo -m 620 "$dir/fifo"
     mknod -m 640 "$dir/char" c 1 3
     mknod -m 600 "$dir/block" b 7 99
