@@ -5,6 +5,7 @@ use lockstep_types::{Errno, Ino, Osn};
 use thiserror::Error;
 
 use crate::kv::KvError;
+use crate::os_backing::errno_of;
 
 /// Why an operation on a store did not happen.
 #[derive(Debug, Error)]
@@ -163,12 +164,33 @@ impl StoreError {
     /// The error a client is to see.
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Disk { source, .. } => match source.raw_os_error().map(Errno::from_code) {
-                Some(Errno::NoSpace | Errno::QuotaExceeded) => Errno::NoSpace,
-                Some(Errno::TooBig) => Errno::TooBig,
+            Self::Disk { source, .. } => match errno_of(source) {
+                Errno::NoSpace | Errno::QuotaExceeded => Errno::NoSpace,
+                Errno::TooBig => Errno::TooBig,
                 _ => Errno::Io,
             },
             _ => Errno::Io,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os_backing::OsBacking;
+    use lockstep_types::backing::Backing;
+
+    /// The errors of a real disk come wrapped in what was tried.
+    #[test]
+    fn a_program_is_told_when_the_disk_is_full_or_the_file_too_large() {
+        let full = std::io::Error::from_raw_os_error(28);
+        let full = StoreError::disk("write", "content/1")(full);
+        assert_eq!(full.errno(), Errno::NoSpace);
+        let dir = tempfile::tempdir().unwrap();
+        let backing = OsBacking::open(dir.path()).unwrap();
+        let file = backing.open_or_create("largest").unwrap();
+        let too_large = file.write_at((1 << 63) - 4096, &[1]).unwrap_err();
+        let too_large = StoreError::disk("write", "largest")(too_large);
+        assert_eq!(too_large.errno(), Errno::TooBig, "{too_large}");
     }
 }
