@@ -9,3 +9,4 @@ pub mod control;
 pub mod datastore;
 pub mod fuse;
 pub mod node;
+pub mod threads;

@@ -19,6 +19,7 @@ use crate::control::{
 };
 use crate::datastore::{self, Datastore, Service};
 use crate::fuse::{self, MountOptions, Mounted};
+use crate::threads;
 
 /// Runs a node until SIGTERM or SIGINT.
 pub fn run(config: &NodeConfig) -> anyhow::Result<()> {
@@ -148,9 +149,8 @@ impl Node {
             datastore.stop();
         }
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread had panicked");
-            }
+            // One that had panicked would have ended the process.
+            let _ended = thread.join();
         }
         for datastore in &self.shared.datastores {
             datastore.close();
@@ -189,10 +189,7 @@ fn open_datastores(config: &NodeConfig) -> anyhow::Result<Vec<Arc<Datastore>>> {
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-        .with_context(|| format!("cannot start thread {name}"))
+    threads::spawn(name, body).with_context(|| format!("cannot start thread {name}"))
 }
 
 fn mount(datastore: &Arc<Datastore>) -> anyhow::Result<Mounted> {

@@ -47,6 +47,8 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // A log that cannot be written (its disk is full, say) stops nothing.
+        .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     lockstepfs::node::run(&config)?;

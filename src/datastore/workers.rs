@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::threads;
+
 /// Something to do.
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -61,9 +63,7 @@ impl Queue {
         let threads = (0..threads)
             .map(|number| {
                 let receiver = Arc::clone(&receiver);
-                std::thread::Builder::new()
-                    .name(format!("{name}-{number}"))
-                    .spawn(move || work(&receiver))
+                threads::spawn(&format!("{name}-{number}"), move || work(&receiver))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self {
