@@ -12,6 +12,7 @@ mod status;
 mod terminal;
 mod verify;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -19,7 +20,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lockstepfs::config::{self, NodeConfig};
 
-pub(crate) use terminal::{bytes, count, duration, is_terminal};
+pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json};
 
 use crate::{demo, playground};
 
@@ -73,7 +74,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        // Nobody may be reading.
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
         ExitCode::from(FAILED)
     })
 }

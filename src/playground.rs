@@ -14,7 +14,7 @@ mod ports;
 mod process;
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use lockstepfs::control::{ControlClient, DatastoreStatus};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cli::say;
 use layout::{Layout, NodePlan};
 use process::NodeProcess;
 
@@ -200,8 +201,7 @@ pub(crate) fn run(args: &PlaygroundArgs) -> Result<ExitCode> {
     let Some(mut playground) = Playground::start(&options, &mut asked_to_stop)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    println!("ready");
-    std::io::stdout().flush()?;
+    say("ready\n")?;
     for signal in signals.forever() {
         playground.reap();
         if signal != SIGCHLD {
@@ -351,7 +351,10 @@ impl Playground {
 impl Drop for Playground {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            eprintln!("error: the playground could not be cleaned up: {error:#}");
+            let _ = writeln!(
+                std::io::stderr(),
+                "error: the playground could not be cleaned up: {error:#}"
+            );
         }
     }
 }

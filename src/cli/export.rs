@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_fs::export::{ExportSummary, export};
 
-use super::{ConfigArgs, absolute, bytes, count};
+use super::{ConfigArgs, absolute, bytes, count, say};
 
 /// Write a node's data out as a plain directory, offline
 ///
@@ -53,12 +53,12 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     })?;
     let dest = absolute(&args.dest)?;
     let summary = write_out(&datastore.store, &dest, args.manifest.as_deref())?;
-    println!(
-        "exported {} names, {} of content to {}",
+    say(&format!(
+        "exported {} names, {} of content to {}\n",
         count(summary.names),
         bytes(summary.bytes),
         dest.display()
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -17,7 +17,7 @@ use lockstep_link::identity::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{self, Choice, Draft, DraftPeer, PeerAddress, Role, draft_text};
 
-use super::absolute;
+use super::{absolute, say, say_json};
 
 /// Name of the configuration file in the node's directory.
 const CONFIG_FILE: &str = "node.toml";
@@ -99,12 +99,9 @@ pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
     plan.refuse_existing()?;
     let fingerprint = plan.make(&text)?;
     if json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&plan.summary(fingerprint))?
-        );
+        say_json(&plan.summary(fingerprint))?;
     } else {
-        print!("{}", plan.next_steps(fingerprint, &text));
+        say(&plan.next_steps(fingerprint, &text))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlClient, DatastoreStatus, NodeStatus, PeerStatus, ResyncStatus};
 
-use super::{NO, NodeToAsk, bytes, count, duration};
+use super::{NO, NodeToAsk, bytes, count, duration, say, say_json};
 
 /// Show how a node and its datastores are
 ///
@@ -43,9 +43,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
         keep_only(&mut status, name)?;
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        say_json(&status)?;
     } else {
-        print!("{}", text(&status));
+        say(&text(&status))?;
     }
     let in_order = status.datastores.iter().all(is_in_order);
     Ok(if in_order {

@@ -1,11 +1,27 @@
 //! How values are written for people.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
+
+use serde::Serialize;
 
 /// Whether standard output goes to a person.
 pub(crate) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
+}
+
+/// Prints for whoever reads standard output. That nobody reads on is no error.
+pub(crate) fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The same for a value as JSON.
+pub(crate) fn say_json(value: &impl Serialize) -> io::Result<()> {
+    say(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
 /// A size in binary units with three digits, such as `12.3 GiB`.

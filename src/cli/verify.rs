@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use lockstepfs::control::{ControlClient, Difference, VerifyProgress, VerifyReport};
 
-use super::{NO, NodeToAsk, bytes, count};
+use super::{NO, NodeToAsk, bytes, count, say, say_json};
 
 /// How often a person sees progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -45,9 +45,9 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     line.clear();
     let report = outcome?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say_json(&report)?;
     } else {
-        print!("{}", text(&report));
+        say(&text(&report))?;
     }
     Ok(if report.identical {
         ExitCode::SUCCESS

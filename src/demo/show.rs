@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::cli::is_terminal;
+use crate::cli::{is_terminal, say};
 
 /// What is shown so far.
 #[derive(Debug)]
@@ -21,41 +21,36 @@ impl Show {
     }
 
     pub(super) fn title(&self, text: &str) {
-        println!("\n{}\n", self.paint("1", text));
+        line(&format!("\n{}\n", self.paint("1", text)));
     }
 
     /// Begins the next step of the story.
     pub(super) fn step(&self, text: &str) {
         self.steps.set(self.steps.get() + 1);
-        println!(
-            "\n{}",
-            self.paint("1", &format!("{}  {text}", self.steps.get()))
-        );
+        let step = format!("{}  {text}", self.steps.get());
+        line(&format!("\n{}", self.paint("1", &step)));
     }
 
     pub(super) fn note(&self, text: &str) {
-        println!("   {}", self.paint("0", text));
+        line(&format!("   {}", self.paint("0", text)));
     }
 
     /// What somebody would type to see the same.
     pub(super) fn command(&self, text: &str) {
-        println!("   {}", self.paint("2", &format!("$ {text}")));
+        line(&format!("   {}", self.paint("2", &format!("$ {text}"))));
     }
 
     pub(super) fn good(&self, text: &str) {
-        println!("   {} {text}", self.paint("32", "✓"));
+        line(&format!("   {} {text}", self.paint("32", "✓")));
     }
 
     pub(super) fn bad(&self, text: &str) {
-        println!(
-            "   {} {text}\n\n{}",
-            self.paint("31", "✗"),
-            self.paint("1;31", "This is not as it should be.")
-        );
+        let verdict = self.paint("1;31", "This is not as it should be.");
+        line(&format!("   {} {text}\n\n{verdict}", self.paint("31", "✗")));
     }
 
     pub(super) fn end(&self, text: &str) {
-        println!("\n{}", self.paint("1", text));
+        line(&format!("\n{}", self.paint("1", text)));
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
@@ -65,4 +60,9 @@ impl Show {
             text.to_owned()
         }
     }
+}
+
+/// Shows a line. The demo goes on, and cleans up, also when nobody can read it.
+fn line(text: &str) {
+    let _ = say(&format!("{text}\n"));
 }
