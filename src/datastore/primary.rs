@@ -2,6 +2,7 @@
 
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lockstep_link::{Connection, Identity, LinkError, LinkOptions, Receiver, Sender};
@@ -15,6 +16,27 @@ use crate::config::PeerConfig;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
+/// The longest that is waited before what the nodes could not do is tried once more.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// How a connection ended, and after what time.
+struct Ending {
+    /// This node ended it, as one of the nodes could not do what the other had done.
+    given_up: bool,
+    lasted: Duration,
+}
+
+impl Ending {
+    /// How long to wait before the next attempt, if before the last one it was `waited`. A disk that
+    /// is full should not keep both nodes busy with resyncs.
+    fn wait(&self, waited: Duration) -> Duration {
+        if self.given_up && self.lasted < RETRY_MAX {
+            (waited * 2).min(RETRY_MAX)
+        } else {
+            RETRY
+        }
+    }
+}
 
 impl Datastore {
     /// Keeps up the connection with the secondary until the datastore is stopped.
@@ -22,14 +44,26 @@ impl Datastore {
         let Some(peer) = &self.config.peer else {
             return;
         };
+        let mut wait = RETRY;
         while !self.is_stopping() {
             match self.connect(identity, peer) {
-                Ok((connection, welcome)) => self.serve_connection(connection, welcome),
-                Err(reason) => self.set_reason(&reason),
+                Ok((connection, welcome)) => {
+                    wait = self.serve_connection(connection, welcome).wait(wait);
+                }
+                Err(reason) => {
+                    wait = RETRY;
+                    self.set_reason(&reason);
+                }
             }
-            if !self.is_stopping() {
-                std::thread::sleep(RETRY);
-            }
+            self.rest(wait);
+        }
+    }
+
+    /// Waits, but not longer than until the datastore is stopped.
+    fn rest(&self, wait: Duration) {
+        let start = Instant::now();
+        while !self.is_stopping() && start.elapsed() < wait {
+            std::thread::sleep(RETRY.min(wait.saturating_sub(start.elapsed())));
         }
     }
 
@@ -141,7 +175,8 @@ impl Datastore {
         self: &Arc<Self>,
         (sender, receiver): (Sender, Receiver),
         welcome: Welcome,
-    ) {
+    ) -> Ending {
+        let start = Instant::now();
         let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {
@@ -151,17 +186,17 @@ impl Datastore {
                 "the secondary has got to an operation that this node knows nothing of",
             );
         }
-        {
-            let mut link = self.link.write();
-            *link = Some(Link {
-                sender: sender.clone(),
-                epoch: self.next_op().0,
-                peer_waiting: Arc::new(welcome.waiting),
-            });
-        }
+        let link = Link::new(sender.clone(), self.next_op().0, welcome.waiting);
+        let given_up = Arc::clone(&link.given_up);
+        *self.link.write() = Some(link);
+        let ending = || Ending {
+            given_up: given_up.load(Ordering::Acquire),
+            lasted: start.elapsed(),
+        };
         if self.is_stopping() {
             // It may not have seen this connection when it closed the one there was.
-            return self.drop_link("this node is stopping");
+            self.drop_link("this node is stopping");
+            return ending();
         }
         let up = Event::LinkUp {
             in_sync,
@@ -173,9 +208,10 @@ impl Datastore {
         *self.link.write() = None;
         self.calls.abandon();
         if !self.is_stopping() {
-            self.set_reason(&reason);
+            self.set_ending(&reason, given_up.load(Ordering::Acquire));
         }
         self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
+        ending()
     }
 
     /// Reads until the connection is lost; returns why.
@@ -234,4 +270,40 @@ fn lost(error: &LinkError, limit: Duration) -> String {
         return format!("the secondary has been silent for {} ms", limit.as_millis());
     }
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_nodes_could_not_do_is_tried_ever_more_rarely() {
+        let failed = Ending {
+            given_up: true,
+            lasted: Duration::from_secs(1),
+        };
+        let mut wait = RETRY;
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            wait = failed.wait(wait);
+            waits.push(wait);
+        }
+        assert_eq!(waits.first(), Some(&(RETRY * 2)));
+        assert!(waits.is_sorted());
+        assert_eq!(waits.last(), Some(&RETRY_MAX));
+    }
+
+    #[test]
+    fn a_lost_connection_is_made_anew_at_once() {
+        let lost = Ending {
+            given_up: false,
+            lasted: Duration::ZERO,
+        };
+        assert_eq!(lost.wait(RETRY_MAX), RETRY);
+        let long_in_order = Ending {
+            given_up: true,
+            lasted: RETRY_MAX,
+        };
+        assert_eq!(long_in_order.wait(RETRY_MAX), RETRY);
+    }
 }

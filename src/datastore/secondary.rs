@@ -42,11 +42,7 @@ impl Datastore {
             return;
         }
         let epoch = self.next_op().0;
-        *self.link.write() = Some(Link {
-            sender: sender.clone(),
-            epoch,
-            peer_waiting: Arc::default(),
-        });
+        *self.link.write() = Some(Link::new(sender.clone(), epoch, Vec::new()));
         if self.is_stopping() {
             // It may not have seen this connection when it closed the one there was.
             self.drop_link("this node is stopping");

@@ -65,6 +65,14 @@ impl Datastore {
         }
     }
 
+    /// Remembers why the connection ended, unless a deeper reason is known.
+    pub(super) fn set_ending(&self, reason: &str, given_up: bool) {
+        let explained = self.facts.lock().reason.is_some();
+        if !(given_up && explained) {
+            self.set_reason(reason);
+        }
+    }
+
     pub(super) fn set_peer_available(&self, bytes: u64) {
         self.facts.lock().peer_available_bytes = Some(bytes);
     }

@@ -34,6 +34,17 @@ impl Peer for LinkedPeer<'_> {
     }
 }
 
+impl LinkedPeer<'_> {
+    /// Ends the connection, as what was to be done over it failed: by the loss of it or by itself.
+    fn give_up(&self, error: &ResyncError) {
+        if matches!(error, ResyncError::Peer(PeerError::Lost)) {
+            self.link.sender.shutdown("it is lost");
+        } else {
+            self.link.give_up(&error.to_string());
+        }
+    }
+}
+
 /// The locks of the core, for work of our own.
 struct CoreLocks<'a>(&'a Arc<Datastore>);
 
@@ -81,7 +92,7 @@ impl Datastore {
                     if datastore.is_linked(peer.link.epoch) {
                         datastore.set_reason(&format!("{what} failed: {error}"));
                     }
-                    peer.link.sender.shutdown(what);
+                    peer.give_up(&error);
                 }
             }
         });
@@ -125,7 +136,7 @@ impl Datastore {
             };
             if let Err(error) = peer.ask(request, &[]) {
                 datastore.set_reason(&error.to_string());
-                peer.link.sender.shutdown(&error.to_string());
+                peer.give_up(&error.into());
             }
         });
         None
