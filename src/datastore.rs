@@ -98,6 +98,25 @@ struct Link {
     epoch: u64,
     /// What the peer said it waits for when it connected (its SAW entries).
     peer_waiting: Arc<Vec<Entry>>,
+    /// Set when this node ends the connection itself.
+    given_up: Arc<AtomicBool>,
+}
+
+impl Link {
+    fn new(sender: Sender, epoch: u64, peer_waiting: Vec<Entry>) -> Self {
+        Self {
+            sender,
+            epoch,
+            peer_waiting: Arc::new(peer_waiting),
+            given_up: Arc::default(),
+        }
+    }
+
+    /// Ends the connection because of something else than the connection.
+    fn give_up(&self, reason: &str) {
+        self.given_up.store(true, Ordering::Release);
+        self.sender.shutdown(reason);
+    }
 }
 
 /// On what kind of thread effects are carried out.
@@ -256,7 +275,7 @@ impl Datastore {
 
     fn drop_link(&self, reason: &str) {
         if let Some(link) = self.link.write().take() {
-            link.sender.shutdown(reason);
+            link.give_up(reason);
         }
     }
 }

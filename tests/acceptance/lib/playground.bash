@@ -14,7 +14,7 @@ start_playground() {
         mkdir "$mount"
         return
     fi
-    mkdir "$work/p"
+    mkdir -p "$work/p"
     "$LOCKSTEP" playground --dir "$work/p" >"$work/ready" 2>"$work/playground.log" &
     playground_pid=$!
     add_pid "$playground_pid"
