@@ -28,6 +28,19 @@ pub fn content_dir(ino: Ino) -> String {
     format!("{CONTENT_DIR}/{:x}", ino.get() >> 12)
 }
 
+/// Opens the content file of an inode, if it exists.
+pub fn open_content(
+    backing: &dyn Backing,
+    ino: Ino,
+) -> Result<Option<Arc<dyn BackingFile>>, StoreError> {
+    let path = content_path(ino);
+    match backing.open(&path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::disk("open", path)(error)),
+    }
+}
+
 /// Where the content of an inode lies.
 pub fn content_path(ino: Ino) -> String {
     format!("{}/{:x}", content_dir(ino), ino.get())
@@ -113,12 +126,8 @@ impl FileState {
         if let Some(content) = &*self.content.read() {
             return Ok(Some(Arc::clone(content)));
         }
-        let path = content_path(self.ino);
-        match backing.open(&path) {
-            Ok(content) => Ok(Some(self.remember(content))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::disk("open", path)(error)),
-        }
+        let found = open_content(backing, self.ino)?;
+        Ok(found.map(|content| self.remember(content)))
     }
 
     /// The content file, made if it does not exist; `made` hears of it then.

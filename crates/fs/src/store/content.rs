@@ -13,7 +13,7 @@ use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 
 use super::Store;
 use crate::error::{OpError, StoreError};
-use crate::files::{FileState, SyncPoint, content_path};
+use crate::files::{FileState, SyncPoint, content_path, open_content};
 use crate::record::Body;
 use crate::times::Slot;
 
@@ -50,12 +50,7 @@ impl Store {
         if let Some(file) = self.files.get(ino) {
             return file.content(self.backing().as_ref());
         }
-        let path = content_path(ino);
-        match self.backing.open(&path) {
-            Ok(content) => Ok(Some(content)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::disk("open", path)(error)),
-        }
+        open_content(self.backing.as_ref(), ino)
     }
 
     /// The content file of an inode, made if there is none.

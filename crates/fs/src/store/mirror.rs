@@ -6,7 +6,6 @@
 //!
 //! The caller holds the locks: nobody writes the same bytes or changes the same facts meanwhile.
 
-use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use lockstep_types::{Errno, Ino, NodeKind, Osn, Timestamp, limits};
 
 use super::Store;
 use crate::error::{OpError, StoreError};
-use crate::files::content_path;
+use crate::files::{content_path, open_content};
 use crate::keys;
 use crate::kv::Each;
 use crate::plan::View;
@@ -230,12 +229,7 @@ impl Store {
         if let Some(content) = self.files.get(ino).and_then(|file| file.opened()) {
             return Ok(Some(content));
         }
-        let path = content_path(ino);
-        match self.backing.open(&path) {
-            Ok(content) => Ok(Some(content)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::disk("open", path)(error)),
-        }
+        open_content(self.backing.as_ref(), ino)
     }
 
     /// Reads the content on disk, whatever the record says of it; what is not there is zeros.
