@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lockstep_types::backing::Backing;
+use lockstep_types::backing::{Backing, replace};
 use lockstep_types::{FrameHash, Generation};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use crate::config::Role;
 
 const FILE: &str = "role.json";
-const DRAFT: &str = "role.json.new";
 
 /// What the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,12 +126,7 @@ impl RoleFile {
     fn write(&self, state: RoleState) -> io::Result<()> {
         let checksum = state.checksum()?;
         let text = serde_json::to_vec_pretty(&Written { state, checksum })?;
-        let draft = self.backing.open_or_create(DRAFT)?;
-        draft.set_len(0)?;
-        draft.write_at(0, &text)?;
-        draft.sync()?;
-        self.backing.rename(DRAFT, FILE)?;
-        self.backing.sync_dir(".")
+        replace(self.backing.as_ref(), FILE, &text)
     }
 }
 

@@ -50,6 +50,23 @@ pub trait Backing: Send + Sync {
     fn space(&self) -> io::Result<Space>;
 }
 
+/// Where [`replace`] puts the new bytes of a file until they are on stable storage.
+pub fn draft_of(path: &str) -> String {
+    format!("{path}.new")
+}
+
+/// Puts `bytes` in the place of a file, or makes it: it has all of them or stays as it was, and they
+/// are on stable storage when this returns. Its directory must exist.
+pub fn replace(backing: &dyn Backing, path: &str, bytes: &[u8]) -> io::Result<()> {
+    let draft = draft_of(path);
+    let file = backing.open_or_create(&draft)?;
+    file.set_len(0)?;
+    file.write_at(0, bytes)?;
+    file.sync()?;
+    backing.rename(&draft, path)?;
+    backing.sync_dir(path.rsplit_once('/').map_or(".", |(parent, _)| parent))
+}
+
 /// One open file. Safe to use from many threads at once.
 pub trait BackingFile: Send + Sync {
     /// Reads at `offset`; fewer bytes than asked only at the end of the file.

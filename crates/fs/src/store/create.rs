@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use lockstep_intentlog::{IntentLog, LogOptions};
-use lockstep_types::backing::Backing;
+use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
 
 use super::Store;
@@ -19,8 +19,6 @@ use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::overlay::Overlay;
 use crate::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
-
-const FORMAT_DRAFT: &str = "format.json.new";
 
 impl Store {
     /// Makes a new, empty store, whose root directory belongs to root. What a creation that was
@@ -107,7 +105,7 @@ fn names_in(backing: &Arc<dyn Backing>, directory: &str) -> Result<Vec<String>, 
 /// Whether a path is one that a creation makes before it is complete.
 fn is_of_creation(path: &str) -> bool {
     let file = path.strip_suffix(".new").unwrap_or(path);
-    path == FORMAT_DRAFT
+    path == draft_of(FORMAT_FILE)
         || file == NAMESPACE_FILE
         || file
             .strip_prefix(LOG_DIR)
@@ -151,11 +149,5 @@ fn write_format(backing: &dyn Backing, datastore: DatastoreUuid) -> Result<(), S
         datastore,
     };
     let text = serde_json::to_vec_pretty(&format).unwrap_or_default();
-    let wrap = || StoreError::disk("write", FORMAT_FILE);
-    let file = backing.open_or_create(FORMAT_DRAFT).map_err(wrap())?;
-    file.set_len(0).map_err(wrap())?;
-    file.write_at(0, &text).map_err(wrap())?;
-    file.sync().map_err(wrap())?;
-    backing.rename(FORMAT_DRAFT, FORMAT_FILE).map_err(wrap())?;
-    backing.sync_dir(".").map_err(wrap())
+    replace(backing, FORMAT_FILE, &text).map_err(StoreError::disk("write", FORMAT_FILE))
 }
