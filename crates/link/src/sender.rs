@@ -162,10 +162,15 @@ struct Body<'a> {
 }
 
 impl Outbox {
-    /// Queues a frame whose payload has the BLAKE3 `hash`.
-    fn append(&mut self, header: &[u8], payload: &[u8], hash: &Hash) -> Result<(), FrameError> {
+    /// Queues a frame; `hash` is the BLAKE3 of its payload, if it has one.
+    fn append(
+        &mut self,
+        header: &[u8],
+        payload: &[u8],
+        hash: Option<&Hash>,
+    ) -> Result<(), FrameError> {
         let sums = self.sealer.seal(&mut self.queued, header, payload.len())?;
-        if !payload.is_empty() {
+        if let Some(hash) = hash {
             self.queued.extend_from_slice(payload);
             self.queued.extend_from_slice(&sums.sum(hash).0);
         }
@@ -225,8 +230,8 @@ impl Outgoing {
             }
             if outbox.queued.len() >= QUEUE_BYTES_MAX {
                 self.room.wait(&mut outbox);
-            } else if let Some(hash) = &hash {
-                let appended = outbox.append(header, payload, hash);
+            } else if payload.is_empty() || hash.is_some() {
+                let appended = outbox.append(header, payload, hash.as_ref());
                 return appended.map_err(|source| self.unsendable(source));
             } else {
                 hash = Some(MutexGuard::unlocked(&mut outbox, || blake3::hash(payload)));
@@ -236,7 +241,7 @@ impl Outgoing {
 
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.wire.check_open()?;
-        let hash = blake3::hash(payload);
+        let hash = (!payload.is_empty()).then(|| blake3::hash(payload));
         let mut outbox = self.outbox.lock();
         let waiting_bytes = outbox.waiting_bytes();
         if waiting_bytes >= NOWAIT_QUEUE_BYTES_MAX {
@@ -245,7 +250,7 @@ impl Outgoing {
                 waiting_bytes,
             });
         }
-        let appended = outbox.append(header, payload, &hash);
+        let appended = outbox.append(header, payload, hash.as_ref());
         appended.map_err(|source| self.unsendable(source))
     }
 
