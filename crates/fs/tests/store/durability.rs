@@ -56,15 +56,20 @@ impl Client {
     }
 }
 
+/// A node with one empty file, and who made it.
+fn with_file() -> (Node, Client, Ino) {
+    let (node, mut client) = (Node::new(), Client::new());
+    let ino = client.create(&node, "f");
+    (node, client, ino)
+}
+
 fn path(ino: Ino) -> String {
     lockstep_fs::files::content_path(ino)
 }
 
 #[test]
 fn a_sync_reaches_content_that_a_checkpoint_has_let_go_of() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
     node.store.checkpoint().unwrap();
     assert!(!node.disk.is_durable(&path(ino)));
@@ -74,9 +79,7 @@ fn a_sync_reaches_content_that_a_checkpoint_has_let_go_of() {
 
 #[test]
 fn content_made_before_a_kill_is_synced_with_its_name() {
-    let mut node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (mut node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
     node.kill();
     node.store.sync_file(ino, false).unwrap();
@@ -120,9 +123,7 @@ fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
 /// A sync that was noted late, or ran before the bytes of a write were there, covers no later one.
 #[test]
 fn a_sync_counts_for_what_it_covered_only() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
     let early = node.store.sync_point(ino, 1).unwrap();
     node.store.checkpoint().unwrap();
@@ -142,9 +143,7 @@ fn a_sync_counts_for_what_it_covered_only() {
 
 #[test]
 fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     for _ in 0..3 {
         client.write(&node, ino, b"bytes");
         assert!(!node.store.is_synced(ino, 1));
@@ -164,9 +163,7 @@ fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
 /// The bytes of a write that was begun before a sync may come after it.
 #[test]
 fn a_sync_does_not_cover_a_write_under_way() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
     let (osn, time) = stamp(50);
     let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
@@ -183,9 +180,7 @@ fn a_sync_does_not_cover_a_write_under_way() {
 /// What a sync covered of a file that was let go of meanwhile says nothing of the file now.
 #[test]
 fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     let point = node.store.sync_point(ino, 1).unwrap();
     client.write(&node, ino, b"bytes");
     for _ in 0..3 {
@@ -198,9 +193,7 @@ fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
 /// What failed writes leave beyond the end goes, and nothing else does.
 #[test]
 fn a_failed_write_beside_another_leaves_nothing() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, _client, ino) = with_file();
     let (osn, time) = stamp(50);
     let failed = node.store.begin_write(ino, 9000, 4, false).unwrap();
     node.store.write_begun(&failed, 9000, b"torn").unwrap();
@@ -218,9 +211,7 @@ fn a_failed_write_beside_another_leaves_nothing() {
 /// between: the times of the higher one stay.
 #[test]
 fn a_late_write_does_not_set_the_times_back() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, _client, ino) = with_file();
     let (later, later_time) = stamp(51);
     let (earlier, earlier_time) = stamp(50);
     node.store
@@ -236,9 +227,7 @@ fn a_late_write_does_not_set_the_times_back() {
 /// A write that completes while a checkpoint runs is in no record: its slot has to stay.
 #[test]
 fn a_write_across_a_checkpoint_survives_a_kill() {
-    let mut node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (mut node, _client, ino) = with_file();
     let (osn, time) = stamp(50);
     let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
     node.store.write_begun(&ticket, 0, b"bytes").unwrap();
@@ -252,9 +241,7 @@ fn a_write_across_a_checkpoint_survives_a_kill() {
 
 #[test]
 fn content_goes_only_after_it_is_durable_that_the_file_went() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
     client.unlink(&node, "f");
     let reap = client.op(MetaRequest::Reap { ino });
@@ -302,9 +289,7 @@ fn numbers_that_came_from_the_other_node_are_not_given_out() {
 
 /// A file that grows by a synced write and then loses power: its attributes and bytes.
 fn grown_then_lost(times: bool) -> (Attr, Vec<u8>, Timestamp) {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"short");
     node.store.sync_everything().unwrap();
     let (osn, time) = stamp(900);
@@ -343,9 +328,7 @@ fn a_synced_file_keeps_its_times_too() {
 /// A slot that was cleared in memory only, and comes back when power is lost after the close.
 #[test]
 fn an_old_slot_sets_nothing_back_after_a_close() {
-    let node = Node::new();
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"old");
     let old = node.disk.all().remove("tables/times").unwrap();
     client.write(&node, ino, b"new bytes");
