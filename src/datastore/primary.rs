@@ -208,7 +208,7 @@ impl Datastore {
         *self.link.write() = None;
         self.calls.abandon();
         if !self.is_stopping() {
-            self.set_ending(&reason, given_up.load(Ordering::Acquire));
+            self.set_ending(&reason, ending().given_up);
         }
         self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
         ending()
