@@ -5,6 +5,7 @@
 //! that very port and so connect to itself.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, ensure};
 
@@ -15,6 +16,11 @@ const LOWEST: u16 = 10_000;
 const OUTGOING_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// What it is when the kernel does not say.
 const OUTGOING_DEFAULT: u16 = 32_768;
+
+/// How far apart two searches of one process begin.
+const STRIDE: u32 = 16;
+/// How often this process has asked.
+static ASKED: AtomicU32 = AtomicU32::new(0);
 
 /// `count` different free ports of the loopback address.
 pub(super) fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
@@ -34,12 +40,14 @@ pub(super) fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
         .collect::<Result<_, _>>()?)
 }
 
-/// The ports to try, beginning at one that depends on the process, so that playgrounds started at
-/// the same moment look in different places.
+/// The ports to try, beginning at one that depends on the process and on how often it has asked, so
+/// that searches made at the same moment look in different places.
 fn candidates() -> impl Iterator<Item = u16> {
     let end = outgoing_start().max(LOWEST + 1);
     let room = u32::from(end - LOWEST);
-    let start = std::process::id().wrapping_mul(97) % room;
+    let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+    let of_process = std::process::id().wrapping_mul(97);
+    let start = of_process.wrapping_add(asked.wrapping_mul(STRIDE)) % room;
     let nth = move |step| u16::try_from((start + step) % room).unwrap_or(0) + LOWEST;
     (0..room).map(nth)
 }
@@ -53,15 +61,27 @@ fn outgoing_start() -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn ports_are_different_and_free() {
         let ports = free_ports(4).unwrap();
-        let listeners: Vec<_> = ports
-            .iter()
-            .map(|port| TcpListener::bind(port).unwrap())
-            .collect();
+        let listeners: Vec<_> = ports.iter().map(|port| bind(*port).unwrap()).collect();
         assert_eq!(listeners.len(), 4);
+    }
+
+    /// Another test may hold a port while it looks for some itself, and a program that one starts
+    /// until it runs: for moments, which pass.
+    fn bind(port: SocketAddr) -> std::io::Result<TcpListener> {
+        let taken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+        for _ in 0..1000 {
+            match TcpListener::bind(port) {
+                Err(error) if taken(&error) => std::thread::sleep(Duration::from_millis(1)),
+                bound => return bound,
+            }
+        }
+        TcpListener::bind(port)
     }
 }
