@@ -101,6 +101,17 @@ pub enum StoreError {
         /// Newest format known here.
         known: u32,
     },
+    /// The store was made by a program from before the first release.
+    #[error(
+        "the store was made in format {found}, this program knows format {known} only: write it out \
+         with `lockstep export` of the program that made it; nothing was changed"
+    )]
+    OlderFormat {
+        /// Format found.
+        found: u32,
+        /// The format known here.
+        known: u32,
+    },
     /// The store belongs to another datastore.
     #[error(
         "the store belongs to datastore {found}, the configuration says {expected}: correct \

@@ -23,9 +23,12 @@ const SHARD_IDLE_MAX: usize = 256;
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 
-/// The directory in which the content of an inode lies: 4096 inodes to each.
+/// The directory in which the content of an inode lies: 256 inodes to each. The disk lays each of
+/// these directories, with its files, in another place ([`Backing::scatter`]). Few in one place,
+/// because ext4 without a journal steps over every inode that was freed in the same place within the
+/// last half minute, one by one, for each new file.
 pub fn content_dir(ino: Ino) -> String {
-    format!("{CONTENT_DIR}/{:x}", ino.get() >> 12)
+    format!("{CONTENT_DIR}/{:x}", ino.get() >> 8)
 }
 
 /// Opens the content file of an inode, if it exists.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::Errno as OsErrno;
 
 pub use failure::{BackingFailure, errno_of};
@@ -264,5 +264,20 @@ impl Backing for OsBacking {
             total_files: stat.f_files,
             free_files: stat.f_ffree,
         })
+    }
+
+    /// Marks the directory as the top of unrelated hierarchies, where the file system knows of such
+    /// a thing (ext4 does).
+    fn scatter(&self, directory: &str) {
+        let marked = self
+            .make_parents(&format!("{directory}/"))
+            .and_then(|()| Ok(self.open_directory(directory)?))
+            .and_then(|fd| {
+                let flags = rustix::fs::ioctl_getflags(&fd)?;
+                Ok(rustix::fs::ioctl_setflags(&fd, flags | IFlags::TOPDIR)?)
+            });
+        if let Err(error) = marked {
+            tracing::debug!(%error, directory, "directories in it are laid as the disk likes");
+        }
     }
 }

@@ -48,6 +48,9 @@ pub trait Backing: Send + Sync {
 
     /// Room on the disk.
     fn space(&self) -> io::Result<Space>;
+
+    /// A hint, which may come to nothing: directories made in this one are best laid far apart.
+    fn scatter(&self, _directory: &str) {}
 }
 
 /// Where [`replace`] puts the new bytes of a file until they are on stable storage.

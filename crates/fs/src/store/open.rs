@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::unsynced::Unsynced;
 use super::{Applying, INO_RESERVE, Store};
 use crate::error::{OpError, StoreError};
-use crate::files::FileTable;
+use crate::files::{CONTENT_DIR, FileTable};
 use crate::keys;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
@@ -26,8 +26,8 @@ use crate::overlay::Overlay;
 use crate::record::{self, Checkpoint};
 use crate::times::{Left, Slot, TABLE_BYTES, TimeTable};
 
-/// The format this program makes, and the newest it opens.
-pub(super) const FORMAT: u32 = 1;
+/// The format this program makes, and the only one it opens.
+pub(super) const FORMAT: u32 = 2;
 pub(super) const FORMAT_FILE: &str = "format.json";
 pub(super) const NAMESPACE_FILE: &str = "namespace.redb";
 pub(super) const LOG_DIR: &str = "log";
@@ -192,6 +192,7 @@ impl Store {
                 store.doubt_names()?;
             }
             store.start_epoch(&left)?;
+            store.backing.scatter(CONTENT_DIR);
         }
         Ok(Opened { store, power_lost })
     }
@@ -287,6 +288,12 @@ fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
         Ok(0) => return Err(not_a_store("format.json: there is no format 0".to_owned())),
         Ok(found) if found > FORMAT => {
             return Err(StoreError::NewerFormat {
+                found,
+                known: FORMAT,
+            });
+        }
+        Ok(found) if found < FORMAT => {
+            return Err(StoreError::OlderFormat {
                 found,
                 known: FORMAT,
             });

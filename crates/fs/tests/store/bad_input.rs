@@ -49,8 +49,15 @@ fn set_format(disk: &Arc<Disk>, text: &str) {
 #[test]
 fn a_newer_format_is_refused_whatever_else_it_says() {
     let (disk, _) = used();
-    set_format(&disk, r#"{"lockstep_store": 2, "shards": 7}"#);
-    refused(&disk, "format 2, this program knows formats up to 1");
+    set_format(&disk, r#"{"lockstep_store": 3, "shards": 7}"#);
+    refused(&disk, "format 3, this program knows formats up to 2");
+}
+
+#[test]
+fn a_format_from_before_the_first_release_is_refused() {
+    let (disk, _) = used();
+    set_format(&disk, r#"{"lockstep_store": 1}"#);
+    refused(&disk, "format 1, this program knows format 2 only");
 }
 
 #[test]
@@ -59,7 +66,7 @@ fn what_is_no_format_file_is_refused() {
         "",
         "{",
         "\0\0\0",
-        r#"{"lockstep_store": 1}"#,
+        r#"{"lockstep_store": 2}"#,
         r#"{"lockstep_store": 0}"#,
         r#"{"lockstep_store": 0, "datastore": "07070707-0707-0707-0707-070707070707"}"#,
     ] {
@@ -76,7 +83,7 @@ fn the_store_of_another_datastore_is_refused() {
     let other = DatastoreUuid::from_bytes([8; 16]);
     set_format(
         &disk,
-        &format!(r#"{{"lockstep_store": 1, "datastore": "{other}"}}"#),
+        &format!(r#"{{"lockstep_store": 2, "datastore": "{other}"}}"#),
     );
     refused(
         &disk,
