@@ -11,6 +11,7 @@
 
 mod fio;
 mod gluster;
+mod hand_over;
 mod options;
 mod playground;
 mod process;
@@ -43,6 +44,13 @@ fn main() -> Result<()> {
     let workloads = workload::chosen(&options, work.path())?;
     let report = measure(&options, &systems, &workloads, &interrupted)?;
     print!("{}", report.markdown(options.two_machines));
+    if options.two_machines {
+        for block_kib in workload::BLOCKS_KIB {
+            let workload = workload::mirrored_write(&options, block_kib).name();
+            let hand_over = hand_over::microseconds(block_kib)?;
+            print!("{}", report.at_best(&workload, hand_over));
+        }
+    }
     if let Some(file) = &options.json {
         write_json(file, &report)?;
     }

@@ -131,6 +131,21 @@ impl Report {
         text
     }
 
+    /// What the ratio of a workload could be at best, when handing its bytes over takes so many
+    /// microseconds; nothing if it was not measured.
+    pub fn at_best(&self, workload: &str, hand_over: f64) -> String {
+        let row = self.rows.iter().find(|row| row.workload == workload);
+        let Some(rate) = row.and_then(|row| self.median_of(row, NO_REPLICA)) else {
+            return String::new();
+        };
+        let alone = 1e6 / rate;
+        format!(
+            "- at best {:.2}: {workload}: {alone:.1} µs unmirrored, {hand_over:.1} µs to hand the bytes \
+             over, neither hashed nor encrypted\n",
+            alone / (alone + hand_over)
+        )
+    }
+
     /// Every figure of every round.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();

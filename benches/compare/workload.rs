@@ -57,6 +57,20 @@ pub fn chosen(options: &Options, work: &Path) -> Result<Vec<Workload>> {
     Ok(all)
 }
 
+/// Sizes of random writes.
+pub const BLOCKS_KIB: [u32; 3] = [8, 64, 256];
+
+/// The write of the paper's comparison.
+pub fn mirrored_write(options: &Options, block_kib: u32) -> FioJob {
+    FioJob {
+        access: Access::RandomWrite,
+        block_kib,
+        jobs: 8,
+        sync: false,
+        quick: options.quick,
+    }
+}
+
 fn fio_jobs(options: &Options) -> Vec<FioJob> {
     let job = |access, block_kib, jobs, sync| FioJob {
         access,
@@ -65,14 +79,13 @@ fn fio_jobs(options: &Options) -> Vec<FioJob> {
         sync,
         quick: options.quick,
     };
-    let blocks_kib = [8, 64, 256];
     let mut all = Vec::new();
     if options.two_machines {
-        all.extend(blocks_kib.map(|kib| job(Access::RandomWrite, kib, 8, false)));
+        all.extend(BLOCKS_KIB.map(|kib| mirrored_write(options, kib)));
     } else {
         for sync in [false, true] {
             for jobs in [1, 8] {
-                all.extend(blocks_kib.map(|kib| job(Access::RandomWrite, kib, jobs, sync)));
+                all.extend(BLOCKS_KIB.map(|kib| job(Access::RandomWrite, kib, jobs, sync)));
             }
         }
         all.push(job(Access::SequentialWrite, 1024, 1, false));
