@@ -1,0 +1,7 @@
+//! The simulator: the real protocol, store and logs of two nodes, run by one thread in a world made
+//! from a seed. Never shipped.
+//!
+//! The same seed makes the same world: nothing here reads a clock, starts a thread that runs beside
+//! another, or asks the system for anything random.
+
+pub mod random;
