@@ -109,7 +109,7 @@ damaged() {
     cp -a --sparse=never "$work/whole" "$path"
 }
 
-newer_format() { sed -i 's/"lockstep_store": *1/"lockstep_store": 2/' "$1"; }
+newer_format() { sed -i 's/"lockstep_store": *[0-9]*/"lockstep_store": 999/' "$1"; }
 no_text() { printf '{' >"$1"; }
 cut_to_nothing() { truncate -s 0 "$1"; }
 cut_in_half() { truncate -s $(($(stat -c %s "$1") / 2)) "$1"; }

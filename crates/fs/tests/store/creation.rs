@@ -193,7 +193,8 @@ fn leftovers_on_a_real_disk_are_cleared() {
         assert_new(&start(backing(), 1).unwrap());
         let mut found = names(dir.path());
         found.sort();
-        assert_eq!(found, ["format.json", "log", "namespace.redb", "tables"]);
+        let made = ["content", "format.json", "log", "namespace.redb", "tables"];
+        assert_eq!(found, made);
     }
 }
 
