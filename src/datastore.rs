@@ -13,8 +13,10 @@
 //!   sequencer, whose holder waits at most for the peer's reader.
 
 mod calls;
+mod dial;
 mod effects;
 mod flight;
+mod host;
 mod lockset;
 mod maintenance;
 mod primary;
@@ -26,15 +28,13 @@ mod start;
 mod status;
 mod tables;
 mod transfer;
-mod workers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use lockstep_fs::Store;
-use lockstep_link::Sender;
+use lockstep_link::SendFrames;
 use lockstep_paw_saw::{Entry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
@@ -44,22 +44,24 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::config::DatastoreConfig;
 use calls::Calls;
+pub use dial::{Dial, Dialer, Halves};
 use flight::Work;
+use host::Turnstile;
+pub use host::{Gate, Host, Job, Machine};
 use references::References;
 use role::RoleFile;
 pub use secondary::refuse;
 pub use service::Service;
-pub use start::{DatastoreError, Prepared, prepare};
+pub use start::{DatastoreError, Place, Prepared, prepare};
 use status::Facts;
 pub use tables::TableError;
-use workers::Workers;
 
 /// One datastore on this node, open and running.
 pub struct Datastore {
     config: DatastoreConfig,
     store: Store,
     core: Mutex<Core>,
-    started: Instant,
+    host: Arc<dyn Host>,
     /// What clients and peers wait for, by operation.
     works: Mutex<HashMap<OpId, Work>>,
     next_op: AtomicU64,
@@ -80,20 +82,19 @@ pub struct Datastore {
     calls: Calls,
     role: RoleFile,
     facts: Mutex<Facts>,
-    workers: Workers,
     /// How far a resync is.
     resync: Progress,
     /// Counts changes of state.
     reign: AtomicU64,
     /// Held by the thread that serves the one connection a secondary has.
-    serving: Mutex<()>,
+    serving: Turnstile,
     stopping: AtomicBool,
 }
 
 /// A standing connection with the peer.
 #[derive(Clone)]
 struct Link {
-    sender: Sender,
+    sender: Arc<dyn SendFrames>,
     /// Counts connections, so that late news of an old one is known as such.
     epoch: u64,
     /// What the peer said it waits for when it connected (its SAW entries).
@@ -103,7 +104,7 @@ struct Link {
 }
 
 impl Link {
-    fn new(sender: Sender, epoch: u64, peer_waiting: Vec<Entry>) -> Self {
+    fn new(sender: Arc<dyn SendFrames>, epoch: u64, peer_waiting: Vec<Entry>) -> Self {
         Self {
             sender,
             epoch,
@@ -145,7 +146,7 @@ impl Datastore {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.host.now().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn next_op(&self) -> OpId {
@@ -246,11 +247,17 @@ impl Datastore {
             return;
         };
         let done_below = self.core.lock().done_below();
-        let _sent = self.send_on(&link.sender, done_below, message, payload);
+        let _sent = self.send_on(&*link.sender, done_below, message, payload);
     }
 
     /// Sends on one connection; a failure closes it. Returns whether it was sent.
-    fn send_on(&self, sender: &Sender, done_below: Osn, message: Message, payload: &[u8]) -> bool {
+    fn send_on(
+        &self,
+        sender: &dyn SendFrames,
+        done_below: Osn,
+        message: Message,
+        payload: &[u8],
+    ) -> bool {
         let sent = match self.envelope(done_below, message).encode() {
             Ok(header) => sender
                 .send(&header, payload)

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, bail};
-use lockstep_link::{Encryption as LinkEncryption, Fingerprint, Identity, LinkOptions};
+use lockstep_link::{Encryption as LinkEncryption, Fingerprint, Identity, LinkOptions, SendFrames};
 use lockstep_repl::message::{Envelope, Message};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,7 +17,7 @@ use crate::config::{DatastoreConfig, Encryption, LinkConfig, NodeConfig, Role};
 use crate::control::{
     ControlServer, ControlService, NodeStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
-use crate::datastore::{self, Datastore, Service};
+use crate::datastore::{self, Datastore, Dialer, Place, Service};
 use crate::fuse::{self, MountOptions, Mounted};
 use crate::threads;
 
@@ -98,10 +98,11 @@ impl Node {
         let Some(link) = link else { return Ok(()) };
         let identity = Arc::new(link.identity);
         for datastore in &self.shared.datastores {
-            let (leading, identity) = (Arc::clone(datastore), Arc::clone(&identity));
-            if datastore.config().role == Role::Primary && datastore.config().peer.is_some() {
+            let leading = Arc::clone(datastore);
+            let dialer = Dialer::new(datastore.config(), Arc::clone(&identity));
+            if let Some(dialer) = dialer.filter(|_| datastore.config().role == Role::Primary) {
                 self.threads
-                    .push(spawn("primary", move || leading.run_primary(&identity))?);
+                    .push(spawn("primary", move || leading.run_primary(&dialer))?);
             }
         }
         let shared = Arc::clone(&self.shared);
@@ -170,7 +171,10 @@ fn check_mount_points(config: &NodeConfig) -> anyhow::Result<()> {
 
 /// Opens all datastores, or none.
 fn open_datastores(config: &NodeConfig) -> anyhow::Result<Vec<Arc<Datastore>>> {
-    let prepared = config.datastores.iter().cloned().map(datastore::prepare);
+    let prepared = config.datastores.iter().map(|datastore| {
+        let place = Place::on_this_machine(datastore)?;
+        datastore::prepare(datastore.clone(), place)
+    });
     let prepared: Vec<_> = prepared.collect::<Result<_, _>>()?;
     let mut datastores: Vec<Arc<Datastore>> = Vec::new();
     for datastore in prepared {
@@ -304,6 +308,7 @@ fn answer_checked(
     let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
     let fingerprint = connection.peer_fingerprint();
     let (sender, mut receiver) = connection.split();
+    let sender: Arc<dyn SendFrames> = Arc::new(sender);
     receiver.set_timeout(Some(options.handshake_timeout))?;
     let envelope = Envelope::decode(receiver.recv()?.header)?;
     let Message::Hello(hello) = &envelope.message else {
@@ -315,9 +320,9 @@ fn answer_checked(
             && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
     });
     match datastore {
-        Some(datastore) => datastore.follow(&sender, receiver, hello, &envelope),
+        Some(datastore) => datastore.follow(&sender, Box::new(receiver), hello, &envelope),
         None => datastore::refuse(
-            &sender,
+            &*sender,
             &envelope,
             &format!(
                 "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \

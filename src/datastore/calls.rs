@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 
 use lockstep_repl::message::Response;
 use parking_lot::Mutex;
+
+use super::host::{Host, Promise, promise};
 
 /// An answer, or why there is none.
 pub(super) type Answer = Result<Response, String>;
@@ -14,33 +15,34 @@ pub(super) type Answer = Result<Response, String>;
 #[derive(Default)]
 pub(super) struct Calls {
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, Sender<Answer>>>,
+    waiting: Mutex<HashMap<u64, Promise<Answer>>>,
 }
 
 impl Calls {
     /// Asks by `send`, which is given the number of the question, and waits for the answer. `None`
     /// when the connection is lost.
-    pub fn ask(&self, send: impl FnOnce(u64) -> bool) -> Option<Answer> {
+    pub fn ask(&self, host: &dyn Host, send: impl FnOnce(u64) -> bool) -> Option<Answer> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = channel();
-        self.waiting.lock().insert(id, sender);
+        let (promise, awaited) = promise(host);
+        self.waiting.lock().insert(id, promise);
         if !send(id) {
             self.waiting.lock().remove(&id);
             return None;
         }
-        receiver.recv().ok()
+        awaited.get()
     }
 
     /// Gives an answer to whoever asked.
     pub fn answered(&self, id: u64, answer: Answer) {
-        if let Some(asker) = self.waiting.lock().remove(&id) {
-            // Whoever no longer listens does not need it.
-            let _told = asker.send(answer);
+        let asker = self.waiting.lock().remove(&id);
+        if let Some(asker) = asker {
+            asker.keep(answer);
         }
     }
 
     /// Ends all questions: the connection is lost.
     pub fn abandon(&self) {
-        self.waiting.lock().clear();
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        drop(waiting);
     }
 }

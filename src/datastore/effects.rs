@@ -39,6 +39,7 @@ impl Datastore {
     ) {
         let mut todo: VecDeque<Effect> = effects.into_iter().collect();
         while let Some(effect) = todo.pop_front() {
+            self.host.step();
             if let Some(event) = self.carry_out(thread, effect, inline) {
                 todo.extend(self.decide(event));
             }
@@ -105,9 +106,9 @@ impl Datastore {
             }
         };
         if ordered {
-            self.workers.in_order(job);
+            self.host.in_order(Box::new(job));
         } else {
-            self.workers.spawn(job);
+            self.host.spawn(Box::new(job));
         }
         true
     }
@@ -135,7 +136,9 @@ impl Datastore {
                 Work::Sync(sync) => Job::Sync(sync.ino),
                 Work::Inspect(ready) => {
                     // Whoever waits does its work now and tells when it is done.
-                    let _told = ready.send(());
+                    if let Some(ready) = ready.take() {
+                        ready.keep(());
+                    }
                     return None;
                 }
                 Work::Meta(_) => return None,
@@ -448,8 +451,8 @@ impl Datastore {
             return Some(sync());
         }
         let datastore = Arc::clone(self);
-        self.workers
-            .spawn(move || datastore.drive(Thread::MayWait, sync()));
+        self.host
+            .spawn(Box::new(move || datastore.drive(Thread::MayWait, sync())));
         None
     }
 
@@ -502,14 +505,15 @@ impl Datastore {
     pub(super) fn happened_later(self: &Arc<Self>, trigger: Trigger, reason: &str) {
         self.set_reason(reason);
         let datastore = Arc::clone(self);
-        self.workers
-            .spawn(move || datastore.drive(Thread::MayWait, Event::Happened(trigger)));
+        self.host.spawn(Box::new(move || {
+            datastore.drive(Thread::MayWait, Event::Happened(trigger));
+        }));
     }
 
     /// Makes the mark durable on another thread, trying until it is: nothing may go on before.
     fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
         let datastore = Arc::clone(self);
-        self.workers.in_order(move || {
+        self.host.in_order(Box::new(move || {
             // Given up in the meantime; the mark that followed may be made already.
             if in_sync && datastore.core.lock().state() != State::EnteringSync {
                 return;
@@ -519,7 +523,7 @@ impl Datastore {
                 if datastore.is_stopping() {
                     return;
                 }
-                std::thread::sleep(std::time::Duration::from_secs(1));
+                datastore.host.sleep(std::time::Duration::from_secs(1));
             }
             let trigger = if in_sync {
                 Trigger::MarkedInSync
@@ -527,7 +531,7 @@ impl Datastore {
                 Trigger::MarkedOutOfSync
             };
             datastore.drive(Thread::MayWait, Event::Happened(trigger));
-        });
+        }));
         None
     }
 }

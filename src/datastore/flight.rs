@@ -1,7 +1,6 @@
 //! Operations under way, as their driver remembers them.
 
 use std::sync::Arc;
-use std::sync::mpsc;
 
 use lockstep_fs::Store;
 use lockstep_fs::files::SyncPoint;
@@ -9,6 +8,7 @@ use lockstep_fs::store::{Applied, WriteTicket};
 use lockstep_paw_saw::Slot;
 use lockstep_types::{Attr, Ino, MetaRequest, Osn, Timestamp};
 
+use super::host::Promise;
 use super::lockset::Targets;
 use crate::client::{Done, ReadDone};
 
@@ -23,7 +23,7 @@ pub(super) enum Work {
     /// A sync of a file.
     Sync(SyncWork),
     /// Somebody of ours (resync, verify) waits for locks, and does its work while it holds them.
-    Inspect(mpsc::Sender<()>),
+    Inspect(Option<Promise<()>>),
 }
 
 /// A read of content.

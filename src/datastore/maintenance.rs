@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::message::Message;
@@ -23,21 +23,21 @@ const CHECKPOINT: Duration = Duration::from_secs(20);
 impl Datastore {
     /// Runs until the datastore is stopped.
     pub fn run_maintenance(self: &Arc<Self>) {
-        let (mut pinged, mut checkpointed) = (Instant::now(), Instant::now());
-        let mut collected = Instant::now();
+        let start = self.host.now();
+        let (mut pinged, mut checkpointed, mut collected) = (start, start, start);
         while !self.is_stopping() {
-            std::thread::sleep(TICK);
+            self.host.sleep(TICK);
             self.drive(Thread::MayWait, Event::Tick);
-            if pinged.elapsed() >= PING.min(self.config.peer_timeout / 4) {
-                pinged = Instant::now();
+            if self.host.since(pinged) >= PING.min(self.config.peer_timeout / 4) {
+                pinged = self.host.now();
                 self.ping();
             }
-            if collected.elapsed() >= GARBAGE {
-                collected = Instant::now();
+            if self.host.since(collected) >= GARBAGE {
+                collected = self.host.now();
                 self.remove_garbage();
             }
-            if self.store.needs_checkpoint() || checkpointed.elapsed() >= CHECKPOINT {
-                checkpointed = Instant::now();
+            if self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT {
+                checkpointed = self.host.now();
                 self.checkpoint();
             }
         }
@@ -48,8 +48,8 @@ impl Datastore {
     fn ping(self: &Arc<Self>) {
         if self.config.role == Role::Primary && self.link.read().is_some() {
             let datastore = Arc::clone(self);
-            self.workers
-                .in_order(move || datastore.send(Message::Ping, &[]));
+            self.host
+                .in_order(Box::new(move || datastore.send(Message::Ping, &[])));
         }
     }
 
@@ -71,12 +71,12 @@ impl Datastore {
         self.stopping.store(true, Ordering::Release);
         self.drop_link("this node is stopping");
         self.calls.abandon();
-        self.workers.stop();
+        self.host.stop();
     }
 
     /// Puts everything on stable storage, once no thread works on it any more.
     pub fn close(&self) {
-        let _nobody_is_served = self.serving.lock();
+        let _nobody_is_served = self.serving.enter(&*self.host);
         if let Err(error) = self.close_in_order() {
             tracing::error!(
                 datastore = self.name(),

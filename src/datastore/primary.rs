@@ -1,18 +1,17 @@
 //! The primary's side of the connection: dial, introduce, read what the secondary says.
 
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lockstep_link::{Connection, Identity, LinkError, LinkOptions, Receiver, Sender};
+use lockstep_link::{LinkError, ReceiveFrames};
 use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
 use lockstep_types::Osn;
 
+use super::dial::{Dial, Halves};
 use super::{Datastore, Link, Thread};
-use crate::config::PeerConfig;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -40,13 +39,10 @@ impl Ending {
 
 impl Datastore {
     /// Keeps up the connection with the secondary until the datastore is stopped.
-    pub fn run_primary(self: &Arc<Self>, identity: &Identity) {
-        let Some(peer) = &self.config.peer else {
-            return;
-        };
+    pub fn run_primary(self: &Arc<Self>, dialer: &dyn Dial) {
         let mut wait = RETRY;
         while !self.is_stopping() {
-            match self.connect(identity, peer) {
+            match self.connect(dialer) {
                 Ok((connection, welcome)) => {
                     wait = self.serve_connection(connection, welcome).wait(wait);
                 }
@@ -61,25 +57,21 @@ impl Datastore {
 
     /// Waits, but not longer than until the datastore is stopped.
     fn rest(&self, wait: Duration) {
-        let start = Instant::now();
-        while !self.is_stopping() && start.elapsed() < wait {
-            std::thread::sleep(RETRY.min(wait.saturating_sub(start.elapsed())));
+        let until = self.host.now() + wait;
+        while !self.is_stopping() && self.host.now() < until {
+            let left = until.saturating_sub(self.host.now());
+            self.host.sleep(RETRY.min(left));
         }
     }
 
     /// Connects and introduces both sides. An error is for the operator.
-    fn connect(
-        &self,
-        identity: &Identity,
-        peer: &PeerConfig,
-    ) -> Result<((Sender, Receiver), Welcome), String> {
-        let connection = self.dial(identity, peer)?;
-        let (sender, mut receiver) = connection.split();
+    fn connect(&self, dialer: &dyn Dial) -> Result<(Halves, Welcome), String> {
+        let (sender, mut receiver) = dialer.dial()?;
         let hello = Hello {
             version: PROTOCOL_VERSION,
             in_sync: self.role.state().in_sync,
         };
-        self.send_on(&sender, Osn::ZERO, Message::Hello(hello), &[]);
+        self.send_on(&*sender, Osn::ZERO, Message::Hello(hello), &[]);
         receiver
             .set_timeout(Some(self.config.peer_timeout))
             .map_err(|error| error.to_string())?;
@@ -96,23 +88,6 @@ impl Datastore {
         }
     }
 
-    fn dial(&self, identity: &Identity, peer: &PeerConfig) -> Result<Connection, String> {
-        let addresses = peer
-            .address
-            .to_string()
-            .to_socket_addrs()
-            .map_err(|error| format!("cannot resolve {}: {error}", peer.address))?;
-        let options = self.link_options(peer);
-        let mut last = format!("{} resolves to no address", peer.address);
-        for address in addresses {
-            match lockstep_link::dial(address, identity, peer.fingerprint, &options) {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error.to_string(),
-            }
-        }
-        Err(last)
-    }
-
     /// An empty store must not be carried over one that holds something: the disk of this one may
     /// just not be mounted.
     fn check_not_emptied(&self, peer_applied: Osn) -> Result<(), String> {
@@ -125,20 +100,6 @@ impl Datastore {
             ));
         }
         Ok(())
-    }
-
-    /// How connections with this peer are made.
-    pub(super) fn link_options(&self, peer: &PeerConfig) -> LinkOptions {
-        LinkOptions {
-            encryption: match peer.encryption {
-                crate::config::Encryption::On => lockstep_link::Encryption::On,
-                crate::config::Encryption::Off => lockstep_link::Encryption::Off,
-            },
-            connect_timeout: self.config.peer_timeout,
-            handshake_timeout: self.config.peer_timeout.max(Duration::from_secs(2)),
-            user_timeout: Some(self.config.peer_timeout),
-            ..LinkOptions::default()
-        }
     }
 
     /// Checks what both sides must agree on before anything else is said.
@@ -171,12 +132,8 @@ impl Datastore {
     }
 
     /// Uses a connection until it is lost.
-    fn serve_connection(
-        self: &Arc<Self>,
-        (sender, receiver): (Sender, Receiver),
-        welcome: Welcome,
-    ) -> Ending {
-        let start = Instant::now();
+    fn serve_connection(self: &Arc<Self>, (sender, receiver): Halves, welcome: Welcome) -> Ending {
+        let start = self.host.now();
         let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {
@@ -191,7 +148,7 @@ impl Datastore {
         *self.link.write() = Some(link);
         let ending = || Ending {
             given_up: given_up.load(Ordering::Acquire),
-            lasted: start.elapsed(),
+            lasted: self.host.since(start),
         };
         if self.is_stopping() {
             // It may not have seen this connection when it closed the one there was.
@@ -215,22 +172,22 @@ impl Datastore {
     }
 
     /// Reads until the connection is lost; returns why.
-    fn read_answers(self: &Arc<Self>, mut receiver: Receiver) -> String {
+    fn read_answers(self: &Arc<Self>, mut receiver: Box<dyn ReceiveFrames>) -> String {
         let limit = self.config.peer_timeout;
         if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
             return error.to_string();
         }
-        let mut heard = Instant::now();
+        let mut heard = self.host.now();
         loop {
             match receiver.recv() {
                 Ok(frame) => {
-                    heard = Instant::now();
+                    heard = self.host.now();
                     match Envelope::decode(frame.header) {
                         Ok(envelope) => self.answered(envelope.message),
                         Err(error) => return error.to_string(),
                     }
                 }
-                Err(error) if error.is_timed_out() && heard.elapsed() < limit => {}
+                Err(error) if error.is_timed_out() && self.host.since(heard) < limit => {}
                 Err(error) => return lost(&error, limit),
             }
         }

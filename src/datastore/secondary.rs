@@ -5,9 +5,8 @@
 //! thread.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use lockstep_link::{FrameRef, Receiver, Sender};
+use lockstep_link::{FrameRef, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::Event;
 use lockstep_repl::message::{
@@ -16,6 +15,7 @@ use lockstep_repl::message::{
 use lockstep_repl::state::Trigger;
 use lockstep_types::{Errno, MetaOp, Osn};
 
+use super::host::promise;
 use super::{Datastore, Link, Thread};
 use crate::config::Role;
 
@@ -23,22 +23,22 @@ impl Datastore {
     /// Serves a primary that has introduced itself, until the connection is lost.
     pub fn follow(
         self: &Arc<Self>,
-        sender: &Sender,
-        mut receiver: Receiver,
+        sender: &Arc<dyn SendFrames>,
+        mut receiver: Box<dyn ReceiveFrames>,
         hello: &Hello,
         envelope: &Envelope,
     ) {
         // A primary that connects anew has given its old connection up.
         self.drop_link("the primary has connected anew");
-        let _alone = self.serving.lock();
+        let _alone = self.serving.enter(&*self.host);
         // What an earlier connection asked for is done before this one begins.
-        self.workers.finish_ordered();
+        self.finish_ordered();
         if self.is_stopping() {
             return;
         }
-        if let Err(reason) = self.welcome(sender, hello, envelope) {
+        if let Err(reason) = self.welcome(&**sender, hello, envelope) {
             self.set_reason(&reason);
-            refuse(sender, envelope, &reason);
+            refuse(&**sender, envelope, &reason);
             return;
         }
         let epoch = self.next_op().0;
@@ -47,7 +47,7 @@ impl Datastore {
             // It may not have seen this connection when it closed the one there was.
             self.drop_link("this node is stopping");
         }
-        let reason = self.read_orders(sender, &mut receiver);
+        let reason = self.read_orders(sender, &mut *receiver);
         sender.shutdown(&reason);
         {
             let mut link = self.link.write();
@@ -61,10 +61,18 @@ impl Datastore {
         self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
     }
 
+    /// Waits until all that the courier was given before is done.
+    fn finish_ordered(&self) {
+        let (done, wait) = promise::<()>(&*self.host);
+        self.host.in_order(Box::new(move || drop(done)));
+        // The end of the promise is the news, also when the courier takes no more.
+        let _ended = wait.get();
+    }
+
     /// Answers the greeting, or says why not.
     fn welcome(
         self: &Arc<Self>,
-        sender: &Sender,
+        sender: &dyn SendFrames,
         hello: &Hello,
         envelope: &Envelope,
     ) -> Result<(), String> {
@@ -96,7 +104,7 @@ impl Datastore {
     }
 
     /// Sends without ever waiting for the primary to read: the reader of this connection flushes.
-    fn answer(&self, sender: &Sender, message: Message) {
+    fn answer(&self, sender: &dyn SendFrames, message: Message) {
         let envelope = self.envelope(Osn::ZERO, message);
         let sent = match envelope.encode() {
             Ok(header) => sender.send_nowait(&header, &[]).map_err(|e| e.to_string()),
@@ -107,21 +115,25 @@ impl Datastore {
         }
     }
 
-    fn read_orders(self: &Arc<Self>, sender: &Sender, receiver: &mut Receiver) -> String {
+    fn read_orders(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        receiver: &mut dyn ReceiveFrames,
+    ) -> String {
         let limit = self.config.peer_timeout;
         if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
             return error.to_string();
         }
-        let mut heard = Instant::now();
+        let mut heard = self.host.now();
         loop {
             match receiver.recv() {
                 Ok(frame) => {
-                    heard = Instant::now();
+                    heard = self.host.now();
                     if let Err(reason) = self.obey(sender, &frame) {
                         return reason;
                     }
                 }
-                Err(error) if error.is_timed_out() && heard.elapsed() < limit => {}
+                Err(error) if error.is_timed_out() && self.host.since(heard) < limit => {}
                 Err(error) if error.is_timed_out() => {
                     return format!("the primary has been silent for {} ms", limit.as_millis());
                 }
@@ -131,7 +143,11 @@ impl Datastore {
     }
 
     /// Does what a frame says. An error ends the connection.
-    fn obey(self: &Arc<Self>, sender: &Sender, frame: &FrameRef<'_>) -> Result<(), String> {
+    fn obey(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        frame: &FrameRef<'_>,
+    ) -> Result<(), String> {
         let envelope = Envelope::decode(frame.header).map_err(|error| error.to_string())?;
         if envelope.datastore != self.store.uuid() || envelope.generation != self.generation() {
             return Err("a message of another datastore or generation".to_owned());
@@ -151,7 +167,7 @@ impl Datastore {
             }
             Message::Ping => {
                 let available_bytes = self.store.space().map_or(0, |space| space.available_bytes);
-                self.answer(sender, Message::Pong { available_bytes });
+                self.answer(&**sender, Message::Pong { available_bytes });
                 Ok(())
             }
             Message::Request { id, request } => {
@@ -166,7 +182,7 @@ impl Datastore {
 
     fn obey_write(
         self: &Arc<Self>,
-        sender: &Sender,
+        sender: &Arc<dyn SendFrames>,
         write: &WriteMessage,
         frame: &FrameRef<'_>,
     ) -> Result<(), String> {
@@ -196,7 +212,7 @@ impl Datastore {
             }
             written => {
                 let failed = written.err().map(|error| self.told(&error));
-                self.answer(sender, Message::WriteAck { osn, failed });
+                self.answer(&**sender, Message::WriteAck { osn, failed });
             }
         }
         Ok(())
@@ -205,22 +221,22 @@ impl Datastore {
     /// Waits for the disk on another thread, then answers.
     fn answer_later(
         self: &Arc<Self>,
-        sender: &Sender,
+        sender: &Arc<dyn SendFrames>,
         wait: impl FnOnce(&Self) -> Result<(), lockstep_fs::OpError> + Send + 'static,
         message: impl FnOnce(Option<Errno>) -> Message + Send + 'static,
     ) {
         let (datastore, sender) = (Arc::clone(self), sender.clone());
-        self.workers.spawn(move || {
+        self.host.spawn(Box::new(move || {
             let failed = wait(&datastore).err().map(|error| datastore.told(&error));
-            datastore.answer(&sender, message(failed));
+            datastore.answer(&*sender, message(failed));
             let _flushed = sender.flush();
-        });
+        }));
     }
 
     /// Commits and executes a metadata operation, once (paper, section 5.2).
     fn obey_meta(
         self: &Arc<Self>,
-        sender: &Sender,
+        sender: &Arc<dyn SendFrames>,
         op: &MetaOp,
         previous: Osn,
         durable: bool,
@@ -229,7 +245,7 @@ impl Datastore {
         let applied = self.store.applied();
         if osn <= applied {
             self.answer(
-                sender,
+                &**sender,
                 Message::MetaAck {
                     osn,
                     outcome: Ok(()),
@@ -253,7 +269,7 @@ impl Datastore {
             }
             committed => {
                 let outcome = committed.map(|_| ()).map_err(|error| self.told(&error));
-                self.answer(sender, Message::MetaAck { osn, outcome });
+                self.answer(&**sender, Message::MetaAck { osn, outcome });
             }
         }
         Ok(())
@@ -262,17 +278,17 @@ impl Datastore {
     /// Answers a question; in the order in which they were asked.
     fn obey_request(
         self: &Arc<Self>,
-        sender: &Sender,
+        sender: &Arc<dyn SendFrames>,
         id: u64,
         request: Request,
         payload: Vec<u8>,
     ) {
         let (datastore, sender) = (Arc::clone(self), sender.clone());
-        self.workers.in_order(move || {
+        self.host.in_order(Box::new(move || {
             let response = datastore.response(&request, &payload);
-            datastore.answer(&sender, Message::Response { id, response });
+            datastore.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush();
-        });
+        }));
     }
 
     fn response(self: &Arc<Self>, request: &Request, payload: &[u8]) -> Result<Response, String> {
@@ -307,7 +323,7 @@ impl Datastore {
 }
 
 /// Tells a peer why it is not wanted.
-pub fn refuse(sender: &Sender, greeting: &Envelope, reason: &str) {
+pub fn refuse(sender: &dyn SendFrames, greeting: &Envelope, reason: &str) {
     tracing::warn!(datastore = %greeting.datastore, reason, "peer refused");
     let envelope = Envelope {
         datastore: greeting.datastore,

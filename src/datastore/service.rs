@@ -2,17 +2,17 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use lockstep_fs::OpError;
 use lockstep_fs::plan::View;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
 use lockstep_types::backing::Space;
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Timestamp, limits};
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
 
 use super::effects::Inline;
 use super::flight::{MetaWork, ReadWork, SyncWork, Work, WriteFacts, WriteWork};
+use super::host::promise;
 use super::{Datastore, Thread, lockset};
 use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use crate::config::Durability;
@@ -69,7 +69,7 @@ impl Datastore {
         let locks = lockset::metadata(&request, &targets);
         let work = MetaWork {
             request,
-            time: now(),
+            time: self.host.time_of_day(),
             targets,
             again: false,
             applied: None,
@@ -99,11 +99,11 @@ impl Datastore {
         body: impl FnOnce() -> T,
     ) -> Option<T> {
         let op = self.next_op();
-        let (ready, wait) = std::sync::mpsc::channel();
-        self.works.lock().insert(op, Work::Inspect(ready));
+        let (ready, wait) = promise(&*self.host);
+        self.works.lock().insert(op, Work::Inspect(Some(ready)));
         let kind = Kind::Read;
         self.drive(Thread::MayWait, Event::Submit { op, kind, locks });
-        wait.recv().ok()?;
+        wait.get()?;
         let outcome = body();
         self.drive(Thread::MayWait, Event::LocalDone(op, Ok(())));
         Some(outcome)
@@ -140,10 +140,6 @@ fn starts(effects: &Effects, id: OpId) -> bool {
     effects
         .iter()
         .any(|effect| matches!(effect, Effect::Execute { op, .. } if *op == id))
-}
-
-fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 impl FileService for Service {
@@ -258,7 +254,7 @@ impl FileService for Service {
             ino,
             offset,
             length: data.len(),
-            time: now(),
+            time: self.0.host.time_of_day(),
             durable: options.durable || always,
             epoch: 0,
         };
@@ -334,9 +330,9 @@ impl Service {
     /// Writes on another thread.
     fn write_later(&self, to: (Ino, u64), data: Vec<u8>, done: Done<()>) {
         let service = self.clone();
-        self.0.workers.spawn(move || {
+        self.0.host.spawn(Box::new(move || {
             service.write(to.0, to.1, &data, WriteOptions::default(), done);
-        });
+        }));
     }
 }
 

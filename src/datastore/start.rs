@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Instant;
 
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
@@ -24,15 +23,13 @@ use thiserror::Error;
 
 use super::Datastore;
 use super::calls::Calls;
+use super::host::{Host, Machine, Turnstile};
 use super::references::References;
 use super::role::{RoleFile, RoleState};
 use super::status::Facts;
 use super::tables::{TableError, Tables};
-use super::workers::Workers;
 use crate::config::{self, Choice, DatastoreConfig, Role};
 
-/// Threads that wait for disk flushes and do long jobs.
-const POOL_THREADS: usize = 8;
 /// Slots for writes that the core counts as over and whose entries are just being removed.
 const SLOTS_SPARE: usize = 128;
 
@@ -89,9 +86,31 @@ pub enum DatastoreError {
 /// Nothing in the store's directory was changed; it is kept from other processes.
 pub struct Prepared {
     config: DatastoreConfig,
-    backing: Arc<dyn Backing>,
-    boot: [u8; 16],
+    place: Place,
     found: Found,
+}
+
+/// Where a datastore is opened.
+pub struct Place {
+    /// The directory of its store, kept from other processes.
+    pub backing: Arc<dyn Backing>,
+    /// The run of the machine: another value after each loss of power.
+    pub boot: [u8; 16],
+    /// The process.
+    pub host: Arc<dyn Host>,
+}
+
+impl Place {
+    /// On this machine, in the directory that the configuration names.
+    pub fn on_this_machine(config: &DatastoreConfig) -> Result<Self, DatastoreError> {
+        let backing = open_backing(&config.store)?;
+        let host = Machine::start(&config.name).map_err(failed(config))?;
+        Ok(Self {
+            backing,
+            boot: boot_id(),
+            host: Arc::new(host),
+        })
+    }
 }
 
 /// What was found in the directory of a store.
@@ -104,19 +123,17 @@ enum Found {
 
 /// Looks at all that the datastore of `config` has on the disk. What is refused is refused here,
 /// and stays as it was found.
-pub fn prepare(config: DatastoreConfig) -> Result<Prepared, DatastoreError> {
-    let backing = open_backing(&config.store)?;
-    let boot = boot_id();
+pub fn prepare(config: DatastoreConfig, place: Place) -> Result<Prepared, DatastoreError> {
+    let backing = &place.backing;
     let found = if Store::exists(backing.as_ref()).map_err(refused(&config))? {
-        look(&config, &backing, boot)?
+        look(&config, backing, place.boot)?
     } else {
-        Store::check_vacant(&backing).map_err(refused(&config))?;
+        Store::check_vacant(backing).map_err(refused(&config))?;
         Found::Nothing
     };
     Ok(Prepared {
         config,
-        backing,
-        boot,
+        place,
         found,
     })
 }
@@ -167,10 +184,14 @@ impl Prepared {
     pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
         let Self {
             config,
-            backing,
-            boot,
+            place,
             found,
         } = self;
+        let Place {
+            backing,
+            boot,
+            host,
+        } = place;
         let (checked, role, in_sync) = match found {
             Found::Store(checked, role, in_sync) => (checked, role, in_sync),
             Found::Nothing => make(&config, &backing, boot)?,
@@ -184,11 +205,10 @@ impl Prepared {
             Tables::make(backing.as_ref())
         };
         let tables = tables.map_err(table_refused(&config))?;
-        let workers = Workers::start(&config.name, POOL_THREADS).map_err(failed(&config))?;
         if first_state(&config, role.state()).service() == Service::Alone {
             settle_alone(&opened.store).map_err(refused(&config))?;
         }
-        Ok(Arc::new(build(config, opened, role, tables, workers)))
+        Ok(Arc::new(build(config, opened, role, tables, host)))
     }
 }
 
@@ -244,7 +264,7 @@ fn build(
     opened: Opened,
     role: RoleFile,
     tables: Tables,
-    workers: Workers,
+    host: Arc<dyn Host>,
 ) -> Datastore {
     let store = opened.store;
     let first_osn = Osn {
@@ -256,11 +276,11 @@ fn build(
         first_osn,
         in_doubt: store.in_doubt(),
     };
+    let now_ms = u64::try_from(host.now().as_millis()).unwrap_or(u64::MAX);
     Datastore {
-        core: Mutex::new(Core::new(core_config(&config), start, 0)),
+        core: Mutex::new(Core::new(core_config(&config), start, now_ms)),
         config,
         store,
-        started: Instant::now(),
         works: Mutex::new(HashMap::new()),
         next_op: AtomicU64::new(1),
         sequencer: Mutex::new(()),
@@ -273,11 +293,11 @@ fn build(
         references: References::default(),
         calls: Calls::default(),
         role,
-        facts: Mutex::new(Facts::default()),
-        workers,
+        facts: Mutex::new(Facts::new(host.now())),
+        host,
         resync: Progress::default(),
         reign: AtomicU64::new(0),
-        serving: Mutex::new(()),
+        serving: Turnstile::default(),
         stopping: AtomicBool::new(false),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::Duration;
 
 use lockstep_repl::state::State;
 use lockstep_types::Osn;
@@ -15,17 +15,18 @@ use crate::control::{DatastoreStatus, PeerStatus, ResyncStatus, SpaceStatus};
 /// What is known besides the core's state.
 pub(super) struct Facts {
     /// Since when the present state holds.
-    since: Instant,
+    since: Duration,
     /// Why it is not in sync, as far as known.
     reason: Option<String>,
     /// Room on the peer's disk, by its last word.
     peer_available_bytes: Option<u64>,
 }
 
-impl Default for Facts {
-    fn default() -> Self {
+impl Facts {
+    /// Of a datastore opened at `now`.
+    pub const fn new(now: Duration) -> Self {
         Self {
-            since: Instant::now(),
+            since: now,
             reason: None,
             peer_available_bytes: None,
         }
@@ -38,7 +39,7 @@ impl Datastore {
         self.reign.fetch_add(1, Ordering::AcqRel);
         let reason = {
             let mut facts = self.facts.lock();
-            facts.since = Instant::now();
+            facts.since = self.host.now();
             match state {
                 State::ResyncNamespace => {
                     facts.reason = Some("the secondary is being brought up to date".to_owned());
@@ -97,7 +98,7 @@ impl Datastore {
         };
         let (since_ms, reason) = {
             let facts = self.facts.lock();
-            let since = facts.since.elapsed().as_millis();
+            let since = self.host.since(facts.since).as_millis();
             (
                 u64::try_from(since).unwrap_or(u64::MAX),
                 facts.reason.clone(),

@@ -20,11 +20,11 @@ struct LinkedPeer<'a> {
 impl Peer for LinkedPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         let what = describe(&request);
-        let answer = self.datastore.calls.ask(|id| {
+        let answer = self.datastore.calls.ask(&*self.datastore.host, |id| {
             let message = Message::Request { id, request };
             let done_below = self.datastore.core.lock().done_below();
             self.datastore
-                .send_on(&self.link.sender, done_below, message, payload)
+                .send_on(&*self.link.sender, done_below, message, payload)
         });
         match answer {
             Some(Ok(response)) => Ok(response),
@@ -81,7 +81,7 @@ impl Datastore {
     ) -> Option<Event> {
         let link = self.link.read().clone()?;
         let datastore = Arc::clone(self);
-        self.workers.spawn(move || {
+        self.host.spawn(Box::new(move || {
             let peer = LinkedPeer {
                 datastore: &datastore,
                 link,
@@ -95,7 +95,7 @@ impl Datastore {
                     peer.give_up(&error);
                 }
             }
-        });
+        }));
         None
     }
 
@@ -129,7 +129,7 @@ impl Datastore {
     fn tell(self: &Arc<Self>, request: Request) -> Option<Event> {
         let link = self.link.read().clone()?;
         let datastore = Arc::clone(self);
-        self.workers.spawn(move || {
+        self.host.spawn(Box::new(move || {
             let peer = LinkedPeer {
                 datastore: &datastore,
                 link,
@@ -138,7 +138,7 @@ impl Datastore {
                 datastore.set_reason(&error.to_string());
                 peer.give_up(&error.into());
             }
-        });
+        }));
         None
     }
 

@@ -68,7 +68,11 @@ fingerprint = "SHA256:{:064x}"
     }
 
     fn start(&self) -> Result<Arc<Datastore>, DatastoreError> {
-        prepare(self.config.clone())?.open()
+        prepare(
+            self.config.clone(),
+            super::Place::on_this_machine(&self.config)?,
+        )?
+        .open()
     }
 
     /// What the role file says.

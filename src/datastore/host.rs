@@ -1,0 +1,190 @@
+//! What a datastore needs of the process it lives in: time, threads, and ways to wait.
+//!
+//! A node gives it those of the machine ([`Machine`]). The simulator gives it a seeded world with
+//! one thread, in which the same code runs; for that, nothing in this room's neighbours may read a
+//! clock, start a thread, sleep, or wait for another thread but through here. Short locks are free
+//! to all, as long as nobody waits while holding one.
+
+mod machine;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_types::Timestamp;
+use parking_lot::Mutex;
+
+pub use machine::Machine;
+
+/// Something to do on another thread.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Where a datastore lives.
+pub trait Host: Send + Sync {
+    /// Monotonic time since some moment before the datastore was opened.
+    fn now(&self) -> Duration;
+
+    /// How long ago a moment of [`Self::now`] was.
+    fn since(&self, moment: Duration) -> Duration {
+        self.now().saturating_sub(moment)
+    }
+
+    /// Time of day, for the times of files only.
+    fn time_of_day(&self) -> Timestamp;
+
+    /// Lets this thread sleep.
+    fn sleep(&self, time: Duration);
+
+    /// A gate, closed.
+    fn gate(&self) -> Arc<dyn Gate>;
+
+    /// Does a job soon, in no order: disk flushes and what takes long.
+    fn spawn(&self, job: Job);
+
+    /// Does a job soon, after all that were given to this function before: the courier.
+    fn in_order(&self, job: Job);
+
+    /// Does what was given to the two functions above and takes no more.
+    fn stop(&self);
+
+    /// Between two steps of the protocol, with no lock held: others may go first here.
+    fn step(&self) {}
+}
+
+/// Something that one thread waits for and another lets happen, once.
+pub trait Gate: Send + Sync {
+    /// Lets all through who wait, now and later.
+    fn open(&self);
+
+    /// Waits until the gate is open.
+    fn wait(&self);
+}
+
+/// Makes a place for a value that one thread waits for.
+pub(super) fn promise<T>(host: &dyn Host) -> (Promise<T>, Awaited<T>) {
+    let gate = host.gate();
+    let value = Arc::new(Mutex::new(None));
+    let promise = Promise {
+        value: Arc::clone(&value),
+        gate: Arc::clone(&gate),
+    };
+    (promise, Awaited { value, gate })
+}
+
+/// The end that gives the value. Dropped without one, it lets the other end know.
+pub(super) struct Promise<T> {
+    value: Arc<Mutex<Option<T>>>,
+    gate: Arc<dyn Gate>,
+}
+
+impl<T> Promise<T> {
+    /// Gives the value.
+    pub fn keep(self, value: T) {
+        *self.value.lock() = Some(value);
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.gate.open();
+    }
+}
+
+/// The end that waits.
+pub(super) struct Awaited<T> {
+    value: Arc<Mutex<Option<T>>>,
+    gate: Arc<dyn Gate>,
+}
+
+impl<T> Awaited<T> {
+    /// Waits for the value; `None` when there will be none.
+    pub fn get(self) -> Option<T> {
+        self.gate.wait();
+        self.value.lock().take()
+    }
+}
+
+/// Lets one in at a time, who may wait for others while inside: what a lock must not be held for.
+#[derive(Default)]
+pub(super) struct Turnstile(Mutex<Inside>);
+
+#[derive(Default)]
+struct Inside {
+    occupied: bool,
+    waiting: Vec<Arc<dyn Gate>>,
+}
+
+impl Turnstile {
+    /// Waits until nobody is inside, and goes in.
+    pub fn enter(&self, host: &dyn Host) -> Turn<'_> {
+        loop {
+            let gate = {
+                let mut inside = self.0.lock();
+                if !inside.occupied {
+                    inside.occupied = true;
+                    return Turn(self);
+                }
+                let gate = host.gate();
+                inside.waiting.push(Arc::clone(&gate));
+                gate
+            };
+            gate.wait();
+        }
+    }
+}
+
+/// Whoever is inside; leaves when this is dropped.
+pub(super) struct Turn<'a>(&'a Turnstile);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut inside = self.0.0.lock();
+            inside.occupied = false;
+            std::mem::take(&mut inside.waiting)
+        };
+        for gate in waiting {
+            gate.open();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_promise_is_kept_or_dropped() {
+        let machine = Machine::start("test").unwrap();
+        let (kept, awaited) = promise(&machine);
+        machine.spawn(Box::new(move || kept.keep(7)));
+        assert_eq!(awaited.get(), Some(7));
+        let (dropped, awaited) = promise::<u8>(&machine);
+        machine.in_order(Box::new(move || drop(dropped)));
+        assert_eq!(awaited.get(), None);
+        machine.stop();
+        let (refused, awaited) = promise::<u8>(&machine);
+        machine.in_order(Box::new(move || refused.keep(1)));
+        assert_eq!(awaited.get(), None, "a job that is never done");
+    }
+
+    #[test]
+    fn one_at_a_time_is_inside() {
+        let machine = Machine::start("test").unwrap();
+        let (turnstile, inside) = (Turnstile::default(), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let _turn = turnstile.enter(&machine);
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        machine.stop();
+    }
+}
