@@ -38,6 +38,7 @@ use lockstep_link::SendFrames;
 use lockstep_paw_saw::{Entry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
+use lockstep_repl::state::State;
 use lockstep_resync::Progress;
 use lockstep_types::{DatastoreUuid, Generation, Osn};
 use parking_lot::{Mutex, RwLock};
@@ -138,6 +139,17 @@ impl Datastore {
     /// How it is configured.
     pub const fn config(&self) -> &DatastoreConfig {
         &self.config
+    }
+
+    /// What it holds on this node: for those who check it from outside. Whoever changes it behind
+    /// the protocol makes the nodes differ.
+    pub const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What the core says of itself.
+    pub fn state(&self) -> State {
+        self.core.lock().state()
     }
 
     /// Which datastore it is.

@@ -9,6 +9,7 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::{State, Trigger};
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::flight::{MetaWork, Work, WriteFacts};
@@ -188,6 +189,7 @@ impl Datastore {
             return Err(error.into());
         }
         if facts.durable
+            && !is_on(Bug::NoLocalSync)
             && let Err(error) = self.store.sync_file(facts.ino, false)
         {
             Store::abandon_write(&ticket);
@@ -225,7 +227,7 @@ impl Datastore {
         let Some(Work::Write(write)) = works.get_mut(&op) else {
             return None;
         };
-        if write.slot.is_none() {
+        if write.slot.is_none() && !is_on(Bug::NoPawEntry) {
             let entry = Entry {
                 ino: write.facts.ino,
                 osn,
@@ -510,6 +512,13 @@ impl Datastore {
         }));
     }
 
+    fn mark(&self, in_sync: bool) -> std::io::Result<()> {
+        if !in_sync && is_on(Bug::FinishAloneUnmarked) {
+            return Ok(());
+        }
+        self.role.mark(in_sync)
+    }
+
     /// Makes the mark durable on another thread, trying until it is: nothing may go on before.
     fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
         let datastore = Arc::clone(self);
@@ -518,7 +527,7 @@ impl Datastore {
             if in_sync && datastore.core.lock().state() != State::EnteringSync {
                 return;
             }
-            while let Err(error) = datastore.role.mark(in_sync) {
+            while let Err(error) = datastore.mark(in_sync) {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
                 if datastore.is_stopping() {
                     return;

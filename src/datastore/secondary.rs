@@ -13,6 +13,7 @@ use lockstep_repl::message::{
     Envelope, Hello, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
 };
 use lockstep_repl::state::Trigger;
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::host::promise;
@@ -192,8 +193,10 @@ impl Datastore {
             offset: write.offset,
             length: u32::try_from(frame.payload.len()).unwrap_or(u32::MAX),
         };
-        // Removed by the watermark, not by its place.
-        let _slot = self.saw.insert(entry).map_err(|error| error.to_string())?;
+        if !is_on(Bug::NoSawEntry) {
+            // Removed by the watermark, not by its place.
+            let _slot = self.saw.insert(entry).map_err(|error| error.to_string())?;
+        }
         let written = self.store.write(
             write.ino,
             write.offset,
@@ -203,7 +206,7 @@ impl Datastore {
         );
         let (osn, ino) = (write.osn, write.ino);
         match written {
-            Ok(()) if write.durable => {
+            Ok(()) if write.durable && !is_on(Bug::NoRemoteSync) => {
                 let sync = move |datastore: &Self| datastore.store.sync_file(ino, false);
                 self.answer_later(sender, sync, move |failed| Message::WriteAck {
                     osn,
@@ -212,6 +215,7 @@ impl Datastore {
             }
             written => {
                 let failed = written.err().map(|error| self.told(&error));
+                let failed = failed.filter(|_| !is_on(Bug::HideFailure));
                 self.answer(&**sender, Message::WriteAck { osn, failed });
             }
         }
@@ -243,7 +247,7 @@ impl Datastore {
     ) -> Result<(), String> {
         let osn = op.osn;
         let applied = self.store.applied();
-        if osn <= applied {
+        if osn <= applied && !is_on(Bug::RepeatMetadata) {
             self.answer(
                 &**sender,
                 Message::MetaAck {
@@ -253,7 +257,7 @@ impl Datastore {
             );
             return Ok(());
         }
-        if previous != applied {
+        if previous != applied && !is_on(Bug::MetadataOutOfOrder) && !is_on(Bug::RepeatMetadata) {
             return Err(format!(
                 "operation {osn} came after {previous}, but this node has got to {applied}"
             ));
@@ -301,15 +305,19 @@ impl Datastore {
             Request::InSync => {
                 // What the resync brought is in the cache of the system; what it stands for may be
                 // durable on the primary.
-                self.store
-                    .sync_everything()
-                    .map_err(|error| error.to_string())?;
+                if !is_on(Bug::MarkBeforeSync) {
+                    self.store
+                        .sync_everything()
+                        .map_err(|error| error.to_string())?;
+                }
                 self.role.mark(true).map_err(|error| error.to_string())?;
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedInSync));
                 Ok(Response::Done)
             }
             Request::BeginResync => {
-                self.role.mark(false).map_err(|error| error.to_string())?;
+                if !is_on(Bug::ResyncUnmarked) {
+                    self.role.mark(false).map_err(|error| error.to_string())?;
+                }
                 self.saw.clear();
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedOutOfSync));
                 lockstep_resync::answer(&self.store, request, payload)

@@ -8,6 +8,7 @@ use lockstep_fs::plan::View;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
 use lockstep_types::backing::Space;
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
 
 use super::effects::Inline;
@@ -48,7 +49,11 @@ impl Datastore {
             done,
         };
         self.works.lock().insert(op, Work::Write(work));
-        let locks = lockset::write(facts.ino, facts.offset, facts.length as u64);
+        let locks = if is_on(Bug::NoRangeLock) {
+            LockSet::new()
+        } else {
+            lockset::write(facts.ino, facts.offset, facts.length as u64)
+        };
         let kind = Kind::Write;
         let effects = {
             let mut core = self.core.lock();

@@ -17,6 +17,7 @@ use lockstep_repl::core::{Core, CoreConfig, OnPeerLoss, Start};
 use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{DatastoreUuid, Osn, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
@@ -168,7 +169,7 @@ fn counts_as_in_sync(
     if !role.in_sync || config.peer.is_none() {
         return Ok(false);
     }
-    let lost = if role.went_down(boot) {
+    let lost = if role.went_down(boot) && !is_on(Bug::TrustAfterPowerLoss) {
         "this machine went down while the store was open"
     } else if !Tables::look(backing).map_err(table_refused(config))? {
         "the tables of the writes that were under way are missing"

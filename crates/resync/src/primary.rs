@@ -23,6 +23,7 @@ use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{FileFacts, Request};
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{BlockHash, Errno, Ino, NodeKind};
 
@@ -177,7 +178,9 @@ impl Sender<'_> {
         let suspects = described.iter().enumerate();
         Ok(suspects
             .filter(|(number, (_, facts, hash))| {
-                facts.size > 0 && (hash.is_none() || bits::get(&differing, *number))
+                facts.size > 0
+                    && (hash.is_none() || bits::get(&differing, *number))
+                    && !is_on(Bug::ResyncBySize)
             })
             .map(|(_, (ino, facts, hash))| Suspect {
                 ino: *ino,

@@ -5,3 +5,4 @@
 //! another, or asks the system for anything random.
 
 pub mod random;
+pub mod world;

@@ -6,6 +6,7 @@
 
 pub mod attr;
 pub mod backing;
+pub mod deliberate;
 pub mod errno;
 pub mod hash;
 pub mod id;

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::Position;
 use lockstep_types::Ino;
+use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
@@ -45,6 +46,9 @@ impl Store {
     fn write_checkpoint(&self, ino_limit: u64, boot: Option<[u8; 16]>) -> Result<(), StoreError> {
         let ino_limit = ino_limit.max(self.next_ino.load(Ordering::Relaxed));
         let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
+        if is_on(Bug::CutLogUnsynced) {
+            self.log()?.cut(keep_from);
+        }
         self.trust(self.names.flush())?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
         self.log()?.cut(keep_from);

@@ -1,5 +1,6 @@
 //! The life of an operation: submitted, locked, admitted, done on both sides, finished.
 
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, Osn};
 
 use super::flight::{MetaFlight, Op, Side};
@@ -51,7 +52,9 @@ impl Core {
 
     fn start_mirrored_write(&mut self, id: OpId, effects: &mut Effects) {
         let osn = self.number(id);
-        self.set_peer(id, Side::Waiting);
+        if !is_on(Bug::AnswerBeforePeer) {
+            self.set_peer(id, Side::Waiting);
+        }
         self.writes.insert(osn, id);
         self.window.push_back(osn);
         effects.push(Effect::SendWrite { op: id, osn });
@@ -209,7 +212,7 @@ impl Core {
     }
 
     /// Ends an operation when neither side has anything left to do (rule P1).
-    fn finish_if_over(&mut self, id: OpId, effects: &mut Effects) {
+    pub(super) fn finish_if_over(&mut self, id: OpId, effects: &mut Effects) {
         let Some(outcome) = self.ops.get(&id).and_then(Op::outcome) else {
             return;
         };

@@ -6,6 +6,7 @@
 //! operations admitted.
 
 use lockstep_types::Osn;
+use lockstep_types::deliberate::{Bug, is_on};
 
 use super::flight::Side;
 use super::{Core, Effect, Effects, OpId};
@@ -42,6 +43,9 @@ impl Core {
             Some(Recovery::Metadata) if self.metas.is_empty() && self.applying == 0 => {
                 self.recovery = Some(Recovery::Ranges);
                 effects.push(Effect::RecoverRanges);
+                if is_on(Bug::AdmitBeforeRanges) {
+                    self.ranges_recovered(effects);
+                }
             }
             Some(Recovery::Writes) if self.any_write_failed() => {
                 // The peer may have its bytes, and we some of them.
@@ -59,7 +63,7 @@ impl Core {
     /// slipped onto the new connection: what it says may yet be taken back by the ranges, with the
     /// facts of their files, which do not show writes in flight.
     pub(super) fn heeds_acks(&self) -> bool {
-        matches!(self.recovery, None | Some(Recovery::Writes))
+        matches!(self.recovery, None | Some(Recovery::Writes)) || is_on(Bug::HeedEarlyAcks)
     }
 
     /// Writes that only the peer was done with are sent again too, for the same reason.
@@ -81,11 +85,24 @@ impl Core {
             return;
         }
         self.recovery = Some(Recovery::Writes);
+        if is_on(Bug::NoResend) {
+            return self.take_writes_as_done(effects);
+        }
         for (op, osn) in self.resendable() {
             effects.push(Effect::ResendWrite { op, osn });
         }
         for op in self.waiting_syncs() {
             effects.push(Effect::SendSync { op });
+        }
+    }
+
+    /// The bug of that name: what the peer may lack is answered.
+    fn take_writes_as_done(&mut self, effects: &mut Effects) {
+        for (op, _) in self.resendable() {
+            if let Some(found) = self.ops.get_mut(&op) {
+                found.peer = Side::Unneeded;
+            }
+            self.finish_if_over(op, effects);
         }
     }
 

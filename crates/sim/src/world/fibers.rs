@@ -1,0 +1,177 @@
+//! Fibers: the threads of the simulated processes, run one at a time by one thread of ours.
+//!
+//! A fiber runs until it waits; then whoever drives the world decides which one goes on. So the order
+//! of everything is the driver's to choose, and the same choices give the same run. A fiber of a
+//! process that has died is never resumed: its stack is unwound, as if it had stopped where it waited.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use super::process::ProcessId;
+
+/// Enough for a checkpoint of the metadata store; only what is used takes memory.
+const STACK_BYTES: usize = 1 << 20;
+/// Stacks kept for the next fibers.
+const STACKS_KEPT_MAX: usize = 64;
+
+/// What a fiber may wait for.
+pub trait Event: Send + Sync {
+    /// Whether it has come, at `now`.
+    fn has_come(&self, now: Duration) -> bool;
+
+    /// When it will come by itself, if that is known.
+    fn due(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Why a fiber waits.
+pub enum Wait {
+    /// It lets others go first.
+    Step,
+    /// For a moment of the world's time.
+    Until(Duration),
+    /// For something that happens, but not longer than until some moment.
+    For(Arc<dyn Event>, Option<Duration>),
+    /// Its process has died.
+    Dead,
+}
+
+impl Wait {
+    fn is_over(&self, now: Duration) -> bool {
+        match self {
+            Self::Step => true,
+            Self::Until(moment) => *moment <= now,
+            Self::For(event, limit) => {
+                event.has_come(now) || limit.is_some_and(|limit| limit <= now)
+            }
+            Self::Dead => false,
+        }
+    }
+
+    /// The next moment at which it may be over.
+    fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Step | Self::Dead => None,
+            Self::Until(moment) => Some(*moment),
+            Self::For(event, limit) => [event.due(), *limit].into_iter().flatten().min(),
+        }
+    }
+}
+
+type Switch = Yielder<(), Wait>;
+
+thread_local! {
+    static CURRENT: Cell<Option<NonNull<Switch>>> = const { Cell::new(None) };
+}
+
+/// Waits, inside a fiber.
+///
+/// # Panics
+/// Outside of fibers.
+pub fn wait(reason: Wait) {
+    let Some(switch) = CURRENT.get() else {
+        unreachable!("only fibers wait")
+    };
+    // SAFETY: `CURRENT` is set by the fiber that runs, to the switch on its own stack, each time it
+    // is resumed; this code runs on that stack.
+    let switch = unsafe { switch.as_ref() };
+    switch.suspend(reason);
+    CURRENT.set(Some(NonNull::from(switch)));
+}
+
+/// Whether this code runs inside a fiber.
+pub fn is_inside() -> bool {
+    CURRENT.get().is_some()
+}
+
+struct Fiber {
+    process: ProcessId,
+    coroutine: Coroutine<(), Wait, (), DefaultStack>,
+    wait: Wait,
+}
+
+/// All fibers of a world.
+#[derive(Default)]
+pub struct Fibers {
+    fibers: BTreeMap<u64, Fiber>,
+    next: u64,
+    stacks: Vec<DefaultStack>,
+}
+
+impl Fibers {
+    /// Adds a fiber of a process, ready to run.
+    pub fn add(&mut self, process: ProcessId, body: Box<dyn FnOnce() + Send>) {
+        let stack = self.stacks.pop().unwrap_or_else(new_stack);
+        let coroutine = Coroutine::with_stack(stack, move |switch: &Switch, ()| {
+            CURRENT.set(Some(NonNull::from(switch)));
+            body();
+        });
+        let fiber = Fiber {
+            process,
+            coroutine,
+            wait: Wait::Step,
+        };
+        self.fibers.insert(self.next, fiber);
+        self.next += 1;
+    }
+
+    /// The fibers that could go on at `now`, oldest first.
+    pub fn ready(&self, now: Duration) -> Vec<u64> {
+        let ready = self.fibers.iter().filter(|(_, f)| f.wait.is_over(now));
+        ready.map(|(number, _)| *number).collect()
+    }
+
+    /// The next moment at which a fiber could go on.
+    pub fn due(&self) -> Option<Duration> {
+        self.fibers.values().filter_map(|f| f.wait.due()).min()
+    }
+
+    /// Lets a fiber go on until it waits again or ends.
+    pub fn resume(&mut self, number: u64) {
+        let Some(fiber) = self.fibers.get_mut(&number) else {
+            return;
+        };
+        let outcome = fiber.coroutine.resume(());
+        CURRENT.set(None);
+        match outcome {
+            CoroutineResult::Yield(wait) => fiber.wait = wait,
+            CoroutineResult::Return(()) => self.retire(number),
+        }
+    }
+
+    fn retire(&mut self, number: u64) {
+        if let Some(fiber) = self.fibers.remove(&number)
+            && self.stacks.len() < STACKS_KEPT_MAX
+        {
+            self.stacks.push(fiber.coroutine.into_stack());
+        }
+    }
+
+    /// Ends all fibers of a process where they are.
+    pub fn kill(&mut self, process: ProcessId) {
+        let of_process = self.fibers.iter().filter(|(_, f)| f.process == process);
+        let numbers: Vec<u64> = of_process.map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some(mut fiber) = self.fibers.remove(&number) {
+                fiber.coroutine.force_unwind();
+                if self.stacks.len() < STACKS_KEPT_MAX {
+                    self.stacks.push(fiber.coroutine.into_stack());
+                }
+            }
+        }
+    }
+}
+
+fn new_stack() -> DefaultStack {
+    match DefaultStack::new(STACK_BYTES) {
+        Ok(stack) => stack,
+        Err(error) => panic!("no memory for the stack of a fiber: {error}"),
+    }
+}

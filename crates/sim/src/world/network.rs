@@ -1,0 +1,344 @@
+//! The network between the two nodes: connections that deliver whole frames in order, late, or not at
+//! all.
+//!
+//! What is below a connection (TCP, encryption, checksums) is tested elsewhere; what it may do to
+//! those above is done here: it may end at any frame, for one side sooner than for the other or
+//! without a word, keep frames for any time, and fall silent in one direction or both. A corrupted
+//! frame is one that ends the connection when it arrives.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
+use parking_lot::Mutex;
+
+use super::fibers::Event;
+use super::process::{Process, Shared};
+
+/// What a frame takes from one node to the other, at most, in microseconds.
+const DELAY_MAX_US: u64 = 3000;
+
+/// The two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that dials.
+    Primary,
+    /// The one that listens.
+    Secondary,
+}
+
+/// The wires between the nodes.
+#[derive(Default)]
+pub struct Network {
+    wires: Arc<Wires>,
+    pipes: Mutex<Vec<Arc<Pipe>>>,
+}
+
+/// Whether frames pass, by the side that sends.
+#[derive(Default)]
+struct Wires {
+    silent: Mutex<[bool; 2]>,
+}
+
+impl Wires {
+    fn is_silent(&self, from: Side) -> bool {
+        let [primary, secondary] = *self.silent.lock();
+        match from {
+            Side::Primary => primary,
+            Side::Secondary => secondary,
+        }
+    }
+}
+
+/// One direction of one connection.
+struct Pipe {
+    from: Side,
+    wires: Arc<Wires>,
+    flow: Mutex<Flow>,
+}
+
+#[derive(Default)]
+struct Flow {
+    /// Frames on their way, each with the moment of its arrival.
+    frames: VecDeque<(Duration, Frame)>,
+    /// The sender's end is gone, and since when the receiver can know.
+    ended: Option<Duration>,
+    /// Nothing that is sent from now on arrives.
+    deaf: bool,
+    /// This end was closed by its own node.
+    closed: Option<String>,
+    /// Sent without a flush.
+    gathered: Vec<Frame>,
+    corrupt_next: bool,
+}
+
+#[derive(Clone)]
+struct Frame {
+    header: Vec<u8>,
+    payload: Vec<u8>,
+    corrupt: bool,
+}
+
+impl Event for Pipe {
+    fn has_come(&self, now: Duration) -> bool {
+        let flow = self.flow.lock();
+        if flow.closed.is_some() {
+            return true;
+        }
+        let arrived = flow.frames.front().is_some_and(|(at, _)| *at <= now);
+        let over = flow.frames.is_empty() && flow.ended.is_some_and(|at| at <= now);
+        (arrived || over) && !self.wires.is_silent(self.from)
+    }
+
+    fn due(&self) -> Option<Duration> {
+        if self.wires.is_silent(self.from) {
+            return None;
+        }
+        let flow = self.flow.lock();
+        flow.frames.front().map(|(at, _)| *at).or(flow.ended)
+    }
+}
+
+impl Pipe {
+    fn new(from: Side, wires: &Arc<Wires>) -> Arc<Self> {
+        Arc::new(Self {
+            from,
+            wires: Arc::clone(wires),
+            flow: Mutex::default(),
+        })
+    }
+
+    /// Loses the frames on their way from a random one on, and whatever follows.
+    fn lose_tail(&self, shared: &Shared) {
+        let mut flow = self.flow.lock();
+        let keep = shared.draw(|chance| chance.below(flow.frames.len() as u64 + 1));
+        flow.frames.truncate(usize::try_from(keep).unwrap_or(0));
+        flow.deaf = true;
+    }
+
+    /// Lets the receiver know that no more will come.
+    fn end(&self, shared: &Shared) {
+        let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
+        let at = shared.now() + Duration::from_micros(delay);
+        self.flow.lock().ended.get_or_insert(at);
+    }
+}
+
+impl Network {
+    /// A new connection; the first half is the dialing side's.
+    pub fn connect(&self, dialing: &Arc<Process>, listening: &Arc<Process>) -> [End; 2] {
+        let there = Pipe::new(Side::Primary, &self.wires);
+        let back = Pipe::new(Side::Secondary, &self.wires);
+        let mut pipes = self.pipes.lock();
+        // Of those that both ends have given up, nobody holds any but this list.
+        pipes.retain(|pipe| Arc::strong_count(pipe) > 1);
+        pipes.extend([Arc::clone(&there), Arc::clone(&back)]);
+        [
+            End {
+                process: Arc::clone(dialing),
+                outgoing: Arc::clone(&there),
+                incoming: Arc::clone(&back),
+            },
+            End {
+                process: Arc::clone(listening),
+                outgoing: back,
+                incoming: there,
+            },
+        ]
+    }
+
+    /// Whether a connection can be made now.
+    pub fn is_whole(&self) -> bool {
+        *self.wires.silent.lock() == [false; 2]
+    }
+
+    /// Lets frames of a side pass or not; those on their way wait.
+    pub fn set_silent(&self, from: Side, silent: bool) {
+        let [primary, secondary] = &mut *self.wires.silent.lock();
+        match from {
+            Side::Primary => *primary = silent,
+            Side::Secondary => *secondary = silent,
+        }
+    }
+
+    /// Ends all connections, each direction at a frame of its own.
+    pub fn cut(&self, shared: &Shared) {
+        for pipe in self.pipes.lock().iter() {
+            pipe.lose_tail(shared);
+            pipe.end(shared);
+        }
+    }
+
+    /// Damages the next frame of a side.
+    pub fn corrupt_next(&self, from: Side) {
+        for pipe in self.pipes.lock().iter().filter(|pipe| pipe.from == from) {
+            pipe.flow.lock().corrupt_next = true;
+        }
+    }
+
+    /// A process has gone. Its system tells the other side; a machine without power does not.
+    pub fn process_gone(&self, side: Side, shared: &Shared, is_told: bool) {
+        for pipe in self.pipes.lock().iter().filter(|pipe| pipe.from == side) {
+            pipe.lose_tail(shared);
+            if is_told {
+                pipe.end(shared);
+            }
+        }
+    }
+}
+
+/// One end of a connection.
+#[derive(Clone)]
+pub struct End {
+    process: Arc<Process>,
+    outgoing: Arc<Pipe>,
+    incoming: Arc<Pipe>,
+}
+
+impl End {
+    /// The receiving half of this end.
+    pub fn receiver(&self) -> Box<dyn ReceiveFrames> {
+        Box::new(Receiving {
+            end: self.clone(),
+            timeout: None,
+            taken: None,
+        })
+    }
+
+    /// The sending half of this end.
+    pub fn sender(&self) -> Arc<dyn SendFrames> {
+        Arc::new(self.clone())
+    }
+
+    fn check_open(&self) -> Result<(), LinkError> {
+        match &self.incoming.flow.lock().closed {
+            None => Ok(()),
+            Some(reason) => Err(closed(reason)),
+        }
+    }
+
+    fn put_on_the_way(&self, frames: Vec<Frame>) {
+        let shared = self.process.shared();
+        let mut flow = self.outgoing.flow.lock();
+        for frame in frames {
+            let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
+            let earliest = flow.frames.back().map_or(Duration::ZERO, |(at, _)| *at);
+            let at = (shared.now() + Duration::from_micros(delay)).max(earliest);
+            let corrupt = std::mem::take(&mut flow.corrupt_next);
+            if !flow.deaf {
+                flow.frames.push_back((at, Frame { corrupt, ..frame }));
+            }
+        }
+    }
+}
+
+impl SendFrames for End {
+    fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.send_nowait(header, payload)?;
+        self.flush()
+    }
+
+    fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.check_open()?;
+        self.outgoing.flow.lock().gathered.push(Frame {
+            header: header.to_vec(),
+            payload: payload.to_vec(),
+            corrupt: false,
+        });
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), LinkError> {
+        self.check_open()?;
+        let gathered = std::mem::take(&mut self.outgoing.flow.lock().gathered);
+        if !self.process.is_dead() {
+            self.put_on_the_way(gathered);
+        }
+        Ok(())
+    }
+
+    fn shutdown(&self, reason: &str) {
+        if self.process.is_dead() {
+            return;
+        }
+        let shared = self.process.shared();
+        self.incoming
+            .flow
+            .lock()
+            .closed
+            .get_or_insert_with(|| reason.to_owned());
+        self.outgoing.flow.lock().gathered.clear();
+        self.outgoing.lose_tail(shared);
+        self.outgoing.end(shared);
+    }
+}
+
+struct Receiving {
+    end: End,
+    timeout: Option<Duration>,
+    taken: Option<Frame>,
+}
+
+impl Receiving {
+    /// The next frame that has arrived, if the connection still stands.
+    fn take(&self) -> Result<Option<Frame>, LinkError> {
+        self.end.check_open()?;
+        let now = self.end.process.shared().now();
+        if !self.end.incoming.has_come(now) {
+            return Ok(None);
+        }
+        let next = self.end.incoming.flow.lock().frames.pop_front();
+        match next {
+            Some((_, frame)) if frame.corrupt => {
+                self.end.shutdown("a frame was damaged on the way");
+                Err(closed("a frame was damaged on the way"))
+            }
+            Some((_, frame)) => Ok(Some(frame)),
+            None => Err(closed("the peer closed it")),
+        }
+    }
+}
+
+impl ReceiveFrames for Receiving {
+    fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), LinkError> {
+        self.timeout = timeout;
+        Ok(())
+    }
+
+    fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
+        let limit = self
+            .timeout
+            .map(|timeout| self.end.process.shared().now() + timeout);
+        loop {
+            if let Some(frame) = self.take()? {
+                let frame = self.taken.insert(frame);
+                return Ok(FrameRef {
+                    header: &frame.header,
+                    payload: &frame.payload,
+                });
+            }
+            if limit.is_some_and(|limit| limit <= self.end.process.shared().now()) {
+                return Err(LinkError::TimedOut {
+                    peer: nowhere(),
+                    limit: self.timeout.unwrap_or_default(),
+                });
+            }
+            self.end.flush()?;
+            let incoming = Arc::clone(&self.end.incoming) as Arc<dyn Event>;
+            self.end.process.wait_for(incoming, limit);
+        }
+    }
+}
+
+fn closed(reason: &str) -> LinkError {
+    LinkError::Closed {
+        peer: nowhere(),
+        reason: reason.to_owned(),
+    }
+}
+
+fn nowhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 1))
+}

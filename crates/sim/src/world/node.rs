@@ -1,0 +1,179 @@
+//! One node of the world: its disk, its configuration, and the process that lives on it, if any.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_repl::message::{Envelope, Message};
+use lockstep_types::backing::Backing;
+use lockstepfs::config::{DatastoreConfig, Role};
+use lockstepfs::datastore::{self, Datastore, Dial, Halves, Place};
+use parking_lot::Mutex;
+
+use super::fibers::{self, Wait};
+use super::network::{End, Network};
+use super::process::{Inside, Process, ProcessId, Shared};
+
+/// How long a dial takes that nobody answers.
+const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a dial takes that is answered.
+const DIAL: Duration = Duration::from_millis(1);
+
+/// What lives on a node: a process, and what it has opened so far.
+#[derive(Clone)]
+pub struct Life {
+    /// The process.
+    pub process: Arc<Process>,
+    /// The datastore, once it is open.
+    pub datastore: Arc<Mutex<Option<Arc<Datastore>>>>,
+    /// Why the process has given up, if it has.
+    pub refused: Arc<Mutex<Option<String>>>,
+}
+
+impl Life {
+    /// The datastore, if it is open.
+    pub fn datastore(&self) -> Option<Arc<Datastore>> {
+        self.datastore.lock().clone()
+    }
+}
+
+/// The life of a node at this moment; shared by the world and by who dials.
+pub type Living = Arc<Mutex<Option<Life>>>;
+
+/// One node.
+pub struct Node {
+    config: DatastoreConfig,
+    living: Living,
+}
+
+impl Node {
+    /// A node on which nothing lives yet.
+    pub fn new(config: DatastoreConfig) -> Self {
+        Self {
+            config,
+            living: Living::default(),
+        }
+    }
+
+    /// What lives on it.
+    pub fn life(&self) -> Option<Life> {
+        self.living.lock().clone()
+    }
+
+    /// For those who dial it.
+    pub fn living(&self) -> Living {
+        Arc::clone(&self.living)
+    }
+
+    /// Starts a process on `backing`, in the run `boot` of its machine. `peer` is the node it dials,
+    /// if it is the primary.
+    pub fn start(
+        &self,
+        process: &Arc<Process>,
+        backing: Arc<dyn Backing>,
+        boot: [u8; 16],
+        network: &Arc<Network>,
+        peer: Living,
+    ) {
+        let life = Life {
+            process: Arc::clone(process),
+            datastore: Arc::default(),
+            refused: Arc::default(),
+        };
+        *self.living.lock() = Some(life.clone());
+        let place = Place {
+            backing,
+            boot,
+            host: Arc::new(Inside(Arc::clone(process))),
+        };
+        let dialer = Dialer {
+            process: Arc::clone(process),
+            network: Arc::clone(network),
+            peer,
+        };
+        let config = self.config.clone();
+        process.start(move || run(config, place, &life, dialer));
+    }
+
+    /// Nothing lives on it any more.
+    pub fn forget(&self) -> Option<Life> {
+        self.living.lock().take()
+    }
+}
+
+/// What a node process does when it starts.
+fn run(config: DatastoreConfig, place: Place, life: &Life, dialer: Dialer) {
+    let opened = datastore::prepare(config, place).and_then(datastore::Prepared::open);
+    let datastore = match opened {
+        Ok(datastore) => datastore,
+        Err(error) => {
+            *life.refused.lock() = Some(error.to_string());
+            return;
+        }
+    };
+    let process = &life.process;
+    process.end_if_dead();
+    let maintained = Arc::clone(&datastore);
+    process.start(move || maintained.run_maintenance());
+    if datastore.config().role == Role::Primary {
+        datastore.reap_orphans();
+        let leading = Arc::clone(&datastore);
+        process.start(move || leading.run_primary(&dialer));
+    }
+    *life.datastore.lock() = Some(datastore);
+}
+
+/// How the primary of the world reaches its peer.
+struct Dialer {
+    process: Arc<Process>,
+    network: Arc<Network>,
+    peer: Living,
+}
+
+impl Dialer {
+    fn rest(&self, time: Duration) {
+        fibers::wait(Wait::Until(self.process.shared().now() + time));
+    }
+}
+
+impl Dial for Dialer {
+    fn dial(&self) -> Result<Halves, String> {
+        self.rest(DIAL);
+        if !self.network.is_whole() {
+            self.rest(DIAL_TIMEOUT);
+            return Err("the peer does not answer".to_owned());
+        }
+        let peer = self.peer.lock().clone();
+        let listening = peer.and_then(|life| Some((life.datastore()?, life.process)));
+        let Some((datastore, process)) = listening else {
+            return Err("nobody listens".to_owned());
+        };
+        let [ours, theirs] = self.network.connect(&self.process, &process);
+        process.start(move || answer(&datastore, &theirs));
+        Ok((ours.sender(), ours.receiver()))
+    }
+}
+
+/// What the listening node does with a connection.
+fn answer(datastore: &Arc<Datastore>, end: &End) {
+    let mut receiver = end.receiver();
+    let _unlimited = receiver.set_timeout(Some(DIAL_TIMEOUT * 4));
+    let Ok(frame) = receiver.recv() else { return };
+    let Ok(envelope) = Envelope::decode(frame.header) else {
+        return;
+    };
+    if let Message::Hello(hello) = &envelope.message {
+        datastore.follow(&end.sender(), receiver, hello, &envelope);
+    }
+}
+
+/// The next process of a world.
+#[derive(Default)]
+pub struct Births(u64);
+
+impl Births {
+    /// Makes a process.
+    pub fn next(&mut self, shared: &Arc<Shared>) -> Arc<Process> {
+        self.0 += 1;
+        Process::new(ProcessId(self.0), Arc::clone(shared))
+    }
+}

@@ -1,0 +1,260 @@
+//! One life of a node's process: from its start until it stops, is killed, or its machine loses
+//! power.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockstep_types::Timestamp;
+use lockstepfs::datastore::{Gate, Host, Job};
+use parking_lot::Mutex;
+
+use super::fibers::{self, Event, Wait};
+use crate::random::Random;
+
+/// Which process: no two ever have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+/// What all processes of a world share with who drives it.
+pub struct Shared {
+    now_ns: AtomicU64,
+    /// Fibers to be started.
+    spawned: Mutex<Vec<(ProcessId, Job)>>,
+    chance: Mutex<Random>,
+    /// How often in a hundred a step lets others go first.
+    step_percent: u64,
+}
+
+impl Shared {
+    /// A world at its beginning.
+    pub fn new(chance: Random, step_percent: u64) -> Self {
+        Self {
+            now_ns: AtomicU64::new(0),
+            spawned: Mutex::default(),
+            chance: Mutex::new(chance),
+            step_percent,
+        }
+    }
+
+    /// The world's time.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.now_ns.load(Ordering::Relaxed))
+    }
+
+    /// Lets time pass until `moment`.
+    pub fn advance(&self, moment: Duration) {
+        let moment = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
+        self.now_ns.fetch_max(moment, Ordering::Relaxed);
+    }
+
+    /// Draws from the world's chance.
+    pub fn draw<T>(&self, body: impl FnOnce(&mut Random) -> T) -> T {
+        body(&mut self.chance.lock())
+    }
+
+    /// Fibers that were asked for since the last call.
+    pub fn take_spawned(&self) -> Vec<(ProcessId, Job)> {
+        std::mem::take(&mut *self.spawned.lock())
+    }
+
+    /// Asks for a fiber.
+    pub fn spawn(&self, process: ProcessId, job: Job) {
+        self.spawned.lock().push((process, job));
+    }
+}
+
+/// One life of a process.
+pub struct Process {
+    id: ProcessId,
+    shared: Arc<Shared>,
+    /// Its monotonic clock began at some other value than the world's time.
+    clock_ahead: Duration,
+    dead: AtomicBool,
+    stopped: AtomicBool,
+    courier: Mutex<Courier>,
+    /// Jobs given and not yet done.
+    jobs: AtomicU64,
+}
+
+#[derive(Default)]
+struct Courier {
+    queued: std::collections::VecDeque<Job>,
+    running: bool,
+}
+
+impl Process {
+    /// A process that begins to live now.
+    pub fn new(id: ProcessId, shared: Arc<Shared>) -> Arc<Self> {
+        let clock_ahead = Duration::from_millis(shared.draw(|chance| chance.below(100_000)));
+        Arc::new(Self {
+            id,
+            shared,
+            clock_ahead,
+            dead: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            courier: Mutex::default(),
+            jobs: AtomicU64::new(0),
+        })
+    }
+
+    /// Which one.
+    pub const fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// The world it lives in.
+    pub const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// From now on nothing that it does counts.
+    pub fn die(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has died.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Ends the fiber that runs, if its process has died.
+    pub fn end_if_dead(&self) {
+        if self.is_dead() && fibers::is_inside() {
+            fibers::wait(Wait::Dead);
+        }
+    }
+
+    /// Starts a fiber of this process.
+    pub fn start(&self, body: impl FnOnce() + Send + 'static) {
+        self.shared.spawn(self.id, Box::new(body));
+    }
+
+    /// Waits for something, but not longer than until some moment of the world's time.
+    pub fn wait_for(&self, event: Arc<dyn Event>, limit: Option<Duration>) {
+        fibers::wait(Wait::For(event, limit));
+    }
+}
+
+/// A host is shared by the datastore and its fibers; this is the process as they see it.
+pub struct Inside(pub Arc<Process>);
+
+impl Inside {
+    fn count(&self, job: Job) -> Option<Job> {
+        if self.0.stopped.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.0.jobs.fetch_add(1, Ordering::Relaxed);
+        let process = Arc::clone(&self.0);
+        Some(Box::new(move || {
+            job();
+            process.jobs.fetch_sub(1, Ordering::Relaxed);
+        }))
+    }
+}
+
+impl Host for Inside {
+    fn now(&self) -> Duration {
+        self.0.shared.now() + self.0.clock_ahead
+    }
+
+    fn time_of_day(&self) -> Timestamp {
+        // Wall clocks jump: any time will do, as long as the seed decides.
+        let jump = self.0.shared.draw(|chance| chance.below(1_000_000));
+        let nanos = u32::try_from(jump).unwrap_or(0);
+        let seconds = 1_700_000_000 + self.0.shared.now().as_secs();
+        Timestamp {
+            secs: i64::try_from(seconds).unwrap_or(0),
+            nanos,
+        }
+    }
+
+    fn sleep(&self, time: Duration) {
+        fibers::wait(Wait::Until(self.0.shared.now() + time));
+    }
+
+    fn gate(&self) -> Arc<dyn Gate> {
+        Arc::new(SimGate(Arc::default()))
+    }
+
+    fn spawn(&self, job: Job) {
+        if let Some(job) = self.count(job) {
+            self.0.shared.spawn(self.0.id, job);
+        }
+    }
+
+    fn in_order(&self, job: Job) {
+        let Some(job) = self.count(job) else { return };
+        let begin = {
+            let mut courier = self.0.courier.lock();
+            courier.queued.push_back(job);
+            !std::mem::replace(&mut courier.running, true)
+        };
+        if begin {
+            let process = Arc::clone(&self.0);
+            self.0.start(move || run_courier(&process));
+        }
+    }
+
+    fn stop(&self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+        while self.0.jobs.load(Ordering::Relaxed) > 0 {
+            fibers::wait(Wait::Until(self.0.shared.now() + Duration::from_millis(1)));
+        }
+    }
+
+    fn step(&self) {
+        let share = self.0.shared.step_percent;
+        if fibers::is_inside() && self.0.shared.draw(|chance| chance.percent(share)) {
+            fibers::wait(Wait::Step);
+        }
+        self.0.end_if_dead();
+    }
+}
+
+fn run_courier(process: &Process) {
+    loop {
+        let job = {
+            let mut courier = process.courier.lock();
+            let job = courier.queued.pop_front();
+            courier.running = job.is_some();
+            job
+        };
+        match job {
+            Some(job) => job(),
+            None => return,
+        }
+    }
+}
+
+/// A gate between fibers.
+struct SimGate(Arc<Opened>);
+
+/// Whether a gate is open.
+#[derive(Default)]
+pub struct Opened(AtomicBool);
+
+impl Opened {
+    /// Lets it have come.
+    pub fn open(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Event for Opened {
+    fn has_come(&self, _now: Duration) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Gate for SimGate {
+    fn open(&self) {
+        self.0.open();
+    }
+
+    fn wait(&self) {
+        if !self.0.has_come(Duration::ZERO) {
+            fibers::wait(Wait::For(Arc::clone(&self.0) as Arc<dyn Event>, None));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Bugs put in on purpose, to see whether the simulator finds them.
+//!
+//! Each is a place in the real code that does the wrong thing while its switch is on. The switches
+//! exist only with the feature `deliberate-bugs`, which only the simulator asks for; without it
+//! [`is_on`] is a constant and the wrong code is not compiled. A switch belongs to the thread that
+//! sets it, so that worlds beside each other do not share their bugs.
+
+/// What is done wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// No PAW entry is made (P6).
+    NoPawEntry,
+    /// No SAW entry is made (P7).
+    NoSawEntry,
+    /// The watermark says that writes still in flight are done (P3).
+    WatermarkTooHigh,
+    /// A write is answered when this node is done, whatever the peer is (P1).
+    AnswerBeforePeer,
+    /// What waited is finished alone before the mark is durable (P1).
+    FinishAloneUnmarked,
+    /// The secondary does a metadata operation again that it has done (P5).
+    RepeatMetadata,
+    /// The secondary takes metadata operations in any order (P2).
+    MetadataOutOfOrder,
+    /// A write takes no range lock (P4).
+    NoRangeLock,
+    /// New operations are admitted before the ranges are recovered (P8).
+    AdmitBeforeRanges,
+    /// Distributed recovery forgets what the secondary's table says.
+    IgnoreSawInRecovery,
+    /// Distributed recovery forgets what the primary's table says.
+    IgnorePawInRecovery,
+    /// Writes that clients wait for are not sent again after a reconnect.
+    NoResend,
+    /// Acknowledgements that come before the ranges were sent count.
+    HeedEarlyAcks,
+    /// The copy of a secondary that is being resynced still counts as in sync (P10).
+    ResyncUnmarked,
+    /// A machine that lost power while the store was open counts as in sync (P12).
+    TrustAfterPowerLoss,
+    /// A durable write is acknowledged without a sync on the primary (P11).
+    NoLocalSync,
+    /// A durable write is acknowledged without a sync on the secondary (P11).
+    NoRemoteSync,
+    /// A new file's name is not synced with its content (P11).
+    NoNameSync,
+    /// The mark "in sync" is made on the secondary before its store is synced (P10).
+    MarkBeforeSync,
+    /// A checkpoint cuts the log before the namespace is synced.
+    CutLogUnsynced,
+    /// A secondary that failed a write says that it did it (P15).
+    HideFailure,
+    /// Two pasts are taken for one: the secondary's last operation is not looked at (P8).
+    IgnorePast,
+    /// Resync takes files as equal when their sizes are.
+    ResyncBySize,
+}
+
+/// Every bug there is.
+pub const ALL: [Bug; 23] = [
+    Bug::NoPawEntry,
+    Bug::NoSawEntry,
+    Bug::WatermarkTooHigh,
+    Bug::AnswerBeforePeer,
+    Bug::FinishAloneUnmarked,
+    Bug::RepeatMetadata,
+    Bug::MetadataOutOfOrder,
+    Bug::NoRangeLock,
+    Bug::AdmitBeforeRanges,
+    Bug::IgnoreSawInRecovery,
+    Bug::IgnorePawInRecovery,
+    Bug::NoResend,
+    Bug::HeedEarlyAcks,
+    Bug::ResyncUnmarked,
+    Bug::TrustAfterPowerLoss,
+    Bug::NoLocalSync,
+    Bug::NoRemoteSync,
+    Bug::NoNameSync,
+    Bug::MarkBeforeSync,
+    Bug::CutLogUnsynced,
+    Bug::HideFailure,
+    Bug::IgnorePast,
+    Bug::ResyncBySize,
+];
+
+#[cfg(feature = "deliberate-bugs")]
+thread_local! {
+    static ON: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether the code is to do this wrong.
+#[cfg(feature = "deliberate-bugs")]
+pub fn is_on(bug: Bug) -> bool {
+    ON.get() == Some(bug)
+}
+
+/// Whether the code is to do this wrong: never.
+#[cfg(not(feature = "deliberate-bugs"))]
+pub const fn is_on(_bug: Bug) -> bool {
+    false
+}
+
+/// Puts a bug in on this thread, or takes the last one out.
+#[cfg(feature = "deliberate-bugs")]
+pub fn put_in(bug: Option<Bug>) {
+    ON.set(bug);
+}
