@@ -4,5 +4,6 @@
 //! The same seed makes the same world: nothing here reads a clock, starts a thread that runs beside
 //! another, or asks the system for anything random.
 
+pub mod disk;
 pub mod random;
 pub mod world;

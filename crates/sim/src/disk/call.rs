@@ -1,0 +1,216 @@
+//! The calls that change or save something: what is told of them, and what may become of them.
+
+use std::sync::Arc;
+
+use lockstep_types::Errno;
+
+use super::names::InodeNumber;
+
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallKind {
+    /// Makes an empty file, and the directories above it.
+    Create,
+    /// Takes a file's name away.
+    Remove,
+    /// Gives a file another name.
+    Rename,
+    /// Writes bytes.
+    Write,
+    /// Cuts or grows a file.
+    SetLength,
+    /// Reserves space; also that of a table which is opened.
+    Allocate,
+    /// Frees a range.
+    PunchHole,
+    /// Makes zeros of a range.
+    ZeroRange,
+    /// Writes to a table in memory.
+    TableStore,
+    /// Saves content and length of a file.
+    Sync,
+    /// Saves the names in a directory.
+    SyncDirectory,
+    /// Saves everything.
+    SyncAll,
+}
+
+/// Calls that a fault may be set for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallClass {
+    /// Reading, and looking for data and holes.
+    Read,
+    /// Opening, listing, `stat` and `space`.
+    Look,
+    /// Making, removing and renaming.
+    Name,
+    /// Writing, and whatever else changes content, length or space. Not tables: they cannot fail.
+    Write,
+    /// The three syncs.
+    Sync,
+}
+
+impl CallKind {
+    /// The class of faults that meet it; none for what cannot fail.
+    pub fn class(self) -> Option<CallClass> {
+        match self {
+            Self::Create | Self::Remove | Self::Rename => Some(CallClass::Name),
+            Self::Write | Self::SetLength | Self::Allocate | Self::PunchHole | Self::ZeroRange => {
+                Some(CallClass::Write)
+            }
+            Self::Sync | Self::SyncDirectory | Self::SyncAll => Some(CallClass::Sync),
+            Self::TableStore => None,
+        }
+    }
+}
+
+/// A call that is about to take place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// What it does.
+    pub kind: CallKind,
+    /// The file or directory; for an open file the path it was opened by. Empty for the top.
+    pub path: &'a str,
+    /// The new name, in a renaming.
+    pub to: Option<&'a str>,
+    /// Where, in bytes; the length in [`CallKind::SetLength`]; otherwise zero.
+    pub offset: u64,
+    /// How many bytes; zero where there is no such thing.
+    pub length: u64,
+    /// Which such call of this disk it is, from 1.
+    pub serial: u64,
+}
+
+/// What becomes of a call. Whatever begins with `Crash` kills the process at that point: this call
+/// and all later ones fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It takes place.
+    Go,
+    /// The process ends before it.
+    CrashBefore,
+    /// The process ends after it.
+    CrashAfter,
+    /// The process ends in the middle of it, when so many bytes have reached the file: of a write in
+    /// whole pages of the file, as the kernel copies them; of a table at any byte. As `CrashBefore`
+    /// in every other call.
+    CrashTorn(u64),
+    /// It fails and changes nothing; a sync fails as in Linux, see [`Disk::fail_call`]. A table
+    /// cannot fail: there it is as `Go`.
+    ///
+    /// [`Disk::fail_call`]: super::Disk::fail_call
+    Fail(Errno),
+}
+
+/// Who is asked before each call. The disk is not locked meanwhile.
+pub type Observer = Arc<dyn Fn(&Call<'_>) -> Verdict + Send + Sync>;
+
+/// A change or a sync, with all it needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action<'a> {
+    Create(&'a str),
+    Remove(&'a str),
+    Rename(&'a str, &'a str),
+    /// On an open file.
+    File(&'a str, InodeNumber, FileAction<'a>),
+    SyncDirectory(&'a str),
+    SyncAll,
+}
+
+/// What is done to an open file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FileAction<'a> {
+    Write { offset: u64, data: &'a [u8] },
+    Store { offset: u64, data: &'a [u8] },
+    SetLength(u64),
+    Allocate(Extent),
+    PunchHole(Extent),
+    ZeroRange(Extent),
+    Sync,
+}
+
+/// A range that may grow a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub offset: u64,
+    pub length: u64,
+    pub keep_size: bool,
+}
+
+impl Action<'_> {
+    /// What is told of it.
+    pub(super) fn call(&self, serial: u64) -> Call<'_> {
+        let name = |kind, path| Call {
+            kind,
+            path,
+            to: None,
+            offset: 0,
+            length: 0,
+            serial,
+        };
+        match *self {
+            Self::Create(path) => name(CallKind::Create, path),
+            Self::Remove(path) => name(CallKind::Remove, path),
+            Self::Rename(path, to) => Call {
+                to: Some(to),
+                ..name(CallKind::Rename, path)
+            },
+            Self::SyncDirectory(path) => name(CallKind::SyncDirectory, path),
+            Self::SyncAll => name(CallKind::SyncAll, ""),
+            Self::File(path, _, action) => {
+                let (kind, offset, length) = action.place();
+                Call {
+                    offset,
+                    length,
+                    ..name(kind, path)
+                }
+            }
+        }
+    }
+
+    /// The part of it that is done when the process ends after so many bytes.
+    pub(super) fn torn(self, bytes: u64) -> Option<Self> {
+        let Self::File(path, number, action) = self else {
+            return None;
+        };
+        Some(Self::File(path, number, action.torn(bytes)?))
+    }
+}
+
+impl<'a> FileAction<'a> {
+    fn place(&self) -> (CallKind, u64, u64) {
+        match *self {
+            Self::Write { offset, data } => (CallKind::Write, offset, data.len() as u64),
+            Self::Store { offset, data } => (CallKind::TableStore, offset, data.len() as u64),
+            Self::SetLength(length) => (CallKind::SetLength, length, 0),
+            Self::Allocate(extent) => (CallKind::Allocate, extent.offset, extent.length),
+            Self::PunchHole(extent) => (CallKind::PunchHole, extent.offset, extent.length),
+            Self::ZeroRange(extent) => (CallKind::ZeroRange, extent.offset, extent.length),
+            Self::Sync => (CallKind::Sync, 0, 0),
+        }
+    }
+
+    fn torn(self, bytes: u64) -> Option<Self> {
+        let prefix = |data: &'a [u8], bytes| data.get(..super::pages::index(bytes)).unwrap_or(data);
+        match self {
+            Self::Write { offset, data } => {
+                let end = offset.saturating_add(bytes.min(data.len() as u64));
+                let done = (end - end % super::pages::PAGE_BYTES).saturating_sub(offset);
+                let data = prefix(
+                    data,
+                    if bytes >= data.len() as u64 {
+                        bytes
+                    } else {
+                        done
+                    },
+                );
+                Some(Self::Write { offset, data })
+            }
+            Self::Store { offset, data } => {
+                let data = prefix(data, bytes);
+                Some(Self::Store { offset, data })
+            }
+            _ => None,
+        }
+    }
+}

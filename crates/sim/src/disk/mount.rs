@@ -1,0 +1,328 @@
+//! The disk as one process has it: the calls of [`Backing`].
+//!
+//! The disk is never locked while an observer is asked. When the process has ended meanwhile, the
+//! call fails and changes nothing.
+
+use std::io;
+use std::sync::Arc;
+
+use lockstep_types::Errno;
+use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+
+use super::Disk;
+use super::call::{Action, CallClass, Extent, FileAction, Verdict};
+use super::names::{Entry, InodeNumber};
+use super::state::{State, refused};
+
+/// A process's hold on a disk. It is over when that has another incarnation.
+#[derive(Clone)]
+pub(super) struct Mount {
+    pub(super) disk: Disk,
+    pub(super) incarnation: u64,
+}
+
+/// A path without what does not count; refuses one that leads out of the disk.
+fn clean(path: &str) -> io::Result<String> {
+    let parts = || {
+        path.split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+    };
+    if path.starts_with('/') || parts().any(|part| part == "..") {
+        return Err(refused(Errno::Invalid));
+    }
+    Ok(parts().collect::<Vec<_>>().join("/"))
+}
+
+/// The same for a path that must name something below the top.
+fn clean_name(path: &str) -> io::Result<String> {
+    let path = clean(path)?;
+    if path.is_empty() {
+        return Err(refused(Errno::Invalid));
+    }
+    Ok(path)
+}
+
+impl Mount {
+    /// Makes a call that changes nothing.
+    fn look<T>(
+        &self,
+        class: CallClass,
+        body: impl FnOnce(&mut State) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut state = self.disk.state.lock();
+        state.check(self.incarnation)?;
+        if let Some(errno) = state.meet(class) {
+            return Err(refused(errno));
+        }
+        body(&mut state)
+    }
+
+    /// Makes a call that changes or saves something.
+    fn act(&self, action: Action<'_>) -> io::Result<()> {
+        let verdict = self.ask(action)?;
+        let mut state = self.disk.state.lock();
+        state.check(self.incarnation)?;
+        match verdict {
+            Verdict::Go => state.act(action),
+            Verdict::Fail(errno) => {
+                state.fail(action);
+                Err(refused(errno))
+            }
+            Verdict::CrashBefore => state.crash(),
+            Verdict::CrashAfter => {
+                // Whether it succeeds is nobody's business any more.
+                let _ = state.act(action);
+                state.crash()
+            }
+            Verdict::CrashTorn(bytes) => {
+                let _ = action.torn(bytes).map(|part| state.act(part));
+                state.crash()
+            }
+        }
+    }
+
+    /// What is to become of a call.
+    fn ask(&self, action: Action<'_>) -> io::Result<Verdict> {
+        let (call, observer, met) = {
+            let mut state = self.disk.state.lock();
+            state.check(self.incarnation)?;
+            let call = action.call(state.next_serial());
+            let met = call.kind.class().and_then(|class| state.meet(class));
+            (call, state.observer.clone(), met)
+        };
+        let verdict = observer.map_or(Verdict::Go, |observer| observer(&call));
+        Ok(match (verdict, met) {
+            (Verdict::Go, Some(errno)) => Verdict::Fail(errno),
+            (Verdict::Fail(_), _) if call.kind.class().is_none() => Verdict::Go,
+            (verdict, _) => verdict,
+        })
+    }
+
+    fn open_file(&self, path: String) -> io::Result<MountedFile> {
+        let number = self.look(CallClass::Look, |state| state.open(&path))?;
+        Ok(MountedFile {
+            mount: self.clone(),
+            path,
+            number,
+        })
+    }
+
+    fn open_or_create_file(&self, path: &str) -> io::Result<MountedFile> {
+        let path = clean_name(path)?;
+        match self.open_file(path.clone()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.act(Action::Create(&path))?;
+                self.open_file(path)
+            }
+            opened => opened,
+        }
+    }
+}
+
+impl Backing for Mount {
+    fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        Ok(Arc::new(self.open_file(clean_name(path)?)?))
+    }
+
+    fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        Ok(Arc::new(self.open_or_create_file(path)?))
+    }
+
+    /// Space is reserved for all of it: a table cannot say that the disk is full.
+    fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
+        if length == 0 {
+            return Err(refused(Errno::Invalid));
+        }
+        let file = self.open_or_create_file(path)?;
+        let bytes = length as u64;
+        if !file.has_all(bytes)? {
+            file.allocate(0, bytes, false)?;
+        }
+        Ok(Arc::new(MountedTable { file, length }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.act(Action::Remove(&clean_name(path)?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.act(Action::Rename(&clean_name(from)?, &clean_name(to)?))
+    }
+
+    fn exists(&self, path: &str) -> io::Result<bool> {
+        let path = clean(path)?;
+        self.look(CallClass::Look, |state| Ok(state.names.find(&path).is_ok()))
+    }
+
+    fn stat(&self, path: &str) -> io::Result<BackingStat> {
+        let path = clean(path)?;
+        self.look(CallClass::Look, |state| {
+            match state.names.find(&path).map_err(refused)? {
+                Entry::File(number) => state.stat(number),
+                Entry::Directory => Ok(BackingStat::default()),
+            }
+        })
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let path = clean(path)?;
+        self.look(CallClass::Look, |state| {
+            state.names.list(&path).map_err(refused)
+        })
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.act(Action::SyncDirectory(&clean(path)?))
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.act(Action::SyncAll)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.look(CallClass::Look, |state| Ok(state.space()))
+    }
+}
+
+/// An open file; closed when dropped.
+struct MountedFile {
+    mount: Mount,
+    path: String,
+    number: InodeNumber,
+}
+
+impl Drop for MountedFile {
+    fn drop(&mut self) {
+        let mut state = self.mount.disk.state.lock();
+        state.close(self.number, self.mount.incarnation);
+    }
+}
+
+impl MountedFile {
+    fn act(&self, action: FileAction<'_>) -> io::Result<()> {
+        self.mount
+            .act(Action::File(&self.path, self.number, action))
+    }
+
+    /// Whether the file has so many bytes, with space for all of them.
+    fn has_all(&self, bytes: u64) -> io::Result<bool> {
+        self.mount.look(CallClass::Look, |state| {
+            let length = state.content(self.number)?.length();
+            let inode = state.inode(self.number);
+            let missing = inode.map_or(0, |inode| inode.missing_pages(&(0..bytes)));
+            Ok(length >= bytes && missing == 0)
+        })
+    }
+}
+
+impl BackingFile for MountedFile {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.mount.look(CallClass::Read, |state| {
+            Ok(state.content(self.number)?.read(offset, into))
+        })
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.act(FileAction::Write { offset, data })
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.act(FileAction::SetLength(length))
+    }
+
+    fn stat(&self) -> io::Result<BackingStat> {
+        self.mount
+            .look(CallClass::Look, |state| state.stat(self.number))
+    }
+
+    fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.act(FileAction::Allocate(Extent {
+            offset,
+            length,
+            keep_size,
+        }))
+    }
+
+    fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.act(FileAction::PunchHole(Extent {
+            offset,
+            length,
+            keep_size: true,
+        }))
+    }
+
+    fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.act(FileAction::ZeroRange(Extent {
+            offset,
+            length,
+            keep_size,
+        }))
+    }
+
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.mount.look(CallClass::Read, |state| {
+            Ok(state.content(self.number)?.seek_data(offset))
+        })
+    }
+
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.mount.look(CallClass::Read, |state| {
+            Ok(state.content(self.number)?.seek_hole(offset))
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.act(FileAction::Sync)
+    }
+}
+
+/// A file as memory.
+struct MountedTable {
+    file: MountedFile,
+    length: usize,
+}
+
+impl MountedTable {
+    fn check(&self, offset: usize, count: usize) {
+        let end = offset.checked_add(count);
+        assert!(
+            end.is_some_and(|end| end <= self.length),
+            "{count} bytes at {offset} are outside a table of {} bytes",
+            self.length
+        );
+    }
+}
+
+impl BackingTable for MountedTable {
+    fn len(&self) -> usize {
+        self.length
+    }
+
+    /// What is read after the process has ended is nobody's business: zeros.
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        self.check(offset, into.len());
+        into.fill(0);
+        let state = self.file.mount.disk.state.lock();
+        if state.check(self.file.mount.incarnation).is_ok()
+            && let Ok(content) = state.content(self.file.number)
+        {
+            content.read(offset as u64, into);
+        }
+    }
+
+    fn store(&self, offset: usize, data: &[u8]) {
+        self.check(offset, data.len());
+        let offset = offset as u64;
+        // The only way it can fail is that the process has ended, which memory does not tell.
+        let _ = self.file.act(FileAction::Store { offset, data });
+    }
+}

@@ -1,0 +1,358 @@
+//! The names on a disk: those that are seen, those on stable storage, and the changes in between.
+//!
+//! A change (making, removing, renaming) is kept or lost whole. Those that survive a power loss are
+//! carried out in the order they were made, each only if it is still possible: a name is made only
+//! where there is none and in a directory that is there; removed or renamed only while it is the name
+//! of the same file. So whatever is lost, a renamed file has its old or its new name, unless its making
+//! was lost.
+//!
+//! Paths here are clean: components with one `/` between, and `""` for the top.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use lockstep_types::Errno;
+
+use super::loss::Survivors;
+use crate::random::Random;
+
+/// The number of an inode, never used again.
+pub(super) type InodeNumber = u64;
+
+/// What a name is the name of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    File(InodeNumber),
+    Directory,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Make {
+        path: String,
+        entry: Entry,
+    },
+    Remove {
+        path: String,
+        entry: Entry,
+    },
+    Rename {
+        from: String,
+        to: String,
+        entry: Entry,
+    },
+}
+
+impl Change {
+    fn paths(&self) -> impl Iterator<Item = &str> {
+        let (first, second) = match self {
+            Self::Make { path, .. } | Self::Remove { path, .. } => (path, None),
+            Self::Rename { from, to, .. } => (from, Some(to)),
+        };
+        std::iter::once(first).chain(second).map(String::as_str)
+    }
+
+    /// Whether a sync of a directory covers it.
+    fn is_in(&self, directory: &str) -> bool {
+        let makes_way = |path: &str| {
+            matches!(
+                self,
+                Self::Make {
+                    entry: Entry::Directory,
+                    ..
+                }
+            ) && is_at_or_above(path, directory)
+        };
+        self.paths()
+            .any(|path| parent(path) == directory || makes_way(path))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Unsynced {
+    number: u64,
+    change: Change,
+    /// A sync that should have covered it has failed: no later one will, unless it saves a change
+    /// that builds on it.
+    is_lost: bool,
+}
+
+type Tree = BTreeMap<String, Entry>;
+
+/// All names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    seen: Tree,
+    kept: Tree,
+    unsynced: Vec<Unsynced>,
+}
+
+/// The directory a path lies in.
+pub(super) fn parent(path: &str) -> &str {
+    nearest_above(path).unwrap_or("")
+}
+
+/// The directory above a path, unless that is the top.
+fn nearest_above(path: &str) -> Option<&str> {
+    path.rsplit_once('/').map(|(parent, _)| parent)
+}
+
+/// The directories above a path, the nearest first, without the top.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(nearest_above(path), |path| nearest_above(path))
+}
+
+fn is_at_or_above(path: &str, directory: &str) -> bool {
+    let rest = directory.strip_prefix(path);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The names directly in a directory.
+fn inside<'a>(tree: &'a Tree, directory: &str) -> impl Iterator<Item = &'a str> {
+    let prefix = if directory.is_empty() {
+        String::new()
+    } else {
+        format!("{directory}/")
+    };
+    let from = (Bound::Excluded(prefix.as_str()), Bound::Unbounded);
+    let names = tree.range::<str, _>(from).map(|(path, _)| path.as_str());
+    names
+        .map_while(move |path| path.strip_prefix(prefix.as_str()))
+        .filter(|name| !name.contains('/'))
+}
+
+/// Carries a change out on a tree, where that is possible. Returns the file that lost its last name
+/// by it, if one did.
+fn carry_out(tree: &mut Tree, change: &Change) -> Result<Option<InodeNumber>, Errno> {
+    let has_parent = |tree: &Tree, path: &str| {
+        let parent = parent(path);
+        parent.is_empty() || tree.get(parent) == Some(&Entry::Directory)
+    };
+    let replaced = match change {
+        Change::Make { path, entry } if !tree.contains_key(path) && has_parent(tree, path) => {
+            tree.insert(path.clone(), *entry)
+        }
+        Change::Remove { path, entry } if tree.get(path) == Some(entry) => tree.remove(path),
+        Change::Rename { from, to, entry }
+            if tree.get(from) == Some(entry) && has_parent(tree, to) =>
+        {
+            tree.remove(from);
+            tree.insert(to.clone(), *entry)
+        }
+        _ => return Err(Errno::NoEntry),
+    };
+    Ok(match replaced {
+        Some(Entry::File(number)) => Some(number),
+        Some(Entry::Directory) | None => None,
+    })
+}
+
+impl Names {
+    /// What a path names.
+    pub(super) fn find(&self, path: &str) -> Result<Entry, Errno> {
+        if path.is_empty() {
+            return Ok(Entry::Directory);
+        }
+        if let Some(entry) = self.seen.get(path) {
+            return Ok(*entry);
+        }
+        let is_file = |path| matches!(self.seen.get(path), Some(Entry::File(_)));
+        let error = if above(path).any(is_file) {
+            Errno::NotDirectory
+        } else {
+            Errno::NoEntry
+        };
+        Err(error)
+    }
+
+    /// The file that a path names.
+    pub(super) fn file(&self, path: &str) -> Result<InodeNumber, Errno> {
+        match self.find(path)? {
+            Entry::File(number) => Ok(number),
+            Entry::Directory => Err(Errno::IsDirectory),
+        }
+    }
+
+    /// Every file, with its path, in the order of paths.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, InodeNumber)> {
+        files_of(&self.seen)
+    }
+
+    /// Every file that has a name on stable storage.
+    pub(super) fn kept_files(&self) -> impl Iterator<Item = (&str, InodeNumber)> {
+        files_of(&self.kept)
+    }
+
+    /// Every directory that is seen.
+    pub(super) fn directories(&self) -> impl Iterator<Item = &str> {
+        directories_of(&self.seen)
+    }
+
+    /// Every directory that has a name on stable storage.
+    pub(super) fn kept_directories(&self) -> impl Iterator<Item = &str> {
+        directories_of(&self.kept)
+    }
+
+    /// The names in a directory; none when it is missing.
+    pub(super) fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        match self.find(path) {
+            Ok(Entry::Directory) => Ok(inside(&self.seen, path).map(str::to_owned).collect()),
+            Ok(Entry::File(_)) => Err(Errno::NotDirectory),
+            Err(Errno::NoEntry) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Directories that must be made before a path can be, the highest first.
+    pub(super) fn missing_above(&self, path: &str) -> Vec<String> {
+        let missing = above(path).filter(|path| !self.seen.contains_key(*path));
+        let mut missing: Vec<String> = missing.map(str::to_owned).collect();
+        missing.reverse();
+        missing
+    }
+
+    fn change(&mut self, change: Change, number: u64) -> Result<Option<InodeNumber>, Errno> {
+        let done = carry_out(&mut self.seen, &change)?;
+        self.unsynced.push(Unsynced {
+            number,
+            change,
+            is_lost: false,
+        });
+        Ok(done)
+    }
+
+    /// Makes a name.
+    pub(super) fn make(&mut self, path: &str, entry: Entry, number: u64) -> Result<(), Errno> {
+        let path = path.to_owned();
+        self.change(Change::Make { path, entry }, number).map(drop)
+    }
+
+    /// Removes the name of a file, and returns the file.
+    pub(super) fn remove(&mut self, path: &str, number: u64) -> Result<InodeNumber, Errno> {
+        let file = self.file(path)?;
+        let path = path.to_owned();
+        self.change(
+            Change::Remove {
+                path,
+                entry: Entry::File(file),
+            },
+            number,
+        )?;
+        Ok(file)
+    }
+
+    /// Gives a file another name, and returns the file that had that name before.
+    pub(super) fn rename(
+        &mut self,
+        from: &str,
+        to: &str,
+        number: u64,
+    ) -> Result<Option<InodeNumber>, Errno> {
+        let file = self.file(from)?;
+        match self.find(to) {
+            Ok(Entry::Directory) => return Err(Errno::IsDirectory),
+            Ok(Entry::File(replaced)) if replaced == file => return Ok(None),
+            Ok(Entry::File(_)) | Err(Errno::NoEntry) => {}
+            Err(error) => return Err(error),
+        }
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.change(
+            Change::Rename {
+                from,
+                to,
+                entry: Entry::File(file),
+            },
+            number,
+        )
+    }
+
+    /// The names in a directory, its own and those of the directories above it are on stable storage
+    /// now. Returns the files that a power loss can no longer bring back.
+    pub(super) fn sync(&mut self, directory: &str) -> Vec<InodeNumber> {
+        self.settle(|change| change.is_in(directory))
+    }
+
+    /// All names are on stable storage now.
+    pub(super) fn sync_all(&mut self) -> Vec<InodeNumber> {
+        self.settle(|_| true)
+    }
+
+    /// Carries out on stable storage what a sync covers, and the changes that this builds on.
+    fn settle(&mut self, covers: impl Fn(&Change) -> bool) -> Vec<InodeNumber> {
+        let mut settled = Vec::new();
+        let mut left = Vec::new();
+        let mut needed = BTreeSet::new();
+        for unsynced in std::mem::take(&mut self.unsynced).into_iter().rev() {
+            let change = &unsynced.change;
+            let is_needed = change.paths().any(|path| needed.contains(path));
+            if !is_needed && (unsynced.is_lost || !covers(change)) {
+                left.push(unsynced);
+                continue;
+            }
+            let paths = change
+                .paths()
+                .flat_map(|path| std::iter::once(path).chain(above(path)));
+            needed.extend(paths.map(str::to_owned));
+            settled.push(unsynced.change);
+        }
+        left.reverse();
+        self.unsynced = left;
+        let done = settled
+            .iter()
+            .rev()
+            .map(|change| carry_out(&mut self.kept, change));
+        done.flatten().flatten().collect()
+    }
+
+    /// A sync of a directory that fails: what it should have saved counts as clean from now on.
+    pub(super) fn fail_sync(&mut self, directory: &str) {
+        self.lose_track(|change| change.is_in(directory));
+    }
+
+    /// A sync of all names that fails.
+    pub(super) fn fail_sync_all(&mut self) {
+        self.lose_track(|_| true);
+    }
+
+    fn lose_track(&mut self, covers: impl Fn(&Change) -> bool) {
+        let covered = self
+            .unsynced
+            .iter_mut()
+            .filter(|unsynced| covers(&unsynced.change));
+        covered.for_each(|unsynced| unsynced.is_lost = true);
+    }
+
+    /// Power is lost: chooses what is left, which from now on is what is seen.
+    pub(super) fn lose_power(&mut self, survivors: Survivors, random: &mut Random) {
+        for unsynced in std::mem::take(&mut self.unsynced) {
+            let mixed = matches!(survivors, Survivors::Mixed { .. });
+            if survivors.keep(unsynced.number, random) && (mixed || !unsynced.is_lost) {
+                // What is not possible any more is lost with what it stood on.
+                let _ = carry_out(&mut self.kept, &unsynced.change);
+            }
+        }
+        self.seen = self.kept.clone();
+    }
+
+    /// Changes that are not on stable storage.
+    pub(super) fn unsynced(&self) -> usize {
+        self.unsynced.len()
+    }
+
+    /// The number of the first change that is not on stable storage.
+    pub(super) fn first_change(&self) -> Option<u64> {
+        self.unsynced.first().map(|unsynced| unsynced.number)
+    }
+}
+
+fn files_of(tree: &Tree) -> impl Iterator<Item = (&str, InodeNumber)> {
+    tree.iter().filter_map(|(path, entry)| match entry {
+        Entry::File(number) => Some((path.as_str(), *number)),
+        Entry::Directory => None,
+    })
+}
+
+fn directories_of(tree: &Tree) -> impl Iterator<Item = &str> {
+    let directories = tree.iter().filter(|(_, entry)| **entry == Entry::Directory);
+    directories.map(|(path, _)| path.as_str())
+}

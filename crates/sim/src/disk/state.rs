@@ -1,0 +1,501 @@
+//! All of a disk: its names, its files, the room on it, and what was set to go wrong.
+//!
+//! Invariants: `used_pages` and `used_files` count what is seen or open; a file that is neither is
+//! held only while a power loss may bring its name back. Every change of what is held goes through
+//! [`State::edit`], which keeps the counts.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lockstep_types::Errno;
+use lockstep_types::backing::{BackingStat, Space};
+use lockstep_types::limits::FILE_BYTES_MAX;
+
+use super::call::{Action, CallClass, Extent, FileAction, Observer};
+use super::inode::{ChangeCounter, Inode};
+use super::loss::Survivors;
+use super::names::{Entry, InodeNumber, Names};
+use super::pages::{PAGE_BYTES, Pages};
+use crate::random::Random;
+
+/// A disk's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// Room for content in bytes; counted in pages of 4 KiB.
+    pub capacity_bytes: u64,
+    /// Most files and directories.
+    pub capacity_files: u64,
+}
+
+/// An error with the number of the operating system, which survives being passed on.
+pub(super) fn refused(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.code())
+}
+
+/// What a process gets that should no longer be there to ask.
+fn gone() -> io::Error {
+    io::Error::other("the process of this call has ended")
+}
+
+/// A file, and why it is held.
+#[derive(Clone, Debug)]
+struct Slot {
+    inode: Arc<Inode>,
+    opens: u64,
+    /// It has a name that is seen.
+    is_named: bool,
+    /// A power loss may leave it with a name.
+    is_kept: bool,
+}
+
+impl Slot {
+    /// One that has yet to be counted.
+    fn new(inode: Arc<Inode>) -> Self {
+        Self {
+            inode,
+            opens: 0,
+            is_named: false,
+            is_kept: true,
+        }
+    }
+
+    /// Pages and inodes it takes from the room on the disk.
+    fn used(&self) -> (u64, u64) {
+        if self.is_named || self.opens > 0 {
+            (self.inode.seen().count(), 1)
+        } else {
+            (0, 0)
+        }
+    }
+}
+
+/// A call that will fail.
+#[derive(Clone, Copy, Debug)]
+struct Armed {
+    class: CallClass,
+    calls_left: u64,
+    errno: Errno,
+}
+
+/// All of a disk.
+#[derive(Clone)]
+pub(super) struct State {
+    pub(super) options: DiskOptions,
+    pub(super) names: Names,
+    slots: BTreeMap<InodeNumber, Slot>,
+    next_number: InodeNumber,
+    used_pages: u64,
+    used_files: u64,
+    changes: ChangeCounter,
+    incarnation: u64,
+    serial: u64,
+    armed: Vec<Armed>,
+    pub(super) observer: Option<Observer>,
+}
+
+impl State {
+    pub(super) fn new(options: DiskOptions) -> Self {
+        Self {
+            options,
+            names: Names::default(),
+            slots: BTreeMap::new(),
+            next_number: 1,
+            used_pages: 0,
+            used_files: 0,
+            changes: ChangeCounter::default(),
+            incarnation: 0,
+            serial: 0,
+            armed: Vec::new(),
+            observer: None,
+        }
+    }
+
+    /// The state as another disk has it: nobody uses it, and nothing was set to go wrong.
+    pub(super) fn forked(&self) -> Self {
+        let mut state = self.clone();
+        state.observer = None;
+        state.armed.clear();
+        state.kill();
+        state
+    }
+
+    /// Which process uses the disk.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Refuses what a process asks that has ended.
+    pub(super) fn check(&self, incarnation: u64) -> io::Result<()> {
+        if self.incarnation == incarnation {
+            Ok(())
+        } else {
+            Err(gone())
+        }
+    }
+
+    /// The process ends; its files are closed.
+    pub(super) fn kill(&mut self) {
+        self.incarnation += 1;
+        let open = self.slots.iter().filter(|(_, slot)| slot.opens > 0);
+        let open: Vec<InodeNumber> = open.map(|(number, _)| *number).collect();
+        for number in open {
+            self.edit(number, |slot, _| slot.opens = 0);
+        }
+    }
+
+    /// Ends the process, and says so.
+    pub(super) fn crash<T>(&mut self) -> io::Result<T> {
+        self.kill();
+        Err(gone())
+    }
+
+    /// Numbers a call.
+    pub(super) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// How many calls were numbered.
+    pub(super) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Lets a later call fail.
+    pub(super) fn arm(&mut self, class: CallClass, nth: u64, errno: Errno) {
+        self.armed.push(Armed {
+            class,
+            calls_left: nth.max(1),
+            errno,
+        });
+    }
+
+    /// Counts a call of a class; the error with which it is to fail, if it is.
+    pub(super) fn meet(&mut self, class: CallClass) -> Option<Errno> {
+        let mut met = None;
+        self.armed.retain_mut(|armed| {
+            if armed.class == class {
+                armed.calls_left -= 1;
+            }
+            if armed.calls_left == 0 {
+                met = met.or(Some(armed.errno));
+            }
+            armed.calls_left > 0
+        });
+        met
+    }
+
+    /// Changes a file, and lets go of it when nothing holds it any more. Nothing happens to one that
+    /// is not held.
+    fn edit<T>(
+        &mut self,
+        number: InodeNumber,
+        body: impl FnOnce(&mut Slot, &mut ChangeCounter) -> T,
+    ) -> Option<T> {
+        let slot = self.slots.get_mut(&number)?;
+        let (pages, files) = slot.used();
+        let done = body(slot, &mut self.changes);
+        let (pages_now, files_now) = slot.used();
+        self.used_pages = self.used_pages + pages_now - pages;
+        self.used_files = self.used_files + files_now - files;
+        if slot.opens == 0 && !slot.is_named && !slot.is_kept {
+            self.slots.remove(&number);
+        }
+        Some(done)
+    }
+
+    /// The same for the file's content.
+    fn change<T>(
+        &mut self,
+        number: InodeNumber,
+        body: impl FnOnce(&mut Inode, &mut ChangeCounter) -> T,
+    ) -> io::Result<T> {
+        let edit = |slot: &mut Slot, changes: &mut ChangeCounter| {
+            body(Arc::make_mut(&mut slot.inode), changes)
+        };
+        self.edit(number, edit)
+            .ok_or_else(|| refused(Errno::BadHandle))
+    }
+
+    /// What reads see of a file.
+    pub(super) fn content(&self, number: InodeNumber) -> io::Result<&Pages> {
+        let slot = self.slots.get(&number);
+        let slot = slot.ok_or_else(|| refused(Errno::BadHandle))?;
+        Ok(slot.inode.seen())
+    }
+
+    /// A file as it is seen and as it is on stable storage.
+    pub(super) fn inode(&self, number: InodeNumber) -> Option<&Inode> {
+        Some(&self.slots.get(&number)?.inode)
+    }
+
+    fn free_pages(&self) -> u64 {
+        let pages = self.options.capacity_bytes / PAGE_BYTES;
+        pages.saturating_sub(self.used_pages)
+    }
+
+    fn free_files(&self) -> u64 {
+        let used = self.used_files + self.names.directories().count() as u64;
+        self.options.capacity_files.saturating_sub(used)
+    }
+
+    /// Room on the disk.
+    pub(super) fn space(&self) -> Space {
+        let free_bytes = self.free_pages() * PAGE_BYTES;
+        Space {
+            total_bytes: self.options.capacity_bytes,
+            free_bytes,
+            available_bytes: free_bytes,
+            total_files: self.options.capacity_files,
+            free_files: self.free_files(),
+        }
+    }
+
+    /// Length and space of a file.
+    pub(super) fn stat(&self, number: InodeNumber) -> io::Result<BackingStat> {
+        let content = self.content(number)?;
+        Ok(BackingStat {
+            length: content.length(),
+            blocks: content.count() * (PAGE_BYTES / 512),
+        })
+    }
+
+    /// Opens a file.
+    pub(super) fn open(&mut self, path: &str) -> io::Result<InodeNumber> {
+        let number = self.names.file(path).map_err(refused)?;
+        self.edit(number, |slot, _| slot.opens += 1);
+        Ok(number)
+    }
+
+    /// A file was closed by a process; nothing when that has ended meanwhile.
+    pub(super) fn close(&mut self, number: InodeNumber, incarnation: u64) {
+        if self.check(incarnation).is_ok() {
+            self.edit(number, |slot, _| slot.opens = slot.opens.saturating_sub(1));
+        }
+    }
+
+    /// Carries a call out.
+    pub(super) fn act(&mut self, action: Action<'_>) -> io::Result<()> {
+        match action {
+            Action::Create(path) => self.create(path),
+            Action::Remove(path) => self.remove(path),
+            Action::Rename(from, to) => self.rename(from, to),
+            Action::File(_, number, action) => self.act_on(number, action),
+            Action::SyncDirectory(path) => self.sync_directory(path),
+            Action::SyncAll => {
+                self.sync_all();
+                Ok(())
+            }
+        }
+    }
+
+    fn act_on(&mut self, number: InodeNumber, action: FileAction<'_>) -> io::Result<()> {
+        match action {
+            FileAction::Write { offset, data } => self.write(number, offset, data),
+            FileAction::Store { offset, data } => self.store(number, offset, data),
+            FileAction::SetLength(length) => {
+                end_of(length, 0)?;
+                self.change(number, |inode, changes| inode.set_len(length, changes))
+            }
+            FileAction::Allocate(extent) => {
+                let range = self.room_for(number, extent)?;
+                self.change(number, |inode, changes| {
+                    inode.reserve(&range, extent.keep_size, changes);
+                })
+            }
+            FileAction::PunchHole(extent) => {
+                let range = extent.offset..end_of(extent.offset, extent.length)?;
+                self.change(number, |inode, changes| inode.punch(range, changes))
+            }
+            FileAction::ZeroRange(extent) => {
+                let range = self.room_for(number, extent)?;
+                self.change(number, |inode, changes| {
+                    inode.zero(&range, extent.keep_size, changes);
+                })
+            }
+            FileAction::Sync => self.change(number, |inode, _| inode.sync()),
+        }
+    }
+
+    /// Lets a call fail. Only a sync leaves anything behind then.
+    pub(super) fn fail(&mut self, action: Action<'_>) {
+        match action {
+            Action::File(_, number, FileAction::Sync) => {
+                self.edit(number, |slot, _| Arc::make_mut(&mut slot.inode).fail_sync());
+            }
+            Action::SyncDirectory(path) => self.names.fail_sync(path),
+            Action::SyncAll => {
+                self.names.fail_sync_all();
+                for slot in self.slots.values_mut() {
+                    Arc::make_mut(&mut slot.inode).fail_sync();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes a file and the directories above it. Those stay when there is no room for the file, as
+    /// they are made by calls of their own.
+    fn create(&mut self, path: &str) -> io::Result<()> {
+        match self.names.find(path) {
+            Err(Errno::NoEntry) => {}
+            Err(error) => return Err(refused(error)),
+            Ok(_) => return Err(refused(Errno::Exists)),
+        }
+        for directory in self.names.missing_above(path) {
+            self.make(&directory, Entry::Directory)?;
+        }
+        let number = self.next_number;
+        self.make(path, Entry::File(number))?;
+        self.next_number += 1;
+        self.slots.insert(number, Slot::new(Arc::default()));
+        self.edit(number, |slot, _| slot.is_named = true);
+        Ok(())
+    }
+
+    fn make(&mut self, path: &str, entry: Entry) -> io::Result<()> {
+        if self.free_files() == 0 {
+            return Err(refused(Errno::NoSpace));
+        }
+        let change = self.changes.next();
+        self.names.make(path, entry, change).map_err(refused)
+    }
+
+    fn remove(&mut self, path: &str) -> io::Result<()> {
+        let change = self.changes.next();
+        let number = self.names.remove(path, change).map_err(refused)?;
+        self.edit(number, |slot, _| slot.is_named = false);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        let change = self.changes.next();
+        let replaced = self.names.rename(from, to, change).map_err(refused)?;
+        if let Some(number) = replaced {
+            self.edit(number, |slot, _| slot.is_named = false);
+        }
+        Ok(())
+    }
+
+    /// A disk that gets full in the middle has the pages before.
+    fn write(&mut self, number: InodeNumber, offset: u64, data: &[u8]) -> io::Result<()> {
+        end_of(offset, data.len() as u64)?;
+        let room = self.free_pages();
+        let written = self.change(number, |inode, changes| {
+            inode.write(offset, data, room, changes)
+        })?;
+        if written < data.len() {
+            return Err(refused(Errno::NoSpace));
+        }
+        Ok(())
+    }
+
+    /// A table has all its space. What lies past the end of its file cannot be kept.
+    fn store(&mut self, number: InodeNumber, offset: u64, data: &[u8]) -> io::Result<()> {
+        let left = self.content(number)?.length().saturating_sub(offset);
+        let data = data.get(..super::pages::index(left)).unwrap_or(data);
+        self.change(number, |inode, changes| {
+            inode.write(offset, data, u64::MAX, changes);
+        })
+    }
+
+    /// The range of an extent, if there is room to reserve all of it. Otherwise nothing is.
+    fn room_for(&self, number: InodeNumber, extent: Extent) -> io::Result<Range<u64>> {
+        let range = extent.offset..end_of(extent.offset, extent.length)?;
+        let missing = self
+            .inode(number)
+            .map_or(0, |inode| inode.missing_pages(&range));
+        if missing > self.free_pages() {
+            return Err(refused(Errno::NoSpace));
+        }
+        Ok(range)
+    }
+
+    fn sync_directory(&mut self, path: &str) -> io::Result<()> {
+        match self.names.find(path).map_err(refused)? {
+            Entry::Directory => {}
+            Entry::File(_) => return Err(refused(Errno::NotDirectory)),
+        }
+        let gone = self.names.sync(path);
+        self.forget(gone);
+        Ok(())
+    }
+
+    fn sync_all(&mut self) {
+        for slot in self.slots.values_mut() {
+            if slot.inode.unsynced() > 0 {
+                Arc::make_mut(&mut slot.inode).sync();
+            }
+        }
+        let gone = self.names.sync_all();
+        self.forget(gone);
+    }
+
+    /// These files have lost their name on stable storage too.
+    fn forget(&mut self, gone: Vec<InodeNumber>) {
+        for number in gone {
+            self.edit(number, |slot, _| slot.is_kept = false);
+        }
+    }
+
+    /// Any survivors, of the changes that are not on stable storage.
+    pub(super) fn choose_survivors(&self, random: &mut Random) -> Survivors {
+        let inodes = self.slots.values();
+        let first = inodes.filter_map(|slot| slot.inode.first_change());
+        let first = first.chain(self.names.first_change()).min();
+        let last = self.changes.last();
+        Survivors::choose(random, first.unwrap_or(last), last)
+    }
+
+    /// The process ends and power is lost.
+    pub(super) fn lose_power(&mut self, survivors: Survivors, random: &mut Random) {
+        self.kill();
+        self.names.lose_power(survivors, random);
+        let mut before = std::mem::take(&mut self.slots);
+        (self.used_pages, self.used_files) = (0, 0);
+        let left: Vec<_> = self.names.files().map(|(_, number)| number).collect();
+        for number in left {
+            if let Some(slot) = before.remove(&number) {
+                self.restore(number, slot.inode, survivors, random);
+            }
+        }
+    }
+
+    /// Takes a file over that has a name after a power loss.
+    fn restore(
+        &mut self,
+        number: InodeNumber,
+        mut inode: Arc<Inode>,
+        survivors: Survivors,
+        random: &mut Random,
+    ) {
+        if inode.unsynced() > 0 {
+            Arc::make_mut(&mut inode).lose_power(survivors, random);
+        }
+        self.slots.insert(number, Slot::new(inode));
+        self.edit(number, |slot, _| slot.is_named = true);
+    }
+
+    /// Turns one bit of a file over; false when no byte lies there.
+    pub(super) fn flip(&mut self, path: &str, offset: u64, bit: u32) -> bool {
+        let Ok(number) = self.names.file(path) else {
+            return false;
+        };
+        let flip = |inode: &mut Inode, _: &mut ChangeCounter| inode.flip(offset, bit);
+        self.change(number, flip).unwrap_or(false)
+    }
+
+    /// Changes that are not on stable storage: pages, lengths, names.
+    pub(super) fn unsynced(&self) -> usize {
+        let inodes = self.slots.values().map(|slot| slot.inode.unsynced());
+        inodes.sum::<usize>() + self.names.unsynced()
+    }
+}
+
+/// The end of a range, which must lie where a file can.
+fn end_of(offset: u64, length: u64) -> io::Result<u64> {
+    let end = offset.checked_add(length);
+    let end = end.filter(|end| *end <= FILE_BYTES_MAX);
+    end.ok_or_else(|| refused(Errno::TooBig))
+}

@@ -1,0 +1,61 @@
+//! The simulated disk: the calls against a naive model, and one by one what it may lose and refuse.
+
+// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+#[path = "disk/calls.rs"]
+mod calls;
+#[path = "disk/faults.rs"]
+mod faults;
+#[path = "disk/model.rs"]
+mod model;
+#[path = "disk/names.rs"]
+mod names;
+#[path = "disk/observer.rs"]
+mod observer;
+#[path = "disk/power.rs"]
+mod power;
+
+use std::sync::Arc;
+
+use lockstep_sim::disk::{Disk, DiskOptions, Survivors};
+use lockstep_sim::random::Random;
+use lockstep_types::backing::{Backing, BackingFile};
+
+const PAGE: usize = 4096;
+const PAGE_BYTES: u64 = PAGE as u64;
+
+/// A disk with more room than a test needs.
+fn new_disk() -> Disk {
+    Disk::new(DiskOptions {
+        capacity_bytes: 1 << 40,
+        capacity_files: 1 << 20,
+    })
+}
+
+fn mounted() -> (Disk, Arc<dyn Backing>) {
+    let disk = new_disk();
+    let backing = disk.mount();
+    (disk, backing)
+}
+
+/// A disk with an empty file `f`, all of it on stable storage.
+fn with_file() -> (Disk, Arc<dyn Backing>, Arc<dyn BackingFile>) {
+    let (disk, backing) = mounted();
+    let file = backing.open_or_create("f").unwrap();
+    backing.sync_all().unwrap();
+    assert_eq!(disk.unsynced(), 0);
+    (disk, backing, file)
+}
+
+/// What a power loss leaves of a disk, which itself goes on.
+fn after(disk: &Disk, survivors: Survivors, seed: u64) -> Disk {
+    let left = disk.fork();
+    left.power_loss_with(survivors, &mut Random::new(seed));
+    left
+}
+
+/// A file that must be there.
+fn bytes(disk: &Disk, path: &str) -> Vec<u8> {
+    disk.read_all(path).unwrap()
+}
