@@ -184,7 +184,10 @@ impl Store {
         let Some(mut inode) = self.inode(ino)? else {
             return Ok(());
         };
-        if (inode.mtime, inode.ctime) != (new.mtime, new.ctime) {
+        // The last write as well: the table of times, which knows of it, is told of the new one below.
+        let last_write = ticket.file().with_facts(|facts| facts.last_write);
+        let old = (inode.mtime, inode.ctime, last_write.map(|(osn, _)| osn));
+        if old != (new.mtime, new.ctime, new.last_write) {
             self.log_record(&Record::FileTimes {
                 ino,
                 mtime: new.mtime,

@@ -1,5 +1,6 @@
 //! Kills at the moments that random steps do not hit: between a record and its effect.
 
+use lockstep_fs::store::Facts;
 use lockstep_intentlog::{IntentLog, Record};
 use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest};
 
@@ -126,4 +127,20 @@ fn a_torn_slot_costs_no_file() {
         left.iter().all(|byte| *byte == 0),
         "torn slots are free again"
     );
+}
+
+/// The primary has restarted since the last write: it knows the times, but not by which write.
+#[test]
+fn times_taken_over_without_their_write_survive() {
+    let (mut node, _, one, _) = two_files();
+    let (osn, time) = stamp(901);
+    node.store.write(one, 0, b"later", osn, time).unwrap();
+    let told = Facts {
+        last_write: None,
+        ..node.store.facts(one).unwrap().unwrap()
+    };
+    assert!(node.store.set_facts(one, &told).unwrap());
+    killed(&mut node);
+    let attr = open(&node.disk).getattr(one).unwrap();
+    assert_eq!((attr.mtime, attr.ctime), (time, time));
 }
