@@ -6,4 +6,5 @@
 
 pub mod disk;
 pub mod random;
+pub mod scenario;
 pub mod world;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fibers::Fibers;
-pub use fibers::{Event, Wait, wait};
+pub use fibers::{Event, Wait, is_inside, wait};
 pub use network::{Network, Side};
 use node::Births;
 pub use node::{Life, Living, Node};

@@ -1,0 +1,86 @@
+//! What goes wrong in a schedule.
+
+use crate::disk::Verdict;
+use crate::random::Random;
+use crate::world::Side;
+
+use super::nodes::Pair;
+
+/// Disk calls until a crash at one of them, at most.
+const CALLS_MAX: u64 = 400;
+
+/// How a node stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Its process is killed.
+    Kill,
+    /// Its machine loses power.
+    PowerLoss,
+}
+
+/// One fault.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// A node stops, and starts again.
+    Stopped(Side, Stop),
+    /// Both do.
+    BothStopped(Stop, Stop),
+    /// A node stops, and starts again only some time later.
+    Away(Side, Stop),
+    /// A node stops at a disk call, so many from now.
+    StopsAtCall {
+        /// Which node.
+        side: Side,
+        /// How.
+        stop: Stop,
+        /// How many calls from now.
+        calls: u64,
+        /// What becomes of that call.
+        verdict: Verdict,
+    },
+    /// The connection is lost.
+    Cut,
+    /// The next frame from a node is damaged.
+    Corrupt(Side),
+    /// Nothing from a node arrives.
+    Silent(Side),
+    /// Frames pass again, and who is away comes back.
+    Healed,
+}
+
+impl Fault {
+    /// The next fault.
+    pub fn random(chance: &mut Random, pair: &Pair) -> Self {
+        let side = *chance.pick(&[Side::Primary, Side::Secondary]);
+        let stop = stop(chance);
+        if pair.is_hurt() && chance.percent(40) {
+            return Self::Healed;
+        }
+        match chance.below(12) {
+            0..=2 => Self::Stopped(side, stop),
+            3 => Self::BothStopped(stop, self::stop(chance)),
+            4 => Self::Away(side, stop),
+            5..=7 => Self::StopsAtCall {
+                side,
+                stop,
+                calls: chance.below(CALLS_MAX),
+                verdict: *chance.pick(&[
+                    Verdict::CrashBefore,
+                    Verdict::CrashAfter,
+                    Verdict::CrashTorn(4096),
+                ]),
+            },
+            8 | 9 => Self::Cut,
+            10 => Self::Corrupt(side),
+            _ => Self::Silent(side),
+        }
+    }
+}
+
+fn stop(chance: &mut Random) -> Stop {
+    if chance.percent(65) {
+        Stop::Kill
+    } else {
+        Stop::PowerLoss
+    }
+}
