@@ -8,6 +8,7 @@ mod clients;
 mod end;
 mod faults;
 mod ledger;
+mod left;
 mod nodes;
 
 use std::fmt;

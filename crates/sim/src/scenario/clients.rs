@@ -12,7 +12,7 @@ use super::ledger::{ClientId, Ledger};
 use crate::world::{self, Opened, Process, Wait};
 
 /// The file in which every client has a block.
-const SHARED_FILE: &[u8] = b"shared";
+pub const SHARED_FILE: &[u8] = b"shared";
 /// The block.
 pub const BLOCK_BYTES: usize = 4096;
 /// Names of a client.

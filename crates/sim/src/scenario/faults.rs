@@ -1,6 +1,8 @@
 //! What goes wrong in a schedule.
 
-use crate::disk::Verdict;
+use lockstep_types::Errno;
+
+use crate::disk::{CallClass, Verdict};
 use crate::random::Random;
 use crate::world::Side;
 
@@ -8,6 +10,9 @@ use super::nodes::Pair;
 
 /// Disk calls until a crash at one of them, at most.
 const CALLS_MAX: u64 = 400;
+
+/// Disk calls of a class until one fails, at most.
+const FAILING_CALLS_MAX: u64 = 30;
 
 /// How a node stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,15 @@ pub enum Fault {
     Corrupt(Side),
     /// Nothing from a node arrives.
     Silent(Side),
+    /// A disk call of the secondary fails.
+    SecondaryFails {
+        /// Of which kind.
+        class: CallClass,
+        /// Which of them from now.
+        nth: u64,
+        /// How.
+        errno: Errno,
+    },
     /// Frames pass again, and who is away comes back.
     Healed,
 }
@@ -56,7 +70,7 @@ impl Fault {
         if pair.is_hurt() && chance.percent(40) {
             return Self::Healed;
         }
-        match chance.below(12) {
+        match chance.below(14) {
             0..=2 => Self::Stopped(side, stop),
             3 => Self::BothStopped(stop, self::stop(chance)),
             4 => Self::Away(side, stop),
@@ -72,6 +86,11 @@ impl Fault {
             },
             8 | 9 => Self::Cut,
             10 => Self::Corrupt(side),
+            11 | 12 => Self::SecondaryFails {
+                class: *chance.pick(&[CallClass::Write, CallClass::Name, CallClass::Read]),
+                nth: 1 + chance.below(FAILING_CALLS_MAX),
+                errno: *chance.pick(&[Errno::Io, Errno::NoSpace]),
+            },
             _ => Self::Silent(side),
         }
     }

@@ -58,6 +58,11 @@ impl Ledger {
         self.blocks.get(&client).map_or(0, |block| block.firm)
     }
 
+    /// The last write acknowledged as durable.
+    pub fn durable(&self, client: ClientId) -> u64 {
+        self.blocks.get(&client).map_or(0, |block| block.durable)
+    }
+
     /// A sync was acknowledged that covers a write.
     pub fn synced(&mut self, client: ClientId, write: u64) {
         self.answered += 1;

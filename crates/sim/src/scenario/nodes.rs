@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockstep_fs::Store;
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::state::State;
-use lockstep_types::DatastoreUuid;
 use lockstep_types::backing::Backing;
+use lockstep_types::{DatastoreUuid, Errno};
 use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
 use lockstepfs::datastore::{Datastore, Service};
 use parking_lot::Mutex;
@@ -17,6 +17,7 @@ use super::clients::Client;
 use super::end;
 use super::faults::{Fault, Stop};
 use super::ledger::Ledger;
+use super::left::{self, Left};
 use crate::disk::{Call, Disk, DiskOptions, Verdict};
 use crate::random::Random;
 use crate::world::{self, Life, Node, Process, Side, Wait, World};
@@ -43,6 +44,10 @@ struct Half {
     boots: u8,
     /// How it stops when its disk says so.
     stop_at_call: Option<Stop>,
+    /// Its disk was made to fail: it may refuse to start, until it is started again.
+    may_refuse: bool,
+    /// An error of its disk may have poisoned its store: an operator has to start it again.
+    needs_operator: bool,
     /// It does not start by itself.
     is_away: bool,
 }
@@ -63,6 +68,8 @@ pub struct Pair {
 }
 
 fn config(role: Role, chance: &mut Random) -> DatastoreConfig {
+    let longest = *chance.pick(&[100, 3000]);
+    let pause_limit_ms = chance.below(longest);
     DatastoreConfig {
         name: "simulated".to_owned(),
         uuid: UUID,
@@ -79,7 +86,7 @@ fn config(role: Role, chance: &mut Random) -> DatastoreConfig {
         } else {
             OnPeerLoss::Continue
         },
-        pause_limit: Duration::from_millis(chance.below(3000)),
+        pause_limit: Duration::from_millis(pause_limit_ms),
         peer_timeout: Duration::from_millis(200 + chance.below(1000)),
         fuse_threads: 1,
         peer: Some(peer()),
@@ -132,6 +139,8 @@ impl Pair {
                 disk: NEW_DISK.with(Disk::fork),
                 boots: 1,
                 stop_at_call: None,
+                may_refuse: false,
+                needs_operator: false,
                 is_away: false,
             }
         };
@@ -173,6 +182,7 @@ impl Pair {
         let peer = self.half(Side::Secondary).node.living();
         let half = self.half(side);
         half.is_away = false;
+        half.needs_operator = false;
         half.stop_at_call = None;
         half.disk.observe(None);
         let backing = half.disk.mount();
@@ -192,18 +202,57 @@ impl Pair {
                 half.boots = half.boots.wrapping_add(1);
             }
         }
-        let life = half.node.forget();
+        let life = half.node.life();
+        if let Some(life) = life {
+            // First, for a fiber that ends in the middle of a disk call may hold a lock.
+            self.world.kill(&life.process);
+        }
         let is_told = stop == Stop::Kill;
         let shared = Arc::clone(&self.world.shared);
         self.world.network.process_gone(side, &shared, is_told);
-        if let Some(life) = life {
-            self.world.kill(&life.process);
+        if let Err(what) = self.look_at_what_is_left(side, stop) {
+            self.ledger.lock().wrong(what);
         }
+        self.half(side).node.forget();
         if side == Side::Primary {
             self.served_by = None;
             if stop == Stop::PowerLoss {
                 self.ledger.lock().power_lost();
             }
+        }
+    }
+
+    /// Holds what a node leaves against what must be there, while both count as in sync.
+    fn look_at_what_is_left(&mut self, side: Side, stop: Stop) -> Result<(), String> {
+        let state = |side| self.datastore(side).map(|datastore| datastore.state());
+        let (primary, secondary) = (state(Side::Primary), state(Side::Secondary));
+        let in_sync = matches!(
+            primary,
+            Some(State::Synced | State::Paused | State::Frozen | State::CatchingUp)
+        ) && matches!(
+            secondary,
+            Some(
+                State::SecondarySynced | State::SecondaryDisconnected | State::SecondaryCatchingUp
+            )
+        );
+        if !in_sync {
+            return Ok(());
+        }
+        let clients = self.clients;
+        let mut left = |side| {
+            let half = self.half(side);
+            Left::on(&half.disk, UUID, [half.boots; 16])
+        };
+        match (side, stop) {
+            (Side::Secondary, Stop::PowerLoss) => {
+                let secondary = left(Side::Secondary)?;
+                left::holds_the_durable(&secondary, &self.ledger.lock(), clients)
+            }
+            (Side::Primary, Stop::Kill) => {
+                let (primary, secondary) = (left(Side::Primary)?, left(Side::Secondary)?);
+                left::tables_tell(&primary, &secondary, clients)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -229,6 +278,12 @@ impl Pair {
                 calls,
                 verdict,
             } => self.stop_at_call(side, stop, calls, verdict),
+            Fault::SecondaryFails { class, nth, errno } => {
+                let half = self.half(Side::Secondary);
+                half.may_refuse = true;
+                half.needs_operator |= errno == Errno::Io;
+                self.half(Side::Secondary).disk.fail_call(class, nth, errno);
+            }
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
             Fault::Silent(side) => {
@@ -262,7 +317,10 @@ impl Pair {
         self.silent = false;
         for side in [Side::Primary, Side::Secondary] {
             self.world.network.set_silent(side, false);
-            if self.half(side).is_away {
+            if self.half(side).needs_operator {
+                self.stop(side, Stop::Kill);
+            }
+            if self.half(side).needs_operator || self.half(side).is_away {
                 self.start(side);
             }
         }
@@ -303,13 +361,12 @@ impl Pair {
             let Some(life) = half.node.life() else {
                 continue;
             };
-            if let Some(why) = life
-                .refused
-                .lock()
-                .clone()
-                .filter(|_| !life.process.is_dead())
-            {
-                return Err(format!("{side:?} does not start: {why}"));
+            let refused = life.refused.lock().clone();
+            if let Some(why) = refused.filter(|_| !life.process.is_dead()) {
+                if !std::mem::take(&mut half.may_refuse) {
+                    return Err(format!("{side:?} does not start: {why}"));
+                }
+                life.process.die();
             }
             if life.process.is_dead() {
                 let stop = half.stop_at_call.unwrap_or(Stop::Kill);

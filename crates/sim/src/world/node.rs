@@ -95,8 +95,8 @@ impl Node {
     }
 
     /// Nothing lives on it any more.
-    pub fn forget(&self) -> Option<Life> {
-        self.living.lock().take()
+    pub fn forget(&self) {
+        *self.living.lock() = None;
     }
 }
 
