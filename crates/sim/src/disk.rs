@@ -96,9 +96,12 @@ impl Disk {
         Self::of(self.state.lock().forked())
     }
 
-    /// Who is asked from now on before each call that changes or saves something.
+    /// Who is asked from now on before each call that changes or saves something. One that holds the
+    /// disk keeps it from being freed until it is taken off again.
     pub fn observe(&self, observer: Option<Observer>) {
-        self.state.lock().observer = observer;
+        let before = std::mem::replace(&mut self.state.lock().observer, observer);
+        // Not under the lock: it may hold open files, and those take the lock when they are closed.
+        drop(before);
     }
 
     /// Lets the `nth` call of a class from now fail (1 is the next), without effect. A sync that

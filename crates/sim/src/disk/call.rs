@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockstep_types::Errno;
 
 use super::names::InodeNumber;
+use super::pages::{PAGE_BYTES, index};
 
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -191,19 +192,13 @@ impl<'a> FileAction<'a> {
     }
 
     fn torn(self, bytes: u64) -> Option<Self> {
-        let prefix = |data: &'a [u8], bytes| data.get(..super::pages::index(bytes)).unwrap_or(data);
+        let prefix = |data: &'a [u8], bytes| data.get(..index(bytes)).unwrap_or(data);
         match self {
             Self::Write { offset, data } => {
-                let end = offset.saturating_add(bytes.min(data.len() as u64));
-                let done = (end - end % super::pages::PAGE_BYTES).saturating_sub(offset);
-                let data = prefix(
-                    data,
-                    if bytes >= data.len() as u64 {
-                        bytes
-                    } else {
-                        done
-                    },
-                );
+                let end = offset.saturating_add(bytes);
+                let pages = (end - end % PAGE_BYTES).saturating_sub(offset);
+                let is_whole = bytes >= data.len() as u64;
+                let data = prefix(data, if is_whole { bytes } else { pages });
                 Some(Self::Write { offset, data })
             }
             Self::Store { offset, data } => {

@@ -17,7 +17,7 @@ use super::call::{Action, CallClass, Extent, FileAction, Observer};
 use super::inode::{ChangeCounter, Inode};
 use super::loss::Survivors;
 use super::names::{Entry, InodeNumber, Names};
-use super::pages::{PAGE_BYTES, Pages};
+use super::pages::{PAGE_BYTES, Pages, index};
 use crate::random::Random;
 
 /// A disk's size.
@@ -394,7 +394,7 @@ impl State {
     /// A table has all its space. What lies past the end of its file cannot be kept.
     fn store(&mut self, number: InodeNumber, offset: u64, data: &[u8]) -> io::Result<()> {
         let left = self.content(number)?.length().saturating_sub(offset);
-        let data = data.get(..super::pages::index(left)).unwrap_or(data);
+        let data = data.get(..index(left)).unwrap_or(data);
         self.change(number, |inode, changes| {
             inode.write(offset, data, u64::MAX, changes);
         })

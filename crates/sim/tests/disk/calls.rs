@@ -28,7 +28,7 @@ fn a_write_past_the_end_leaves_zeros_between() {
 #[test]
 fn what_was_cut_off_does_not_come_back() {
     let (_disk, _, file) = with_file();
-    file.write_at(0, &[7; 2 * PAGE]).unwrap();
+    file.write_at(0, &vec![7; 2 * PAGE]).unwrap();
     file.set_len(10).unwrap();
     file.set_len(2 * PAGE_BYTES).unwrap();
     let content = whole(&*file);
@@ -40,7 +40,7 @@ fn what_was_cut_off_does_not_come_back() {
 #[test]
 fn holes_are_found_and_free_their_space() {
     let (_disk, backing, file) = with_file();
-    file.write_at(0, &[1; 64 * PAGE]).unwrap();
+    file.write_at(0, &vec![1; 64 * PAGE]).unwrap();
     let free = backing.space().unwrap().free_bytes;
     file.punch_hole(16 * PAGE_BYTES, 16 * PAGE_BYTES).unwrap();
     let stat = file.stat().unwrap();
@@ -184,7 +184,7 @@ fn tables_refuse_ranges_outside() {
 fn a_removed_file_keeps_its_space_until_it_is_closed() {
     let (_disk, backing, file) = with_file();
     let empty = backing.space().unwrap();
-    file.write_at(0, &[1; 3 * PAGE]).unwrap();
+    file.write_at(0, &vec![1; 3 * PAGE]).unwrap();
     backing.remove("f").unwrap();
     assert_eq!(
         backing.space().unwrap().free_bytes,
@@ -228,7 +228,7 @@ fn a_killed_process_changes_nothing_and_the_next_finds_all() {
 #[test]
 fn files_without_names_end_with_the_process() {
     let (disk, backing, file) = with_file();
-    file.write_at(0, &[1; PAGE]).unwrap();
+    file.write_at(0, &vec![1; PAGE]).unwrap();
     backing.remove("f").unwrap();
     disk.kill();
     let next = disk.mount();

@@ -20,11 +20,13 @@ fn a_disk_gets_full_in_the_middle_of_a_write_and_empty_again() {
     let disk = Disk::new(small(3, 10));
     let backing = disk.mount();
     let file = backing.open_or_create("f").unwrap();
-    let error = file.write_at(PAGE_BYTES / 2, &[1; 4 * PAGE]).unwrap_err();
+    let error = file
+        .write_at(PAGE_BYTES / 2, &vec![1; 4 * PAGE])
+        .unwrap_err();
     assert_eq!(error.raw_os_error(), ENOSPC);
     assert_eq!(file.stat().unwrap().length, 3 * PAGE_BYTES);
     assert_eq!(backing.space().unwrap().free_bytes, 0);
-    file.write_at(0, &[2; 3 * PAGE]).unwrap();
+    file.write_at(0, &vec![2; 3 * PAGE]).unwrap();
     assert!(file.write_at(3 * PAGE_BYTES, b"x").is_err());
 
     disk.set_capacity(small(4, 10));
@@ -53,7 +55,7 @@ fn space_is_reserved_whole_or_not_at_all() {
     assert_eq!((stat.length, stat.blocks), (1, 8));
     assert_eq!(bytes(&disk, "f"), b"x");
     file.allocate(0, 4 * PAGE_BYTES, true).unwrap();
-    file.write_at(0, &[1; 4 * PAGE]).unwrap();
+    file.write_at(0, &vec![1; 4 * PAGE]).unwrap();
     assert_eq!(
         backing.open_table("t", 1).err().unwrap().raw_os_error(),
         ENOSPC
@@ -110,9 +112,9 @@ fn faults_of_one_class_count_each_for_itself() {
 #[test]
 fn what_a_failed_sync_should_have_saved_is_lost_and_told_once() {
     let (disk, _, file) = with_file();
-    file.write_at(0, &[1; 2 * PAGE]).unwrap();
+    file.write_at(0, &vec![1; 2 * PAGE]).unwrap();
     file.sync().unwrap();
-    file.write_at(0, &[2; 3 * PAGE]).unwrap();
+    file.write_at(0, &vec![2; 3 * PAGE]).unwrap();
     disk.fail_call(CallClass::Sync, 1, Errno::Io);
     assert_eq!(file.sync().unwrap_err().raw_os_error(), EIO);
     assert_eq!(bytes(&disk, "f"), [2; 3 * PAGE], "seen");
@@ -181,9 +183,9 @@ fn a_failed_sync_of_everything_loses_everything() {
 #[test]
 fn a_failed_sync_may_have_saved_some() {
     let (disk, _, file) = with_file();
-    file.write_at(0, &[1; 8 * PAGE]).unwrap();
+    file.write_at(0, &vec![1; 8 * PAGE]).unwrap();
     file.sync().unwrap();
-    file.write_at(0, &[2; 8 * PAGE]).unwrap();
+    file.write_at(0, &vec![2; 8 * PAGE]).unwrap();
     disk.fail_call(CallClass::Sync, 1, Errno::Io);
     file.sync().unwrap_err();
     let left = bytes(&after(&disk, Survivors::Mixed { percent: 50 }, 1), "f");

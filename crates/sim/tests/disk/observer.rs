@@ -114,7 +114,7 @@ fn a_torn_write_has_whole_pages_of_its_beginning() {
     ] {
         let (disk, _, file) = with_file();
         answer(&disk, 1, Verdict::CrashTorn(torn));
-        assert!(file.write_at(half, &[1; 4 * PAGE]).is_err());
+        assert!(file.write_at(half, &vec![1; 4 * PAGE]).is_err());
         assert_eq!(bytes(&disk, "f").len() as u64, length, "{torn}");
     }
 }
@@ -165,6 +165,18 @@ fn an_observer_may_use_the_disk() {
     })));
     assert!(file.write_at(0, b"x").is_err());
     assert_eq!(bytes(&disk, "f"), b"");
+}
+
+#[test]
+fn an_observer_may_hold_open_files_when_it_is_taken_off() {
+    let (disk, _, file) = with_file();
+    disk.observe(Some(Arc::new(move |_| {
+        assert!(file.stat().is_ok());
+        Verdict::Go
+    })));
+    disk.mount().remove("f").unwrap();
+    disk.observe(None);
+    assert_eq!(disk.mount().space().unwrap().free_files, 1 << 20);
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! A real store on the simulated disk, crashed at every call that it makes: what it acknowledged
+//! survives the end of its process, and what it acknowledged as durable survives a power loss.
+
+// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+#[path = "store_on_disk/crashes.rs"]
+mod crashes;
+#[path = "store_on_disk/creation.rs"]
+mod creation;
+#[path = "store_on_disk/states.rs"]
+mod states;
+#[path = "store_on_disk/workload.rs"]
+mod workload;
+
+use std::sync::Arc;
+
+use lockstep_fs::store::{Access, OpenOptions, Opened};
+use lockstep_fs::{Store, StoreError};
+use lockstep_intentlog::LogOptions;
+use lockstep_sim::disk::{CallKind, Disk, DiskOptions, Verdict};
+use lockstep_types::DatastoreUuid;
+use lockstep_types::backing::Backing;
+
+const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
+
+/// The run of the machine in which a workload is done, and the one after a power loss.
+const BOOT: u8 = 1;
+const NEXT_BOOT: u8 = 2;
+
+fn log_options() -> LogOptions {
+    LogOptions {
+        segment_bytes: 64 << 10,
+        salt: [9; 16],
+        keep_from: None,
+    }
+}
+
+fn empty_disk() -> Disk {
+    Disk::new(DiskOptions {
+        capacity_bytes: 1 << 30,
+        capacity_files: 1 << 20,
+    })
+}
+
+fn create(disk: &Disk) -> Result<(), StoreError> {
+    let backing: Arc<dyn Backing> = disk.mount();
+    Store::create(&backing, UUID, &log_options())
+}
+
+/// A disk with a store that was never opened.
+fn made_disk() -> Disk {
+    let disk = empty_disk();
+    create(&disk).unwrap();
+    disk
+}
+
+fn open(disk: &Disk, boot: u8) -> Result<Opened, StoreError> {
+    let options = OpenOptions {
+        datastore: Some(UUID),
+        boot: [boot; 16],
+        access: Access::Write,
+        log: log_options(),
+    };
+    Store::open(disk.mount(), &options)
+}
+
+/// What to do at which call: the `nth` from now.
+fn at_call(disk: &Disk, nth: u64, verdict: Verdict) {
+    let serial = disk.calls() + nth;
+    disk.observe(Some(Arc::new(move |call| {
+        if call.serial == serial {
+            verdict
+        } else {
+            Verdict::Go
+        }
+    })));
+}
+
+/// The kinds of the calls that `body` makes on a disk.
+fn calls_of(disk: &Disk, body: impl FnOnce()) -> Vec<(CallKind, u64)> {
+    let calls = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let into = Arc::clone(&calls);
+    disk.observe(Some(Arc::new(move |call| {
+        into.lock().push((call.kind, call.length));
+        Verdict::Go
+    })));
+    body();
+    disk.observe(None);
+    std::mem::take(&mut *calls.lock())
+}

@@ -1,0 +1,129 @@
+//! The workload, crashed at every call.
+
+use lockstep_sim::disk::{CallKind, Verdict};
+use lockstep_sim::random::Random;
+use lockstep_types::Errno;
+
+use super::states::{Crash, check};
+use super::workload::{STEPS, run};
+use super::*;
+
+/// Opens what a crash has left, checks it, and goes on with it.
+fn check_left(disk: &Disk, boot: u8, acknowledged: usize, crash: Crash) {
+    disk.observe(None);
+    let opened = open(disk, boot).unwrap();
+    check(&opened.store, acknowledged, crash);
+    opened.store.checkpoint().unwrap();
+    check(&opened.store, acknowledged, crash);
+    opened.store.close().unwrap();
+}
+
+/// Checks what so many different power losses leave.
+fn check_power_losses(disk: &Disk, losses: u64, acknowledged: usize) {
+    let mut random = Random::new(disk.calls());
+    for _ in 0..losses {
+        let left = disk.fork();
+        left.power_loss(&mut random);
+        check_left(&left, NEXT_BOOT, acknowledged, Crash::Power);
+    }
+}
+
+/// Every call of the workload, with its number from 1.
+fn all_calls(base: &Disk) -> Vec<(u64, CallKind, u64)> {
+    let disk = base.fork();
+    let calls = calls_of(&disk, || assert_eq!(run(&disk), STEPS.len()));
+    let numbered = (1..).zip(calls);
+    numbered
+        .map(|(nth, (kind, length))| (nth, kind, length))
+        .collect()
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_crash_at_every_call() {
+    let base = made_disk();
+    for (nth, kind, length) in all_calls(&base) {
+        let mut verdicts = vec![Verdict::CrashBefore, Verdict::CrashAfter];
+        if matches!(kind, CallKind::Write | CallKind::TableStore) {
+            let mut random = Random::new(nth);
+            verdicts.push(Verdict::CrashTorn(random.below(length.max(1))));
+        }
+        for verdict in verdicts {
+            let disk = base.fork();
+            at_call(&disk, nth, verdict);
+            let acknowledged = run(&disk);
+            check_left(&disk, BOOT, acknowledged, Crash::Process);
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_as_durable_survives_a_power_loss_at_every_call() {
+    let base = made_disk();
+    for (nth, ..) in all_calls(&base) {
+        let disk = base.fork();
+        at_call(&disk, nth, Verdict::CrashBefore);
+        let acknowledged = run(&disk);
+        check_power_losses(&disk, 6, acknowledged);
+    }
+}
+
+/// Nothing is left to be lost when the store was closed in order.
+#[test]
+fn all_survives_a_power_loss_after_the_close() {
+    let disk = made_disk();
+    assert_eq!(run(&disk), STEPS.len());
+    check_power_losses(&disk, 100, STEPS.len());
+}
+
+/// A power loss while the store is brought back from one is no worse than the first.
+#[test]
+fn what_is_durable_survives_a_power_loss_during_recovery() {
+    let base = made_disk();
+    let disk = base.fork();
+    let calls = all_calls(&base).len() as u64;
+    at_call(&disk, calls / 2, Verdict::CrashBefore);
+    let acknowledged = run(&disk);
+    let mut random = Random::new(5);
+    disk.power_loss(&mut random);
+    disk.observe(None);
+    let reopen = disk.fork();
+    let calls = calls_of(&reopen, || drop(open(&reopen, NEXT_BOOT).unwrap())).len() as u64;
+    for nth in 1..=calls {
+        let again = disk.fork();
+        at_call(&again, nth, Verdict::CrashBefore);
+        drop(open(&again, NEXT_BOOT));
+        again.power_loss(&mut random);
+        check_left(&again, NEXT_BOOT + 1, acknowledged, Crash::Power);
+    }
+}
+
+/// A disk that refuses any one call costs nothing that was acknowledged, by itself or together with
+/// the power.
+#[test]
+fn what_was_acknowledged_survives_a_refusal_of_every_call() {
+    let base = made_disk();
+    for (nth, ..) in all_calls(&base) {
+        for errno in [Errno::Io, Errno::NoSpace] {
+            let disk = base.fork();
+            at_call(&disk, nth, Verdict::Fail(errno));
+            let acknowledged = run(&disk);
+            check_power_losses(&disk, 2, acknowledged);
+            check_left(&disk, BOOT, acknowledged, Crash::Process);
+        }
+    }
+}
+
+/// Nothing in the store asks for the time or for chance: the same calls make the same disk.
+#[test]
+fn the_same_workload_leaves_the_same_disk() {
+    let once = || {
+        let disk = made_disk();
+        let calls = all_calls(&disk);
+        run(&disk);
+        (disk.digest(), calls)
+    };
+    let first = once();
+    for _ in 0..5 {
+        assert_eq!(once(), first);
+    }
+}

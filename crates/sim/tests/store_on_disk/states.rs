@@ -1,0 +1,130 @@
+//! What may be found in a store after a crash, by what was acknowledged before.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use lockstep_fs::Store;
+use lockstep_fs::record::NamedEntry;
+use lockstep_types::{Ino, NodeKind};
+
+use super::workload::{File, Files, STEPS, states};
+
+/// What was found, by path; directories have no bytes.
+type Found = BTreeMap<String, Option<Vec<u8>>>;
+
+/// What a crash may have taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// Nothing that was acknowledged.
+    Process,
+    /// Nothing that was acknowledged as durable.
+    Power,
+}
+
+/// All that is in a store.
+fn read_all(store: &Store) -> Found {
+    let mut found = Found::new();
+    read_directory(store, Ino::ROOT, "", &mut found);
+    found
+}
+
+fn read_directory(store: &Store, directory: Ino, path: &str, found: &mut Found) {
+    let mut entries = Vec::new();
+    let mut each = |_, entry: NamedEntry| {
+        entries.push((
+            String::from_utf8_lossy(entry.name.as_bytes()).into_owned(),
+            entry,
+        ));
+        ControlFlow::Continue(())
+    };
+    store.readdir(directory, 0, &mut each).unwrap();
+    for (name, entry) in entries {
+        let path = format!("{path}{name}");
+        if entry.kind == NodeKind::Directory {
+            read_directory(store, entry.ino, &format!("{path}/"), found);
+            found.insert(path, None);
+        } else {
+            found.insert(path, Some(read_file(store, entry.ino)));
+        }
+    }
+}
+
+fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
+    let size = usize::try_from(store.getattr(ino).unwrap().size).unwrap();
+    let mut bytes = vec![0xee; size + 1];
+    let count = store.read(ino, 0, &mut bytes).unwrap();
+    bytes.truncate(count);
+    assert_eq!(count, size, "as long as its attributes say");
+    bytes
+}
+
+/// Checks a store that was opened after a crash, when so many steps had been acknowledged.
+pub fn check(store: &Store, acknowledged: usize, crash: Crash) {
+    let found = read_all(store);
+    let states = states();
+    let last = (acknowledged + 1).min(STEPS.len());
+    let names_from = match crash {
+        Crash::Process => acknowledged,
+        Crash::Power => saved(acknowledged, |number| STEPS[number].saves_names()),
+    };
+    let fits = |files: &Files| {
+        files.len() == found.len()
+            && files.iter().zip(&found).all(|((path, file), (at, bytes))| {
+                let from = match crash {
+                    Crash::Process => acknowledged,
+                    Crash::Power => content_from(&states, file, acknowledged),
+                };
+                path == at && content_fits(bytes.as_deref(), file, &states[from..=last])
+            })
+    };
+    let is_known = states[names_from..=last].iter().any(fits);
+    let first = |bytes: &Option<Vec<u8>>| {
+        bytes
+            .as_ref()
+            .map(|bytes| (bytes.len(), bytes.first().copied()))
+    };
+    let shown: Vec<_> = found
+        .iter()
+        .map(|(path, bytes)| (path, first(bytes)))
+        .collect();
+    assert!(is_known, "{acknowledged} steps before {crash:?}: {shown:?}");
+}
+
+/// The state after the last acknowledged step that saves, or the first.
+fn saved(acknowledged: usize, saves: impl Fn(usize) -> bool) -> usize {
+    (0..acknowledged)
+        .rev()
+        .find(|number| saves(*number))
+        .map_or(0, |number| number + 1)
+}
+
+/// The state from which on the content of a file may be found.
+fn content_from(states: &[Files], file: &File, acknowledged: usize) -> usize {
+    let is_saved = |number: usize| {
+        let mut paths = states[number]
+            .iter()
+            .filter(|(_, other)| other.made_by == file.made_by);
+        paths.any(|(path, _)| STEPS[number].saves_content(path))
+    };
+    saved(acknowledged, is_saved)
+}
+
+/// Whether each byte is the one of some state of the file, and the length between theirs.
+fn content_fits(found: Option<&[u8]>, file: &File, states: &[Files]) -> bool {
+    let Some(found) = found else {
+        return file.bytes.is_none();
+    };
+    let of_file = states
+        .iter()
+        .flat_map(BTreeMap::values)
+        .filter(|other| other.made_by == file.made_by);
+    let contents: Vec<&[u8]> = of_file.filter_map(|file| file.bytes.as_deref()).collect();
+    let lengths = contents.iter().map(|content| content.len());
+    let (Some(least), Some(most)) = (lengths.clone().min(), lengths.max()) else {
+        return false;
+    };
+    let byte = |content: &[u8], at: usize| content.get(at).copied().unwrap_or(0);
+    let fits =
+        |(at, found): (usize, &u8)| contents.iter().any(|content| byte(content, at) == *found);
+    (least..=most).contains(&found.len()) && found.iter().enumerate().all(fits)
+}

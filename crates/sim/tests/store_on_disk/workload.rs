@@ -1,0 +1,315 @@
+//! What is done to the store: a list of steps, and what each does to a plain model of the files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lockstep_fs::{OpError, Store, StoreError};
+use lockstep_sim::disk::Disk;
+use lockstep_types::backing::Backing;
+use lockstep_types::{
+    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, Timestamp,
+};
+
+use super::{BOOT, open};
+
+/// One step. Paths are names in the root or in one directory of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    Create(&'static str),
+    MakeDirectory(&'static str),
+    Write(&'static str, usize, usize, u8),
+    Truncate(&'static str, usize),
+    Rename(&'static str, &'static str),
+    Unlink(&'static str),
+    /// Frees what the unlinking before has left.
+    Reap,
+    Sync(&'static str),
+    Checkpoint,
+    SyncEverything,
+    CollectGarbage,
+    /// The process is killed, and the next one opens the store.
+    Reopen,
+    Close,
+}
+
+/// A little of everything, with content on both sides of each checkpoint, sync and kill.
+pub const STEPS: [Step; 31] = [
+    Step::Create("a"),
+    Step::Write("a", 0, 10_000, 1),
+    Step::Sync("a"),
+    Step::MakeDirectory("d"),
+    Step::Create("d/b"),
+    Step::Write("d/b", 100, 5_000, 2),
+    Step::Sync("d/b"),
+    Step::Write("a", 3_000, 9_000, 3),
+    Step::Rename("a", "d/a"),
+    Step::Checkpoint,
+    Step::Write("d/a", 8_000, 2_000, 4),
+    Step::Sync("d/a"),
+    Step::Truncate("d/a", 5_000),
+    Step::Create("c"),
+    Step::Write("c", 0, 4_096, 5),
+    Step::Rename("c", "d/b"),
+    Step::Reap,
+    Step::CollectGarbage,
+    Step::Reopen,
+    Step::Sync("d/b"),
+    Step::Write("d/b", 4_000, 20_000, 6),
+    Step::Unlink("d/a"),
+    Step::SyncEverything,
+    Step::Create("a"),
+    Step::Write("a", 0, 1, 7),
+    Step::Reap,
+    Step::Reopen,
+    Step::Sync("d/b"),
+    Step::Write("d/b", 0, 9_000, 8),
+    Step::Sync("a"),
+    Step::Close,
+];
+
+impl Step {
+    /// Whether every metadata operation before it is durable once it is acknowledged.
+    pub fn saves_names(self) -> bool {
+        matches!(
+            self,
+            Self::Sync(_)
+                | Self::Checkpoint
+                | Self::SyncEverything
+                | Self::CollectGarbage
+                | Self::Close
+        )
+    }
+
+    /// Whether the content of a file is durable once it is acknowledged.
+    pub fn saves_content(self, path: &str) -> bool {
+        match self {
+            Self::Sync(synced) => synced == path,
+            Self::SyncEverything | Self::Close => true,
+            _ => false,
+        }
+    }
+}
+
+/// A file of the model, or a directory, which has no bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The number of the step that made it.
+    pub made_by: usize,
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// All files by path.
+pub type Files = BTreeMap<String, File>;
+
+/// What the step of that number does to the files.
+fn model(files: &mut Files, number: usize, step: Step) {
+    let made = |bytes| File {
+        made_by: number,
+        bytes,
+    };
+    let resize = |files: &mut Files, path: &str, length: &dyn Fn(usize) -> usize| {
+        let bytes = files.get_mut(path).unwrap().bytes.as_mut().unwrap();
+        bytes.resize(length(bytes.len()), 0);
+    };
+    match step {
+        Step::Create(path) => drop(files.insert(path.into(), made(Some(Vec::new())))),
+        Step::MakeDirectory(path) => drop(files.insert(path.into(), made(None))),
+        Step::Write(path, offset, length, byte) => {
+            resize(files, path, &|now| now.max(offset + length));
+            let bytes = files.get_mut(path).unwrap().bytes.as_mut().unwrap();
+            bytes[offset..offset + length].fill(byte);
+        }
+        Step::Truncate(path, length) => resize(files, path, &|_| length),
+        Step::Rename(from, to) => {
+            let file = files.remove(from).unwrap();
+            files.insert(to.into(), file);
+        }
+        Step::Unlink(path) => drop(files.remove(path)),
+        Step::Reap
+        | Step::Sync(_)
+        | Step::Checkpoint
+        | Step::SyncEverything
+        | Step::CollectGarbage
+        | Step::Reopen
+        | Step::Close => {}
+    }
+}
+
+/// The files before the first step, and after each.
+pub fn states() -> Vec<Files> {
+    let mut states = vec![Files::new()];
+    for (number, step) in STEPS.into_iter().enumerate() {
+        let mut files = states[number].clone();
+        model(&mut files, number, step);
+        states.push(files);
+    }
+    states
+}
+
+/// Opens the store and does the steps until the first that fails, where the process ends. Returns
+/// how many were acknowledged.
+pub fn run(disk: &Disk) -> usize {
+    let Ok(mut client) = Client::new(disk) else {
+        return 0;
+    };
+    let acknowledged = client.run();
+    disk.kill();
+    acknowledged
+}
+
+/// A process that does steps to a store.
+struct Client {
+    disk: Disk,
+    backing: Arc<dyn Backing>,
+    store: Store,
+    count: u64,
+    orphan: Option<Ino>,
+}
+
+impl Client {
+    /// Opens the store.
+    fn new(disk: &Disk) -> Result<Self, StoreError> {
+        let backing = disk.mount();
+        let store = open(disk, BOOT)?.store;
+        Ok(Self {
+            disk: disk.clone(),
+            backing,
+            count: store.first_sequence(),
+            store,
+            orphan: None,
+        })
+    }
+
+    /// Does steps until one fails, or the process ends: then it acknowledges nothing, even if the
+    /// last it did was to memory. Returns how many were acknowledged.
+    fn run(&mut self) -> usize {
+        let is_acknowledged =
+            |step: &&Step| self.step(**step).is_ok() && self.backing.space().is_ok();
+        STEPS.iter().take_while(is_acknowledged).count()
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), OpError> {
+        match step {
+            Step::Create(path) => self.make(path, NodeKind::File),
+            Step::MakeDirectory(path) => self.make(path, NodeKind::Directory),
+            Step::Write(path, offset, length, byte) => {
+                self.write(path, offset, &vec![byte; length])
+            }
+            Step::Truncate(path, length) => self.truncate(path, length),
+            Step::Rename(from, to) => self.rename(from, to),
+            Step::Unlink(path) => self.unlink(path),
+            Step::Reap => self.reap(),
+            Step::Sync(path) => self.store.sync_file(find(&self.store, path)?, true),
+            Step::Checkpoint => Ok(self.store.checkpoint()?),
+            Step::SyncEverything => Ok(self.store.sync_everything()?),
+            Step::CollectGarbage => Ok(self.store.collect_garbage().map(drop)?),
+            Step::Reopen => self.reopen(),
+            Step::Close => Ok(self.store.close()?),
+        }
+    }
+
+    fn reopen(&mut self) -> Result<(), OpError> {
+        // Not one that a crash has begun.
+        self.backing.space().map_err(|_| Errno::Io)?;
+        self.disk.kill();
+        let orphan = self.orphan;
+        *self = Self::new(&self.disk)?;
+        self.orphan = orphan;
+        Ok(())
+    }
+
+    fn reap(&mut self) -> Result<(), OpError> {
+        let ino = self.orphan.take().unwrap();
+        self.commit(MetaRequest::Reap { ino })
+    }
+
+    fn stamp(&mut self) -> (Osn, Timestamp) {
+        self.count += 1;
+        let osn = Osn {
+            generation: Generation::FIRST,
+            sequence: self.count,
+        };
+        let time = Timestamp {
+            secs: i64::try_from(self.count).unwrap(),
+            nanos: 5,
+        };
+        (osn, time)
+    }
+
+    fn commit(&mut self, request: MetaRequest) -> Result<(), OpError> {
+        let (osn, time) = self.stamp();
+        let applied = self.store.commit(&MetaOp { osn, time, request })?;
+        self.orphan = applied.orphaned.or(self.orphan);
+        Ok(())
+    }
+
+    fn make(&mut self, path: &str, kind: NodeKind) -> Result<(), OpError> {
+        let (parent, name) = place(&self.store, path)?;
+        let ino = self.store.next_ino()?;
+        self.commit(MetaRequest::Create {
+            parent,
+            name,
+            ino,
+            kind,
+            mode: 0o755,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        })
+    }
+
+    fn write(&mut self, path: &str, offset: usize, data: &[u8]) -> Result<(), OpError> {
+        let ino = find(&self.store, path)?;
+        let (osn, time) = self.stamp();
+        self.store.write(ino, offset as u64, data, osn, time)
+    }
+
+    fn truncate(&mut self, path: &str, length: usize) -> Result<(), OpError> {
+        let ino = find(&self.store, path)?;
+        self.commit(MetaRequest::Truncate {
+            ino,
+            size: length as u64,
+            drop_set_id: false,
+        })
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), OpError> {
+        let (parent, name) = place(&self.store, from)?;
+        let (new_parent, new_name) = place(&self.store, to)?;
+        self.commit(MetaRequest::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            mode: RenameMode::Replace,
+        })
+    }
+
+    fn unlink(&mut self, path: &str) -> Result<(), OpError> {
+        let (parent, name) = place(&self.store, path)?;
+        self.commit(MetaRequest::Unlink { parent, name })
+    }
+}
+
+fn file_name(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).unwrap()
+}
+
+/// The directory and the name of a path.
+fn place(store: &Store, path: &str) -> Result<(Ino, FileName), OpError> {
+    match path.split_once('/') {
+        None => Ok((Ino::ROOT, file_name(path))),
+        Some((directory, name)) => {
+            let directory = store.lookup(Ino::ROOT, &file_name(directory))?;
+            Ok((directory.ino, file_name(name)))
+        }
+    }
+}
+
+/// The inode of a path.
+fn find(store: &Store, path: &str) -> Result<Ino, OpError> {
+    let (parent, name) = place(store, path)?;
+    Ok(store.lookup(parent, &name)?.ino)
+}
