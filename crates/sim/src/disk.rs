@@ -111,6 +111,11 @@ impl Disk {
         self.state.lock().arm(class, nth, errno);
     }
 
+    /// Takes back what [`Self::fail_call`] has set and no call has met yet.
+    pub fn stop_failing(&self) {
+        self.state.lock().disarm();
+    }
+
     /// Makes the disk larger or smaller. One that has less room than is used is full.
     pub fn set_capacity(&self, options: DiskOptions) {
         self.state.lock().options = options;

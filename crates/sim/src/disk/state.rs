@@ -163,6 +163,10 @@ impl State {
     }
 
     /// Lets a later call fail.
+    pub(super) fn disarm(&mut self) {
+        self.armed.clear();
+    }
+
     pub(super) fn arm(&mut self, class: CallClass, nth: u64, errno: Errno) {
         self.armed.push(Armed {
             class,

@@ -45,7 +45,7 @@ struct Half {
     /// How it stops when its disk says so.
     stop_at_call: Option<Stop>,
     /// Its disk was made to fail: it may refuse to start, until it is started again.
-    may_refuse: bool,
+    may_refuse: u32,
     /// An error of its disk may have poisoned its store: an operator has to start it again.
     needs_operator: bool,
     /// It does not start by itself.
@@ -139,7 +139,7 @@ impl Pair {
                 disk: NEW_DISK.with(Disk::fork),
                 boots: 1,
                 stop_at_call: None,
-                may_refuse: false,
+                may_refuse: 0,
                 needs_operator: false,
                 is_away: false,
             }
@@ -182,7 +182,6 @@ impl Pair {
         let peer = self.half(Side::Secondary).node.living();
         let half = self.half(side);
         half.is_away = false;
-        half.needs_operator = false;
         half.stop_at_call = None;
         half.disk.observe(None);
         let backing = half.disk.mount();
@@ -278,11 +277,13 @@ impl Pair {
                 calls,
                 verdict,
             } => self.stop_at_call(side, stop, calls, verdict),
-            Fault::SecondaryFails { class, nth, errno } => {
+            Fault::SecondaryFails { class, nth } => {
                 let half = self.half(Side::Secondary);
-                half.may_refuse = true;
-                half.needs_operator |= errno == Errno::Io;
-                self.half(Side::Secondary).disk.fail_call(class, nth, errno);
+                half.may_refuse += 1;
+                half.needs_operator = true;
+                self.half(Side::Secondary)
+                    .disk
+                    .fail_call(class, nth, Errno::Io);
             }
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
@@ -317,10 +318,12 @@ impl Pair {
         self.silent = false;
         for side in [Side::Primary, Side::Secondary] {
             self.world.network.set_silent(side, false);
-            if self.half(side).needs_operator {
+            self.half(side).disk.stop_failing();
+            let called = std::mem::take(&mut self.half(side).needs_operator);
+            if called {
                 self.stop(side, Stop::Kill);
             }
-            if self.half(side).needs_operator || self.half(side).is_away {
+            if called || self.half(side).is_away {
                 self.start(side);
             }
         }
@@ -363,9 +366,10 @@ impl Pair {
             };
             let refused = life.refused.lock().clone();
             if let Some(why) = refused.filter(|_| !life.process.is_dead()) {
-                if !std::mem::take(&mut half.may_refuse) {
-                    return Err(format!("{side:?} does not start: {why}"));
-                }
+                half.may_refuse = half
+                    .may_refuse
+                    .checked_sub(1)
+                    .ok_or_else(|| format!("{side:?} does not start: {why}"))?;
                 life.process.die();
             }
             if life.process.is_dead() {
