@@ -114,3 +114,10 @@ pub enum KvError {
         why: String,
     },
 }
+
+impl KvError {
+    /// Whether there was only no room: nothing was changed, and later there may be some.
+    pub fn is_full_disk(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+}

@@ -12,7 +12,8 @@ use crate::position::Position;
 /// nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The disk refused. From an append or sync, the log is poisoned from here on.
+    /// The disk refused. From an append or sync, the log is poisoned from here on, unless an append
+    /// only found the disk full.
     #[error("cannot {operation} intent log {path}: {source}")]
     Io {
         /// What was tried.
@@ -168,6 +169,11 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// Whether there was only no room: later there may be some.
+    pub fn is_full_disk(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+
     pub(crate) fn io(operation: &'static str, path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io {

@@ -131,7 +131,12 @@ impl IntentLog {
         let position = head.tail;
         let bytes = draft.finish(&head.current.salt, position, durable);
         let written = self.current(&head).write(head.offset, bytes);
-        self.poison_on_error(written)?;
+        // What was written of the frame before the disk was full lies beyond the tail, where the next
+        // one is put.
+        match written {
+            Err(error) if error.is_full_disk() => return Err(error),
+            written => self.poison_on_error(written)?,
+        }
         head.offset += draft.frame_bytes();
         head.tail = position.plus(draft.frame_bytes());
         self.flush.wrote(head.tail);
@@ -224,8 +229,11 @@ impl IntentLog {
             return Ok(());
         }
         let bytes = draft.finish(&head.current.salt, head.tail, durable);
-        let written = self.current(&head).write(head.offset, bytes);
-        self.poison_on_error(written)
+        match self.current(&head).write(head.offset, bytes) {
+            // It can be done without.
+            Err(error) if error.is_full_disk() => Ok(()),
+            written => self.poison_on_error(written),
+        }
     }
 
     /// Goes on in the other segment, to make room for `draft`.

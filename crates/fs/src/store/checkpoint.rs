@@ -49,7 +49,11 @@ impl Store {
         if is_on(Bug::CutLogUnsynced) {
             self.log()?.cut(keep_from);
         }
-        self.trust(self.names.flush())?;
+        match self.names.flush() {
+            // A full disk takes nothing back, and what was to be written is still in memory.
+            Err(error) if error.is_full_disk() => return Err(error.into()),
+            flushed => self.trust(flushed)?,
+        }
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
         self.log()?.cut(keep_from);
         self.files.close_idle();

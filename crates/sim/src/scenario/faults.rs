@@ -1,5 +1,7 @@
 //! What goes wrong in a schedule.
 
+use lockstep_types::Errno;
+
 use crate::disk::{CallClass, Verdict};
 use crate::random::Random;
 use crate::world::Side;
@@ -47,12 +49,15 @@ pub enum Fault {
     Corrupt(Side),
     /// Nothing from a node arrives.
     Silent(Side),
-    /// A disk call of the secondary fails with EIO; an operator starts the node again later.
+    /// A disk call of the secondary fails. If not for want of room, an operator starts the node again
+    /// later.
     SecondaryFails {
         /// Of which kind.
         class: CallClass,
         /// Which of them from now.
         nth: u64,
+        /// How.
+        errno: Errno,
     },
     /// Frames pass again, and who is away comes back.
     Healed,
@@ -85,6 +90,7 @@ impl Fault {
             11 | 12 => Self::SecondaryFails {
                 class: *chance.pick(&[CallClass::Write, CallClass::Name, CallClass::Read]),
                 nth: 1 + chance.below(FAILING_CALLS_MAX),
+                errno: *chance.pick(&[Errno::Io, Errno::NoSpace]),
             },
             _ => Self::Silent(side),
         }

@@ -277,13 +277,11 @@ impl Pair {
                 calls,
                 verdict,
             } => self.stop_at_call(side, stop, calls, verdict),
-            Fault::SecondaryFails { class, nth } => {
+            Fault::SecondaryFails { class, nth, errno } => {
                 let half = self.half(Side::Secondary);
                 half.may_refuse += 1;
-                half.needs_operator = true;
-                self.half(Side::Secondary)
-                    .disk
-                    .fail_call(class, nth, Errno::Io);
+                half.needs_operator |= errno == Errno::Io;
+                self.half(Side::Secondary).disk.fail_call(class, nth, errno);
             }
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),

@@ -12,6 +12,11 @@ use parking_lot::Mutex;
 use super::fibers::{self, Event, Wait};
 use crate::random::Random;
 
+/// How often in a hundred a thread that lets others go first does not go on for some time.
+const PREEMPTED_PERCENT: u64 = 10;
+/// That time at most, in microseconds: longer than frames take.
+const PREEMPTED_MAX_US: u64 = 5000;
+
 /// Which process: no two ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
@@ -206,7 +211,14 @@ impl Host for Inside {
     fn step(&self) {
         let share = self.0.shared.step_percent;
         if fibers::is_inside() && self.0.shared.draw(|chance| chance.percent(share)) {
-            fibers::wait(Wait::Step);
+            let slept = self.0.shared.draw(|chance| {
+                chance
+                    .percent(PREEMPTED_PERCENT)
+                    .then(|| chance.below(PREEMPTED_MAX_US))
+            });
+            fibers::wait(slept.map_or(Wait::Step, |slept| {
+                Wait::Until(self.0.shared.now() + Duration::from_micros(slept))
+            }));
         }
         self.0.end_if_dead();
     }
