@@ -178,7 +178,8 @@ fn is_dead(error: &io::Error) -> bool {
 fn clear_dead(path: &Path, top: &Entry, source: &str) -> Result<(), MountError> {
     let mount_point = path.to_path_buf();
     let what = top.describe();
-    let dead = fs::metadata(path).is_err_and(|error| is_dead(&error));
+    // Not its attributes, which the kernel may still remember.
+    let dead = rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN);
     if !dead {
         return Err(MountError::AlreadyMounted { mount_point, what });
     }
