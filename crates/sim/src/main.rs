@@ -142,15 +142,14 @@ fn bugs(schedules: u64) -> ExitCode {
     let mut all_found = true;
     for bug in deliberate::ALL {
         let found = (1..=schedules).find_map(|seed| scenario::run(seed, Some(bug)).err());
-        match found {
-            Some(failure) => println!(
+        if let Some(failure) = found {
+            println!(
                 "{bug:?}: found by schedule {}: {}",
                 failure.seed, failure.what
-            ),
-            None => {
-                all_found = false;
-                println!("{bug:?}: NOT found by {schedules} schedules");
-            }
+            );
+        } else {
+            all_found = false;
+            println!("{bug:?}: NOT found by {schedules} schedules");
         }
     }
     exit(all_found)

@@ -14,7 +14,9 @@ const SCHEDULES: u64 = 20_000;
 
 fn schedules() -> u64 {
     let asked = std::env::var("LOCKSTEP_SCHEDULES").ok();
-    asked.map_or(SCHEDULES, |count| count.parse().expect("a number"))
+    asked
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(SCHEDULES)
 }
 
 /// Runs the schedules of some seeds; the first failure, and how many operations were answered.
@@ -36,8 +38,11 @@ fn run_all(seeds: &(impl Fn(u64) -> u64 + Sync), count: u64) -> Result<u64, Fail
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        let answers = threads.into_iter().map(|thread| thread.join().unwrap());
-        answers.sum()
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| match thread.join() {
+            Ok(answered) => answered,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        threads.into_iter().map(join).sum()
     })
 }
 
@@ -47,7 +52,7 @@ fn no_schedule_finds_anything() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let fresh = u64::try_from(now.as_nanos() & u128::from(u64::MAX >> 1)).unwrap();
     let seeds = |number: u64| {
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             1 + number / 2
         } else {
             fresh + number / 2

@@ -24,7 +24,7 @@ pub enum Stop {
 }
 
 /// One fault.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// A node stops, and starts again.
     Stopped(Side, Stop),

@@ -100,7 +100,7 @@ struct Fiber {
 /// All fibers of a world.
 #[derive(Default)]
 pub struct Fibers {
-    fibers: BTreeMap<u64, Fiber>,
+    alive: BTreeMap<u64, Fiber>,
     next: u64,
     stacks: Vec<DefaultStack>,
 }
@@ -118,24 +118,24 @@ impl Fibers {
             coroutine,
             wait: Wait::Step,
         };
-        self.fibers.insert(self.next, fiber);
+        self.alive.insert(self.next, fiber);
         self.next += 1;
     }
 
     /// The fibers that could go on at `now`, oldest first.
     pub fn ready(&self, now: Duration) -> Vec<u64> {
-        let ready = self.fibers.iter().filter(|(_, f)| f.wait.is_over(now));
+        let ready = self.alive.iter().filter(|(_, f)| f.wait.is_over(now));
         ready.map(|(number, _)| *number).collect()
     }
 
     /// The next moment at which a fiber could go on.
     pub fn due(&self) -> Option<Duration> {
-        self.fibers.values().filter_map(|f| f.wait.due()).min()
+        self.alive.values().filter_map(|f| f.wait.due()).min()
     }
 
     /// Lets a fiber go on until it waits again or ends.
     pub fn resume(&mut self, number: u64) {
-        let Some(fiber) = self.fibers.get_mut(&number) else {
+        let Some(fiber) = self.alive.get_mut(&number) else {
             return;
         };
         let outcome = fiber.coroutine.resume(());
@@ -147,7 +147,7 @@ impl Fibers {
     }
 
     fn retire(&mut self, number: u64) {
-        if let Some(fiber) = self.fibers.remove(&number)
+        if let Some(fiber) = self.alive.remove(&number)
             && self.stacks.len() < STACKS_KEPT_MAX
         {
             self.stacks.push(fiber.coroutine.into_stack());
@@ -156,10 +156,10 @@ impl Fibers {
 
     /// Ends all fibers of a process where they are.
     pub fn kill(&mut self, process: ProcessId) {
-        let of_process = self.fibers.iter().filter(|(_, f)| f.process == process);
+        let of_process = self.alive.iter().filter(|(_, f)| f.process == process);
         let numbers: Vec<u64> = of_process.map(|(number, _)| *number).collect();
         for number in numbers {
-            if let Some(mut fiber) = self.fibers.remove(&number) {
+            if let Some(mut fiber) = self.alive.remove(&number) {
                 fiber.coroutine.force_unwind();
                 if self.stacks.len() < STACKS_KEPT_MAX {
                     self.stacks.push(fiber.coroutine.into_stack());
