@@ -35,7 +35,7 @@ mod small_disk;
 mod writers;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chance::Chance;
 use load::Load;
@@ -49,6 +49,9 @@ const KILLS_IN_CI: u64 = 20;
 const MOMENT_MAX: Duration = Duration::from_millis(600);
 /// Longer than every timeout of a node with [`IMPATIENT`], and of those who ask it.
 const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
+/// A node makes a checkpoint of its store every 20 s.
+const LONGER_THAN_A_CHECKPOINT: Duration = Duration::from_secs(25);
+
 /// The peer may stay away for as long as any of these tests takes.
 const PATIENT: Settings = Settings {
     pause_limit_ms: 600_000,
@@ -236,6 +239,24 @@ fn a_full_disk_of_the_secondary_stops_nobody_and_is_made_good() {
         load.writers.await_progress();
         drop(ballast);
         load.pair.node_mut(Which::Secondary).start();
+        load.check(&mut chance);
+    }
+}
+
+#[test]
+fn a_disk_that_was_full_for_long_is_made_good_without_a_restart() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let disk = SmallDisk::make();
+    let mut load = Load::start_on(PATIENT, &mut chance, Some(&disk));
+    for _ in 0..rounds {
+        load.start_programs(&mut chance);
+        let ballast = fill(&mut load, &disk, &mut chance);
+        let long_since = Instant::now() + LONGER_THAN_A_CHECKPOINT;
+        while Instant::now() < long_since {
+            load.writers.await_progress();
+        }
+        drop(ballast);
         load.check(&mut chance);
     }
 }
