@@ -1,0 +1,309 @@
+//! Faults of real processes: nodes that are killed, stopped and continued, a network that is cut,
+//! stalled and corrupts, a disk that fills up. After each, nothing acknowledged is lost and both
+//! nodes hold the same.
+//!
+//! The clients keep account outside the mount (`writers`); fio and fsx check what they write
+//! themselves (`programs`); both stores are written out and compared by tools that are not ours
+//! (`check`). Needs root and /dev/fuse, as everything that mounts.
+//!
+//! `LOCKSTEP_FAULT_KILLS` says how many processes are killed within the pause limit, 20 if it does
+//! not, and with it how often all else is repeated: half as many kills beyond it, everything else
+//! once for each 20. `LOCKSTEP_FAULT_SEED` brings the order of events of a run back;
+//! `LOCKSTEP_FAULT_KEEP` keeps the directory of a test that fails.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+#[path = "faults/cells.rs"]
+mod cells;
+#[path = "faults/chance.rs"]
+mod chance;
+#[path = "faults/check.rs"]
+mod check;
+#[path = "faults/load.rs"]
+mod load;
+#[path = "faults/names.rs"]
+mod names;
+#[path = "faults/network.rs"]
+mod network;
+#[path = "faults/nodes.rs"]
+mod nodes;
+#[path = "faults/programs.rs"]
+mod programs;
+#[path = "faults/small_disk.rs"]
+mod small_disk;
+#[path = "faults/writers.rs"]
+mod writers;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use chance::Chance;
+use load::Load;
+use network::{Fault, LASTING};
+use nodes::{Settings, Which};
+use small_disk::{Ballast, SmallDisk};
+
+/// The default of what `LOCKSTEP_FAULT_KILLS` says.
+const KILLS_IN_CI: u64 = 20;
+/// Longest time between two events that come at random moments.
+const MOMENT_MAX: Duration = Duration::from_millis(600);
+/// Longer than every timeout of a node with [`IMPATIENT`], and of those who ask it.
+const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
+/// A node makes a checkpoint of its store every 20 s.
+const LONGER_THAN_A_CHECKPOINT: Duration = Duration::from_secs(25);
+
+/// The peer may stay away for as long as any of these tests takes.
+const PATIENT: Settings = Settings {
+    pause_limit_ms: 600_000,
+    peer_timeout_ms: 500,
+    on_peer_loss: "continue",
+    encryption: "on",
+};
+/// A peer that is away is soon given up.
+const IMPATIENT: Settings = Settings {
+    pause_limit_ms: 400,
+    ..PATIENT
+};
+/// Rather no answer than one copy; the network is trusted to keep secrets.
+const FREEZING: Settings = Settings {
+    pause_limit_ms: 400,
+    on_peer_loss: "freeze",
+    encryption: "off",
+    ..PATIENT
+};
+
+/// How many kills; `None` where nothing can be mounted.
+fn kills() -> Option<u64> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return None;
+    }
+    let given = std::env::var("LOCKSTEP_FAULT_KILLS");
+    Some(given.map_or(KILLS_IN_CI, |text| {
+        text.parse().expect("LOCKSTEP_FAULT_KILLS")
+    }))
+}
+
+/// How often everything but kills is repeated.
+fn rounds() -> Option<u64> {
+    kills().map(|kills| kills.div_ceil(KILLS_IN_CI))
+}
+
+#[test]
+fn kills_within_the_pause_lose_nothing() {
+    let Some(wanted) = kills() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(PATIENT, &mut chance);
+    kill_often(&mut load, wanted, &mut chance);
+    assert!(!load.was_out_of_sync(), "the pause was long enough");
+}
+
+#[test]
+fn kills_beyond_the_pause_lose_nothing() {
+    let Some(wanted) = kills() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(IMPATIENT, &mut chance);
+    kill_often(&mut load, wanted / 2, &mut chance);
+}
+
+fn kill_often(load: &mut Load, wanted: u64, chance: &mut Chance) {
+    let mut done = 0;
+    while done < wanted {
+        load.start_programs(chance);
+        // Most often one; the second comes while the first is being recovered from.
+        for _ in 0..*chance.pick(&[1, 1, 1, 2, 3]) {
+            chance.pause(MOMENT_MAX);
+            done += kill_some(load, chance);
+        }
+        load.check(chance);
+    }
+    let acknowledged = load.writers.acknowledged();
+    println!("{done} kills, {acknowledged} operations acknowledged");
+}
+
+/// Kills one node or both and starts them again; how many it were.
+fn kill_some(load: &mut Load, chance: &mut Chance) -> u64 {
+    use Which::{Primary, Secondary};
+    let victims: &[Which] = match chance.within(0..10) {
+        0..5 => &[Secondary],
+        5..8 => &[Primary],
+        8 => &[Primary, Secondary],
+        _ => &[Secondary, Primary],
+    };
+    for &victim in victims {
+        load.kill(victim);
+    }
+    for victim in chance.shuffled(victims.to_vec()) {
+        chance.pause(MOMENT_MAX);
+        load.pair.node_mut(victim).start();
+    }
+    victims.len() as u64
+}
+
+#[test]
+fn a_lost_connection_within_the_pause_is_only_a_pause() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(PATIENT, &mut chance);
+    for _ in 0..rounds {
+        for fault in chance.shuffled(LASTING.to_vec()) {
+            suffer(
+                &mut load,
+                fault,
+                "synced and disconnected, acknowledgements paused",
+                &mut chance,
+            );
+        }
+    }
+    assert!(!load.was_out_of_sync(), "the pause was long enough");
+}
+
+#[test]
+fn a_lost_connection_beyond_the_pause_leaves_one_copy_and_is_made_good() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(IMPATIENT, &mut chance);
+    for _ in 0..rounds {
+        for fault in chance.shuffled(LASTING.to_vec()) {
+            suffer(&mut load, fault, "out of sync", &mut chance);
+        }
+    }
+}
+
+#[test]
+fn a_lost_connection_freezes_where_one_copy_is_not_enough() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(FREEZING, &mut chance);
+    for _ in 0..rounds {
+        for fault in chance.shuffled(LASTING.to_vec()) {
+            suffer(
+                &mut load,
+                fault,
+                "frozen until the peer is back",
+                &mut chance,
+            );
+        }
+        corrupt(&mut load, &mut chance);
+    }
+    assert!(!load.was_out_of_sync(), "one copy was not to be enough");
+}
+
+#[test]
+fn corruption_costs_a_connection_and_nothing_else() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(PATIENT, &mut chance);
+    for _ in 0..rounds {
+        corrupt(&mut load, &mut chance);
+    }
+    assert!(!load.was_out_of_sync(), "the pause was long enough");
+}
+
+/// Lets the fault last until the primary says `state` and for a moment more.
+fn suffer(load: &mut Load, fault: Fault, state: &str, chance: &mut Chance) {
+    load.start_programs(chance);
+    chance.pause(MOMENT_MAX);
+    load.pair.network.suffer(fault);
+    load.pair.await_state(state);
+    if state == "out of sync" {
+        load.writers.await_progress();
+    }
+    chance.pause(MOMENT_MAX);
+    load.pair.network.heal();
+    load.check(chance);
+}
+
+/// Flips bits at random moments.
+fn corrupt(load: &mut Load, chance: &mut Chance) {
+    load.start_programs(chance);
+    for _ in 0..5 {
+        load.corrupt(chance);
+        load.pair.await_in_sync();
+        load.writers.await_progress();
+        chance.pause(MOMENT_MAX);
+    }
+    load.check(chance);
+}
+
+#[test]
+fn a_full_disk_of_the_secondary_stops_nobody_and_is_made_good() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let disk = SmallDisk::make();
+    let mut load = Load::start_on(PATIENT, &mut chance, Some(&disk));
+    for _ in 0..rounds {
+        load.start_programs(&mut chance);
+        let ballast = fill(&mut load, &disk, &mut chance);
+        load.kill(Which::Secondary);
+        load.writers.await_progress();
+        drop(ballast);
+        load.pair.node_mut(Which::Secondary).start();
+        load.check(&mut chance);
+    }
+}
+
+#[test]
+fn a_disk_that_was_full_for_long_is_made_good_without_a_restart() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let disk = SmallDisk::make();
+    let mut load = Load::start_on(PATIENT, &mut chance, Some(&disk));
+    for _ in 0..rounds {
+        load.start_programs(&mut chance);
+        let ballast = fill(&mut load, &disk, &mut chance);
+        let long_since = Instant::now() + LONGER_THAN_A_CHECKPOINT;
+        while Instant::now() < long_since {
+            load.writers.await_progress();
+        }
+        drop(ballast);
+        load.check(&mut chance);
+    }
+}
+
+/// Leaves no room on the secondary's disk, and waits until the primary says so and goes on alone.
+fn fill(load: &mut Load, disk: &SmallDisk, chance: &mut Chance) -> Ballast {
+    chance.pause(MOMENT_MAX);
+    let ballast = disk.fill();
+    load.pair
+        .await_status("no space on the secondary", |status| {
+            let reason = status.reason.as_deref().unwrap_or_default();
+            !status.in_sync && reason.to_lowercase().contains("no space")
+        });
+    load.writers.await_progress();
+    chance.pause(MOMENT_MAX);
+    ballast
+}
+
+#[test]
+fn a_process_that_stops_for_long_and_continues_does_no_harm() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(IMPATIENT, &mut chance);
+    let both = vec![Which::Primary, Which::Secondary];
+    for _ in 0..rounds {
+        let choices = vec![vec![Which::Primary], vec![Which::Secondary], both.clone()];
+        for frozen in chance.shuffled(choices) {
+            load.start_programs(&mut chance);
+            chance.pause(MOMENT_MAX);
+            freeze(&mut load, &frozen, &mut chance);
+            load.check(&mut chance);
+        }
+    }
+}
+
+/// Stops those nodes for longer than every timeout.
+fn freeze(load: &mut Load, frozen: &[Which], chance: &mut Chance) {
+    for &which in frozen {
+        load.pair.node_mut(which).freeze();
+    }
+    if frozen == [Which::Secondary] {
+        load.pair.await_state("out of sync");
+        load.writers.await_progress();
+    }
+    std::thread::sleep(LONGER_THAN_EVERY_TIMEOUT);
+    for which in chance.shuffled(frozen.to_vec()) {
+        load.pair.node_mut(which).thaw();
+        chance.pause(MOMENT_MAX);
+    }
+}

@@ -1,0 +1,79 @@
+//! Chance, from a seed: which fault comes when. It must never be asked for content that is compared
+//! later: that has numbers of its own (see `cells`).
+//!
+//! The same seed gives the same order of events; how they meet what the nodes do at that moment is
+//! left to the machine.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The variable of the environment that brings a run back.
+const SEED_VARIABLE: &str = "LOCKSTEP_FAULT_SEED";
+
+/// A source of random numbers.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The source of a test: of the seed in the environment, or of a fresh one, which is printed.
+    pub fn of_run() -> Self {
+        let given = std::env::var(SEED_VARIABLE);
+        let seed = given.map_or_else(|_| fresh(), |text| text.parse().expect(SEED_VARIABLE));
+        println!("{SEED_VARIABLE}={seed}");
+        Self(seed)
+    }
+
+    /// A source of its own for one client.
+    pub fn fork(&mut self) -> Self {
+        Self(self.any())
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number of that range, which is not empty.
+    pub fn within(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.any() % (range.end - range.start)
+    }
+
+    /// True so many times in a hundred.
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.within(0..100) < chance
+    }
+
+    /// One of these, of which there is at least one.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        let index = self.any() % from.len() as u64;
+        &from[usize::try_from(index).unwrap()]
+    }
+
+    /// The same things in another order.
+    pub fn shuffled<T>(&mut self, mut things: Vec<T>) -> Vec<T> {
+        for last in (1..things.len()).rev() {
+            let other = self.any() % (last as u64 + 1);
+            things.swap(last, usize::try_from(other).unwrap());
+        }
+        things
+    }
+
+    /// Lets a random time up to `longest` pass.
+    pub fn pause(&mut self, longest: Duration) {
+        let longest = u64::try_from(longest.as_micros()).unwrap();
+        std::thread::sleep(Duration::from_micros(self.within(0..longest + 1)));
+    }
+}
+
+/// A number that looks as if it had nothing to do with `number` (the last step of splitmix64).
+pub fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+fn fresh() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::from(now.subsec_nanos()) << 20 ^ u64::from(std::process::id())
+}

@@ -1,0 +1,100 @@
+//! After the faults: nothing acknowledged is lost, and both nodes hold the same.
+//!
+//! Everything is looked at from outside: through the mount, and in what `lockstep export` makes of
+//! each store alone, compared by the tools of `tests/acceptance/lib/compare.bash`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use parking_lot::MutexGuard;
+
+use crate::nodes::{DATASTORE, Node, PROGRAM, Pair, Which};
+use crate::writers::{Seat, Writers};
+
+/// How both nodes go down before their stores are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// One after the other, as asked.
+    Stopped,
+    /// By SIGKILL while nothing is under way.
+    Killed,
+}
+
+/// Waits until the nodes are in sync, holds the clients still, compares everything, and starts the
+/// nodes again. Nothing but the clients may be at work.
+pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending) {
+    pair.await_in_sync();
+    let mut seats = writers.still();
+    against_accounts(&pair.mount(), &mut seats);
+    for seat in &mut seats {
+        seat.leave();
+    }
+    end(pair, ending);
+    let [of_primary, of_secondary] = [Which::Primary, Which::Secondary].map(|which| {
+        let place = pair.outside(&format!("export-{which:?}"));
+        export(pair.node_mut(which), &place);
+        place
+    });
+    compare(&of_primary, &of_secondary);
+    against_accounts(&of_primary.join("tree"), &mut seats);
+    for place in [of_primary, of_secondary] {
+        fs::remove_dir_all(place).unwrap();
+    }
+    pair.start();
+}
+
+fn end(pair: &mut Pair, ending: Ending) {
+    match ending {
+        Ending::Stopped => pair.stop(),
+        Ending::Killed => {
+            pair.secondary.kill();
+            pair.primary.kill();
+        }
+    }
+}
+
+fn against_accounts(root: &Path, seats: &mut [MutexGuard<'_, Seat>]) {
+    for seat in seats {
+        if let Err(wrong) = seat.client.check(root) {
+            panic!(
+                "{} misses something in {}: {wrong}",
+                seat.client.name(),
+                root.display()
+            );
+        }
+    }
+}
+
+/// Writes the node's store out as a tree and a manifest in `place`.
+fn export(node: &Node, place: &Path) {
+    fs::create_dir(place).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["export", DATASTORE]).arg(place.join("tree"));
+    command.arg("--config").arg(node.config());
+    command.arg("--manifest").arg(place.join("manifest"));
+    run(&mut command, "lockstep export");
+}
+
+/// Compares two exports with tools that are not ours.
+fn compare(one: &Path, other: &Path) {
+    let tools = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/acceptance/lib/compare.bash"
+    );
+    let script = "set -euo pipefail; fail() { echo \"$*\" >&2; exit 1; }; source \"$1\"; \
+                  compare_trees \"$2/tree\" \"$3/tree\"; cmp \"$2/manifest\" \"$3/manifest\"";
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", script, "compare", tools])
+        .args([one, other]);
+    command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+    run(&mut command, "the two nodes differ");
+}
+
+fn run(command: &mut Command, what: &str) {
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "{what}: {said}");
+}

@@ -1,0 +1,357 @@
+//! Both nodes of one datastore as processes of this machine, with a faulty network between them:
+//! starting, killing, stopping and freezing them, and what they say of themselves.
+//!
+//! It must never look at content: that is the business of `check`.
+//!
+//! Invariant: when a [`Pair`] is dropped its processes are gone and nothing is mounted, however the
+//! test ended. The kernel kills the nodes of a test that is itself killed.
+
+use std::fs::{self, OpenOptions};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use lockstep_link::identity::Identity;
+use lockstepfs::control::{ControlClient, DatastoreStatus};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::network::Network;
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
+/// Name of the datastore.
+pub const DATASTORE: &str = "data";
+/// Keeps the directory of a test that failed.
+const KEEP_VARIABLE: &str = "LOCKSTEP_FAULT_KEEP";
+
+/// How long anything that must come may take.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// How often is looked whether it has.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Lines of each log that a failed test shows.
+const LOG_TAIL_LINES: usize = 40;
+
+/// What differs between the datastores of the tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub pause_limit_ms: u64,
+    pub peer_timeout_ms: u64,
+    /// `continue` or `freeze`.
+    pub on_peer_loss: &'static str,
+    /// `on` or `off`.
+    pub encryption: &'static str,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Primary,
+    Secondary,
+}
+
+/// One node.
+pub struct Node {
+    which: Which,
+    dir: PathBuf,
+    store: PathBuf,
+    process: Option<Child>,
+}
+
+impl Node {
+    fn new(root: &Path, which: Which) -> Self {
+        let mut node = Self {
+            which,
+            dir: PathBuf::new(),
+            store: PathBuf::new(),
+            process: None,
+        };
+        node.dir = root.join(node.word());
+        node.store = node.dir.join("store");
+        fs::create_dir_all(node.dir.join("mount")).unwrap();
+        node
+    }
+
+    fn word(&self) -> &'static str {
+        match self.which {
+            Which::Primary => "primary",
+            Which::Secondary => "secondary",
+        }
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> PathBuf {
+        self.dir.join("node.toml")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("node.log")
+    }
+
+    /// What it has logged so far, over all its lives.
+    pub fn logged(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
+    }
+
+    /// What it says of the datastore; `None` if it does not answer.
+    pub fn status(&self) -> Option<DatastoreStatus> {
+        let mut client = ControlClient::connect(&self.dir.join("control.sock")).ok()?;
+        client.status().ok()?.datastores.pop()
+    }
+
+    /// Starts its process.
+    pub fn start(&mut self) {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log());
+        let log = log.unwrap();
+        // `setpriv` becomes the node: it ends with the test whatever ends that.
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", PROGRAM, "node", "--config"])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn();
+        assert!(self.process.replace(process.unwrap()).is_none());
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(self.process.as_ref().expect("the node runs"))
+    }
+
+    /// SIGKILL, as a crash.
+    pub fn kill(&mut self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        let status = self.process.take().unwrap().wait().unwrap();
+        let killed = status.signal() == Some(9);
+        assert!(killed, "the {} ended by itself: {status}", self.word());
+    }
+
+    /// SIGTERM, as an administrator.
+    pub fn stop(&mut self) {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+        let mut process = self.process.take().unwrap();
+        await_that(&format!("the {} to stop", self.word()), || {
+            process.try_wait().unwrap().is_some()
+        });
+        let status = process.wait().unwrap();
+        assert!(status.success(), "the {} stopped: {status}", self.word());
+    }
+
+    /// SIGSTOP: it holds all it has, and does nothing.
+    pub fn freeze(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    fn assert_alive(&mut self) {
+        let ended = self.process.as_mut().map(Child::try_wait);
+        if let Some(Ok(Some(status))) = ended {
+            self.process = None;
+            panic!("the {} ended by itself: {status}", self.word());
+        }
+    }
+
+    fn configure(&self, own: &str, peer: &str, fingerprint: &str, rest: &str) {
+        let (dir, store, name) = (self.dir.display(), self.store.display(), self.word());
+        let text = format!(
+            "[node]\nname = \"{name}\"\nidentity = \"{dir}\"\nlisten = \"{own}\"\n\
+             control = \"{dir}/control.sock\"\n\n\
+             [[datastore]]\nname = \"{DATASTORE}\"\nrole = \"{name}\"\n\
+             store = \"{store}\"\nmount = \"{dir}/mount\"\n{rest}\n\
+             address = \"{peer}\"\nfingerprint = \"{fingerprint}\"\n"
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+}
+
+/// Both nodes.
+pub struct Pair {
+    pub primary: Node,
+    pub secondary: Node,
+    pub network: Network,
+    dir: TempDir,
+    ended: bool,
+}
+
+impl Pair {
+    /// Makes configurations and identities; nothing runs yet. The store of the secondary goes to
+    /// `disk` if there is one.
+    pub fn prepare(settings: Settings, disk: Option<PathBuf>) -> Self {
+        let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
+        let host = own_address();
+        let listens = [free_port(host), free_port(host)];
+        let mut pair = Self {
+            primary: Node::new(dir.path(), Which::Primary),
+            secondary: Node::new(dir.path(), Which::Secondary),
+            network: Network::start(host, listens[1]),
+            dir,
+            ended: false,
+        };
+        if let Some(disk) = disk {
+            pair.secondary.store = disk.join("store");
+        }
+        pair.configure(settings, listens);
+        pair
+    }
+
+    fn configure(&self, settings: Settings, listens: [SocketAddr; 2]) {
+        let rest = format!(
+            "uuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\n\
+             on_peer_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\n\
+             [datastore.peer]\nencryption = \"{}\"",
+            settings.on_peer_loss,
+            settings.pause_limit_ms,
+            settings.peer_timeout_ms,
+            settings.encryption
+        );
+        let identity = |node: &Node| Identity::create(&node.dir, node.word()).unwrap();
+        let of_primary = identity(&self.primary).fingerprint().to_string();
+        let of_secondary = identity(&self.secondary).fingerprint().to_string();
+        let [primary, secondary] = listens.map(|address| address.to_string());
+        let reached = self.network.address().to_string();
+        self.primary
+            .configure(&primary, &reached, &of_secondary, &rest);
+        self.secondary
+            .configure(&secondary, &primary, &of_primary, &rest);
+    }
+
+    /// Where clients find the datastore.
+    pub fn mount(&self) -> PathBuf {
+        self.primary.dir.join("mount")
+    }
+
+    /// A directory of that name outside the mount.
+    pub fn outside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The node.
+    pub fn node_mut(&mut self, which: Which) -> &mut Node {
+        match which {
+            Which::Primary => &mut self.primary,
+            Which::Secondary => &mut self.secondary,
+        }
+    }
+
+    /// Starts both and waits until they are in sync.
+    pub fn start(&mut self) {
+        self.secondary.start();
+        self.primary.start();
+        self.await_in_sync();
+    }
+
+    /// Stops both in order.
+    pub fn stop(&mut self) {
+        self.primary.stop();
+        self.secondary.stop();
+    }
+
+    /// Waits until both nodes say that they are connected and in sync.
+    pub fn await_in_sync(&mut self) {
+        self.await_both("in sync", |status| status.state == "synced and connected");
+    }
+
+    /// Waits until the primary says this of its state.
+    pub fn await_state(&mut self, state: &str) {
+        self.await_status(state, |status| status.state == state);
+    }
+
+    /// Waits until the primary says something of which this is true.
+    pub fn await_status(&mut self, what: &str, is: impl Fn(&DatastoreStatus) -> bool) {
+        await_that(&format!("the primary: {what}"), || {
+            self.assert_alive();
+            self.primary.status().is_some_and(|status| is(&status))
+        });
+    }
+
+    fn await_both(&mut self, what: &str, is: impl Fn(&DatastoreStatus) -> bool) {
+        await_that(&format!("both nodes: {what}"), || {
+            self.assert_alive();
+            let nodes = [&self.primary, &self.secondary];
+            nodes
+                .iter()
+                .all(|node| node.status().is_some_and(|status| is(&status)))
+        });
+    }
+
+    fn assert_alive(&mut self) {
+        self.primary.assert_alive();
+        self.secondary.assert_alive();
+    }
+
+    /// Kills what runs and unmounts, after a report if the test has failed.
+    pub fn end(&mut self) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        if std::thread::panicking() {
+            self.report();
+        }
+        for node in [&mut self.primary, &mut self.secondary] {
+            if let Some(mut process) = node.process.take() {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+        }
+        // A killed primary leaves a dead mount; there is none after a stop.
+        while rustix::mount::unmount(self.mount(), UnmountFlags::DETACH).is_ok() {}
+    }
+
+    fn report(&mut self) {
+        for node in [&self.primary, &self.secondary] {
+            let log = node.logged();
+            let skipped = log.lines().count().saturating_sub(LOG_TAIL_LINES);
+            let tail: Vec<&str> = log.lines().skip(skipped).collect();
+            let (name, status) = (node.word(), node.status());
+            println!(
+                "{name} says {status:#?}\nand has logged ...\n{}",
+                tail.join("\n")
+            );
+        }
+        if std::env::var_os(KEEP_VARIABLE).is_some() {
+            self.dir.disable_cleanup(true);
+            println!("kept {}", self.dir.path().display());
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Waits until `done` says so.
+pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// An address of the loopback network that no other test and no connection of others has: outgoing
+/// connections there come from 127.0.0.1.
+fn own_address() -> IpAddr {
+    static TESTS: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let test = TESTS.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::new(127, 100 + test, high, low).into()
+}
+
+fn free_port(host: IpAddr) -> SocketAddr {
+    let listener = TcpListener::bind((host, 0)).unwrap();
+    listener.local_addr().unwrap()
+}

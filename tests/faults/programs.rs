@@ -1,0 +1,145 @@
+//! Programs that check what they write themselves, as further load: fio, and fsx.
+//!
+//! Invariant: they run until they are asked to end, so one that has ended before has found a fault,
+//! or lost its mount. None is left when [`Programs`] is dropped.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::chance::Chance;
+use crate::nodes::await_that;
+
+/// The files that show that a program has begun.
+const FILES: [&str; 3] = ["load.0.0", "load.1.0", "fsx"];
+
+/// How fio exits after a signal if it has found nothing.
+const FIO_OBEYED: Option<i32> = Some(128);
+
+/// Programs that run.
+pub struct Programs {
+    running: Vec<Program>,
+}
+
+struct Program {
+    name: &'static str,
+    said: PathBuf,
+    process: Child,
+}
+
+impl Programs {
+    /// Starts both below `mount`; they keep their notes in `outside`.
+    pub fn start(mount: &Path, outside: &Path, chance: &mut Chance) -> Self {
+        let files = mount.join("programs");
+        if files.exists() {
+            fs::remove_dir_all(&files).unwrap();
+        }
+        fs::create_dir(&files).unwrap();
+        fs::create_dir_all(outside).unwrap();
+        let seed = chance.within(0..1 << 31).to_string();
+        let commands = [
+            ("fio", fio(&files, &seed)),
+            ("fsx", fsx(&files, outside, &seed)),
+        ];
+        let started = commands.map(|(name, command)| Program::start(name, command, outside));
+        let programs = Self {
+            running: started.into(),
+        };
+        let written = |name| fs::metadata(files.join(name)).is_ok_and(|file| file.len() > 0);
+        await_that("the programs to write", || FILES.iter().all(written));
+        programs
+    }
+
+    /// Ends them; none may have found a fault.
+    pub fn finish(mut self) {
+        for program in &mut self.running {
+            program.finish();
+        }
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for program in &mut self.running {
+            let _ = program.process.kill();
+            let _ = program.process.wait();
+        }
+    }
+}
+
+impl Program {
+    fn start(name: &'static str, mut command: Command, outside: &Path) -> Self {
+        let said = outside.join(format!("{name}.log"));
+        let log = File::create(&said).unwrap();
+        let process = command
+            .current_dir(outside)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {name}: {error}; see scripts/setup"));
+        Self {
+            name,
+            said,
+            process,
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(status) = self.process.try_wait().unwrap() {
+            panic!("{} ended by itself ({status}): {}", self.name, self.said());
+        }
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        await_that(self.name, || self.process.try_wait().unwrap().is_some());
+        let status = self.process.wait().unwrap();
+        let obeyed = status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_OBEYED;
+        assert!(
+            obeyed,
+            "{} found a fault ({status}): {}",
+            self.name,
+            self.said()
+        );
+    }
+
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
+    }
+}
+
+/// Blocks that carry their own sums, read back while others are written. All of one size: what it
+/// expects of ranges that overlap is wrong when it writes a file for the second time.
+fn fio(files: &Path, seed: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "--",
+            "fio",
+            "--name=load",
+            "--thread",
+        ])
+        .args(["--ioengine=psync", "--rw=randwrite", "--bs=8k"])
+        .args(["--size=2m", "--numjobs=2", "--thinktime=2ms"])
+        .args(["--time_based", "--runtime=36000", "--fallocate=none"])
+        .args(["--verify=crc32c", "--verify_backlog=32", "--verify_fatal=1"])
+        .arg(format!("--randseed={seed}"))
+        .arg(format!("--directory={}", files.display()));
+    command
+}
+
+/// Reads, writes, maps, holes and truncates of one file.
+fn fsx(files: &Path, outside: &Path, seed: &str) -> Command {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin/fsx");
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .args(["-q", "-S", seed, "-P"])
+        .arg(outside)
+        .arg(files.join("fsx"));
+    command
+}

@@ -1,0 +1,77 @@
+//! A small file system of its own for one store, which can be filled up from outside and emptied.
+//!
+//! Invariant: nothing is mounted and no loop device is in use after [`SmallDisk`] is dropped.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::mount::UnmountFlags;
+use tempfile::TempDir;
+
+/// Room for the store of a test and little more.
+const DISK_BYTES: u64 = 512 << 20;
+/// Written at once to fill the last gaps.
+const DROP_BYTES: usize = 4096;
+
+/// The file system, in a file.
+pub struct SmallDisk {
+    dir: TempDir,
+}
+
+impl SmallDisk {
+    /// An empty ext4.
+    pub fn make() -> Self {
+        let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
+        let disk = Self { dir };
+        let image = disk.dir.path().join("image");
+        File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();
+        fs::create_dir(disk.root()).unwrap();
+        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+        run(Command::new("mount")
+            .args(["-o", "loop"])
+            .arg(&image)
+            .arg(disk.root()));
+        disk
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    /// Leaves no room until the result is dropped.
+    pub fn fill(&self) -> Ballast {
+        let path = self.root().join("ballast");
+        let mut file = File::create(&path).unwrap();
+        let ballast = Ballast { path };
+        while file.write_all(&[0; DROP_BYTES]).is_ok() {}
+        // Also what was promised to pages not written yet.
+        let _ = file.sync_all();
+        while file.write_all(&[0; DROP_BYTES]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.root(), UnmountFlags::empty());
+    }
+}
+
+/// What fills a disk; dropping it makes room.
+pub struct Ballast {
+    path: PathBuf,
+}
+
+impl Drop for Ballast {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
+}

@@ -1,0 +1,207 @@
+//! The clients of a test: threads that change the datastore without end and note what was
+//! acknowledged, and the moments at which all of them hold still.
+//!
+//! Invariants: a client that sees an error ends the test, unless the primary has been away since the
+//! client opened its files; then it opens them anew as soon as that is possible (on a dead mount a
+//! directory can still be opened). While a client is locked nothing of it is under way.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::cells::CellWriter;
+use crate::chance::Chance;
+use crate::names::NameChanger;
+use crate::nodes::await_that;
+
+/// Clients that write cells.
+const CELL_WRITERS: usize = 6;
+/// How long a client waits for a mount that is not there.
+const REOPEN_PAUSE: Duration = Duration::from_millis(5);
+/// Between two operations of a client: they are to be many, and to leave room for the nodes.
+const STEP_PAUSE: Duration = Duration::from_micros(300);
+
+/// Somebody who changes the datastore and keeps account.
+pub trait Client: Send {
+    /// What failures call it.
+    fn name(&self) -> String;
+
+    /// Opens what it needs below `root`, which exists in the datastore and nowhere else.
+    fn open(&mut self, root: &Path) -> io::Result<()>;
+
+    /// One change.
+    fn step(&mut self) -> io::Result<()>;
+
+    /// Closes what it has open.
+    fn close(&mut self);
+
+    /// Compares what lies below `root` with the account; says what is lost or should not be.
+    fn check(&mut self, root: &Path) -> Result<(), String>;
+}
+
+/// A client and its state between two steps.
+pub struct Seat {
+    pub client: Box<dyn Client>,
+    /// `absences` before the client opened its files, if they are open.
+    opened_at: Option<u64>,
+}
+
+impl Seat {
+    /// Closes the client's files; they are opened again with its next step.
+    pub fn leave(&mut self) {
+        self.client.close();
+        self.opened_at = None;
+    }
+}
+
+/// All clients of a test; dropping them ends them.
+pub struct Writers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    root: PathBuf,
+    seats: Vec<Mutex<Seat>>,
+    /// Operations acknowledged to each client.
+    acknowledged: Vec<AtomicU64>,
+    /// Raised when the primary goes and when it is back: odd in between.
+    absences: AtomicU64,
+    stopped: AtomicBool,
+    failures: Mutex<Vec<String>>,
+}
+
+impl Writers {
+    /// Starts the clients below `root`.
+    pub fn start(root: &Path, chance: &mut Chance) -> Self {
+        let mut clients: Vec<Box<dyn Client>> = Vec::new();
+        for number in 0..CELL_WRITERS {
+            let writer = CellWriter::new(root, number, CELL_WRITERS, chance.fork());
+            clients.push(Box::new(writer));
+        }
+        clients.push(Box::new(NameChanger::new(root, chance.fork())));
+        let seat = |client| {
+            Mutex::new(Seat {
+                client,
+                opened_at: None,
+            })
+        };
+        let shared = Arc::new(Shared {
+            root: root.to_owned(),
+            acknowledged: clients.iter().map(|_| AtomicU64::new(0)).collect(),
+            seats: clients.into_iter().map(seat).collect(),
+            absences: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            failures: Mutex::new(Vec::new()),
+        });
+        let threads = (0..shared.seats.len()).map(|index| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.run(index))
+        });
+        let threads = threads.collect();
+        Self { shared, threads }
+    }
+
+    /// The primary is about to go: from now on errors are no failures.
+    pub fn primary_goes(&self) {
+        self.shared.absences.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// The primary is back and has mounted the datastore: what is opened from now on must work.
+    pub fn primary_is_back(&self) {
+        let absences = &self.shared.absences;
+        let _ = absences.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
+            (count % 2 == 1).then_some(count + 1)
+        });
+    }
+
+    /// Waits until every client has seen some operations of its own acknowledged from now on.
+    pub fn await_progress(&self) {
+        let counts = || {
+            self.shared
+                .acknowledged
+                .iter()
+                .map(|count| count.load(Ordering::SeqCst))
+        };
+        let before: Vec<u64> = counts().collect();
+        await_that("every client to go on", || {
+            self.assert_no_failure();
+            counts().zip(&before).all(|(now, before)| now >= before + 3)
+        });
+    }
+
+    /// All clients, holding still as long as the result lives.
+    pub fn still(&self) -> Vec<MutexGuard<'_, Seat>> {
+        let seats = self.shared.seats.iter().map(Mutex::lock).collect();
+        self.assert_no_failure();
+        seats
+    }
+
+    /// Operations acknowledged so far.
+    pub fn acknowledged(&self) -> u64 {
+        let counts = self.shared.acknowledged.iter();
+        counts.map(|count| count.load(Ordering::SeqCst)).sum()
+    }
+
+    fn assert_no_failure(&self) {
+        let failures = self.shared.failures.lock();
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, index: usize) {
+        while !self.stopped.load(Ordering::SeqCst) {
+            let mut seat = self.seats[index].lock();
+            let pause = match self.step(&mut seat) {
+                Ok(()) => {
+                    self.acknowledged[index].fetch_add(1, Ordering::SeqCst);
+                    STEP_PAUSE
+                }
+                Err(Some(error)) => {
+                    let failure = format!("{}: {error}", seat.client.name());
+                    self.failures.lock().push(failure);
+                    return;
+                }
+                Err(None) => REOPEN_PAUSE,
+            };
+            MutexGuard::unlock_fair(seat);
+            thread::sleep(pause);
+        }
+    }
+
+    /// One step; an error that nothing excuses is told.
+    fn step(&self, seat: &mut Seat) -> Result<(), Option<io::Error>> {
+        let opened_at = match seat.opened_at {
+            Some(opened_at) => opened_at,
+            None => self.open(seat).map_err(|_| None)?,
+        };
+        seat.client.step().map_err(|error| {
+            seat.leave();
+            let now = self.absences.load(Ordering::SeqCst);
+            let excused = now % 2 == 1 || now != opened_at;
+            (!excused).then_some(error)
+        })
+    }
+
+    fn open(&self, seat: &mut Seat) -> io::Result<u64> {
+        let before = self.absences.load(Ordering::SeqCst);
+        seat.client.open(&self.root)?;
+        seat.opened_at = Some(before);
+        Ok(before)
+    }
+}
