@@ -14,7 +14,7 @@ use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::flight::{MetaWork, Work, WriteFacts};
 use super::{Datastore, Thread, lockset};
-use crate::config::Durability;
+use crate::config::{Durability, Role};
 
 /// Bytes of an operation that lie in the buffer of the thread that brought it.
 #[derive(Clone, Copy)]
@@ -529,7 +529,9 @@ impl Datastore {
             }
             while let Err(error) = datastore.mark(in_sync) {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
-                if datastore.is_stopping() {
+                // A secondary marks itself again before anything of its copy is changed
+                // (`BeginResync`, which waits behind this), and says so when it cannot.
+                if datastore.is_stopping() || datastore.config.role == Role::Secondary {
                     return;
                 }
                 datastore.host.sleep(std::time::Duration::from_secs(1));

@@ -127,8 +127,7 @@ impl Datastore {
         self.tell(Request::InSync)
     }
 
-    /// Asks over the connection of this moment, without caring for the answer; a failure ends the
-    /// connection.
+    /// Tells over the connection of this moment; a secondary that cannot do it ends the sync.
     fn tell(self: &Arc<Self>, request: Request) -> Option<Event> {
         let link = self.link.read().clone()?;
         let datastore = Arc::clone(self);
@@ -137,12 +136,21 @@ impl Datastore {
                 datastore: &datastore,
                 link,
             };
-            if let Err(error) = peer.ask(request, &[]) {
-                datastore.set_reason(&error.to_string());
-                peer.give_up(&error.into());
+            match peer.ask(request, &[]) {
+                Ok(_) => {}
+                Err(PeerError::Lost) => peer.link.sender.shutdown("it is lost"),
+                Err(error) => datastore.peer_failed_over(peer.link.epoch, &error),
             }
         }));
         None
+    }
+
+    /// The secondary could not do what must be done for the nodes to be in sync (P15).
+    fn peer_failed_over(self: &Arc<Self>, epoch: u64, error: &PeerError) {
+        if self.is_linked(epoch) {
+            self.set_reason(&error.to_string());
+        }
+        self.drive_over(epoch, Event::Happened(Trigger::PeerFailed));
     }
 
     pub(super) fn send_image_later(self: &Arc<Self>) -> Option<Event> {
