@@ -90,9 +90,10 @@ impl Datastore {
     }
 
     /// An empty store must not be carried over one that holds something: the disk of this one may
-    /// just not be mounted.
+    /// just not be mounted. One that waits for the outcome of its first operation is not empty.
     fn check_not_emptied(&self, peer_applied: Osn) -> Result<(), String> {
-        if self.store.applied() == Osn::ZERO && peer_applied > Osn::ZERO {
+        let is_empty = self.store.applied() == Osn::ZERO;
+        if is_empty && !self.store.is_followed_at(peer_applied) {
             return Err(format!(
                 "this node's store {} is new and empty, but the secondary's holds a datastore: \
                  mount the disk that this store was on, or, if the datastore is to start anew, \

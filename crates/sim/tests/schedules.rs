@@ -66,6 +66,19 @@ fn no_schedule_finds_anything() {
     }
 }
 
+/// Seeds that once found something. What they find depends on the simulator too, so each repair has a
+/// test of its own besides, where a lower rung can see it.
+const FOUND_SOMETHING: [u64; 2] = [372, 1_795_208_613_301_315_445];
+
+#[test]
+fn what_was_found_once_is_not_found_again() {
+    for seed in FOUND_SOMETHING {
+        if let Err(failure) = scenario::run(seed, None) {
+            panic!("{failure}");
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 1..40 {
