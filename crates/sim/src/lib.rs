@@ -5,6 +5,8 @@
 //! another, or asks the system for anything random.
 
 pub mod disk;
+pub mod history;
 pub mod random;
 pub mod scenario;
+pub mod workload;
 pub mod world;
