@@ -11,13 +11,20 @@ pub mod bounded;
 mod content;
 mod dump;
 pub mod durable;
+mod ending;
+mod evidence;
+pub mod exactly_once;
 pub mod identical;
+mod namespace;
 mod order;
 pub mod reads;
 mod register;
+mod search;
+mod step;
 pub mod survives;
 mod synced;
 mod timeline;
+mod touches;
 mod untouched;
 mod violation;
 
@@ -31,5 +38,6 @@ use crate::history::History;
 pub fn history(history: &History, last: &Dump) -> Result<(), Violation> {
     reads::check(history)?;
     durable::check(history, last)?;
-    survives::check(history, last)
+    survives::check(history, last)?;
+    exactly_once::check(history, last)
 }
