@@ -4,7 +4,10 @@
 //! The same seed makes the same world: nothing here reads a clock, starts a thread that runs beside
 //! another, or asks the system for anything random.
 
+pub mod check;
 pub mod disk;
+pub mod history;
 pub mod random;
 pub mod scenario;
+pub mod workload;
 pub mod world;

@@ -1,0 +1,599 @@
+//! The search for an order of steps that explains what was seen, in the manner of Wing and Gong:
+//! depth first, over the steps that may come next, never the same situation twice.
+//!
+//! A step may come next if no other certain step that is not placed yet was over before it began.
+//! To keep the tree small, nothing is a choice that need not be one:
+//!
+//! - A step that can change nothing (a look, a refusal, a change of content) is placed as soon as the
+//!   model agrees with it: it stands in nobody's way.
+//! - So is one that has nothing in common with any other step that may still come before it.
+//! - A step that may not have happened is placed only when one may come next with which it has
+//!   something in common: earlier, nobody would have noticed.
+//!
+//! Before a loss one moment is chosen at which the log is cut: at any point from which on everything
+//! that must be durable is placed. The steps after it still have to explain what was seen until the
+//! loss; then the model goes back to the cut. A step that may not have happened, and was placed behind
+//! the cut, may be placed anew: it may as well have come before, unnoticed. Until the cut is chosen
+//! the order of all steps is a choice, as it says what may be lost.
+//!
+//! Invariant: a situation is what is placed, what the model holds, and what it held at the cut; what
+//! may follow depends on nothing else.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
+
+use super::dump::Dump;
+use super::ending;
+use super::namespace::{Moment, Namespace, mix};
+use super::step::{Expected, Sight, Step, What};
+use super::touches::Touches;
+use crate::history::{CallId, Loss};
+
+/// Where the search came furthest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stuck {
+    /// Certain steps that were not placed.
+    pub left: usize,
+    /// The calls that could have come next, and did not fit.
+    pub calls: Vec<CallId>,
+    /// What did not fit, in words.
+    pub notes: Vec<String>,
+}
+
+/// What the search found.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// An order.
+    Explained,
+    /// That there is none.
+    Unexplained(Stuck),
+    /// Nothing, within the bound.
+    Undecided,
+}
+
+/// How many uncertain steps may be placed, one search after the other: few is the rule, and what few
+/// explain is found sooner without the others.
+const LIMITS: [usize; 9] = [0, 1, 2, 3, 5, 8, 13, 21, usize::MAX];
+
+/// What is chosen at a fork.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Place(usize),
+    Cut,
+}
+
+/// Everything about a situation that is cheap to copy.
+#[derive(Clone, Copy, Debug)]
+struct Status {
+    /// Length of the order.
+    placed: usize,
+    /// Certain steps not yet placed.
+    left: usize,
+    /// All before it are placed, or uncertain.
+    first: usize,
+    /// Sum over the steps placed.
+    digest: u64,
+    /// Where the next loss cuts the log.
+    cut: Option<Cut>,
+    /// How many losses are placed.
+    losses: u64,
+    /// How many uncertain steps were placed.
+    uncertain: usize,
+    /// Steps not yet placed that the next loss must not take.
+    undurable: usize,
+    /// The model.
+    moment: Moment,
+}
+
+/// Where a loss cuts the log.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    moment: Moment,
+    /// The model's digest there.
+    digest: u64,
+    /// Length of the order.
+    placed: usize,
+}
+
+struct Fork {
+    status: Status,
+    choices: Vec<Choice>,
+    next: usize,
+}
+
+/// A search.
+pub(super) struct Search<'a> {
+    steps: Vec<Step<'a>>,
+    /// Steps that may not have happened.
+    uncertain: Vec<usize>,
+    losses: Vec<Loss>,
+    last: &'a Dump,
+    model: Namespace,
+    is_placed: Vec<bool>,
+    /// The steps placed (`true`) and taken out again by a loss (`false`), in order.
+    order: Vec<(usize, bool)>,
+    status: Status,
+    met: HashSet<(u64, u64), BuildHasherDefault<DefaultHasher>>,
+    stuck: Stuck,
+    /// How often a step was tried or compared.
+    work: Cell<u64>,
+    /// An inode that is not as found at the end, when all is placed.
+    differing: Option<Ino>,
+    /// How many uncertain steps may be placed.
+    limit: usize,
+    /// Whether more could have been.
+    was_limited: bool,
+}
+
+impl<'a> Search<'a> {
+    /// A search for an order of `steps`, sorted by invocation, that ends in `last`.
+    pub fn new(steps: Vec<Step<'a>>, last: &'a Dump) -> Self {
+        let certain = steps.iter().filter(|step| step.is_certain).count();
+        let uncertain = steps
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| !step.is_certain);
+        let losses = steps.iter().filter_map(|step| match step.what {
+            What::Loss(loss) => Some(loss),
+            _ => None,
+        });
+        let model = Namespace::new();
+        let status = Status {
+            placed: 0,
+            left: certain,
+            first: 0,
+            digest: 0,
+            cut: None,
+            losses: 0,
+            uncertain: 0,
+            undurable: 0,
+            moment: model.now(),
+        };
+        let mut search = Self {
+            uncertain: uncertain.map(|(index, _)| index).collect(),
+            losses: losses.collect(),
+            is_placed: vec![false; steps.len()],
+            steps,
+            last,
+            model,
+            order: Vec::new(),
+            status,
+            met: HashSet::default(),
+            stuck: Stuck {
+                left: usize::MAX,
+                ..Stuck::default()
+            },
+            work: Cell::new(0),
+            differing: None,
+            limit: 0,
+            was_limited: false,
+        };
+        search.status.undurable = search.count_undurable();
+        search
+    }
+
+    /// Searches, trying and comparing steps about so many times at most.
+    pub fn run(&mut self, bound: u64) -> Verdict {
+        let start = self.status;
+        for limit in LIMITS {
+            self.limit = limit;
+            self.was_limited = false;
+            self.met.clear();
+            let verdict = self.run_limited(bound);
+            let is_final = !matches!(verdict, Verdict::Unexplained(_)) || !self.was_limited;
+            if is_final {
+                return verdict;
+            }
+            self.back_to(start);
+        }
+        Verdict::Undecided
+    }
+
+    fn run_limited(&mut self, bound: u64) -> Verdict {
+        let mut forks: Vec<Fork> = Vec::new();
+        loop {
+            self.place_all_that_need_no_choice();
+            if self.is_explained() {
+                return Verdict::Explained;
+            }
+            if self.work.get() > bound {
+                return Verdict::Undecided;
+            }
+            let choices = self.choices();
+            forks.push(Fork {
+                status: self.status,
+                choices,
+                next: 0,
+            });
+            if !self.go_on(&mut forks) {
+                return Verdict::Unexplained(self.stuck.clone());
+            }
+        }
+    }
+
+    /// Takes the next choice not yet tried, of the last fork that has one.
+    fn go_on(&mut self, forks: &mut Vec<Fork>) -> bool {
+        while let Some(fork) = forks.last_mut() {
+            self.back_to(fork.status);
+            match fork.choices.get(fork.next) {
+                Some(choice) => {
+                    fork.next += 1;
+                    self.choose(*choice);
+                    return true;
+                }
+                None => forks.pop(),
+            };
+        }
+        false
+    }
+
+    fn back_to(&mut self, status: Status) {
+        while self.order.len() > status.placed
+            && let Some((index, was_placed)) = self.order.pop()
+        {
+            self.mark(index, !was_placed);
+        }
+        self.model.back_to(status.moment);
+        self.status = status;
+    }
+
+    fn mark(&mut self, index: usize, is_placed: bool) {
+        if let Some(mark) = self.is_placed.get_mut(index) {
+            *mark = is_placed;
+        }
+    }
+
+    /// The certain steps that may come next.
+    fn frontier(&self) -> Vec<usize> {
+        let mut found = Vec::new();
+        let mut first_over = u64::MAX;
+        for (index, step) in self.steps.iter().enumerate().skip(self.status.first) {
+            if step.invoked > first_over {
+                break;
+            }
+            if step.is_certain && !self.is_placed(index) {
+                found.push(index);
+                first_over = first_over.min(step.over);
+            }
+        }
+        found.retain(|index| self.step(*index).invoked <= first_over);
+        found
+    }
+
+    fn is_placed(&self, index: usize) -> bool {
+        self.is_placed.get(index).copied().unwrap_or(true)
+    }
+
+    fn step(&self, index: usize) -> Step<'a> {
+        match self.steps.get(index) {
+            Some(step) => *step,
+            None => unreachable!("steps are named by their index"),
+        }
+    }
+
+    /// The uncertain steps that may come next, and would be noticed.
+    fn uncertain_frontier(&self, frontier: &[usize]) -> Vec<usize> {
+        let overs = frontier.iter().map(|index| self.step(*index).over);
+        let first_over = overs.min().unwrap_or(u64::MAX);
+        let may_come = |index: &usize| {
+            let step = self.step(*index);
+            !self.is_placed(*index) && step.invoked <= first_over
+        };
+        let mut waiting: Vec<_> = self.uncertain.iter().copied().filter(may_come).collect();
+        let mut noticed: Vec<_> = frontier.iter().map(|index| self.touches(*index)).collect();
+        // At the end, what is not as it should be is what notices.
+        let at_end = self.differing.filter(|_| frontier.is_empty());
+        noticed.extend(at_end.map(Touches::of_node));
+        let mut found = Vec::new();
+        while let Some(by) = noticed.pop() {
+            let (meeting, others): (Vec<_>, Vec<_>) = waiting
+                .into_iter()
+                .partition(|index| self.touches(*index).meet(&by));
+            waiting = others;
+            noticed.extend(meeting.iter().map(|index| self.touches(*index)));
+            found.extend(meeting);
+        }
+        found
+    }
+
+    fn touches(&self, index: usize) -> Touches<'a> {
+        self.work.set(self.work.get() + 1);
+        Touches::of(&self.model, &self.step(index).what)
+    }
+
+    /// Whether a step has nothing in common with any that may still come before it.
+    fn is_alone(&self, index: usize) -> bool {
+        let step = self.step(index);
+        if self.has_loss_to_come() && self.status.cut.is_none() {
+            return false;
+        }
+        let later = self.steps.iter().enumerate().skip(self.status.first);
+        let later = later.take_while(|(_, other)| other.invoked <= step.over);
+        let certain = later.filter(|(_, other)| other.is_certain);
+        let uncertain = self.uncertain.iter().copied();
+        let uncertain = uncertain.filter(|other| self.step(*other).invoked <= step.over);
+        let mut others = certain.map(|(other, _)| other).chain(uncertain);
+        let own = self.touches(index);
+        let hinders = |other| self.is_loss(other) || self.touches(other).meet(&own);
+        !others.any(|other| other != index && !self.is_placed(other) && hinders(other))
+    }
+
+    fn is_loss(&self, index: usize) -> bool {
+        matches!(self.step(index).what, What::Loss(_))
+    }
+
+    fn place_all_that_need_no_choice(&mut self) {
+        loop {
+            let mut progress = false;
+            for index in self.frontier() {
+                if self.needs_no_choice(index) && self.fits(index) {
+                    self.place(index);
+                    progress = true;
+                }
+            }
+            if !progress {
+                return;
+            }
+        }
+    }
+
+    fn needs_no_choice(&self, index: usize) -> bool {
+        let step = self.step(index);
+        step.is_still() || !self.is_loss(index) && self.is_alone(index)
+    }
+
+    /// What may be tried now; nothing if this situation was met before.
+    fn choices(&mut self) -> Vec<Choice> {
+        let cut = self.status.cut.map_or(0, |cut| mix(cut.digest) | 1);
+        let counts = (self.status.losses << 32) | self.status.uncertain as u64;
+        let held = self.model.digest() ^ cut.rotate_left(17) ^ mix(counts);
+        if !self.met.insert((self.status.digest, held)) {
+            return Vec::new();
+        }
+        let mut frontier = self.frontier();
+        let mut uncertain = self.uncertain_frontier(&frontier);
+        if self.status.uncertain >= self.limit {
+            self.was_limited |= !uncertain.is_empty();
+            uncertain.clear();
+        }
+        frontier.sort_by_key(|index| self.step(*index).over);
+        let mut choices = Vec::new();
+        for index in frontier.iter().copied().chain(uncertain) {
+            let before = self.model.now();
+            if !self.awaits_cut(index) && self.fits(index) {
+                choices.push(Choice::Place(index));
+            }
+            self.model.back_to(before);
+        }
+        if choices.is_empty() {
+            self.note_stuck(&frontier);
+        }
+        if self.may_cut() {
+            choices.push(Choice::Cut);
+        }
+        choices
+    }
+
+    fn has_loss_to_come(&self) -> bool {
+        usize::try_from(self.status.losses).is_ok_and(|done| done < self.losses.len())
+    }
+
+    fn may_cut(&self) -> bool {
+        self.has_loss_to_come() && self.status.cut.is_none() && self.status.undurable == 0
+    }
+
+    /// Whether a step is known to come behind the next cut, which is not chosen yet.
+    fn awaits_cut(&self, index: usize) -> bool {
+        let next = usize::try_from(self.status.losses).ok();
+        let next = next.and_then(|next| self.losses.get(next));
+        let lost_at = self.step(index).lost_at;
+        self.status.cut.is_none() && lost_at.is_some() && lost_at == next.map(|loss| loss.at)
+    }
+
+    fn choose(&mut self, choice: Choice) {
+        match choice {
+            Choice::Cut => {
+                self.status.cut = Some(Cut {
+                    moment: self.model.now(),
+                    digest: self.model.digest(),
+                    placed: self.order.len(),
+                });
+            }
+            Choice::Place(index) => {
+                let fits = self.fits(index);
+                debug_assert!(fits, "what fitted once fits again");
+                self.place(index);
+            }
+        }
+    }
+
+    /// Notes that a step whose effect the model has is placed.
+    fn place(&mut self, index: usize) {
+        let step = self.step(index);
+        self.mark(index, true);
+        self.order.push((index, true));
+        if self.must_last(&step) {
+            self.status.undurable -= 1;
+        }
+        self.status.left -= usize::from(step.is_certain);
+        self.status.uncertain += usize::from(!step.is_certain);
+        self.status.digest ^= mix(index as u64 + 1);
+        if self.is_loss(index) {
+            self.lose();
+        }
+        while self
+            .steps
+            .get(self.status.first)
+            .is_some_and(|step| !step.is_certain || self.is_placed(self.status.first))
+        {
+            self.status.first += 1;
+        }
+        self.status.moment = self.model.now();
+        self.status.placed = self.order.len();
+    }
+
+    fn lose(&mut self) {
+        if let Some(cut) = self.status.cut.take() {
+            self.model.revert_to(cut.moment);
+            self.free_uncertain(cut.placed);
+        }
+        self.status.losses += 1;
+        self.status.undurable = self.count_undurable();
+    }
+
+    /// Takes the uncertain steps out again that were placed behind a cut.
+    fn free_uncertain(&mut self, from: usize) {
+        let behind: Vec<_> = self
+            .order
+            .iter()
+            .skip(from)
+            .map(|(index, _)| *index)
+            .collect();
+        for index in behind {
+            if !self.step(index).is_certain {
+                self.mark(index, false);
+                self.order.push((index, false));
+                self.status.digest ^= mix(index as u64 + 1);
+            }
+        }
+    }
+
+    /// Whether the next loss must not take a step.
+    fn must_last(&self, step: &Step<'_>) -> bool {
+        let next = usize::try_from(self.status.losses).ok();
+        let next = next.and_then(|next| self.losses.get(next));
+        next.is_some_and(|loss| {
+            let lasts = step.is_certain && step.over <= loss.at && loss.at < step.seen_until;
+            step.durable <= loss.at || lasts
+        })
+    }
+
+    fn count_undurable(&self) -> usize {
+        let steps = self.steps.iter().enumerate();
+        steps
+            .filter(|(index, step)| !self.is_placed(*index) && self.must_last(step))
+            .count()
+    }
+
+    /// Whether all is placed and the model is what was found at the end.
+    fn is_explained(&mut self) -> bool {
+        if self.status.left > 0 {
+            return false;
+        }
+        let Some((ino, difference)) = ending::difference(&self.model, self.last) else {
+            return true;
+        };
+        self.differing = Some(ino);
+        if self.stuck.left > 0 {
+            self.stuck = Stuck {
+                left: 0,
+                calls: Vec::new(),
+                notes: vec![difference],
+            };
+        }
+        false
+    }
+
+    fn note_stuck(&mut self, frontier: &[usize]) {
+        if self.status.left >= self.stuck.left {
+            return;
+        }
+        let mut notes = Vec::new();
+        for index in frontier {
+            if let What::Change(request, _) = self.step(*index).what {
+                let before = self.model.now();
+                let result = self.model.apply(request).result;
+                self.model.back_to(before);
+                let call = self.step(*index).call.map_or(0, CallId::index);
+                notes.push(format!("call {call} would have been answered {result:?}"));
+            }
+        }
+        let calls = frontier.iter().filter_map(|index| self.step(*index).call);
+        self.stuck = Stuck {
+            left: self.status.left,
+            calls: calls.collect(),
+            notes,
+        };
+    }
+
+    /// Whether a step fits here; if so, the model has its effect (but for that of a loss).
+    fn fits(&mut self, index: usize) -> bool {
+        self.work.set(self.work.get() + 1);
+        match self.step(index).what {
+            What::Loss(_) => true,
+            What::Sight(sight) => self.shows(sight),
+            What::Change(request, expected) => {
+                let before = self.model.now();
+                let fits = self.answers(request, expected);
+                if !fits {
+                    self.model.back_to(before);
+                }
+                fits
+            }
+        }
+    }
+
+    /// Whether the model answers a change as expected.
+    fn answers(&mut self, request: &MetaRequest, expected: Expected<'_>) -> bool {
+        let before = self.model.now();
+        let effect = self.model.apply(request);
+        match expected {
+            Expected::Success => effect.result.is_ok(),
+            Expected::Attr(attr) => effect.result == Ok(Some(attr.ino)) && self.has(attr),
+            Expected::Refusal(Errno::Stale) if effect.met_dead => {
+                self.model.back_to(before);
+                true
+            }
+            Expected::Refusal(errno) => effect.result == Err(errno),
+            // Nothing is gained by placing what changes nothing.
+            Expected::Anything => self.model.now() != before,
+        }
+    }
+
+    /// Whether an inode has these attributes. The root's mode and owner are not in the model.
+    fn has(&self, attr: &Attr) -> bool {
+        self.model.node(attr.ino).is_some_and(|node| {
+            let shown = (attr.mode, attr.uid, attr.gid);
+            node.kind == attr.kind
+                && node.nlink == attr.nlink
+                && node.rdev == attr.rdev
+                && (attr.ino == Ino::ROOT || (node.mode, node.uid, node.gid) == shown)
+        })
+    }
+
+    fn is_dead(&self, ino: Ino) -> bool {
+        self.model.node(ino).is_none_or(|node| node.nlink == 0)
+    }
+
+    /// Whether the model shows what was seen.
+    fn shows(&self, sight: Sight<'_>) -> bool {
+        match sight {
+            Sight::Entry(parent, name, found) => self.model.entry(parent, name) == found,
+            Sight::Attr(attr) => self.has(attr),
+            Sight::Entries(directory, entries) => {
+                let mut seen: Vec<_> = entries
+                    .iter()
+                    .map(|entry| (&entry.name, entry.ino))
+                    .collect();
+                seen.sort_unstable();
+                self.model.entries(directory).eq(seen)
+            }
+            Sight::Xattr(ino, name, Some(value)) => self.model.xattr(ino, name) == Some(value),
+            Sight::Xattr(ino, name, None) => {
+                self.model.xattr(ino, name).is_none() || self.is_dead(ino)
+            }
+            Sight::Target(ino, target) => self
+                .model
+                .node(ino)
+                .is_some_and(|node| node.target == target),
+            Sight::File(ino) => {
+                let node = self.model.node(ino);
+                node.is_some_and(|node| node.kind == NodeKind::File)
+            }
+            Sight::Gone(ino) => self.is_dead(ino),
+        }
+    }
+}

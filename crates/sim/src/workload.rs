@@ -1,0 +1,150 @@
+//! What clients ask: random operations of several clients at once.
+//!
+//! Each client has a directory of its own, where what it asks has one outcome, and all share one
+//! directory, where they meet: overlapping writes, a rename against an unlink, two makers of one
+//! name. What is asked depends on chance and on what the client was told so far, never on a clock
+//! or on what the nodes really hold: operations that fail are wanted too.
+//!
+//! Invariants: the same seed and the same answers give the same operations; no two writes to one
+//! file have the same mark.
+
+mod beliefs;
+mod choose;
+pub mod mark;
+mod op;
+
+use std::collections::BTreeMap;
+
+use lockstep_types::Ino;
+
+use crate::history::Outcome;
+use crate::random::Random;
+
+use beliefs::Beliefs;
+
+pub use mark::{Mark, Run};
+pub use op::{Op, WriteOp};
+
+/// What the clients of a world do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Clients, each with at most one operation under way at a time. At least one.
+    pub clients: u32,
+    /// Names that a client uses in each directory of its own. At least one.
+    pub own_names: u64,
+    /// Names that all use in the shared directory. At least one.
+    pub shared_names: u64,
+    /// Share of operations in the shared directory, in percent.
+    pub shared_percent: u64,
+    /// Largest file, in bytes. At least one block.
+    pub file_bytes_max: u64,
+    /// Largest write, in bytes. At least one.
+    pub write_bytes_max: u64,
+    /// Share of writes that are durable, in percent.
+    pub durable_percent: u64,
+    /// How often each kind of operation comes.
+    pub mix: Mix,
+}
+
+/// How often each kind of operation comes, as shares of the sum.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// `write`.
+    pub write: u64,
+    /// `read`.
+    pub read: u64,
+    /// `sync`.
+    pub sync: u64,
+    /// Truncate and allocate, punch, zero.
+    pub space: u64,
+    /// Create, mknod, symlink, mkdir.
+    pub make: u64,
+    /// Another name for a file.
+    pub link: u64,
+    /// Unlink and rmdir.
+    pub remove: u64,
+    /// Rename in all its modes.
+    pub rename: u64,
+    /// Mode, owner, times.
+    pub attributes: u64,
+    /// Extended attributes.
+    pub xattrs: u64,
+    /// Lookup, getattr, readdir, getxattr, readlink.
+    pub look: u64,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self {
+            write: 24,
+            read: 20,
+            sync: 4,
+            space: 6,
+            make: 12,
+            link: 4,
+            remove: 6,
+            rename: 8,
+            attributes: 5,
+            xattrs: 5,
+            look: 12,
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clients: 4,
+            own_names: 6,
+            shared_names: 4,
+            shared_percent: 40,
+            file_bytes_max: 64 << 10,
+            write_bytes_max: 16 << 10,
+            durable_percent: 10,
+            mix: Mix::default(),
+        }
+    }
+}
+
+/// Makes the operations of all clients.
+#[derive(Debug)]
+pub struct Generator {
+    options: Options,
+    random: Random,
+    clients: BTreeMap<u32, Beliefs>,
+    /// The last mark given to a write of each file.
+    marks: BTreeMap<Ino, u8>,
+}
+
+impl Generator {
+    /// A generator for clients `0..options.clients`.
+    pub fn new(options: Options, random: Random) -> Self {
+        Self {
+            options,
+            random,
+            clients: BTreeMap::new(),
+            marks: BTreeMap::new(),
+        }
+    }
+
+    /// What `client` asks next. `spare` is a number that the datastore gave for a new inode and that
+    /// no operation has used; it is used up if the operation [makes](Op::makes) one.
+    pub fn next(&mut self, client: u32, spare: Ino) -> Op {
+        let beliefs = self.clients.entry(client).or_default();
+        let choice = choose::Choice {
+            options: &self.options,
+            random: &mut self.random,
+            beliefs,
+            marks: &mut self.marks,
+            client,
+            spare,
+        };
+        choice.make()
+    }
+
+    /// Tells what an operation of `client` brought. One that never returned is not told: the client
+    /// does not know either.
+    pub fn observe(&mut self, client: u32, op: &Op, outcome: &Outcome) {
+        self.clients.entry(client).or_default().learn(op, outcome);
+    }
+}
