@@ -204,6 +204,9 @@ impl Store {
         ticket.file().with_facts(|facts| {
             facts.size = new.size;
             facts.last_write = last_write;
+            // What a checkpoint has put in the record is replaced as well: the write that did it may
+            // be sent again.
+            facts.folded = None;
             if let Some(number) = facts.slot {
                 self.times.store(number, &Slot { ino, last_write });
             }

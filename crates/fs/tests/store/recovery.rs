@@ -144,3 +144,22 @@ fn times_taken_over_without_their_write_survive() {
     let attr = open(&node.disk).getattr(one).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }
+
+/// Recovery takes the times of a write back that was not over on the primary, then the write is sent
+/// again.
+#[test]
+fn a_write_sent_again_sets_the_times_that_were_taken_back() {
+    let (node, _, one, _) = two_files();
+    let before = node.store.facts(one).unwrap().unwrap();
+    let (osn, time) = stamp(901);
+    node.store.write(one, 0, b"later", osn, time).unwrap();
+    node.store.checkpoint().unwrap();
+    let told = Facts {
+        last_write: None,
+        ..before
+    };
+    assert!(node.store.set_facts(one, &told).unwrap());
+    node.store.write(one, 0, b"later", osn, time).unwrap();
+    let attr = node.store.getattr(one).unwrap();
+    assert_eq!((attr.mtime, attr.ctime), (time, time));
+}
