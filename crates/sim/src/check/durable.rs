@@ -1,7 +1,7 @@
 //! What was acknowledged as durable is in the final content, whatever was lost on the way.
 //!
-//! What had to be durable says [`synced`](super::synced). The rules are direct, and do not lean on
-//! the reasoning about losses in [`register`](super::register):
+//! What had to be durable says `check/synced.rs`. The rules are direct, and do not lean on
+//! the reasoning about losses in `check/register.rs`:
 //!
 //! - The bytes of a durable change are there, or something that is not wholly before it: no value
 //!   that only calls brought which returned before the change was invoked.

@@ -3,7 +3,7 @@
 //!
 //! Looked for is an order in which each acknowledged operation stands once, between its invocation
 //! and its return, each open one at most once, after its invocation, and in which the
-//! [model](super::namespace) answers as the datastore did: with success or the same error, the same
+//! model (`check/namespace.rs`) answers as the datastore did: with success or the same error, the same
 //! links, modes, owners, extended attributes, names. An operation done twice, or not at all, or in
 //! two orders, leaves a link count, a name or an error that no such order explains.
 //!

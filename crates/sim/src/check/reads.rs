@@ -1,6 +1,6 @@
 //! No read returns what no legal order of operations could have produced.
 //!
-//! What every byte seen by a client must obey (the rule of [`register`](super::register) says it in
+//! What every byte seen by a client must obey (the rule of `check/register.rs` says it in
 //! one sentence and why it accuses nobody wrongly):
 //!
 //! - it comes from a write that was invoked before the read returned, or was zero, or beyond the end;
