@@ -134,8 +134,10 @@ impl Report {
     /// What the ratio of a workload could be at best, when handing its bytes over takes so many
     /// microseconds; nothing if it was not measured.
     pub fn at_best(&self, workload: &str, hand_over: f64) -> String {
-        let row = self.rows.iter().find(|row| row.workload == workload);
-        let Some(rate) = row.and_then(|row| self.median_of(row, NO_REPLICA)) else {
+        let Some(rate) = self
+            .row(workload)
+            .and_then(|row| self.median_of(row, NO_REPLICA))
+        else {
             return String::new();
         };
         let alone = 1e6 / rate;
@@ -163,6 +165,10 @@ impl Report {
             })
             .collect();
         json!({ "workload": row.workload, "unit": row.unit.text(), "figures": figures })
+    }
+
+    fn row(&self, workload: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.workload == workload)
     }
 
     fn column(&self, system: &str) -> Option<usize> {
@@ -216,8 +222,10 @@ impl Report {
 
     /// A line on one floor; nothing if it was not measured.
     fn verdict(&self, floor: &Floor) -> String {
-        let row = self.rows.iter().find(|row| row.workload == floor.workload);
-        let Some(ratio) = row.and_then(|row| self.ratio(row, floor.versus)) else {
+        let Some(ratio) = self
+            .row(floor.workload)
+            .and_then(|row| self.ratio(row, floor.versus))
+        else {
             return String::new();
         };
         let verdict = if ratio >= floor.ratio { "pass" } else { "FAIL" };

@@ -62,23 +62,21 @@ pub const BLOCKS_KIB: [u32; 3] = [8, 64, 256];
 
 /// The write of the paper's comparison.
 pub fn mirrored_write(options: &Options, block_kib: u32) -> FioJob {
-    FioJob {
-        access: Access::RandomWrite,
-        block_kib,
-        jobs: 8,
-        sync: false,
-        quick: options.quick,
-    }
+    fio_job(options, Access::RandomWrite, block_kib, 8, false)
 }
 
-fn fio_jobs(options: &Options) -> Vec<FioJob> {
-    let job = |access, block_kib, jobs, sync| FioJob {
+fn fio_job(options: &Options, access: Access, block_kib: u32, jobs: u32, sync: bool) -> FioJob {
+    FioJob {
         access,
         block_kib,
         jobs,
         sync,
         quick: options.quick,
-    };
+    }
+}
+
+fn fio_jobs(options: &Options) -> Vec<FioJob> {
+    let job = |access, block_kib, jobs, sync| fio_job(options, access, block_kib, jobs, sync);
     let mut all = Vec::new();
     if options.two_machines {
         all.extend(BLOCKS_KIB.map(|kib| mirrored_write(options, kib)));

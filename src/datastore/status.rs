@@ -66,6 +66,13 @@ impl Datastore {
         }
     }
 
+    /// The same, if connection `epoch` still stands: what broke with it is no reason of its own.
+    pub(super) fn set_reason_over(&self, epoch: u64, reason: &str) {
+        if self.is_linked(epoch) {
+            self.set_reason(reason);
+        }
+    }
+
     /// Remembers why the connection ended, unless a deeper reason is known.
     pub(super) fn set_ending(&self, reason: &str, given_up: bool) {
         let explained = self.facts.lock().reason.is_some();

@@ -92,9 +92,7 @@ impl Datastore {
             match job(&datastore, &peer, &peer.link) {
                 Ok(event) => datastore.drive_over(peer.link.epoch, event),
                 Err(error) => {
-                    if datastore.is_linked(peer.link.epoch) {
-                        datastore.set_reason(&format!("{what} failed: {error}"));
-                    }
+                    datastore.set_reason_over(peer.link.epoch, &format!("{what} failed: {error}"));
                     peer.give_up(&error);
                 }
             }
@@ -147,9 +145,7 @@ impl Datastore {
 
     /// The secondary could not do what must be done for the nodes to be in sync (P15).
     fn peer_failed_over(self: &Arc<Self>, epoch: u64, error: &PeerError) {
-        if self.is_linked(epoch) {
-            self.set_reason(&error.to_string());
-        }
+        self.set_reason_over(epoch, &error.to_string());
         self.drive_over(epoch, Event::Happened(Trigger::PeerFailed));
     }
 

@@ -140,19 +140,14 @@ impl Client {
 
     fn read(&self, file: Ino) {
         let offset = self.id * BLOCK_BYTES as u64;
-        let answered = Arc::new(Opened::default());
-        let answer = Arc::new(Mutex::new(Err(Errno::Io)));
-        let (opened, slot) = (Arc::clone(&answered), Arc::clone(&answer));
-        let done = move |read: Result<&[u8], Errno>| {
-            *slot.lock() = read.map(<[u8]>::to_vec);
-            opened.open();
-        };
-        self.service.read(file, offset, BLOCK_BYTES, Box::new(done));
-        self.process.wait_for(answered, None);
-        self.process.end_if_dead();
+        let answer = self.ask(|done: Done<Vec<u8>>| {
+            let copied = move |read: Result<&[u8], Errno>| done(read.map(<[u8]>::to_vec));
+            self.service
+                .read(file, offset, BLOCK_BYTES, Box::new(copied));
+        });
         let mut ledger = self.ledger.lock();
-        match &*answer.lock() {
-            Ok(bytes) => ledger.found(self.id, bytes),
+        match answer {
+            Ok(bytes) => ledger.found(self.id, &bytes),
             Err(errno) => ledger.wrong(format!("a read of client {} failed: {errno}", self.id)),
         }
     }

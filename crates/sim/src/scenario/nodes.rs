@@ -130,7 +130,7 @@ impl Pair {
     /// Two nodes that have never run.
     pub fn new(chance: &mut Random) -> Self {
         let step_percent = *chance.pick(&[0, 10, 50, 100]);
-        let mut settings = chance.fork();
+        let settings = chance.fork();
         let half = |side, role| {
             let mut same = settings.clone();
             Half {
@@ -148,7 +148,6 @@ impl Pair {
             half(Side::Primary, Role::Primary),
             half(Side::Secondary, Role::Secondary),
         ];
-        settings.any();
         Self {
             world: World::new(chance.fork(), step_percent),
             halves,

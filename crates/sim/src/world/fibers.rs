@@ -147,9 +147,14 @@ impl Fibers {
     }
 
     fn retire(&mut self, number: u64) {
-        if let Some(fiber) = self.alive.remove(&number)
-            && self.stacks.len() < STACKS_KEPT_MAX
-        {
+        if let Some(fiber) = self.alive.remove(&number) {
+            self.keep_stack(fiber);
+        }
+    }
+
+    /// Keeps the stack of a fiber that has ended for another.
+    fn keep_stack(&mut self, fiber: Fiber) {
+        if self.stacks.len() < STACKS_KEPT_MAX {
             self.stacks.push(fiber.coroutine.into_stack());
         }
     }
@@ -161,9 +166,7 @@ impl Fibers {
         for number in numbers {
             if let Some(mut fiber) = self.alive.remove(&number) {
                 fiber.coroutine.force_unwind();
-                if self.stacks.len() < STACKS_KEPT_MAX {
-                    self.stacks.push(fiber.coroutine.into_stack());
-                }
+                self.keep_stack(fiber);
             }
         }
     }
