@@ -242,6 +242,10 @@ impl Datastore {
 
     fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
         let facts = self.enter_write(op, osn)?;
+        if let Err(error) = self.store.check_file(facts.ino) {
+            // Its locks are held, so it stays gone; the peer has not got it either (P2, P4).
+            return Some(Event::Refused(op, self.told(&error)));
+        }
         self.with_bytes(op, inline, |data| self.send_write_bytes(facts, osn, data));
         None
     }
@@ -339,7 +343,7 @@ impl Datastore {
         if !mirrored {
             let applied = self.store.commit(op)?;
             if durable {
-                self.store.sync_log(applied.position)?;
+                self.store.sync_applied(&applied)?;
             }
             self.keep_outcome(id, applied);
             return Ok(true);
@@ -417,7 +421,7 @@ impl Datastore {
                 if let Some(op) = op {
                     self.keep_outcome(op, applied);
                     if self.config.durability == Durability::Always {
-                        return self.finish_durably(thread, op, applied.position);
+                        return self.finish_durably(thread, op, applied);
                     }
                 } else if let Some(ino) = applied.orphaned {
                     self.orphaned(ino);
@@ -436,16 +440,16 @@ impl Datastore {
         })
     }
 
-    /// With `durability = "always"`: the log first, then the answer.
+    /// With `durability = "always"`: first to stable storage, then the answer.
     fn finish_durably(
         self: &Arc<Self>,
         thread: Thread,
         op: OpId,
-        position: lockstep_intentlog::Position,
+        applied: Applied,
     ) -> Option<Event> {
         let datastore = Arc::clone(self);
         let sync = move || {
-            let synced = datastore.store.sync_log(position);
+            let synced = datastore.store.sync_applied(&applied);
             let result = synced.map_err(|error| datastore.told(&error.into()));
             Event::LocalDone(op, result)
         };

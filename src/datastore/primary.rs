@@ -13,6 +13,7 @@ use lockstep_types::deliberate::{Bug, is_on};
 
 use super::dial::{Dial, Halves};
 use super::{Datastore, Link, Thread};
+use crate::config::Durability;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -71,6 +72,7 @@ impl Datastore {
         let hello = Hello {
             version: PROTOCOL_VERSION,
             in_sync: self.role.state().in_sync,
+            durable: self.config.durability == Durability::Always,
         };
         self.send_on(&*sender, Osn::ZERO, Message::Hello(hello), &[]);
         receiver
@@ -89,11 +91,13 @@ impl Datastore {
         }
     }
 
-    /// An empty store must not be carried over one that holds something: the disk of this one may
-    /// just not be mounted. One that waits for the outcome of its first operation is not empty.
+    /// A new and empty store must not be carried over one that holds something: the disk of this one
+    /// may just not be mounted. One that waits for the outcome of its first operation is not empty,
+    /// and one that was in sync before is not new: a power loss took what it had (P12).
     fn check_not_emptied(&self, peer_applied: Osn) -> Result<(), String> {
         let is_empty = self.store.applied() == Osn::ZERO;
-        if is_empty && !self.store.is_followed_at(peer_applied) {
+        let is_new = !self.role.state().was_in_sync;
+        if is_empty && is_new && !self.store.is_followed_at(peer_applied) {
             return Err(format!(
                 "this node's store {} is new and empty, but the secondary's holds a datastore: \
                  mount the disk that this store was on, or, if the datastore is to start anew, \

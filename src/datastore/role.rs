@@ -26,6 +26,9 @@ pub(super) struct RoleState {
     /// Primary: the secondary holds every acknowledged operation. Secondary: this copy does, as
     /// of the last disconnect.
     pub in_sync: bool,
+    /// It was in sync before, now or ever: what is empty here was emptied, or lost power, and is not
+    /// a disk that was put in place of another.
+    pub was_in_sync: bool,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
     pub boot: Option<[u8; 16]>,
 }
@@ -67,6 +70,7 @@ impl RoleFile {
             generation: Generation::FIRST,
             role,
             in_sync: false,
+            was_in_sync: false,
             boot: None,
         }))
     }
@@ -82,6 +86,7 @@ impl RoleFile {
     ) -> io::Result<Self> {
         let state = RoleState {
             in_sync,
+            was_in_sync: in_sync || found.was_in_sync,
             boot: Some(boot),
             ..found
         };
@@ -114,9 +119,11 @@ impl RoleFile {
 
     /// Makes "in sync" or "out of sync" durable.
     pub fn mark(&self, in_sync: bool) -> io::Result<()> {
+        let before = self.state();
         let state = RoleState {
             in_sync,
-            ..self.state()
+            was_in_sync: in_sync || before.was_in_sync,
+            ..before
         };
         self.write(state)?;
         *self.state.lock() = state;
@@ -187,6 +194,7 @@ mod tests {
         file.closed().unwrap();
         let found = again(dir.path()).unwrap();
         assert!(!found.in_sync && found.boot.is_none() && !found.went_down([4; 16]));
+        assert!(found.was_in_sync);
     }
 
     /// No bit of the file can be flipped and no byte be cut without being noticed.

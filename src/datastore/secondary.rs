@@ -85,9 +85,12 @@ impl Datastore {
         }
         self.check_introduction(envelope, hello.version)?;
         // What is said to be committed here may be answered as durable there.
-        self.store
-            .sync_all_logged()
-            .map_err(|error| error.to_string())?;
+        let synced = if hello.durable {
+            self.store.sync_all_applied()
+        } else {
+            self.store.sync_all_logged()
+        };
+        synced.map_err(|error| error.to_string())?;
         let own = self.role.state().in_sync;
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
@@ -264,8 +267,7 @@ impl Datastore {
         }
         match self.store.commit(op) {
             Ok(outcome) if durable => {
-                let sync =
-                    move |datastore: &Self| Ok(datastore.store.sync_log(outcome.position)?);
+                let sync = move |datastore: &Self| Ok(datastore.store.sync_applied(&outcome)?);
                 self.answer_later(sender, sync, move |failed| Message::MetaAck {
                     osn,
                     outcome: failed.map_or(Ok(()), Err),

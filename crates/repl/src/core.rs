@@ -18,6 +18,7 @@ mod recovery;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::probe;
 use lockstep_types::{Errno, Osn};
 use smallvec::SmallVec;
 
@@ -57,6 +58,8 @@ pub enum Event {
     Sequence(OpId),
     /// The local part of an operation is done, or was refused.
     LocalDone(OpId, Result<(), Errno>),
+    /// A write was refused here before anything of it was done or sent: its file is gone.
+    Refused(OpId, Errno),
     /// The peer has done its part of a write, or failed.
     WriteAcked(Osn, Option<Errno>),
     /// The peer has committed a metadata operation, or rolled it back.
@@ -293,6 +296,7 @@ impl Core {
             Event::Submit { op, kind, locks } => self.submit(op, kind, locks, effects),
             Event::Sequence(op) => self.sequence(op, effects),
             Event::LocalDone(op, result) => self.local_done(op, result, effects),
+            Event::Refused(op, errno) => self.refused(op, errno, effects),
             Event::WriteAcked(osn, failed) => self.write_acked(now_ms, osn, failed, effects),
             Event::MetaAcked(osn, outcome) => self.meta_acked(now_ms, osn, outcome, effects),
             Event::SyncAcked(op, failed) => self.sync_acked(now_ms, op, failed, effects),
@@ -342,6 +346,7 @@ impl Core {
     /// Moves along the state table. A trigger that the present state does not know is late news
     /// of a state already left, and is dropped.
     fn trigger(&mut self, now_ms: u64, trigger: Trigger, effects: &mut Effects) {
+        probe::came(trigger, self.state);
         let Ok((next, actions)) = self.state.next(trigger) else {
             return;
         };

@@ -107,6 +107,8 @@ pub struct Hello {
     pub version: u32,
     /// Whether the primary counts the secondary as in sync.
     pub in_sync: bool,
+    /// Whether everything it answers is durable: what the secondary has committed must be.
+    pub durable: bool,
 }
 
 /// What a secondary says of itself.

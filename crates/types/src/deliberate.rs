@@ -44,6 +44,8 @@ pub enum Bug {
     NoRemoteSync,
     /// A new file's name is not synced with its content (P11).
     NoNameSync,
+    /// A truncation is acknowledged as durable when its record is (P5, P11).
+    NoContentSync,
     /// The mark "in sync" is made on the secondary before its store is synced (P10).
     MarkBeforeSync,
     /// A checkpoint cuts the log before the namespace is synced.
@@ -57,7 +59,7 @@ pub enum Bug {
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 23] = [
+pub const ALL: [Bug; 24] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -76,6 +78,7 @@ pub const ALL: [Bug; 23] = [
     Bug::NoLocalSync,
     Bug::NoRemoteSync,
     Bug::NoNameSync,
+    Bug::NoContentSync,
     Bug::MarkBeforeSync,
     Bug::CutLogUnsynced,
     Bug::HideFailure,

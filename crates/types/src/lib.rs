@@ -13,6 +13,7 @@ pub mod id;
 pub mod limits;
 pub mod name;
 pub mod op;
+pub mod probe;
 pub mod time;
 
 pub use attr::{Attr, NodeKind};

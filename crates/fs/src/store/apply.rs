@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::{Position, Record};
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
 
 use super::{Applying, PendingIntent, Store};
@@ -19,8 +20,10 @@ pub struct Applied {
     pub attr: Option<Attr>,
     /// An inode that lost its last name: free it when nobody has it open.
     pub orphaned: Option<Ino>,
-    /// Where the last record of the operation lies in the log: sync up to it to make it durable.
-    pub position: Position,
+    /// The file whose content it changed.
+    changed: Option<Ino>,
+    /// Where the last record of the operation lies in the log.
+    position: Position,
 }
 
 /// What logging an intent leaves to say.
@@ -117,6 +120,7 @@ impl Store {
     ) -> Result<Applied, OpError> {
         let plan = plan::plan(self, op)?;
         let mut position = self.log_record(record)?;
+        let changed = plan.content.map(ContentEffect::ino);
         if let Some(effect) = plan.content {
             if let Err(error) = self.change_content(effect) {
                 self.restore_length(effect.ino());
@@ -131,6 +135,7 @@ impl Store {
         Ok(Applied {
             attr,
             orphaned,
+            changed,
             position,
         })
     }
@@ -220,8 +225,31 @@ impl Store {
             .collect()
     }
 
+    /// Makes an applied operation durable: the content it changed first, for once `Done` is in the
+    /// log nobody does it again (P5).
+    pub fn sync_applied(&self, applied: &Applied) -> Result<(), StoreError> {
+        if let Some(ino) = applied.changed.filter(|_| !is_on(Bug::NoContentSync)) {
+            self.check_trust()?;
+            self.sync_content(ino)?;
+        }
+        self.sync_log(applied.position)
+    }
+
+    /// Makes every operation applied so far durable, by this process or an earlier one, with the
+    /// content they changed.
+    pub fn sync_all_applied(&self) -> Result<(), StoreError> {
+        self.check_trust()?;
+        if self.inherited_doubt {
+            let synced = self.backing.sync_all();
+            self.trust(synced.map_err(StoreError::disk("sync", ".")))?;
+        } else {
+            self.sync_all_content()?;
+        }
+        self.sync_all_logged()
+    }
+
     /// Makes the log durable up to `position`.
-    pub fn sync_log(&self, position: Position) -> Result<(), StoreError> {
+    pub(super) fn sync_log(&self, position: Position) -> Result<(), StoreError> {
         self.check_trust()?;
         self.trust(self.log()?.sync(position))
     }

@@ -15,7 +15,7 @@ use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
-use crate::files::{FileState, content_path};
+use crate::files::{CONTENT_DIR, FileState, content_path};
 use crate::keys;
 use crate::plan::View;
 use crate::record::{self, Checkpoint};
@@ -139,6 +139,29 @@ impl Store {
             removed?;
         }
         Ok(garbage.len())
+    }
+
+    /// Content without an inode is garbage: after a power loss its name may have reached the disk
+    /// and the inode not. Numbers are never given out again, so nobody will ask for it.
+    pub(super) fn find_lost_content(&self) -> Result<(), StoreError> {
+        let list = |path: &str| {
+            let listed = self.backing.list(path);
+            listed.map_err(StoreError::disk("list", path))
+        };
+        for directory in list(CONTENT_DIR)? {
+            for name in list(&format!("{CONTENT_DIR}/{directory}"))? {
+                let ino = u64::from_str_radix(&name, 16).ok().and_then(Ino::new);
+                // A name that is none of ours is left alone.
+                let ours =
+                    ino.filter(|ino| content_path(*ino).ends_with(&format!("{directory}/{name}")));
+                let Some(ino) = ours else { continue };
+                if self.inode(ino).map_err(as_store_error)?.is_none() {
+                    self.names.apply([(keys::garbage(ino), Some(Vec::new()))]);
+                    self.garbage.lock().push(ino);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn remove_content(&self, ino: Ino) -> Result<(), StoreError> {

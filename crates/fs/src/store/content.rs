@@ -106,6 +106,11 @@ impl Store {
         Ok(self.content_stat(ino)?.length)
     }
 
+    /// Whether there is a regular file of this number, to read and write: else the reason.
+    pub fn check_file(&self, ino: Ino) -> Result<(), OpError> {
+        self.file_for(ino).map(drop)
+    }
+
     /// Reads into `buffer` from `offset`; fewer bytes only at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize, OpError> {
         let file = self.file_for(ino)?;

@@ -168,6 +168,8 @@ impl Store {
     /// The image is complete: makes it durable and takes over the sender's OSN.
     pub fn finish_image(&self, applied: Osn) -> Result<(), StoreError> {
         self.applying.lock().applied = applied;
+        // A stop in the middle of an image leaves content that was fitted before its inode came.
+        self.find_lost_content()?;
         self.checkpoint()?;
         self.collect_garbage()?;
         Ok(())

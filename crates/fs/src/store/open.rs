@@ -191,6 +191,9 @@ impl Store {
             if checkpoint.boot.is_some() {
                 store.doubt_names()?;
             }
+            if power_lost {
+                store.find_lost_content()?;
+            }
             store.start_epoch(&left)?;
             store.backing.scatter(CONTENT_DIR);
         }

@@ -48,10 +48,17 @@ pub fn new_disk() -> Arc<Disk> {
 }
 
 pub fn open(disk: &Arc<Disk>) -> Store {
+    open_in(disk, BOOT)
+}
+
+/// In the run `boot` of the machine.
+fn open_in(disk: &Arc<Disk>, boot: [u8; 16]) -> Store {
     let backing: Arc<dyn Backing> = disk.clone();
-    Store::open(backing, &open_options(Access::Write))
-        .unwrap()
-        .store
+    let options = OpenOptions {
+        boot,
+        ..open_options(Access::Write)
+    };
+    Store::open(backing, &options).unwrap().store
 }
 
 /// The number and time of the operation after `count` others.
@@ -71,19 +78,28 @@ pub fn stamp(count: u64) -> (Osn, Timestamp) {
 pub struct Node {
     pub disk: Arc<Disk>,
     pub store: Store,
+    boot: [u8; 16],
 }
 
 impl Node {
     pub fn new() -> Self {
         let disk = new_disk();
         let store = open(&disk);
-        Self { disk, store }
+        let boot = BOOT;
+        Self { disk, store, boot }
     }
 
     /// Opens the store again as a killed process left it.
     pub fn kill(&mut self) {
         self.disk = self.disk.killed();
-        self.store = open(&self.disk);
+        self.store = open_in(&self.disk, self.boot);
+    }
+
+    /// Opens the store again as the machine left it that lost power, with nothing but what was synced.
+    pub fn lose_power(&mut self) {
+        self.boot = self.boot.map(|byte| byte + 1);
+        self.disk = self.disk.after_power_loss();
+        self.store = open_in(&self.disk, self.boot);
     }
 
     /// Closes the store and opens it again.

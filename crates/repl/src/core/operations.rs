@@ -125,6 +125,19 @@ impl Core {
         self.finish_if_over(id, effects);
     }
 
+    /// A write is over that neither side has anything of.
+    pub(super) fn refused(&mut self, id: OpId, errno: Errno, effects: &mut Effects) {
+        let Some(op) = self.ops.get_mut(&id) else {
+            return;
+        };
+        op.local = Side::Done(Err(errno));
+        op.peer = Side::Unneeded;
+        if let Some(osn) = op.osn {
+            self.writes.remove(&osn);
+        }
+        self.finish_if_over(id, effects);
+    }
+
     /// A metadata operation was applied here, or refused before it was sent.
     fn meta_done(&mut self, id: OpId) {
         let before = self.metas.len();

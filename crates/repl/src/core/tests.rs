@@ -218,6 +218,21 @@ fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
 }
 
 #[test]
+fn a_write_refused_before_it_was_sent_ends_alone() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    let effects = core.on(Event::Refused(OpId(1), Errno::Stale));
+    let over = Effect::Finish {
+        op: OpId(1),
+        result: Err(Errno::Stale),
+    };
+    assert_eq!(effects, [over], "and the nodes stay in sync");
+    assert_eq!(core.in_flight().writes, 0);
+    assert_eq!(core.on(Event::LocalDone(OpId(1), Err(Errno::Stale))), []);
+    assert_eq!(core.on(Event::WriteAcked(osn(1), Some(Errno::Stale))), []);
+}
+
+#[test]
 fn a_peer_that_cannot_follow_is_left_behind() {
     let mut core = core(State::Synced);
     core.submit_write(1, 5);
