@@ -17,17 +17,9 @@ mod show;
 use lockstep_types::{Attr, Errno, FileName, Ino, NodeKind};
 
 use crate::workload::{Op, Run, mark};
+use crate::world::Side;
 
 pub use loss::{Cause, Loss};
-
-/// One of the two nodes. Roles do not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Node {
-    /// The one that serves clients.
-    Primary,
-    /// The one that follows.
-    Secondary,
-}
 
 /// How a node stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,8 +174,6 @@ pub enum NodeEvent {
     Crashed(Stop),
     /// It started.
     Started,
-    /// It entered this state of the protocol.
-    Entered(&'static str),
     /// A flush of its disk failed: what was not synced may be gone.
     FlushFailed,
 }
@@ -193,7 +183,7 @@ pub enum NodeEvent {
 pub struct History {
     always: bool,
     calls: Vec<Call>,
-    events: Vec<(u64, Node, NodeEvent)>,
+    events: Vec<(u64, Side, NodeEvent)>,
     last: u64,
 }
 
@@ -238,7 +228,7 @@ impl History {
     }
 
     /// Something happened to a node.
-    pub fn node(&mut self, node: Node, event: NodeEvent, at: u64) {
+    pub fn node(&mut self, node: Side, event: NodeEvent, at: u64) {
         self.advance(at);
         self.events.push((at, node, event));
     }
@@ -259,8 +249,15 @@ impl History {
     }
 
     /// What happened to nodes, in order.
-    pub fn events(&self) -> &[(u64, Node, NodeEvent)] {
+    pub fn events(&self) -> &[(u64, Side, NodeEvent)] {
         &self.events
+    }
+
+    /// When a node started last; zero if it never did.
+    pub fn last_start(&self, node: Side) -> u64 {
+        let mut latest = self.events.iter().rev();
+        let start = latest.find(|event| event.1 == node && event.2 == NodeEvent::Started);
+        start.map_or(0, |event| event.0)
     }
 
     /// Whether everything answered is durable.

@@ -9,5 +9,7 @@ pub mod disk;
 pub mod history;
 pub mod random;
 pub mod scenario;
+pub mod shrink;
+pub mod soak;
 pub mod workload;
 pub mod world;

@@ -1,12 +1,19 @@
 //! Runs schedules by hand: for hours, one again, or with a bug put in.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
-use lockstep_sim::scenario::{self, Failure};
-use lockstep_types::deliberate;
+use clap::{Args, Parser, Subcommand};
+use lockstep_sim::scenario::Less;
+use lockstep_sim::shrink::{Case, Found};
+use lockstep_sim::soak::{Report, Soak};
+use lockstep_types::deliberate::{self, Bug};
+
+/// How often a soak says how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+/// How soon it notices that it is over.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The simulator of Lockstep.
 #[derive(Parser)]
@@ -19,144 +26,211 @@ struct Arguments {
 enum Command {
     /// Runs many schedules, until one fails
     Soak {
-        /// How many
-        #[arg(long, default_value_t = 100_000)]
+        /// How many, at most
+        #[arg(long, default_value_t = u64::MAX)]
         schedules: u64,
+        /// For how many hours, at most
+        #[arg(long)]
+        hours: Option<f64>,
         /// The first seed
         #[arg(long, default_value_t = 1)]
         from: u64,
         /// At once
         #[arg(long, default_value_t = 2)]
-        threads: u64,
+        threads: usize,
     },
     /// Runs one schedule, twice, and says what it came to
-    Replay {
+    Replay(Replay),
+    /// Makes a failing schedule smaller
+    Shrink {
         /// Its seed
         seed: u64,
-        /// What the nodes log, such as `info` or `lockstepfs=debug`
-        #[arg(long)]
-        log: Option<String>,
     },
     /// Puts each deliberate bug in and says how many schedules it takes to find it
     Bugs {
         /// Schedules to try, at most
         #[arg(long, default_value_t = 3000)]
         schedules: u64,
+        /// Only this one
+        #[arg(long)]
+        only: Option<String>,
     },
+}
+
+#[derive(Args)]
+struct Replay {
+    /// Its seed
+    seed: u64,
+    /// Faults to leave out, by number
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<usize>,
+    /// Clients, at most
+    #[arg(long)]
+    clients: Option<u32>,
+    /// Operations of each client, at most
+    #[arg(long)]
+    operations: Option<u64>,
+    /// Another luck
+    #[arg(long)]
+    luck: Option<u64>,
+    /// What the nodes log, such as `info` or `lockstepfs=debug`
+    #[arg(long)]
+    log: Option<String>,
+    /// Show what clients asked and were told, if it fails
+    #[arg(long)]
+    history: bool,
+}
+
+impl Replay {
+    fn case(&self) -> Case {
+        Case {
+            seed: self.seed,
+            less: Less {
+                without: self.without.iter().copied().collect(),
+                clients: self.clients,
+                operations: self.operations,
+                luck: self.luck,
+            },
+        }
+    }
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Soak {
             schedules,
+            hours,
             from,
             threads,
-        } => soak(schedules, from, threads),
-        Command::Replay { seed, log } => replay(seed, log.as_deref()),
-        Command::Bugs { schedules } => bugs(schedules),
+        } => {
+            let limit = hours.map_or(Duration::MAX, |hours| {
+                Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX)
+            });
+            soak(schedules, limit, from, threads)
+        }
+        Command::Replay(replayed) => replay(&replayed),
+        Command::Shrink { seed } => shrink(seed),
+        Command::Bugs { schedules, only } => bugs(schedules, only.as_deref()),
     }
 }
 
-/// What all threads of a soak add to.
-#[derive(Default)]
-struct Tally {
-    next: AtomicU64,
-    schedules: AtomicU64,
-    operations: AtomicU64,
-    faults: AtomicU64,
-    simulated_ms: AtomicU64,
-    failed: AtomicBool,
-}
-
-fn soak(schedules: u64, from: u64, threads: u64) -> ExitCode {
-    let tally = Tally::default();
+fn soak(schedules: u64, limit: Duration, from: u64, threads: usize) -> ExitCode {
+    let soak = Soak::new(|number| from + number, schedules);
     let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| soak_on(&tally, schedules, from));
-        }
-    });
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!(
-        "{} schedules, {} operations answered, {} faults, {:?} simulated, in {:.0?}",
-        read(&tally.schedules),
-        read(&tally.operations),
-        read(&tally.faults),
-        Duration::from_millis(read(&tally.simulated_ms)),
-        start.elapsed()
-    );
-    exit(!tally.failed.load(Ordering::Relaxed))
-}
-
-fn soak_on(tally: &Tally, schedules: u64, from: u64) {
-    while !tally.failed.load(Ordering::Relaxed) {
-        let number = tally.next.fetch_add(1, Ordering::Relaxed);
-        if number >= schedules {
-            return;
-        }
-        match scenario::run(from + number, None) {
-            Ok(outcome) => {
-                let simulated = u64::try_from(outcome.simulated.as_millis()).unwrap_or(0);
-                tally.schedules.fetch_add(1, Ordering::Relaxed);
-                tally
-                    .operations
-                    .fetch_add(outcome.operations, Ordering::Relaxed);
-                tally.faults.fetch_add(outcome.faults, Ordering::Relaxed);
-                tally.simulated_ms.fetch_add(simulated, Ordering::Relaxed);
+    let over = AtomicBool::new(false);
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut said = start;
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_EVERY);
+                if said.elapsed() > SAY_EVERY {
+                    said = Instant::now();
+                    say(&soak.so_far(), start);
+                }
+                if start.elapsed() > limit {
+                    soak.stop();
+                }
             }
-            Err(failure) => fail(tally, &failure),
+        });
+        let outcome = soak.run(threads);
+        over.store(true, Ordering::Relaxed);
+        outcome
+    });
+    say(&soak.so_far(), start);
+    match outcome {
+        Ok(report) => {
+            say_what_was_met(&report);
+            ExitCode::SUCCESS
+        }
+        Err(found) => {
+            println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
+            ExitCode::FAILURE
         }
     }
 }
 
-fn fail(tally: &Tally, failure: &Failure) {
-    tally.failed.store(true, Ordering::Relaxed);
-    println!("{failure}");
+fn say(report: &Report, start: Instant) {
+    let Report {
+        schedules,
+        operations,
+        faults,
+        simulated,
+        met,
+    } = report;
+    println!(
+        "{schedules} schedules, {operations} operations answered, {faults} faults, {:.1} hours \
+         simulated in {:.0?}; met: {} pairs of event and state, {} crash points",
+        simulated.as_secs_f64() / 3600.0,
+        start.elapsed(),
+        met.pairs.len(),
+        met.crash_points.len()
+    );
 }
 
-fn replay(seed: u64, log: Option<&str>) -> ExitCode {
-    if let Some(filter) = log {
+fn say_what_was_met(report: &Report) {
+    for pair in &report.met.pairs {
+        println!("  {pair}");
+    }
+    for point in &report.met.crash_points {
+        println!("  {point}");
+    }
+}
+
+fn replay(replayed: &Replay) -> ExitCode {
+    if let Some(filter) = &replayed.log {
         tracing_subscriber::fmt()
             .with_env_filter(filter)
             .without_time()
             .init();
     }
-    let [first, second] = [scenario::run(seed, None), scenario::run(seed, None)];
-    match (first, second) {
-        (Ok(first), Ok(second)) if first == second => {
-            println!("seed {seed}: {first:?}");
+    let case = replayed.case();
+    match [case.run(None), case.run(None)] {
+        [Ok(first), Ok(second)] if first == second => {
+            println!("seed {}: {first:?}", case.seed);
             ExitCode::SUCCESS
         }
-        (Ok(first), Ok(second)) => {
-            println!("seed {seed} has two outcomes: {first:?}, {second:?}");
+        [Ok(first), Ok(second)] => {
+            println!("{case} has two outcomes: {first:?}, {second:?}");
             ExitCode::FAILURE
         }
-        (Err(failure), _) | (_, Err(failure)) => {
-            println!("{failure}");
+        [Err(failure), _] | [_, Err(failure)] => {
+            if replayed.history {
+                println!("{}", failure.history);
+            }
+            println!("{}", Found { case, failure });
             ExitCode::FAILURE
         }
     }
 }
 
-fn bugs(schedules: u64) -> ExitCode {
+fn shrink(seed: u64) -> ExitCode {
+    let case = Case::of(seed);
+    match case.run(None) {
+        Ok(_) => {
+            println!("seed {seed} does not fail");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("{}", Found { case, failure }.shrunk(None));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bugs(schedules: u64, only: Option<&str>) -> ExitCode {
     let mut all_found = true;
-    for bug in deliberate::ALL {
-        let found = (1..=schedules).find_map(|seed| scenario::run(seed, Some(bug)).err());
-        if let Some(failure) = found {
-            println!(
-                "{bug:?}: found by schedule {}: {}",
-                failure.seed, failure.what
-            );
+    let asked = |bug: &Bug| only.is_none_or(|only| format!("{bug:?}") == only);
+    for bug in deliberate::ALL.into_iter().filter(asked) {
+        let run = |seed: u64| Case::of(seed).run(Some(bug)).err().map(|what| (seed, what));
+        if let Some((seed, failure)) = (1..=schedules).find_map(run) {
+            let what = failure.what.lines().next().unwrap_or_default();
+            println!("{bug:?}: found by schedule {seed}: {what}");
         } else {
             all_found = false;
             println!("{bug:?}: NOT found by {schedules} schedules");
         }
     }
-    exit(all_found)
-}
-
-fn exit(good: bool) -> ExitCode {
-    if good {
+    if all_found {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -1,35 +1,40 @@
-//! One schedule: two nodes, some clients, and what goes wrong, all from one seed.
+//! One schedule: two nodes, some clients, and what goes wrong.
 //!
 //! Clients work while faults come; then the faults stop, and within a bounded time the nodes must be
-//! in sync, and when the clients are gone too, identical and at rest. What clients saw on the way is
-//! judged as they see it.
+//! in sync, and when the clients are gone too, identical and at rest. All that clients asked and were
+//! told is then judged, and what a node that stops leaves behind is judged at once.
 
 mod clients;
+mod coverage;
+mod dump;
 mod end;
 mod faults;
-mod ledger;
+mod half;
 mod left;
-mod nodes;
+mod pair;
+mod plan;
+mod witness;
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use lockstep_types::deliberate::{Bug, put_in};
 
-use crate::random::Random;
-use faults::Fault;
-use nodes::Pair;
+pub use coverage::{CrashPoint, Met};
+pub use faults::Fault;
+pub use plan::{Ending, Less, Plan, Settings};
 
-/// Faults in a schedule, at most.
-const FAULTS_MAX: u64 = 10;
-/// Time between two faults, at most.
-const FAULT_EVERY_MAX: Duration = Duration::from_millis(1500);
+use crate::random::Random;
+use crate::workload::{Generator, Source};
+use pair::{Pair, Users};
+
 /// The nodes must be in sync this long after the last fault.
 const IN_SYNC_WITHIN: Duration = Duration::from_secs(60);
+/// From the last fault until clients are sent away.
+const WORK_ON: Duration = Duration::from_millis(500);
 
 /// What a schedule came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Operations that clients had an answer to.
     pub operations: u64,
@@ -37,47 +42,62 @@ pub struct Outcome {
     pub faults: u64,
     /// How much time passed in the world.
     pub simulated: Duration,
-    /// Of everything that happened: the same seed has the same.
+    /// What it met.
+    pub met: Met,
+    /// Of everything that happened: the same plan has the same.
     pub digest: u64,
 }
 
-/// A schedule in which something was wrong.
+/// What was wrong in a schedule.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Of the schedule.
-    pub seed: u64,
-    /// What was wrong.
+    /// What, in words.
     pub what: String,
     /// The faults that came before, with their moments.
     pub faults: Vec<String>,
+    /// What clients asked and were told, and what happened to the nodes.
+    pub history: String,
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {}", self.seed, self.what)?;
-        for fault in &self.faults {
-            writeln!(f, "  {fault}")?;
-        }
-        write!(
-            f,
-            "replay: cargo run --profile ci -p lockstep-sim -- replay {}",
-            self.seed
-        )
+impl Failure {
+    /// Which kind of failure it is: what is said before the first number or name.
+    pub fn kind(&self) -> &str {
+        let mut parts = self
+            .what
+            .split([':', '#', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
+        parts.next().unwrap_or_default()
     }
 }
 
-/// Runs the schedule of a seed, with a bug put in if one is named.
-pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, Failure> {
+/// Runs the schedule of a plan, with a bug put in if one is named.
+pub fn run(plan: &Plan, bug: Option<Bug>) -> Result<Outcome, Box<Failure>> {
+    let mut random = Random::new(plan.luck);
+    let asked = Generator::new(plan.workload.clone(), random.fork());
+    run_with(plan, Box::new(asked), random, bug)
+}
+
+/// The same, but clients ask what `source` says.
+pub fn run_with(
+    plan: &Plan,
+    source: Box<dyn Source>,
+    chance: Random,
+    bug: Option<Bug>,
+) -> Result<Outcome, Box<Failure>> {
     put_in(bug);
-    let mut schedule = Schedule::new(seed);
-    let judged = catch_unwind(AssertUnwindSafe(|| schedule.run()));
+    let mut schedule = Schedule::new(plan, source, chance);
+    let judged = catch_unwind(AssertUnwindSafe(|| schedule.run(plan)));
     put_in(None);
     let judged = judged.unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))));
-    judged.map_err(|what| Failure {
-        seed,
-        what,
-        faults: schedule.told,
-    })
+    // Also of those that fail, so that it does not count for the next.
+    let met = schedule.pair.coverage().met();
+    match judged {
+        Ok(()) => Ok(schedule.outcome(met)),
+        Err(what) => Err(Box::new(Failure {
+            what,
+            faults: schedule.told,
+            history: schedule.pair.history(),
+        })),
+    }
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
@@ -87,56 +107,51 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 struct Schedule {
-    chance: Random,
     pair: Pair,
     /// The faults so far, for people.
     told: Vec<String>,
 }
 
 impl Schedule {
-    fn new(seed: u64) -> Self {
-        let mut chance = Random::new(seed);
+    fn new(plan: &Plan, source: Box<dyn Source>, chance: Random) -> Self {
+        let users = Users {
+            clients: plan.workload.clients,
+            pause_max: plan.pause_max,
+            source,
+        };
         Self {
-            pair: Pair::new(&mut chance),
-            chance,
+            pair: Pair::new(&plan.settings, users, plan.step_percent, chance),
             told: Vec::new(),
         }
     }
 
-    fn run(&mut self) -> Result<Outcome, String> {
+    fn run(&mut self, plan: &Plan) -> Result<(), String> {
         self.pair.start_both();
-        let faults = self.chance.below(FAULTS_MAX + 1);
-        for _ in 0..faults {
-            self.wait_for_the_next_fault()?;
-            let fault = Fault::random(&mut self.chance, &self.pair);
+        for (wait, fault) in &plan.faults {
+            self.pair.run_for(*wait)?;
             let moment = self.pair.now();
             self.told.push(format!("{moment:?}: {fault:?}"));
-            self.pair.suffer(fault);
+            self.pair.suffer(*fault);
         }
-        self.wait_for_the_next_fault()?;
+        self.pair.run_for(WORK_ON)?;
         self.pair.heal();
         self.pair.until_in_sync(IN_SYNC_WITHIN)?;
-        self.pair.send_clients_away();
+        match plan.ending {
+            Ending::Quiet => self.pair.send_clients_away(),
+            Ending::Killed => self.pair.kill_clients(),
+        }
         self.pair.until_in_sync(IN_SYNC_WITHIN)?;
         self.pair.rest()?;
-        self.pair.judge()?;
-        Ok(Outcome {
-            operations: self.pair.answered(),
-            faults,
-            simulated: self.pair.now(),
-            digest: self.pair.digest(),
-        })
+        self.pair.judge()
     }
 
-    fn wait_for_the_next_fault(&mut self) -> Result<(), String> {
-        let most = u64::try_from(FAULT_EVERY_MAX.as_micros()).unwrap_or(1);
-        // Mostly soon after another, while much is still open.
-        let most = if self.chance.percent(60) {
-            most / 10
-        } else {
-            most
-        };
-        let wait = Duration::from_micros(self.chance.below(most));
-        self.pair.run_for(wait)
+    fn outcome(&self, met: Met) -> Outcome {
+        Outcome {
+            operations: self.pair.answered(),
+            faults: self.told.len() as u64,
+            simulated: self.pair.now(),
+            met,
+            digest: self.pair.digest(),
+        }
     }
 }

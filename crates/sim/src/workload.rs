@@ -42,6 +42,8 @@ pub struct Options {
     pub write_bytes_max: u64,
     /// Share of writes that are durable, in percent.
     pub durable_percent: u64,
+    /// Operations that each client asks, at most.
+    pub operations_max: u64,
     /// How often each kind of operation comes.
     pub mix: Mix,
 }
@@ -101,50 +103,68 @@ impl Default for Options {
             file_bytes_max: 64 << 10,
             write_bytes_max: 16 << 10,
             durable_percent: 10,
+            operations_max: u64::MAX,
             mix: Mix::default(),
         }
     }
 }
 
-/// Makes the operations of all clients.
+/// Where the operations of clients come from.
+pub trait Source: Send {
+    /// What `client` asks next; nothing if it has asked all it wanted. `spare` is a number that the
+    /// datastore gave for a new inode and that no operation has used; it is used up if the operation
+    /// [makes](Op::makes) one.
+    fn next(&mut self, client: u32, spare: Ino) -> Option<Op>;
+
+    /// Tells what an operation of `client` brought. One that never returned is not told: the client
+    /// does not know either.
+    fn observe(&mut self, client: u32, op: &Op, outcome: &Outcome);
+}
+
+/// Makes the operations of all clients, by chance.
 #[derive(Debug)]
 pub struct Generator {
     options: Options,
     random: Random,
     clients: BTreeMap<u32, Beliefs>,
+    /// How many operations each client has asked.
+    asked: BTreeMap<u32, u64>,
     /// The last mark given to a write of each file.
     marks: BTreeMap<Ino, u8>,
 }
 
 impl Generator {
     /// A generator for clients `0..options.clients`.
-    pub fn new(options: Options, random: Random) -> Self {
+    pub const fn new(options: Options, random: Random) -> Self {
         Self {
             options,
             random,
             clients: BTreeMap::new(),
+            asked: BTreeMap::new(),
             marks: BTreeMap::new(),
         }
     }
+}
 
-    /// What `client` asks next. `spare` is a number that the datastore gave for a new inode and that
-    /// no operation has used; it is used up if the operation [makes](Op::makes) one.
-    pub fn next(&mut self, client: u32, spare: Ino) -> Op {
-        let beliefs = self.clients.entry(client).or_default();
+impl Source for Generator {
+    fn next(&mut self, client: u32, spare: Ino) -> Option<Op> {
+        let asked = self.asked.entry(client).or_default();
+        if *asked >= self.options.operations_max {
+            return None;
+        }
+        *asked += 1;
         let choice = choose::Choice {
             options: &self.options,
             random: &mut self.random,
-            beliefs,
+            beliefs: self.clients.entry(client).or_default(),
             marks: &mut self.marks,
             client,
             spare,
         };
-        choice.make()
+        Some(choice.make())
     }
 
-    /// Tells what an operation of `client` brought. One that never returned is not told: the client
-    /// does not know either.
-    pub fn observe(&mut self, client: u32, op: &Op, outcome: &Outcome) {
+    fn observe(&mut self, client: u32, op: &Op, outcome: &Outcome) {
         self.clients.entry(client).or_default().learn(op, outcome);
     }
 }

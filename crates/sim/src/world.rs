@@ -7,6 +7,7 @@ mod fibers;
 mod network;
 mod node;
 mod process;
+mod side;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use std::time::Duration;
 
 use fibers::Fibers;
 pub use fibers::{Event, Wait, is_inside, wait};
-pub use network::{Network, Side};
+pub use network::Network;
 use node::Births;
 pub use node::{Life, Living, Node};
 pub use process::{Opened, Process, ProcessId, Shared};
+pub use side::Side;
 
 use crate::random::Random;
 

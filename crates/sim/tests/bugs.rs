@@ -1,6 +1,6 @@
 //! The simulator earns belief: bugs put in on purpose are found.
 
-use lockstep_sim::scenario;
+use lockstep_sim::shrink::Case;
 use lockstep_types::deliberate::{ALL, Bug};
 
 /// More schedules than any of them takes.
@@ -52,7 +52,7 @@ const NOT_YET: &[(Bug, &str)] = &[
 
 /// The seed of the first schedule that finds a bug.
 fn finder(bug: Bug) -> Option<u64> {
-    (1..=SCHEDULES_MAX).find(|seed| scenario::run(*seed, Some(bug)).is_err())
+    (1..=SCHEDULES_MAX).find(|seed| Case::of(*seed).run(Some(bug)).is_err())
 }
 
 #[test]

@@ -2,13 +2,13 @@
 //!
 //! `LOCKSTEP_SCHEDULES=N` runs N of them instead.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lockstep_sim::scenario::{self, Failure};
+use lockstep_sim::shrink::{Case, Found};
+use lockstep_sim::soak::Soak;
 
 /// As many threads, each with worlds of its own.
-const THREADS: u64 = 2;
+const THREADS: usize = 2;
 /// Half of them are the same every time.
 const SCHEDULES: u64 = 20_000;
 
@@ -19,36 +19,8 @@ fn schedules() -> u64 {
         .unwrap_or(SCHEDULES)
 }
 
-/// Runs the schedules of some seeds; the first failure, and how many operations were answered.
-fn run_all(seeds: &(impl Fn(u64) -> u64 + Sync), count: u64) -> Result<u64, Failure> {
-    let next = AtomicU64::new(0);
-    let work = || -> Result<u64, Failure> {
-        let mut answered = 0;
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= count {
-                return Ok(answered);
-            }
-            let outcome = scenario::run(seeds(number), None);
-            if outcome.is_err() {
-                next.store(count, Ordering::Relaxed);
-            }
-            answered += outcome?.operations;
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| match thread.join() {
-            Ok(answered) => answered,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        threads.into_iter().map(join).sum()
-    })
-}
-
 #[test]
 fn no_schedule_finds_anything() {
-    let count = schedules();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let fresh = u64::try_from(now.as_nanos() & u128::from(u64::MAX >> 1)).unwrap();
     let seeds = |number: u64| {
@@ -58,23 +30,29 @@ fn no_schedule_finds_anything() {
             fresh + number / 2
         }
     };
-    match run_all(&seeds, count) {
-        Ok(answered) => println!(
-            "{count} schedules, half of them fresh (from seed {fresh}): {answered} operations answered"
+    match Soak::new(seeds, schedules()).run(THREADS) {
+        Ok(report) => println!(
+            "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} \
+             pairs of event and state, {} crash points",
+            report.schedules,
+            report.operations,
+            report.met.pairs.len(),
+            report.met.crash_points.len()
         ),
-        Err(failure) => panic!("{failure}"),
+        Err(found) => panic!("{found}\nmade smaller:\n{}", found.clone().shrunk(None)),
     }
 }
 
-/// Seeds that once found something. What they find depends on the simulator too, so each repair has a
-/// test of its own besides, where a lower rung can see it.
-const FOUND_SOMETHING: [u64; 3] = [372, 9_005_113, 1_795_208_613_301_315_445];
+/// Schedules that once found something. What they find depends on the simulator too, so each repair
+/// has a test of its own besides, where a lower rung can see it.
+const FOUND_SOMETHING: [u64; 4] = [33, 189, 877, 5579];
 
 #[test]
 fn what_was_found_once_is_not_found_again() {
     for seed in FOUND_SOMETHING {
-        if let Err(failure) = scenario::run(seed, None) {
-            panic!("{failure}");
+        let case = Case::of(seed);
+        if let Err(failure) = case.run(None) {
+            panic!("{}", Found { case, failure });
         }
     }
 }
@@ -82,7 +60,11 @@ fn what_was_found_once_is_not_found_again() {
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 1..40 {
-        let run = || scenario::run(seed, None).unwrap_or_else(|failure| panic!("{failure}"));
+        let case = Case::of(seed);
+        let run = || {
+            case.run(None)
+                .unwrap_or_else(|failure| panic!("{failure:?}"))
+        };
         assert_eq!(run(), run(), "seed {seed}");
     }
 }

@@ -5,7 +5,7 @@
 //! then is its floor: zero for most; the log keeps what the last checkpoint has not taken over.
 
 use super::violation::Violation;
-use crate::history::Node;
+use crate::world::Side;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +45,7 @@ pub struct Sample {
     /// When.
     pub at: u64,
     /// Of which node.
-    pub node: Node,
+    pub node: Side,
     /// What was counted.
     pub counter: Counter,
     /// How many or how much.
@@ -99,7 +99,7 @@ mod tests {
     fn sample(value: u64, is_idle: bool) -> Sample {
         Sample {
             at: 3,
-            node: Node::Primary,
+            node: Side::Primary,
             counter: Counter::PawEntries,
             value,
             is_idle,

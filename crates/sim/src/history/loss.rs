@@ -5,7 +5,8 @@
 //! flush, whose dropped pages may be missed at once, and the log's when the process starts anew. What
 //! the secondary loses is made good from the primary.
 
-use super::{History, Node, NodeEvent, Stop};
+use super::{History, NodeEvent, Stop};
+use crate::world::Side;
 
 /// How things were taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl History {
         let of_primary = self
             .events
             .iter()
-            .filter(|(_, node, _)| *node == Node::Primary);
+            .filter(|(_, node, _)| *node == Side::Primary);
         for (at, _, event) in of_primary {
             let cause = match event {
                 NodeEvent::FlushFailed => Cause::FlushFailed,
@@ -71,12 +72,12 @@ mod tests {
     fn only_what_the_primary_lost_counts() {
         let mut history = History::new(false);
         let events = [
-            (Node::Secondary, NodeEvent::Crashed(Stop::Power)),
-            (Node::Primary, NodeEvent::Crashed(Stop::Process)),
-            (Node::Primary, NodeEvent::Crashed(Stop::Power)),
-            (Node::Primary, NodeEvent::FlushFailed),
-            (Node::Primary, NodeEvent::Crashed(Stop::Process)),
-            (Node::Primary, NodeEvent::Crashed(Stop::Process)),
+            (Side::Secondary, NodeEvent::Crashed(Stop::Power)),
+            (Side::Primary, NodeEvent::Crashed(Stop::Process)),
+            (Side::Primary, NodeEvent::Crashed(Stop::Power)),
+            (Side::Primary, NodeEvent::FlushFailed),
+            (Side::Primary, NodeEvent::Crashed(Stop::Process)),
+            (Side::Primary, NodeEvent::Crashed(Stop::Process)),
         ];
         for (at, (node, event)) in (1..).zip(events) {
             history.node(node, event, at);

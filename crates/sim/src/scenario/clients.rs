@@ -1,71 +1,90 @@
-//! Clients: programs with files open on the mount. They live and die with the primary's process.
+//! Clients: programs that use the mount. They live and die with the primary's process.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind};
-use lockstepfs::client::{Done, FileService, WriteOptions};
+use lockstep_types::{Attr, Errno, Ino};
+use lockstepfs::client::{DirEntry, Done, FileService, WriteOptions};
 use lockstepfs::datastore::Service;
 use parking_lot::Mutex;
 
-use super::ledger::{ClientId, Ledger};
+use super::witness::Witness;
+use crate::history::{Answer, Entry, Outcome};
+use crate::workload::{Op, WriteOp};
 use crate::world::{self, Opened, Process, Wait};
-
-/// The file in which every client has a block.
-pub const SHARED_FILE: &[u8] = b"shared";
-/// The block.
-pub const BLOCK_BYTES: usize = 4096;
-/// Names of a client.
-const NAMES: u64 = 4;
-/// Longest pause of a client between two operations, in microseconds.
-const PAUSE_MAX_US: u64 = 20_000;
 
 /// One client.
 pub struct Client {
     /// Which.
-    pub id: ClientId,
+    pub id: u32,
     /// The process through which it sees the mount.
     pub process: Arc<Process>,
     /// The mount.
     pub service: Service,
-    /// What it was told.
-    pub ledger: Arc<Mutex<Ledger>>,
+    /// Who tells it what to ask, and hears the answers.
+    pub witness: Arc<Mutex<Witness>>,
+    /// Longest pause between two operations.
+    pub pause_max: Duration,
+    /// It is to ask nothing more.
+    pub enough: Arc<AtomicBool>,
 }
 
 impl Client {
-    /// Works until its process dies.
+    /// Works until it has asked everything, has done enough, or its process dies.
     pub fn run(&self) {
-        let file = self.open_shared();
+        let mut spare = None;
         loop {
             self.pause();
-            match self.draw(10) {
-                0 => self.write(file, true),
-                1..=4 => self.write(file, false),
-                5 | 6 => self.make_or_remove(),
-                7 => self.sync(file),
-                _ => self.read(file),
+            if self.enough.load(Ordering::Relaxed) {
+                return;
             }
+            let ino = match spare.map_or_else(|| self.service.next_ino(), Ok) {
+                Ok(ino) => ino,
+                Err(errno) => return self.witness.lock().no_number(self.id, errno),
+            };
+            let asked = self.witness.lock().ask(self.id, ino);
+            let Some((call, op)) = asked else { return };
+            spare = op.makes().is_none().then_some(ino);
+            let outcome = self.submit(&op);
+            // What a dying process says nobody hears.
+            self.process.end_if_dead();
+            self.witness.lock().answer(self.id, call, outcome);
         }
-    }
-
-    /// What it may find in its block, looked at once.
-    pub fn look(&self) {
-        let file = self.open_shared();
-        self.read(file);
-    }
-
-    fn draw(&self, bound: u64) -> u64 {
-        self.process.shared().draw(|chance| chance.below(bound))
     }
 
     fn pause(&self) {
         let shared = self.process.shared();
-        let pause = Duration::from_micros(self.draw(PAUSE_MAX_US));
-        world::wait(Wait::Until(shared.now() + pause));
+        let most = u64::try_from(self.pause_max.as_micros()).unwrap_or(u64::MAX);
+        let pause = shared.draw(|chance| chance.below(most.max(1)));
+        world::wait(Wait::Until(shared.now() + Duration::from_micros(pause)));
+    }
+
+    fn submit(&self, op: &Op) -> Outcome {
+        match op {
+            Op::Change(request) => self
+                .wait_for(|done| self.service.change(request.clone(), done))
+                .map(|attr| attr.map_or(Answer::Done, Answer::Attr)),
+            Op::Write(write) => self.write(write),
+            Op::Read {
+                ino,
+                offset,
+                length,
+            } => self.read(*ino, *offset, *length),
+            Op::Sync { ino } => self
+                .wait_for(|done| self.service.sync(*ino, done))
+                .map(|()| Answer::Done),
+            Op::Lookup { parent, name } => attr(self.service.lookup(*parent, name)),
+            Op::GetAttr { ino } => attr(self.service.getattr(*ino)),
+            Op::ReadDir { directory } => self.list(*directory),
+            Op::GetXattr { ino, name } => self.service.getxattr(*ino, name).map(Answer::Value),
+            Op::ReadLink { ino } => self.service.readlink(*ino).map(Answer::Value),
+        }
     }
 
     /// Submits an operation and waits for its answer.
-    fn ask<T: Send + 'static>(&self, submit: impl FnOnce(Done<T>)) -> Result<T, Errno> {
+    fn wait_for<T: Send + 'static>(&self, submit: impl FnOnce(Done<T>)) -> Result<T, Errno> {
         let answered = Arc::new(Opened::default());
         let answer = Arc::new(Mutex::new(None));
         let (opened, slot) = (Arc::clone(&answered), Arc::clone(&answer));
@@ -74,103 +93,43 @@ impl Client {
             opened.open();
         }));
         self.process.wait_for(answered, None);
-        // What a dying process says nobody hears.
-        self.process.end_if_dead();
         let answer = answer.lock().take();
         answer.unwrap_or_else(|| unreachable!("the gate is opened with the answer in place"))
     }
 
-    fn open_shared(&self) -> Ino {
-        let name = self.file_name(SHARED_FILE);
-        loop {
-            if let Ok(attr) = self.service.lookup(Ino::ROOT, &name) {
-                return attr.ino;
-            }
-            // Another client may make it first.
-            let _made = self.create(name.clone());
-        }
-    }
-
-    fn file_name(&self, name: &[u8]) -> FileName {
-        FileName::new(name).unwrap_or_else(|_| unreachable!("the name of client {}", self.id))
-    }
-
-    fn create(&self, name: FileName) -> Result<(), Errno> {
-        let request = MetaRequest::Create {
-            parent: Ino::ROOT,
-            name,
-            ino: self.service.next_ino()?,
-            kind: NodeKind::File,
-            mode: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        };
-        self.ask(|done| self.service.change(request, done))
-            .map(drop)
-    }
-
-    fn write(&self, file: Ino, durable: bool) {
-        let write = self.ledger.lock().begin_write(self.id);
-        let data = write.to_le_bytes().repeat(BLOCK_BYTES / 8);
+    fn write(&self, write: &WriteOp) -> Outcome {
         let options = WriteOptions {
-            durable,
+            durable: write.durable,
             drop_set_id: false,
         };
-        let offset = self.id * BLOCK_BYTES as u64;
-        let answer = self.ask(|done| self.service.write(file, offset, &data, options, done));
-        let mut ledger = self.ledger.lock();
-        match answer {
-            Ok(()) => ledger.wrote(self.id, write, durable),
-            Err(errno) => ledger.wrong(format!("a write of client {} failed: {errno}", self.id)),
-        }
+        let data = write.bytes();
+        let (ino, offset) = (write.ino, write.offset);
+        let written = self.wait_for(|done| self.service.write(ino, offset, &data, options, done));
+        written.map(|()| Answer::Done)
     }
 
-    fn sync(&self, file: Ino) {
-        let covered = self.ledger.lock().firm(self.id);
-        let answer = self.ask(|done| self.service.sync(file, done));
-        let mut ledger = self.ledger.lock();
-        match answer {
-            Ok(()) => ledger.synced(self.id, covered),
-            Err(errno) => ledger.wrong(format!("a sync of client {} failed: {errno}", self.id)),
-        }
-    }
-
-    fn read(&self, file: Ino) {
-        let offset = self.id * BLOCK_BYTES as u64;
-        let answer = self.ask(|done: Done<Vec<u8>>| {
+    fn read(&self, ino: Ino, offset: u64, length: u64) -> Outcome {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let bytes = self.wait_for(|done: Done<Vec<u8>>| {
             let copied = move |read: Result<&[u8], Errno>| done(read.map(<[u8]>::to_vec));
-            self.service
-                .read(file, offset, BLOCK_BYTES, Box::new(copied));
+            self.service.read(ino, offset, length, Box::new(copied));
         });
-        let mut ledger = self.ledger.lock();
-        match answer {
-            Ok(bytes) => ledger.found(self.id, &bytes),
-            Err(errno) => ledger.wrong(format!("a read of client {} failed: {errno}", self.id)),
-        }
+        bytes.map(|bytes| Answer::read(ino, offset, &bytes))
     }
 
-    fn make_or_remove(&self) {
-        let number = self.draw(NAMES);
-        let made = self.draw(2) == 0;
-        let name = self.file_name(format!("client-{}-{number}", self.id).as_bytes());
-        let known = self.ledger.lock().begin_naming(self.id, number);
-        let answer = if made {
-            self.create(name)
-        } else {
-            let parent = Ino::ROOT;
-            let request = MetaRequest::Unlink { parent, name };
-            self.ask(|done| self.service.change(request, done))
-                .map(drop)
+    fn list(&self, directory: Ino) -> Outcome {
+        let mut entries = Vec::new();
+        let mut each = |DirEntry {
+                            name, ino, kind, ..
+                        }| {
+            entries.push(Entry { name, ino, kind });
+            ControlFlow::Continue(())
         };
-        let mut ledger = self.ledger.lock();
-        ledger.recall(self.id, number, known);
-        match answer {
-            Ok(()) => ledger.named(self.id, number, made, true),
-            Err(Errno::Exists | Errno::NoEntry) => ledger.named(self.id, number, made, false),
-            Err(errno) => ledger.wrong(format!("a name of client {} failed: {errno}", self.id)),
-        }
+        self.service.readdir(directory, 0, &mut each)?;
+        Ok(Answer::Entries(entries))
     }
+}
+
+fn attr(found: Result<Attr, Errno>) -> Outcome {
+    found.map(Answer::Attr)
 }

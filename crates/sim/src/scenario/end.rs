@@ -1,76 +1,92 @@
 //! What must hold when everything is over.
 
-use lockstep_fs::Store;
 use lockstep_types::Ino;
-use lockstep_verify::digest::{Limits, digests};
+use lockstep_types::backing::Backing;
 use lockstepfs::datastore::Datastore;
 
-/// More than any schedule makes.
-const EVERYTHING: Limits = Limits {
-    inodes: 100_000,
-    bytes: 1 << 40,
-};
+use super::dump::dump;
+use crate::check::bounded::{self, Bound, Counter, Sample};
+use crate::check::{self, Dump, Violation, identical};
+use crate::history::History;
+use crate::world::Side;
 
-/// In sync means identical: every inode, attribute, entry, cookie and byte.
-pub fn identical(primary: &Store, secondary: &Store) -> Result<(), String> {
-    let stores = [primary, secondary];
-    let of = |store| digests(store, 1, u64::MAX, EVERYTHING).map_err(|error| format!("{error:?}"));
-    let (primary, secondary) = (of(primary)?, of(secondary)?);
-    if primary == secondary {
-        return Ok(());
+/// Where content lies on a disk.
+const CONTENT: &str = "content";
+
+/// What may be left when nothing is under way.
+const BOUNDS: [Bound; 6] = [
+    nothing_left(Counter::PawEntries),
+    nothing_left(Counter::SawEntries),
+    nothing_left(Counter::PendingIntents),
+    nothing_left(Counter::HeldOperations),
+    nothing_left(Counter::Orphans),
+    nothing_left(Counter::TemporaryFiles),
+];
+
+const fn nothing_left(counter: Counter) -> Bound {
+    Bound {
+        counter,
+        limit: u64::MAX,
+        floor: 0,
     }
-    let differing = differing(&primary.list, &secondary.list);
-    let different: Vec<String> = differing
-        .chain(self::differing(&secondary.list, &primary.list))
-        .map(|ino| explain(ino, stores))
-        .collect();
-    Err(format!("in sync but different: {}", different.join("; ")))
 }
 
-/// The inodes of one node that the other does not have alike.
-fn differing<'a, T: PartialEq>(
-    mine: &'a [(u64, T)],
-    theirs: &'a [(u64, T)],
-) -> impl Iterator<Item = u64> {
-    let only = mine.iter().filter(|entry| !theirs.contains(entry));
-    only.map(|(ino, _)| *ino)
+/// Both nodes are in sync and at rest, and no client asks any more: judges everything.
+pub fn judge(history: &History, nodes: [&Datastore; 2]) -> Result<(), String> {
+    let [primary, secondary] = nodes.map(|node| dump(node.store()));
+    let (primary, secondary) = (primary?, secondary?);
+    let violation = |violation: Violation| violation.to_string();
+    identical::check(&primary, &secondary)
+        .map_err(|violation| format!("in sync but different: {violation}"))?;
+    check::history(history, &primary).map_err(violation)?;
+    let mut samples = Vec::new();
+    for (side, node) in Side::BOTH.into_iter().zip(nodes) {
+        sample(side, node, &primary, &mut samples)?;
+    }
+    bounded::check(&samples, &BOUNDS).map_err(violation)
 }
 
-/// What the two stores have of an inode.
-fn explain(ino: u64, stores: [&Store; 2]) -> String {
-    let Some(ino) = Ino::new(ino) else {
-        return format!("inode {ino}");
-    };
-    let [primary, secondary] = stores.map(|store| {
-        let record = store.inode_now(ino);
-        let mut bytes = vec![0; EXPLAINED_BYTES];
-        let read = store.read(ino, 0, &mut bytes).unwrap_or(0);
-        let words = bytes.chunks(4096).take(read.div_ceil(4096));
-        let writes: Vec<u8> = words.filter_map(|block| block.first().copied()).collect();
-        format!("{record:?}, blocks begin {writes:?}")
-    });
-    format!("inode {ino}: primary {primary}; secondary {secondary}")
-}
-
-/// How much of a file is explained.
-const EXPLAINED_BYTES: usize = 64 << 10;
-
-/// Nothing waits, and nothing was forgotten.
-pub fn at_rest(datastore: &Datastore) -> Result<(), String> {
-    let status = datastore.status();
-    let orphans = datastore
-        .store()
-        .orphans()
-        .map_err(|error| format!("{error:?}"))?;
-    let left = [
-        ("writes in flight", status.writes_in_flight),
-        ("metadata operations in flight", status.metadata_in_flight),
-        ("PAW entries", status.paw),
-        ("SAW entries", status.saw),
-        ("inodes without a name", orphans.len() as u64),
+fn sample(
+    side: Side,
+    node: &Datastore,
+    dump: &Dump,
+    samples: &mut Vec<Sample>,
+) -> Result<(), String> {
+    let status = node.status();
+    let orphans = node.store().orphans();
+    let orphans = orphans.map_err(|error| format!("{error:?}"))?;
+    let counted = [
+        (Counter::PawEntries, status.paw),
+        (Counter::SawEntries, status.saw),
+        (Counter::PendingIntents, status.metadata_in_flight),
+        (Counter::HeldOperations, status.writes_in_flight),
+        (Counter::Orphans, orphans.len() as u64),
+        (
+            Counter::TemporaryFiles,
+            garbage(&**node.store().backing(), dump)?,
+        ),
     ];
-    match left.iter().find(|(_, count)| *count > 0) {
-        None => Ok(()),
-        Some((what, count)) => Err(format!("{:?} at rest: {count} {what}", status.role)),
+    samples.extend(counted.into_iter().map(|(counter, value)| Sample {
+        at: 0,
+        node: side,
+        counter,
+        value,
+        is_idle: true,
+    }));
+    Ok(())
+}
+
+/// Content files that belong to no inode.
+fn garbage(backing: &dyn Backing, dump: &Dump) -> Result<u64, String> {
+    let said = |error: std::io::Error| format!("a disk cannot be listed: {error}");
+    let mut garbage = 0;
+    for directory in backing.list(CONTENT).map_err(said)? {
+        let files = backing.list(&format!("{CONTENT}/{directory}"));
+        for file in files.map_err(said)? {
+            let ino = u64::from_str_radix(&file, 16).ok().and_then(Ino::new);
+            let is_known = ino.is_some_and(|ino| dump.inodes.contains_key(&ino));
+            garbage += u64::from(!is_known);
+        }
     }
+    Ok(garbage)
 }

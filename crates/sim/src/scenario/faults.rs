@@ -3,25 +3,15 @@
 use lockstep_types::Errno;
 
 use crate::disk::{CallClass, Verdict};
+use crate::history::Stop;
 use crate::random::Random;
 use crate::world::Side;
-
-use super::nodes::Pair;
 
 /// Disk calls until a crash at one of them, at most.
 const CALLS_MAX: u64 = 400;
 
 /// Disk calls of a class until one fails, at most.
 const FAILING_CALLS_MAX: u64 = 30;
-
-/// How a node stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Its process is killed.
-    Kill,
-    /// Its machine loses power.
-    PowerLoss,
-}
 
 /// One fault.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +39,10 @@ pub enum Fault {
     Corrupt(Side),
     /// Nothing from a node arrives.
     Silent(Side),
-    /// A disk call of the secondary fails. If not for want of room, an operator starts the node again
-    /// later.
-    SecondaryFails {
+    /// A disk call fails. If not for want of room, an operator starts the node again later.
+    DiskFails {
+        /// Of which node.
+        side: Side,
         /// Of which kind.
         class: CallClass,
         /// Which of them from now.
@@ -64,11 +55,11 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The next fault.
-    pub fn random(chance: &mut Random, pair: &Pair) -> Self {
-        let side = *chance.pick(&[Side::Primary, Side::Secondary]);
+    /// The next fault, where something is `hurt` that does not mend by itself, or not.
+    pub fn random(chance: &mut Random, hurt: bool) -> Self {
+        let side = *chance.pick(&Side::BOTH);
         let stop = stop(chance);
-        if pair.is_hurt() && chance.percent(40) {
+        if hurt && chance.percent(40) {
             return Self::Healed;
         }
         match chance.below(14) {
@@ -87,7 +78,12 @@ impl Fault {
             },
             8 | 9 => Self::Cut,
             10 => Self::Corrupt(side),
-            11 | 12 => Self::SecondaryFails {
+            11 | 12 => Self::DiskFails {
+                side: if chance.percent(30) {
+                    Side::Primary
+                } else {
+                    Side::Secondary
+                },
                 class: *chance.pick(&[CallClass::Write, CallClass::Name, CallClass::Read]),
                 nth: 1 + chance.below(FAILING_CALLS_MAX),
                 errno: *chance.pick(&[Errno::Io, Errno::NoSpace]),
@@ -95,12 +91,17 @@ impl Fault {
             _ => Self::Silent(side),
         }
     }
+
+    /// Whether it hurts until it is healed.
+    pub const fn lasts(self) -> bool {
+        matches!(self, Self::Away(..) | Self::Silent(_))
+    }
 }
 
 fn stop(chance: &mut Random) -> Stop {
     if chance.percent(65) {
-        Stop::Kill
+        Stop::Process
     } else {
-        Stop::PowerLoss
+        Stop::Power
     }
 }

@@ -1,8 +1,10 @@
-//! What a node that has stopped leaves on its disk, held against what must be there.
+//! What a node that has stopped leaves behind, held against what must be there.
 //!
-//! The other node may have to go on with this alone: so a secondary in sync must hold what was
-//! acknowledged, and each table every write that may be on its side only.
+//! While both nodes count as in sync, the secondary alone must be able to go on: what clients saw and
+//! were told must be explained by what it has. And the tables must tell of every write that may be on
+//! one side only.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lockstep_fs::Store;
@@ -10,17 +12,19 @@ use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
 use lockstep_types::backing::Backing;
-use lockstep_types::{DatastoreUuid, FileName, Ino};
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::{DatastoreUuid, Ino, MetaRequest};
 
-use super::clients::{BLOCK_BYTES, SHARED_FILE};
-use super::ledger::{ClientId, Ledger};
+use super::dump::dump;
+use crate::check::{self, Body, Dump, durable};
 use crate::disk::Disk;
+use crate::history::{Fate, History};
+use crate::workload::{Mark, Op, mark};
+use crate::world::Side;
 
 /// A stopped node, looked at through a copy of its disk.
 pub struct Left {
-    store: Store,
-    /// The shared file, if it is there.
-    file: Option<Ino>,
+    dump: Dump,
     backing: Arc<dyn Backing>,
 }
 
@@ -36,26 +40,8 @@ impl Left {
         };
         let opened = Store::open(Arc::clone(&backing), &options);
         let store = opened.map_err(|error| error.to_string())?.store;
-        let name = FileName::new(SHARED_FILE).map_err(|_| "not a name".to_owned())?;
-        let file = store.lookup(Ino::ROOT, &name).ok().map(|attr| attr.ino);
-        Ok(Self {
-            store,
-            file,
-            backing,
-        })
-    }
-
-    /// The write that the block of a client holds; zero for none.
-    pub fn write_of(&self, client: ClientId) -> u64 {
-        let mut first = [0; 8];
-        let read = self.file.map(|file| {
-            self.store
-                .read(file, client * BLOCK_BYTES as u64, &mut first)
-        });
-        match read {
-            Some(Ok(_)) => u64::from_le_bytes(first),
-            _ => 0,
-        }
+        let dump = dump(&store)?;
+        Ok(Self { dump, backing })
     }
 
     /// The writes that a table of the node remembers.
@@ -66,43 +52,128 @@ impl Left {
         Ok(opened.1)
     }
 
-    fn remembers(&self, waiting: &[Entry], client: ClientId) -> bool {
-        let offset = client * BLOCK_BYTES as u64;
-        let mine = |entry: &&Entry| Some(entry.ino) == self.file && entry.offset == offset;
-        waiting.iter().any(|entry| mine(&entry))
+    fn bytes(&self, ino: Ino) -> &[u8] {
+        self.dump.bytes(ino).unwrap_or_default()
     }
 }
 
-/// A secondary in sync lost power: what was acknowledged as durable must be on its disk.
-pub fn holds_the_durable(left: &Left, ledger: &Ledger, clients: u64) -> Result<(), String> {
-    for client in 0..clients {
-        let (found, durable) = (left.write_of(client), ledger.durable(client));
-        if found < durable {
-            return Err(format!(
-                "after its loss of power the secondary has write {found} of client {client}, but \
-                 {durable} was acknowledged as durable"
-            ));
-        }
+/// The secondary lost power while in sync: what was acknowledged as durable must be on its disk.
+pub fn holds_the_durable(secondary: &Left, history: &History) -> Result<(), String> {
+    durable::check(history, &secondary.dump)
+        .map_err(|violation| format!("on the secondary, after its loss of power: {violation}"))
+}
+
+/// The primary is gone while in sync: the secondary could go on in its place.
+pub fn could_take_over(secondary: &Left, history: &History) -> Result<(), String> {
+    check::history(history, &secondary.dump)
+        .map_err(|violation| format!("on the secondary, had it to go on alone: {violation}"))
+}
+
+/// Both processes hold still, in sync: bytes that differ are in PAW, and those that only the secondary
+/// has got in SAW too (P6, P7).
+pub fn tables_tell(primary: &Left, secondary: &Left, history: &History) -> Result<(), String> {
+    let tables = Tables {
+        paw: primary.waiting("tables/paw")?,
+        saw: secondary.waiting("tables/saw")?,
+    };
+    let uncertain = with_open_changes_of_content(history);
+    let on_both = primary.dump.inodes.iter().filter(|(ino, inode)| {
+        let there = secondary.dump.inodes.get(ino);
+        matches!(inode.body, Body::File(_)) && there.is_some() && !uncertain.contains(ino)
+    });
+    for (&ino, _) in on_both {
+        let open = open_marks(history, ino);
+        tables.tell_of(ino, primary.bytes(ino), secondary.bytes(ino), &open)?;
     }
     Ok(())
 }
 
-/// Both processes hold still, in sync: a block that differs is in PAW, and if the secondary is ahead
-/// in SAW too (P6, P7).
-pub fn tables_tell(primary: &Left, secondary: &Left, clients: u64) -> Result<(), String> {
-    let paw = primary.waiting("tables/paw")?;
-    let saw = secondary.waiting("tables/saw")?;
-    for client in 0..clients {
-        let (here, there) = (primary.write_of(client), secondary.write_of(client));
-        if here != there && !primary.remembers(&paw, client) {
-            return Err(format!(
-                "write {here} of client {client} is on the primary, {there} on the secondary, and \
-                 not in PAW"
-            ));
+/// What the tables of both nodes remember.
+struct Tables {
+    paw: Vec<Entry>,
+    saw: Vec<Entry>,
+}
+
+impl Tables {
+    fn tell_of(
+        &self,
+        ino: Ino,
+        here: &[u8],
+        there: &[u8],
+        open: &BTreeSet<Mark>,
+    ) -> Result<(), String> {
+        for block in 0..here.len().max(there.len()).div_ceil(BLOCK_BYTES) {
+            let (here, there) = (block_of(here, block), block_of(there, block));
+            if here == there {
+                continue;
+            }
+            let offset = (block * BLOCK_BYTES) as u64;
+            let said = |table: &str| {
+                format!("#{ino} at {offset}: differs, though in sync, and {table} does not tell")
+            };
+            if !remembers(&self.paw, ino, offset) {
+                return Err(said("PAW"));
+            }
+            if is_ahead(ino, offset, &here, &there, open) && !remembers(&self.saw, ino, offset) {
+                return Err(said("SAW"));
+            }
         }
-        if there > here && !secondary.remembers(&saw, client) {
-            return Err(format!("write {there} of client {client} is not in SAW"));
-        }
+        Ok(())
     }
-    Ok(())
+}
+
+/// A block of a file, with zeros behind its end.
+fn block_of(bytes: &[u8], block: usize) -> [u8; BLOCK_BYTES] {
+    let mut whole = [0; BLOCK_BYTES];
+    let start = (block * BLOCK_BYTES).min(bytes.len());
+    let (_, from) = bytes.split_at(start);
+    for (into, byte) in whole.iter_mut().zip(from) {
+        *into = *byte;
+    }
+    whole
+}
+
+fn remembers(table: &[Entry], ino: Ino, offset: u64) -> bool {
+    let block = BLOCK_BYTES as u64;
+    table.iter().any(|entry| {
+        let end = entry.offset + u64::from(entry.length);
+        entry.ino == ino && entry.offset < offset + block && offset < end
+    })
+}
+
+/// Whether the secondary has got bytes of a write under way that the primary has not.
+fn is_ahead(ino: Ino, offset: u64, here: &[u8], there: &[u8], open: &BTreeSet<Mark>) -> bool {
+    let marks = |bytes| mark::runs(ino, offset, bytes).into_iter();
+    let of_open = |run: &mark::Run| run.mark.is_some_and(|mark| open.contains(&mark));
+    marks(there).filter(of_open).any(|run| {
+        let mut same = marks(here).filter(|other| other.mark == run.mark);
+        !same.any(|other| other.from <= run.from && run.to <= other.to)
+    })
+}
+
+/// Files whose content an operation under way may be changing: a truncation is in no table.
+fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
+    let open = history
+        .calls()
+        .filter(|(_, call)| call.fate() == Fate::Unsure);
+    let changed = |op: &Op| match op {
+        Op::Change(MetaRequest::Truncate { ino, .. } | MetaRequest::Allocate { ino, .. }) => {
+            Some(*ino)
+        }
+        _ => None,
+    };
+    open.filter_map(|(_, call)| changed(&call.op)).collect()
+}
+
+/// The writes to a file that are under way in this life of the primary: older ones may since have been
+/// written over on one side.
+fn open_marks(history: &History, ino: Ino) -> BTreeSet<Mark> {
+    let born = history.last_start(Side::Primary);
+    let mine = history.calls().filter(|(_, call)| call.invoked > born);
+    let open = mine.filter(|(_, call)| call.fate() == Fate::Unsure);
+    open.filter_map(|(_, call)| match &call.op {
+        Op::Write(write) if write.ino == ino => Some(write.mark),
+        _ => None,
+    })
+    .collect()
 }

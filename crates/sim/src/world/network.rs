@@ -16,18 +16,10 @@ use parking_lot::Mutex;
 
 use super::fibers::Event;
 use super::process::{Process, Shared};
+use super::side::Side;
 
 /// What a frame takes from one node to the other, at most, in microseconds.
 const DELAY_MAX_US: u64 = 3000;
-
-/// The two nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The one that dials.
-    Primary,
-    /// The one that listens.
-    Secondary,
-}
 
 /// The wires between the nodes.
 #[derive(Default)]
@@ -44,11 +36,7 @@ struct Wires {
 
 impl Wires {
     fn is_silent(&self, from: Side) -> bool {
-        let [primary, secondary] = *self.silent.lock();
-        match from {
-            Side::Primary => primary,
-            Side::Secondary => secondary,
-        }
+        *from.of(&self.silent.lock())
     }
 }
 
@@ -156,11 +144,7 @@ impl Network {
 
     /// Lets frames of a side pass or not; those on their way wait.
     pub fn set_silent(&self, from: Side, silent: bool) {
-        let [primary, secondary] = &mut *self.wires.silent.lock();
-        match from {
-            Side::Primary => *primary = silent,
-            Side::Secondary => *secondary = silent,
-        }
+        *from.of_mut(&mut self.wires.silent.lock()) = silent;
     }
 
     /// Ends all connections, each direction at a frame of its own.

@@ -1,8 +1,9 @@
 //! Histories made by hand: one call after the other, or overlapping where the test says so.
 
 use lockstep_sim::check::{Body, Dump, Entry as DumpEntry, Inode};
-use lockstep_sim::history::{Answer, CallId, History, Node, NodeEvent, Outcome, Stop};
+use lockstep_sim::history::{Answer, CallId, History, NodeEvent, Outcome, Stop};
 use lockstep_sim::workload::{Mark, Op, WriteOp};
+use lockstep_sim::world::Side;
 use lockstep_types::{
     Attr, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
@@ -79,7 +80,7 @@ impl Hand {
     pub fn primary(&mut self, stop: Stop) {
         for event in [NodeEvent::Crashed(stop), NodeEvent::Started] {
             let at = self.tick();
-            self.history.node(Node::Primary, event, at);
+            self.history.node(Side::Primary, event, at);
         }
     }
 }

@@ -2,9 +2,10 @@
 //! and its return, on one obviously right file system. Nodes crash, power fails, disks fail.
 
 use lockstep_sim::check::Dump;
-use lockstep_sim::history::{CallId, History, Node, NodeEvent, Outcome, Stop};
+use lockstep_sim::history::{CallId, History, NodeEvent, Outcome, Stop};
 use lockstep_sim::random::Random;
-use lockstep_sim::workload::{Generator, Op, Options};
+use lockstep_sim::workload::{Generator, Op, Options, Source};
+use lockstep_sim::world::Side;
 use lockstep_types::{Errno, Ino};
 
 use crate::fs::{Bug, Fs};
@@ -126,7 +127,8 @@ impl World {
         }
         let op = self
             .generator
-            .next(client, Ino::new(self.next_ino).unwrap());
+            .next(client, Ino::new(self.next_ino).unwrap())
+            .unwrap();
         self.next_ino += u64::from(op.makes().is_some());
         let at = self.tick();
         let id = self.history.invoked(client, op.clone(), at);
@@ -259,7 +261,7 @@ impl World {
         }
     }
 
-    fn node(&mut self, node: Node, event: NodeEvent) {
+    fn node(&mut self, node: Side, event: NodeEvent) {
         let at = self.tick();
         self.history.node(node, event, at);
     }
@@ -268,11 +270,11 @@ impl World {
         match (faults, self.random.below(8)) {
             (Faults::None, _) => {}
             (_, 0..3) => self.stop_primary(Stop::Process),
-            (_, 3) => self.node(Node::Secondary, NodeEvent::Crashed(Stop::Process)),
+            (_, 3) => self.node(Side::Secondary, NodeEvent::Crashed(Stop::Process)),
             (Faults::All, 4..6) => self.stop_primary(Stop::Power),
-            (Faults::All, 6) => self.node(Node::Secondary, NodeEvent::Crashed(Stop::Power)),
+            (Faults::All, 6) => self.node(Side::Secondary, NodeEvent::Crashed(Stop::Power)),
             (Faults::All, 7) => {
-                self.node(Node::Primary, NodeEvent::FlushFailed);
+                self.node(Side::Primary, NodeEvent::FlushFailed);
                 self.fs.lose_content(&mut self.random);
                 self.poisoned = true;
             }
@@ -294,7 +296,7 @@ impl World {
                 _ => {}
             }
         }
-        self.node(Node::Primary, NodeEvent::Crashed(stop));
+        self.node(Side::Primary, NodeEvent::Crashed(stop));
         if stop == Stop::Power {
             self.doubts.clear();
         }
@@ -303,6 +305,6 @@ impl World {
             self.fs.lose_all(&mut self.random);
         }
         self.poisoned = false;
-        self.node(Node::Primary, NodeEvent::Started);
+        self.node(Side::Primary, NodeEvent::Started);
     }
 }

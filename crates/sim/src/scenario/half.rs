@@ -1,0 +1,206 @@
+//! One of the two nodes of a schedule: its machine, its disk, and what is to happen to it.
+
+use std::cell::LazyCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lockstep_fs::Store;
+use lockstep_intentlog::LogOptions;
+use lockstep_types::backing::Backing;
+use lockstep_types::{DatastoreUuid, Errno};
+use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
+use lockstepfs::datastore::Datastore;
+
+use super::coverage::{Coverage, CrashPoint};
+use super::left::Left;
+use super::plan::Settings;
+use crate::disk::{Call, CallClass, Disk, DiskOptions, Verdict};
+use crate::history::Stop;
+use crate::random::Random;
+use crate::world::{self, Node, Process, Side, Wait};
+
+/// The datastore of all schedules.
+const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
+/// Small, so that logs fill and are cut in every schedule.
+const SEGMENT_BYTES: u32 = 64 << 10;
+const DISK: DiskOptions = DiskOptions {
+    capacity_bytes: 1 << 30,
+    capacity_files: 100_000,
+};
+
+/// One of the two.
+pub struct Half {
+    side: Side,
+    /// What lives on it.
+    pub node: Node,
+    /// Its disk.
+    pub disk: Disk,
+    boots: u8,
+    /// How it stops when its disk says so.
+    stop_at_call: Option<Stop>,
+    /// Its disk was made to fail: so often it may refuse to start, until it is started again.
+    may_refuse: u32,
+    /// An error of its disk may have poisoned its store: an operator has to start it again.
+    pub needs_operator: bool,
+    /// It does not start by itself.
+    pub is_away: bool,
+}
+
+fn config(role: Role, settings: &Settings) -> DatastoreConfig {
+    let Settings {
+        durability,
+        on_peer_loss,
+        pause_limit,
+        peer_timeout,
+    } = *settings;
+    DatastoreConfig {
+        name: "simulated".to_owned(),
+        uuid: UUID,
+        store: "/simulated/store".into(),
+        mount: "/simulated/mount".into(),
+        role,
+        durability,
+        on_peer_loss,
+        pause_limit,
+        peer_timeout,
+        fuse_threads: 1,
+        peer: Some(peer()),
+    }
+}
+
+/// Nobody is ever reached by it.
+fn peer() -> PeerConfig {
+    let address = "127.0.0.1:1".parse();
+    let fingerprint = format!("SHA256:{:064x}", 1).parse();
+    match (address, fingerprint) {
+        (Ok(address), Ok(fingerprint)) => PeerConfig {
+            address,
+            fingerprint,
+            encryption: Encryption::On,
+        },
+        _ => unreachable!("both texts are well formed"),
+    }
+}
+
+/// A disk with a new store on it.
+fn new_disk() -> Disk {
+    let disk = Disk::new(DISK);
+    let backing: Arc<dyn Backing> = disk.mount();
+    let options = LogOptions {
+        segment_bytes: SEGMENT_BYTES.into(),
+        ..LogOptions::default()
+    };
+    if let Err(error) = Store::create(&backing, UUID, &options) {
+        panic!("a new store cannot be made: {error}");
+    }
+    disk
+}
+
+thread_local! {
+    /// Made once: every schedule starts from a copy.
+    static NEW_DISK: LazyCell<Disk> = const { LazyCell::new(new_disk) };
+}
+
+impl Half {
+    /// A node that has never run.
+    pub fn new(side: Side, settings: &Settings) -> Self {
+        let role = match side {
+            Side::Primary => Role::Primary,
+            Side::Secondary => Role::Secondary,
+        };
+        Self {
+            side,
+            node: Node::new(config(role, settings)),
+            disk: NEW_DISK.with(|disk| disk.fork()),
+            boots: 1,
+            stop_at_call: None,
+            may_refuse: 0,
+            needs_operator: false,
+            is_away: false,
+        }
+    }
+
+    /// Which run of its machine this is.
+    pub const fn boot(&self) -> [u8; 16] {
+        [self.boots; 16]
+    }
+
+    /// The datastore, if its process has opened it.
+    pub fn datastore(&self) -> Option<Arc<Datastore>> {
+        self.node.life()?.datastore()
+    }
+
+    /// Its disk as a process that starts now has it.
+    pub fn power_on(&mut self) -> Arc<dyn Backing> {
+        self.is_away = false;
+        self.stop_at_call = None;
+        self.disk.observe(None);
+        self.disk.mount()
+    }
+
+    /// What a stop does to its disk.
+    pub fn power_off(&mut self, stop: Stop, chance: &mut Random) {
+        self.stop_at_call = None;
+        self.disk.observe(None);
+        match stop {
+            Stop::Process => self.disk.kill(),
+            Stop::Power => {
+                self.disk.power_loss(chance);
+                self.boots = self.boots.wrapping_add(1);
+            }
+        }
+    }
+
+    /// What it leaves on its disk.
+    pub fn left(&self) -> Result<Left, String> {
+        Left::on(&self.disk, UUID, self.boot())
+    }
+
+    /// Lets a call of its disk fail.
+    pub fn fail_disk(&mut self, class: CallClass, nth: u64, errno: Errno) {
+        self.may_refuse += 1;
+        self.needs_operator |= errno == Errno::Io;
+        self.disk.fail_call(class, nth, errno);
+    }
+
+    /// Lets its process end at a call of its disk, so many from now.
+    pub fn stop_at_call(&mut self, stop: Stop, calls: u64, verdict: Verdict, met: &Coverage) {
+        let Some(life) = self.node.life() else { return };
+        self.stop_at_call = Some(stop);
+        let left = AtomicU64::new(calls);
+        let (side, met) = (self.side, met.clone());
+        self.disk.observe(Some(Arc::new(move |call: &Call<'_>| {
+            if left.fetch_sub(1, Ordering::Relaxed) != 0 {
+                return Verdict::Go;
+            }
+            met.crashed_at(CrashPoint::new(side, call, verdict));
+            life.process.die();
+            if verdict == Verdict::CrashBefore && world::is_inside() {
+                // Nothing after this place is ever done.
+                world::wait(Wait::Dead);
+            }
+            verdict
+        })));
+    }
+
+    /// How it has to stop, if its process has ended by itself or given up; and why it may not have.
+    pub fn has_ended(&mut self) -> Result<Option<Stop>, String> {
+        let Some(life) = self.node.life() else {
+            return Ok(None);
+        };
+        let refused = life.refused.lock().clone();
+        if let Some(why) = refused.filter(|_| !life.process.is_dead()) {
+            let left = self.may_refuse.checked_sub(1);
+            self.may_refuse =
+                left.ok_or_else(|| format!("{:?} does not start: {why}", self.side))?;
+            life.process.die();
+        }
+        let stop = self.stop_at_call.unwrap_or(Stop::Process);
+        Ok(life.process.is_dead().then_some(stop))
+    }
+
+    /// The process that lives on it, if any.
+    pub fn process(&self) -> Option<Arc<Process>> {
+        self.node.life().map(|life| life.process)
+    }
+}

@@ -1,0 +1,164 @@
+//! All of a schedule that is decided before it runs, as data: so it can be made from a seed, by a test,
+//! or from another by leaving something out.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lockstepfs::config::{Durability, OnPeerLoss};
+
+use super::faults::Fault;
+use crate::random::Random;
+use crate::workload::Options;
+
+/// Faults in a schedule, at most.
+const FAULTS_MAX: u64 = 10;
+/// Time between two faults, at most, in microseconds.
+const FAULT_EVERY_MAX_US: u64 = 1_500_000;
+/// Longest pauses of clients between two operations.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(2),
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+];
+
+/// How the datastore is configured, on both nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// When what is acknowledged is durable.
+    pub durability: Durability,
+    /// What happens when the peer stays away.
+    pub on_peer_loss: OnPeerLoss,
+    /// For how long acknowledgements pause before that.
+    pub pause_limit: Duration,
+    /// A peer that was not heard for so long counts as lost.
+    pub peer_timeout: Duration,
+}
+
+impl Settings {
+    fn random(chance: &mut Random) -> Self {
+        let longest = *chance.pick(&[100, 3000]);
+        Self {
+            durability: if chance.percent(25) {
+                Durability::Always
+            } else {
+                Durability::Posix
+            },
+            on_peer_loss: if chance.percent(25) {
+                OnPeerLoss::Freeze
+            } else {
+                OnPeerLoss::Continue
+            },
+            pause_limit: Duration::from_millis(chance.below(longest)),
+            peer_timeout: Duration::from_millis(200 + chance.below(1000)),
+        }
+    }
+}
+
+/// How clients end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Each after the answer it waits for.
+    Quiet,
+    /// Where they are, with the primary's process.
+    Killed,
+}
+
+/// All of a schedule that is decided before it runs.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of everything that is drawn while it runs: who goes on, how long a frame takes, what a client
+    /// asks, what a power loss leaves.
+    pub luck: u64,
+    /// The datastore's.
+    pub settings: Settings,
+    /// How often in a hundred a step of a thread lets others go first.
+    pub step_percent: u64,
+    /// What clients ask.
+    pub workload: Options,
+    /// Longest pause of a client between two operations.
+    pub pause_max: Duration,
+    /// Each fault, with the time since the one before.
+    pub faults: Vec<(Duration, Fault)>,
+    /// How clients end.
+    pub ending: Ending,
+}
+
+/// What is left out of a plan, or changed: what remains of a failing one when it is shrunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Less {
+    /// Faults left out, by their number from zero.
+    pub without: BTreeSet<usize>,
+    /// Clients, at most.
+    pub clients: Option<u32>,
+    /// Operations of each client, at most.
+    pub operations: Option<u64>,
+    /// Another luck.
+    pub luck: Option<u64>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> Self {
+        let mut chance = Random::new(seed);
+        let settings = Settings::random(&mut chance);
+        let step_percent = *chance.pick(&[0, 10, 50, 100]);
+        let workload = Options {
+            clients: 1 + u32::try_from(chance.below(6)).unwrap_or(0),
+            file_bytes_max: *chance.pick(&[8 << 10, 32 << 10]),
+            shared_percent: *chance.pick(&[20, 50, 90]),
+            durable_percent: *chance.pick(&[5, 30]),
+            operations_max: *chance.pick(&[10, 30, 60]),
+            ..Options::default()
+        };
+        let pause_max = *chance.pick(&PAUSES);
+        let faults = faults(&mut chance);
+        Self {
+            luck: chance.any(),
+            settings,
+            step_percent,
+            workload,
+            pause_max,
+            faults,
+            ending: *chance.pick(&[Ending::Quiet, Ending::Killed]),
+        }
+    }
+
+    /// The same plan with less in it.
+    #[must_use]
+    pub fn with(mut self, less: &Less) -> Self {
+        // The time of a fault that is left out still passes.
+        let mut waited = Duration::ZERO;
+        let mut kept = Vec::new();
+        for (number, (wait, fault)) in self.faults.into_iter().enumerate() {
+            waited += wait;
+            if !less.without.contains(&number) {
+                kept.push((std::mem::take(&mut waited), fault));
+            }
+        }
+        self.faults = kept;
+        let clients = less.clients.unwrap_or(u32::MAX);
+        self.workload.clients = self.workload.clients.min(clients);
+        let operations = less.operations.unwrap_or(u64::MAX);
+        self.workload.operations_max = self.workload.operations_max.min(operations);
+        self.luck = less.luck.unwrap_or(self.luck);
+        self
+    }
+}
+
+fn faults(chance: &mut Random) -> Vec<(Duration, Fault)> {
+    let mut hurt = false;
+    let mut next = |chance: &mut Random| {
+        // Mostly soon after another, while much is still open.
+        let most = if chance.percent(60) {
+            FAULT_EVERY_MAX_US / 10
+        } else {
+            FAULT_EVERY_MAX_US
+        };
+        let wait = Duration::from_micros(chance.below(most));
+        let fault = Fault::random(chance, hurt);
+        hurt = fault.lasts() || hurt && !matches!(fault, Fault::Healed);
+        (wait, fault)
+    };
+    let count = chance.below(FAULTS_MAX + 1);
+    (0..count).map(|_| next(chance)).collect()
+}

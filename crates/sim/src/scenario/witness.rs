@@ -1,0 +1,102 @@
+//! The witness of a schedule: it hears what clients ask and are answered, and what happens to the
+//! nodes, and gives each a number in one order. What it wrote down is what is judged.
+
+use lockstep_types::{Errno, Ino};
+
+use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
+use crate::workload::{Op, Source};
+use crate::world::Side;
+
+/// Writes down what happens, and asks for clients.
+pub struct Witness {
+    history: History,
+    source: Box<dyn Source>,
+    clock: u64,
+    answered: u64,
+    /// A disk of the primary was made to fail: clients may hear of it.
+    disk_failed: bool,
+    wrong: Option<String>,
+}
+
+impl Witness {
+    /// The witness of a schedule in which clients ask what `source` says. `always`: everything that
+    /// is answered is durable.
+    pub fn new(source: Box<dyn Source>, always: bool) -> Self {
+        Self {
+            history: History::new(always),
+            source,
+            clock: 0,
+            answered: 0,
+            disk_failed: false,
+            wrong: None,
+        }
+    }
+
+    const fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// What `client` asks next, now; nothing if it has asked all it wanted. `spare` is a number for a
+    /// new inode that nobody has used.
+    pub fn ask(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
+        let op = self.source.next(client, spare)?;
+        let at = self.tick();
+        Some((self.history.invoked(client, op.clone(), at), op))
+    }
+
+    /// `client` is answered.
+    pub fn answer(&mut self, client: u32, call: CallId, outcome: Outcome) {
+        self.answered += 1;
+        let asked = self.history.call(call).op.clone();
+        self.source.observe(client, &asked, &outcome);
+        let at = self.tick();
+        self.history.returned(call, outcome, at);
+        if self.history.call(call).fate() == Fate::Unsure && !self.disk_failed {
+            self.wrong(format!(
+                "a client saw an error: {}",
+                self.history.show(call)
+            ));
+        }
+    }
+
+    /// `client` got no number for a new inode: to reserve numbers is to write.
+    pub fn no_number(&mut self, client: u32, errno: Errno) {
+        if !self.disk_failed {
+            self.wrong(format!(
+                "client {client} got no number for an inode: {errno}"
+            ));
+        }
+    }
+
+    /// Something happens to a node.
+    pub fn node(&mut self, side: Side, event: NodeEvent) {
+        let at = self.tick();
+        self.history.node(side, event, at);
+    }
+
+    /// From now on clients may see errors of the primary's disk.
+    pub const fn expect_disk_errors(&mut self) {
+        self.disk_failed = true;
+    }
+
+    /// Something is wrong that no history tells.
+    pub fn wrong(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+
+    /// The first thing that was wrong on the way.
+    pub fn verdict(&self) -> Result<(), String> {
+        self.wrong.clone().map_or(Ok(()), Err)
+    }
+
+    /// What has happened so far.
+    pub const fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Answers given to clients.
+    pub const fn answered(&self) -> u64 {
+        self.answered
+    }
+}
