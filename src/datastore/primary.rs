@@ -9,7 +9,6 @@ use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
 use lockstep_types::Osn;
-use lockstep_types::deliberate::{Bug, is_on};
 
 use super::dial::{Dial, Halves};
 use super::{Datastore, Link, Thread};
@@ -140,7 +139,7 @@ impl Datastore {
     /// Uses a connection until it is lost.
     fn serve_connection(self: &Arc<Self>, (sender, receiver): Halves, welcome: Welcome) -> Ending {
         let start = self.host.now();
-        let follows = self.store.is_followed_at(welcome.applied) || is_on(Bug::IgnorePast);
+        let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {
             self.set_reason("the secondary says that its copy is not complete");

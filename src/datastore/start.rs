@@ -22,13 +22,13 @@ use lockstep_types::{DatastoreUuid, Osn, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
-use super::Datastore;
 use super::calls::Calls;
 use super::host::{Host, Machine, Turnstile};
 use super::references::References;
 use super::role::{RoleFile, RoleState};
 use super::status::Facts;
 use super::tables::{TableError, Tables};
+use super::{Datastore, lockset};
 use crate::config::{self, Choice, DatastoreConfig, Role};
 
 /// Slots for writes that the core counts as over and whose entries are just being removed.
@@ -272,10 +272,20 @@ fn build(
         generation: role.state().generation,
         sequence: store.first_sequence(),
     };
+    let state = first_state(&config, role.state());
     let start = Start {
-        state: first_state(&config, role.state()),
+        state,
+        under_way: if state == State::Paused {
+            lockset::under_way(&tables.old_paw)
+        } else {
+            Vec::new()
+        },
         first_osn,
-        in_doubt: store.in_doubt(),
+        in_doubt: if is_on(Bug::ForgetInDoubt) {
+            Vec::new()
+        } else {
+            store.in_doubt()
+        },
     };
     let now_ms = u64::try_from(host.now().as_millis()).unwrap_or(u64::MAX);
     Datastore {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Event, LockSet};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
@@ -106,8 +105,12 @@ impl Datastore {
             lockstep_resync::recover_ranges(
                 &datastore.store,
                 peer,
-                known(&datastore.old_paw, Bug::IgnorePawInRecovery),
-                known(&link.peer_waiting, Bug::IgnoreSawInRecovery),
+                if is_on(Bug::IgnorePawInRecovery) {
+                    &[]
+                } else {
+                    &datastore.old_paw
+                },
+                &link.peer_waiting,
             )?;
             datastore.paw.remove_below(datastore.first_osn);
             Ok(Event::RangesRecovered)
@@ -234,11 +237,6 @@ impl Datastore {
             })
         })
     }
-}
-
-/// The writes of a table that recovery looks at.
-fn known(waiting: &[Entry], bug: Bug) -> &[Entry] {
-    if is_on(bug) { &[] } else { waiting }
 }
 
 /// How often a comparison tells how far it is.

@@ -152,9 +152,26 @@ fn put(into: &mut [u8], bytes: impl IntoIterator<Item = u8>) {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_types::{Generation, Osn};
+
     use super::*;
 
     const SALT: Salt = [9; 16];
+
+    #[test]
+    fn the_room_left_for_an_outcome_is_enough() {
+        let osn = Osn {
+            generation: Generation::new(u64::MAX).unwrap(),
+            sequence: u64::MAX,
+        };
+        for outcome in [Record::Done { osn }, Record::RolledBack { osn }] {
+            let frame = Draft::of(&outcome).unwrap().frame_bytes();
+            assert!(
+                frame <= crate::log::OUTCOME_BYTES_MAX,
+                "{outcome:?}: {frame}"
+            );
+        }
+    }
 
     #[test]
     fn what_was_written_is_read_and_checked() {

@@ -17,6 +17,9 @@ use crate::scan::{Scan, scan};
 use crate::segment::create;
 use crate::segment::{FRAMES_START, LogOptions, SegmentFile, SegmentHeader, Segments, capacity};
 
+/// Bytes of a frame that says what became of another: [`Record::Done`] or [`Record::RolledBack`].
+pub(crate) const OUTCOME_BYTES_MAX: u64 = 128;
+
 /// Bytes copied at a time when undurable frames are written again.
 const REWRITE_BYTES: usize = 256 << 10;
 
@@ -119,10 +122,20 @@ impl IntentLog {
     /// syncs. [`LogError::Full`] if that segment is still needed: the owner did not heed
     /// [`Self::needs_checkpoint`].
     pub fn append(&self, record: &Record) -> Result<Position, LogError> {
+        self.append_leaving(record, 0)
+    }
+
+    /// The same for a record that will be followed by one which says what became of it: there is room
+    /// for that one behind it.
+    pub fn append_before_outcome(&self, record: &Record) -> Result<Position, LogError> {
+        self.append_leaving(record, OUTCOME_BYTES_MAX)
+    }
+
+    fn append_leaving(&self, record: &Record, room: u64) -> Result<Position, LogError> {
         let mut draft = Draft::of(record)?;
         let mut head = self.head.lock();
         let durable = self.flush.healthy().map_err(|poison| self.refuse(poison))?;
-        let durable = if head.fits(draft.frame_bytes()) {
+        let durable = if head.fits(draft.frame_bytes() + room) {
             durable
         } else {
             self.switch(&mut head, &draft)?;

@@ -199,6 +199,10 @@ pub struct Start {
     pub first_osn: Osn,
     /// Metadata operations pending since before the last stop, in order.
     pub in_doubt: Vec<Osn>,
+    /// The locks of writes that were under way at the last stop, one set for each. Held until both
+    /// nodes are known to have the same bytes there, or the other one counts no more (P4): until then
+    /// nobody reads what may be on this node only.
+    pub under_way: Vec<LockSet>,
 }
 
 /// Numbers for status.
@@ -211,6 +215,9 @@ pub struct InFlight {
     /// Operations that wait for the state to change.
     pub held: usize,
 }
+
+/// The highest number of an operation: these are for writes of the process before, counted down.
+const LAST_OP: u64 = u64::MAX;
 
 /// The protocol core. See the head of this file.
 pub struct Core {
@@ -234,15 +241,22 @@ pub struct Core {
     recovery: Option<Recovery>,
     /// The image is to be sent when no metadata operation is in flight.
     image_due: bool,
+    /// Locks held for writes of the process before.
+    under_way: Vec<(OpId, LockSet)>,
 }
 
 impl Core {
     /// A core in the state a store was left in.
     pub fn new(config: CoreConfig, start: Start, now_ms: u64) -> Self {
+        let mut locks = LockTable::default();
+        let numbered = (0..=LAST_OP).rev().map(OpId).zip(start.under_way);
+        let under_way: Vec<_> = numbered
+            .filter(|(op, held)| locks.acquire(*op, held))
+            .collect();
         Self {
             config,
             state: start.state,
-            locks: LockTable::default(),
+            locks,
             ops: HashMap::new(),
             next_osn: start.first_osn,
             writes: BTreeMap::new(),
@@ -257,6 +271,7 @@ impl Core {
             paused_since_ms: (start.state == State::Paused).then_some(now_ms),
             recovery: None,
             image_due: false,
+            under_way,
         }
     }
 

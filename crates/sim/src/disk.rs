@@ -121,6 +121,12 @@ impl Disk {
         self.state.lock().options = options;
     }
 
+    /// Makes the disk as small as what is on it: nothing more fits.
+    pub fn fill(&self) {
+        let mut state = self.state.lock();
+        state.options = state.full();
+    }
+
     /// Turns over one bit (0 to 7) of the byte at `offset`, for reads and on stable storage. False
     /// when there is no such file, or no byte at that place: past the end, or in a hole.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u32) -> bool {

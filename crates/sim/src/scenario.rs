@@ -131,7 +131,7 @@ impl Schedule {
             self.pair.run_for(*wait)?;
             let moment = self.pair.now();
             self.told.push(format!("{moment:?}: {fault:?}"));
-            self.pair.suffer(*fault);
+            self.pair.suffer(*fault)?;
         }
         self.pair.run_for(WORK_ON)?;
         self.pair.heal();

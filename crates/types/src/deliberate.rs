@@ -18,22 +18,28 @@ pub enum Bug {
     AnswerBeforePeer,
     /// What waited is finished alone before the mark is durable (P1).
     FinishAloneUnmarked,
-    /// The secondary does a metadata operation again that it has done (P5).
+    /// What the secondary has said it did is sent again, and done again (P5).
     RepeatMetadata,
-    /// The secondary takes metadata operations in any order (P2).
+    /// Metadata operations are sent again in another order, and taken in any (P2).
     MetadataOutOfOrder,
+    /// Distributed recovery sends the ranges without waiting for the metadata operations.
+    RangesBeforeMetadata,
+    /// An operation in doubt is forgotten at the next start.
+    ForgetInDoubt,
+    /// The count of openings stays as it is: numbers are given out again (P13).
+    NumbersAgain,
+    /// A change of content is not followed by a record that it was carried out (P5).
+    NoOutcomeLogged,
+    /// `fsync` syncs this node only (P11).
+    SyncHereOnly,
     /// A write takes no range lock (P4).
     NoRangeLock,
     /// New operations are admitted before the ranges are recovered (P8).
     AdmitBeforeRanges,
-    /// Distributed recovery forgets what the secondary's table says.
-    IgnoreSawInRecovery,
     /// Distributed recovery forgets what the primary's table says.
     IgnorePawInRecovery,
     /// Writes that clients wait for are not sent again after a reconnect.
     NoResend,
-    /// Acknowledgements that come before the ranges were sent count.
-    HeedEarlyAcks,
     /// The copy of a secondary that is being resynced still counts as in sync (P10).
     ResyncUnmarked,
     /// A machine that lost power while the store was open counts as in sync (P12).
@@ -52,14 +58,12 @@ pub enum Bug {
     CutLogUnsynced,
     /// A secondary that failed a write says that it did it (P15).
     HideFailure,
-    /// Two pasts are taken for one: the secondary's last operation is not looked at (P8).
-    IgnorePast,
     /// Resync takes files as equal when their sizes are.
     ResyncBySize,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 24] = [
+pub const ALL: [Bug; 26] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -67,12 +71,15 @@ pub const ALL: [Bug; 24] = [
     Bug::FinishAloneUnmarked,
     Bug::RepeatMetadata,
     Bug::MetadataOutOfOrder,
+    Bug::RangesBeforeMetadata,
+    Bug::ForgetInDoubt,
+    Bug::NumbersAgain,
+    Bug::NoOutcomeLogged,
+    Bug::SyncHereOnly,
     Bug::NoRangeLock,
     Bug::AdmitBeforeRanges,
-    Bug::IgnoreSawInRecovery,
     Bug::IgnorePawInRecovery,
     Bug::NoResend,
-    Bug::HeedEarlyAcks,
     Bug::ResyncUnmarked,
     Bug::TrustAfterPowerLoss,
     Bug::NoLocalSync,
@@ -82,7 +89,6 @@ pub const ALL: [Bug; 24] = [
     Bug::MarkBeforeSync,
     Bug::CutLogUnsynced,
     Bug::HideFailure,
-    Bug::IgnorePast,
     Bug::ResyncBySize,
 ];
 

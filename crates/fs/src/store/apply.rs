@@ -119,16 +119,11 @@ impl Store {
         record: &Record,
     ) -> Result<Applied, OpError> {
         let plan = plan::plan(self, op)?;
-        let mut position = self.log_record(record)?;
         let changed = plan.content.map(ContentEffect::ino);
-        if let Some(effect) = plan.content {
-            if let Err(error) = self.change_content(effect) {
-                self.restore_length(effect.ino());
-                self.log_record(&Record::RolledBack { osn: op.osn })?;
-                return Err(error.into());
-            }
-            position = self.log_record(&Record::Done { osn: op.osn })?;
-        }
+        let position = match plan.content {
+            Some(effect) => self.log_and_change_content(op.osn, record, effect)?,
+            None => self.log_record(record)?,
+        };
         let (attr, orphaned) = (plan.attr, plan.orphaned);
         self.install(plan, &op.request);
         applying.applied = applying.applied.max(op.osn);
@@ -138,6 +133,31 @@ impl Store {
             changed,
             position,
         })
+    }
+
+    /// Logs an operation, changes the content, and logs that it did (P5).
+    fn log_and_change_content(
+        &self,
+        osn: Osn,
+        record: &Record,
+        effect: ContentEffect,
+    ) -> Result<Position, OpError> {
+        let position = self.log()?.append_before_outcome(record)?;
+        if let Err(error) = self.change_content(effect) {
+            self.restore_length(effect.ino());
+            self.log_outcome(&Record::RolledBack { osn })?;
+            return Err(error.into());
+        }
+        if is_on(Bug::NoOutcomeLogged) {
+            return Ok(position);
+        }
+        Ok(self.log_outcome(&Record::Done { osn })?)
+    }
+
+    /// Logs what became of a change of content. Room for that was left, so a log that does not take it
+    /// is broken; and without it nobody could tell, after a crash, whether writes came since.
+    fn log_outcome(&self, record: &Record) -> Result<Position, StoreError> {
+        self.trust(self.log()?.append(record))
     }
 
     /// Makes a plan visible: records, and what the file table knows of the same inodes.

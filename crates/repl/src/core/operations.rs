@@ -36,8 +36,10 @@ impl Core {
                 self.start_mirrored_write(id, effects);
             }
             (Kind::Sync, Service::Mirrored) => {
-                self.set_peer(id, Side::Waiting);
-                effects.push(Effect::SendSync { op: id });
+                if !is_on(Bug::SyncHereOnly) {
+                    self.set_peer(id, Side::Waiting);
+                    effects.push(Effect::SendSync { op: id });
+                }
                 effects.push(Effect::Execute {
                     op: id,
                     osn: Osn::ZERO,
@@ -241,10 +243,22 @@ impl Core {
             // The peer has bytes that we could not write: only a resync makes us equal again.
             self.trigger(0, Trigger::PeerFailed, effects);
         }
+        self.release(id, &op.locks, effects);
+    }
+
+    fn release(&mut self, id: OpId, locks: &LockSet, effects: &mut Effects) {
         let mut granted = Vec::new();
-        self.locks.release(id, &op.locks, |next| granted.push(next));
+        self.locks.release(id, locks, |next| granted.push(next));
         for next in granted {
             self.admit(next, effects);
+        }
+    }
+
+    /// Writes of the process before are settled: both nodes have the same bytes, or the other one
+    /// counts no more.
+    pub(super) fn settle_under_way(&mut self, effects: &mut Effects) {
+        for (id, locks) in std::mem::take(&mut self.under_way) {
+            self.release(id, &locks, effects);
         }
     }
 
@@ -257,6 +271,7 @@ impl Core {
 
     /// Gives up the peer's part of everything in flight: it has been marked out of sync.
     pub(super) fn finish_alone(&mut self, effects: &mut Effects) {
+        self.settle_under_way(effects);
         for meta in &mut self.metas {
             meta.committed = true;
         }

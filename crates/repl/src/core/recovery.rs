@@ -27,20 +27,25 @@ impl Core {
     pub(super) fn start_recovery(&mut self, peer_applied: Osn, effects: &mut Effects) {
         self.recovery = Some(Recovery::Metadata);
         self.doubt_acks();
+        let mut unknown = Vec::new();
         for meta in &mut self.metas {
-            if meta.osn <= peer_applied {
+            if meta.osn <= peer_applied && !is_on(Bug::RepeatMetadata) {
                 meta.committed = true;
             } else {
-                effects.push(Effect::ResendMeta { osn: meta.osn });
+                unknown.push(Effect::ResendMeta { osn: meta.osn });
             }
         }
+        if is_on(Bug::MetadataOutOfOrder) {
+            unknown.reverse();
+        }
+        effects.extend(unknown);
         self.commit_ready(effects);
     }
 
     /// Goes on to the next step when the present one is complete.
     pub(super) fn advance_recovery(&mut self, now_ms: u64, effects: &mut Effects) {
         match self.recovery {
-            Some(Recovery::Metadata) if self.metas.is_empty() && self.applying == 0 => {
+            Some(Recovery::Metadata) if self.is_metadata_recovered() => {
                 self.recovery = Some(Recovery::Ranges);
                 effects.push(Effect::RecoverRanges);
                 if is_on(Bug::AdmitBeforeRanges) {
@@ -59,11 +64,15 @@ impl Core {
         }
     }
 
+    fn is_metadata_recovered(&self) -> bool {
+        is_on(Bug::RangesBeforeMetadata) || self.metas.is_empty() && self.applying == 0
+    }
+
     /// Whether an ack counts now. One that comes before the ranges were sent is of a frame that
     /// slipped onto the new connection: what it says may yet be taken back by the ranges, with the
     /// facts of their files, which do not show writes in flight.
     pub(super) fn heeds_acks(&self) -> bool {
-        matches!(self.recovery, None | Some(Recovery::Writes)) || is_on(Bug::HeedEarlyAcks)
+        matches!(self.recovery, None | Some(Recovery::Writes))
     }
 
     /// Writes that only the peer was done with are sent again too, for the same reason.
@@ -85,6 +94,7 @@ impl Core {
             return;
         }
         self.recovery = Some(Recovery::Writes);
+        self.settle_under_way(effects);
         if is_on(Bug::NoResend) {
             return self.take_writes_as_done(effects);
         }

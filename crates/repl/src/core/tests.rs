@@ -22,6 +22,7 @@ fn core(state: State) -> Core {
         state,
         first_osn: osn(1),
         in_doubt: Vec::new(),
+        under_way: Vec::new(),
     };
     Core::new(config, start, 0)
 }
@@ -58,6 +59,15 @@ impl Core {
             op: OpId(op),
             kind: Kind::Write,
             locks: write_locks(number),
+        })
+    }
+
+    fn submit_read(&mut self, op: u64, number: u64) -> Vec<Effect> {
+        let blocks = LockMode::Read(BlockRange::new(0, 4096));
+        self.on(Event::Submit {
+            op: OpId(op),
+            kind: Kind::Read,
+            locks: LockSet::from_slice(&[(file(number), blocks)]),
         })
     }
 
@@ -291,6 +301,7 @@ fn in_doubt_operations_are_settled_after_a_restart() {
         state: State::Paused,
         first_osn: osn(100),
         in_doubt: vec![osn(3), osn(4)],
+        under_way: Vec::new(),
     };
     let mut core = Core::new(config, start, 0);
     let up = Event::LinkUp {
@@ -313,6 +324,34 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     assert_eq!(core.on(Event::Applied(osn(4))), [Effect::RecoverRanges]);
 }
 
+/// What the process before had under way may be on this node only: nobody reads it until it is not.
+#[test]
+fn what_was_under_way_is_not_read_until_it_is_settled() {
+    for settled in [true, false] {
+        let start = Start {
+            state: State::Paused,
+            first_osn: osn(9),
+            in_doubt: Vec::new(),
+            under_way: vec![write_locks(5)],
+        };
+        let mut core = Core::new(core(State::Paused).config, start, 0);
+        assert_eq!(core.submit_read(1, 5), [], "the same file");
+        assert_eq!(core.submit_read(2, 6).len(), 1, "another one");
+        let effects = if settled {
+            core.on(Event::LinkUp {
+                in_sync: true,
+                peer_applied: Osn::ZERO,
+            });
+            core.on(Event::RangesRecovered)
+        } else {
+            core.on(Event::Happened(Trigger::PauseOverContinue));
+            core.on(Event::Happened(Trigger::MarkedOutOfSync))
+        };
+        let read = |effect: &Effect| matches!(effect, Effect::Execute { op: OpId(1), .. });
+        assert!(effects.iter().any(read), "{effects:?}");
+    }
+}
+
 /// Why a node that starts out of sync has to settle them first: the image waits for them.
 #[test]
 fn an_image_is_sent_only_when_nothing_is_in_doubt() {
@@ -322,6 +361,7 @@ fn an_image_is_sent_only_when_nothing_is_in_doubt() {
             state: State::OutOfSync,
             first_osn: osn(100),
             in_doubt,
+            under_way: Vec::new(),
         };
         let mut core = Core::new(config, start, 0);
         let up = Event::LinkUp {

@@ -234,6 +234,14 @@ impl State {
         Some(&self.slots.get(&number)?.inode)
     }
 
+    /// The limits at which nothing more fits.
+    pub(super) fn full(&self) -> DiskOptions {
+        DiskOptions {
+            capacity_bytes: self.used_pages * PAGE_BYTES,
+            capacity_files: self.used_files + self.names.directories().count() as u64,
+        }
+    }
+
     fn free_pages(&self) -> u64 {
         let pages = self.options.capacity_bytes / PAGE_BYTES;
         pages.saturating_sub(self.used_pages)

@@ -1,7 +1,5 @@
 //! What goes wrong in a schedule.
 
-use lockstep_types::Errno;
-
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
@@ -39,7 +37,7 @@ pub enum Fault {
     Corrupt(Side),
     /// Nothing from a node arrives.
     Silent(Side),
-    /// A disk call fails. If not for want of room, an operator starts the node again later.
+    /// A disk call fails. An operator starts the node again later.
     DiskFails {
         /// Of which node.
         side: Side,
@@ -47,10 +45,10 @@ pub enum Fault {
         class: CallClass,
         /// Which of them from now.
         nth: u64,
-        /// How.
-        errno: Errno,
     },
-    /// Frames pass again, and who is away comes back.
+    /// Nothing more fits on the disk of a node.
+    Full(Side),
+    /// Frames pass again, disks have room, and who is away comes back.
     Healed,
 }
 
@@ -78,23 +76,19 @@ impl Fault {
             },
             8 | 9 => Self::Cut,
             10 => Self::Corrupt(side),
-            11 | 12 => Self::DiskFails {
-                side: if chance.percent(30) {
-                    Side::Primary
-                } else {
-                    Side::Secondary
-                },
+            11 => Self::DiskFails {
+                side,
                 class: *chance.pick(&[CallClass::Write, CallClass::Name, CallClass::Read]),
                 nth: 1 + chance.below(FAILING_CALLS_MAX),
-                errno: *chance.pick(&[Errno::Io, Errno::NoSpace]),
             },
+            12 => Self::Full(side),
             _ => Self::Silent(side),
         }
     }
 
     /// Whether it hurts until it is healed.
     pub const fn lasts(self) -> bool {
-        matches!(self, Self::Away(..) | Self::Silent(_))
+        matches!(self, Self::Away(..) | Self::Silent(_) | Self::Full(_))
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Half {
     may_refuse: u32,
     /// An error of its disk may have poisoned its store: an operator has to start it again.
     pub needs_operator: bool,
+    /// Nothing more fits on its disk.
+    is_full: bool,
     /// It does not start by itself.
     pub is_away: bool,
 }
@@ -116,6 +118,7 @@ impl Half {
             stop_at_call: None,
             may_refuse: 0,
             needs_operator: false,
+            is_full: false,
             is_away: false,
         }
     }
@@ -157,10 +160,24 @@ impl Half {
     }
 
     /// Lets a call of its disk fail.
-    pub fn fail_disk(&mut self, class: CallClass, nth: u64, errno: Errno) {
+    pub fn fail_disk(&mut self, class: CallClass, nth: u64) {
         self.may_refuse += 1;
-        self.needs_operator |= errno == Errno::Io;
-        self.disk.fail_call(class, nth, errno);
+        self.needs_operator = true;
+        self.disk.fail_call(class, nth, Errno::Io);
+    }
+
+    /// Leaves no room on its disk.
+    pub fn fill_disk(&mut self) {
+        self.is_full = true;
+        self.disk.fill();
+    }
+
+    /// Its disk is as it should be again.
+    pub fn mend_disk(&mut self) {
+        // A start that is under way may have met it already.
+        self.may_refuse += u32::from(std::mem::take(&mut self.is_full));
+        self.disk.stop_failing();
+        self.disk.set_capacity(DISK);
     }
 
     /// Lets its process end at a call of its disk, so many from now.
@@ -190,9 +207,14 @@ impl Half {
         };
         let refused = life.refused.lock().clone();
         if let Some(why) = refused.filter(|_| !life.process.is_dead()) {
-            let left = self.may_refuse.checked_sub(1);
-            self.may_refuse =
-                left.ok_or_else(|| format!("{:?} does not start: {why}", self.side))?;
+            if self.is_full {
+                // It would refuse again, until there is room.
+                self.is_away = true;
+            } else {
+                let left = self.may_refuse.checked_sub(1);
+                let refuses = || format!("{:?} does not start: {why}", self.side);
+                self.may_refuse = left.ok_or_else(refuses)?;
+            }
             life.process.die();
         }
         let stop = self.stop_at_call.unwrap_or(Stop::Process);

@@ -69,6 +69,17 @@ pub fn could_take_over(secondary: &Left, history: &History) -> Result<(), String
         .map_err(|violation| format!("on the secondary, had it to go on alone: {violation}"))
 }
 
+/// The secondary is being resynced: were it to go on alone now, it must know that it cannot (P10).
+pub fn is_marked_out_of_sync(disk: &Disk) -> Result<(), String> {
+    let role = disk.read_all("role.json").unwrap_or_default();
+    let role = String::from_utf8_lossy(&role).replace(char::is_whitespace, "");
+    if role.contains("\"in_sync\":false") {
+        Ok(())
+    } else {
+        Err(format!("the secondary is being resynced and says: {role}"))
+    }
+}
+
 /// Both processes hold still, in sync: bytes that differ are in PAW, and those that only the secondary
 /// has got in SAW too (P6, P7).
 pub fn tables_tell(primary: &Left, secondary: &Left, history: &History) -> Result<(), String> {

@@ -26,6 +26,8 @@ use crate::world::{Process, Side, World};
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Long enough for every watermark to arrive and garbage to be removed.
 const REST: Duration = Duration::from_secs(4);
+/// How long a process takes to be started again, at most, in microseconds.
+const DOWN_MAX_US: u64 = 20_000;
 /// Steps of the world in one schedule that none should need.
 const STEPS_MAX: u64 = 3_000_000;
 
@@ -41,9 +43,19 @@ pub struct Pair {
     served_by: Option<Arc<Process>>,
     /// Clients are to ask nothing more.
     enough: Arc<AtomicBool>,
+    /// The primary's process ended in sync: the tables must tell where the nodes differ.
+    tables_are_due: bool,
     chance: Random,
     silent: bool,
     steps: u64,
+}
+
+/// Whether a secondary in this state counts its copy as in sync.
+const fn has_kept_sync(state: State) -> bool {
+    matches!(
+        state,
+        State::SecondarySynced | State::SecondaryDisconnected | State::SecondaryCatchingUp
+    )
 }
 
 /// Who uses the mount.
@@ -69,6 +81,7 @@ impl Pair {
             pause_max: users.pause_max,
             served_by: None,
             enough: Arc::default(),
+            tables_are_due: false,
             chance,
             silent: false,
             steps: 0,
@@ -87,6 +100,10 @@ impl Pair {
     }
 
     fn start(&mut self, side: Side) {
+        if side == Side::Primary && std::mem::take(&mut self.tables_are_due) {
+            let told = self.look_at_the_tables();
+            self.note(told);
+        }
         let process = self.world.give_birth();
         let network = Arc::clone(&self.world.network);
         let peer = self.half(Side::Secondary).node.living();
@@ -109,52 +126,67 @@ impl Pair {
         let shared = Arc::clone(&self.world.shared);
         self.world.network.process_gone(side, &shared, is_told);
         let left = self.look_at_what_is_left(side, stop);
-        let mut witness = self.witness.lock();
-        if let Err(what) = left {
-            witness.wrong(what);
-        }
-        witness.node(side, NodeEvent::Crashed(stop));
-        drop(witness);
-        self.half(side).node.forget();
+        self.note(left);
+        self.witness.lock().node(side, NodeEvent::Crashed(stop));
         if side == Side::Primary {
             self.served_by = None;
+            self.tables_are_due = stop == Stop::Process && self.counts_as_in_sync();
+        } else {
+            self.tables_are_due = false;
+        }
+        self.half(side).node.forget();
+    }
+
+    fn note(&self, judged: Result<(), String>) {
+        if let Err(what) = judged {
+            self.witness.lock().wrong(what);
         }
     }
 
     /// Holds what a node leaves against what must be there, while both count as in sync.
     fn look_at_what_is_left(&self, side: Side, stop: Stop) -> Result<(), String> {
+        let [_, secondary] = &self.halves;
+        if let [
+            Some(State::ResyncContent | State::EnteringSync),
+            Some(State::SecondaryResyncing),
+        ] = self.states()
+        {
+            // Its records were changed, so it must have been told before.
+            left::is_marked_out_of_sync(&secondary.disk)?;
+        }
         if !self.counts_as_in_sync() {
             return Ok(());
         }
-        let [primary, secondary] = &self.halves;
         let witness = self.witness.lock();
         let history = witness.history();
         match (side, stop) {
             (Side::Secondary, Stop::Process) => Ok(()),
             (Side::Secondary, Stop::Power) => left::holds_the_durable(&secondary.left()?, history),
-            (Side::Primary, _) => {
-                let secondary = secondary.left()?;
-                if stop == Stop::Process {
-                    left::tables_tell(&primary.left()?, &secondary, history)?;
-                }
-                left::could_take_over(&secondary, history)
-            }
+            (Side::Primary, _) => left::could_take_over(&secondary.left()?, history),
         }
+    }
+
+    /// The primary starts again; the secondary has meanwhile done what was under way to it.
+    fn look_at_the_tables(&self) -> Result<(), String> {
+        let [primary, secondary] = &self.halves;
+        let state = secondary.datastore().map(|datastore| datastore.state());
+        if !state.is_some_and(has_kept_sync) {
+            return Ok(());
+        }
+        let witness = self.witness.lock();
+        left::tables_tell(&primary.left()?, &secondary.left()?, witness.history())
     }
 
     /// Whether the secondary holds all that was acknowledged, by what both say.
     fn counts_as_in_sync(&self) -> bool {
-        matches!(
-            self.states(),
-            [
-                Some(State::Synced | State::Paused | State::Frozen | State::CatchingUp),
-                Some(
-                    State::SecondarySynced
-                        | State::SecondaryDisconnected
-                        | State::SecondaryCatchingUp
-                )
-            ]
-        )
+        let [primary, secondary] = self.states();
+        let primary = primary.is_some_and(|state| {
+            matches!(
+                state,
+                State::Synced | State::Paused | State::Frozen | State::CatchingUp
+            )
+        });
+        primary && secondary.is_some_and(has_kept_sync)
     }
 
     /// The states of both nodes, of those that have opened the datastore.
@@ -168,10 +200,11 @@ impl Pair {
     }
 
     /// Lets a fault happen.
-    pub fn suffer(&mut self, fault: Fault) {
+    pub fn suffer(&mut self, fault: Fault) -> Result<(), String> {
         match fault {
             Fault::Stopped(side, stop) => {
                 self.stop(side, stop);
+                self.stay_down()?;
                 self.start(side);
             }
             Fault::BothStopped(primary, secondary) => {
@@ -192,16 +225,13 @@ impl Pair {
                 let half = side.of_mut(&mut self.halves);
                 half.stop_at_call(stop, calls, verdict, &self.coverage);
             }
-            Fault::DiskFails {
-                side,
-                class,
-                nth,
-                errno,
-            } => {
-                if side == Side::Primary {
-                    self.witness.lock().expect_disk_errors();
-                }
-                self.half(side).fail_disk(class, nth, errno);
+            Fault::DiskFails { side, class, nth } => {
+                self.expect_disk_errors(side);
+                self.half(side).fail_disk(class, nth);
+            }
+            Fault::Full(side) => {
+                self.expect_disk_errors(side);
+                self.half(side).fill_disk();
             }
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
@@ -211,15 +241,29 @@ impl Pair {
             }
             Fault::Healed => self.heal(),
         }
+        Ok(())
     }
 
-    /// Frames pass, and both nodes live.
+    /// A process is not there again at once.
+    fn stay_down(&mut self) -> Result<(), String> {
+        let time = self.chance.below(DOWN_MAX_US);
+        self.run_for(Duration::from_micros(time))
+    }
+
+    /// What goes wrong with the primary's disk, clients hear of.
+    fn expect_disk_errors(&self, side: Side) {
+        if side == Side::Primary {
+            self.witness.lock().expect_disk_errors();
+        }
+    }
+
+    /// Frames pass, disks have room, and both nodes live.
     pub fn heal(&mut self) {
         self.silent = false;
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
             let half = self.half(side);
-            half.disk.stop_failing();
+            half.mend_disk();
             let called = std::mem::take(&mut half.needs_operator);
             if called {
                 self.stop(side, Stop::Process);
@@ -268,7 +312,9 @@ impl Pair {
         for side in Side::BOTH {
             if let Some(stop) = self.half(side).has_ended()? {
                 self.stop(side, stop);
-                self.start(side);
+                if !self.half(side).is_away {
+                    self.start(side);
+                }
             }
         }
         self.bring_clients();

@@ -1,8 +1,12 @@
 //! The workload, crashed at every call.
 
-use lockstep_sim::disk::{CallKind, Verdict};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockstep_sim::disk::{Call, CallKind, Verdict};
 use lockstep_sim::random::Random;
-use lockstep_types::Errno;
+use lockstep_types::{
+    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+};
 
 use super::states::{Crash, check};
 use super::workload::{STEPS, run};
@@ -126,4 +130,57 @@ fn the_same_workload_leaves_the_same_disk() {
     for _ in 0..5 {
         assert_eq!(once(), first);
     }
+}
+
+/// Found by the simulator: the content was cut, the log did not say so, and the store went on with a
+/// record that said otherwise.
+#[test]
+fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_next_start() {
+    let disk = made_disk();
+    let opened = open(&disk, BOOT).unwrap();
+    let mut sequence = 0;
+    let mut op = |request| {
+        sequence += 1;
+        let osn = Osn {
+            generation: Generation::FIRST,
+            sequence,
+        };
+        let time = Timestamp::default();
+        MetaOp { osn, time, request }
+    };
+    let ino = opened.store.next_ino().unwrap();
+    let create = op(MetaRequest::Create {
+        parent: Ino::ROOT,
+        name: FileName::new(b"f").unwrap(),
+        ino,
+        kind: NodeKind::File,
+        mode: 0o644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Vec::new(),
+    });
+    opened.store.commit(&create).unwrap();
+    let changed = AtomicBool::new(false);
+    disk.observe(Some(Arc::new(move |call: &Call<'_>| match call.kind {
+        CallKind::SetLength => {
+            changed.store(true, Ordering::Relaxed);
+            Verdict::Go
+        }
+        CallKind::Write if changed.load(Ordering::Relaxed) => Verdict::Fail(Errno::NoSpace),
+        _ => Verdict::Go,
+    })));
+    let truncate = op(MetaRequest::Truncate {
+        ino,
+        size: 9000,
+        drop_set_id: false,
+    });
+    assert!(opened.store.commit(&truncate).is_err());
+    assert!(opened.store.is_poisoned());
+    disk.observe(None);
+    disk.kill();
+    let opened = open(&disk, BOOT).unwrap();
+    assert_eq!(opened.store.getattr(ino).unwrap().size, 9000);
+    assert_eq!(opened.store.content_bytes(ino).unwrap(), 9000);
 }
