@@ -127,7 +127,7 @@ fn serve(calls: &OwnedFd, mount_point: &Path, disk: &Mount) {
     while wait(calls.as_fd()) {
         // An error means that the caller was killed meanwhile.
         if let Ok(call) = next(calls) {
-            answer(calls, call.id, decide(&call, mount_point, disk));
+            answer(calls, call.id, decide(&call, mount_point, disk).as_ref());
         }
     }
 }
@@ -167,8 +167,8 @@ fn decide(call: &seccomp_notif, mount_point: &Path, disk: &Mount) -> Option<io::
     Some(passed_on.map_err(Into::into).and_then(|()| disk.sync_all()))
 }
 
-fn answer(calls: &OwnedFd, id: u64, outcome: Option<io::Result<()>>) {
-    let error = match &outcome {
+fn answer(calls: &OwnedFd, id: u64, outcome: Option<&io::Result<()>>) {
+    let error = match outcome {
         Some(Err(error)) => -error.raw_os_error().unwrap_or(libc::EIO),
         _ => 0,
     };

@@ -222,7 +222,11 @@ fn change(backing: &dyn Backing, sync_directory: &dyn Fn(&str), random: &mut Ran
     match random.below(11) {
         0..3 => {
             let bytes = random.any().to_le_bytes();
-            let data: Vec<u8> = bytes.into_iter().cycle().take(length as usize).collect();
+            let data: Vec<u8> = bytes
+                .into_iter()
+                .cycle()
+                .take(usize::try_from(length).unwrap())
+                .collect();
             file().write_at(offset, &data).unwrap();
         }
         3 => file().set_len(offset).unwrap(),
