@@ -12,6 +12,7 @@
 //! It must never park one of its threads on an operation that waits for the peer or the disk's
 //! flush: those answer through completions (see [`crate::client`]).
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -158,13 +159,22 @@ fn serve(
     };
     let run = {
         let mount_point = mount_point.clone();
-        move || ending.end(session.run().map_err(failed(mount_point)))
+        move || ending.end(at_the_end(session.run()).map_err(failed(mount_point)))
     };
     thread::Builder::new()
         .name("fuse".to_owned())
         .spawn(run)
         .map_err(failed(mount_point))?;
     Ok(())
+}
+
+/// Whether answering has failed or only come to its end. The kernel tells most threads that the device
+/// is gone; one that takes a request at the moment of the unmount it tells of an aborted connection.
+fn at_the_end(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
+        other => other,
+    }
 }
 
 impl Mounted {
@@ -236,5 +246,20 @@ impl Drop for Mounted {
         if let Err(error) = self.release(Duration::ZERO) {
             tracing::warn!(%error, "the mount was left behind");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unmount_in_the_middle_of_a_request_is_no_failure() {
+        const ABORTED: i32 = rustix::io::Errno::CONNABORTED.raw_os_error();
+        const BROKEN: i32 = rustix::io::Errno::IO.raw_os_error();
+        let outcome = |errno| at_the_end(Err(io::Error::from_raw_os_error(errno)));
+        assert!(outcome(ABORTED).is_ok());
+        assert_eq!(outcome(BROKEN).unwrap_err().raw_os_error(), Some(BROKEN));
+        assert!(at_the_end(Ok(())).is_ok());
     }
 }

@@ -29,6 +29,8 @@ mod network;
 mod nodes;
 #[path = "faults/programs.rs"]
 mod programs;
+#[path = "faults/replacer.rs"]
+mod replacer;
 #[path = "faults/small_disk.rs"]
 mod small_disk;
 #[path = "faults/writers.rs"]
@@ -40,7 +42,7 @@ use std::time::{Duration, Instant};
 use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING};
-use nodes::{Settings, Which};
+use nodes::{Ground, IMPATIENT, PATIENT, Settings, Which};
 use small_disk::{Ballast, SmallDisk};
 
 /// The default of what `LOCKSTEP_FAULT_KILLS` says.
@@ -52,18 +54,6 @@ const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
 /// A node makes a checkpoint of its store every 20 s.
 const LONGER_THAN_A_CHECKPOINT: Duration = Duration::from_secs(25);
 
-/// The peer may stay away for as long as any of these tests takes.
-const PATIENT: Settings = Settings {
-    pause_limit_ms: 600_000,
-    peer_timeout_ms: 500,
-    on_peer_loss: "continue",
-    encryption: "on",
-};
-/// A peer that is away is soon given up.
-const IMPATIENT: Settings = Settings {
-    pause_limit_ms: 400,
-    ..PATIENT
-};
 /// Rather no answer than one copy; the network is trusted to keep secrets.
 const FREEZING: Settings = Settings {
     pause_limit_ms: 400,
@@ -231,7 +221,7 @@ fn a_full_disk_of_the_secondary_stops_nobody_and_is_made_good() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let disk = SmallDisk::make();
-    let mut load = Load::start_on(PATIENT, &mut chance, Some(&disk));
+    let mut load = Load::start_on(PATIENT, &mut chance, [Ground::default(), disk.ground()]);
     for _ in 0..rounds {
         load.start_programs(&mut chance);
         let ballast = fill(&mut load, &disk, &mut chance);
@@ -248,7 +238,7 @@ fn a_disk_that_was_full_for_long_is_made_good_without_a_restart() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let disk = SmallDisk::make();
-    let mut load = Load::start_on(PATIENT, &mut chance, Some(&disk));
+    let mut load = Load::start_on(PATIENT, &mut chance, [Ground::default(), disk.ground()]);
     for _ in 0..rounds {
         load.start_programs(&mut chance);
         let ballast = fill(&mut load, &disk, &mut chance);

@@ -7,7 +7,10 @@
 //! Invariants: a version is noted as tried before it is written and as acknowledged only after the
 //! write has returned; the account is in the memory of the test, outside of everything that is
 //! tested. A write that failed may have happened or not, in each block anew; what a check has
-//! found is final from then on.
+//! found is final from then on. After the primary has lost power each block may hold any version since
+//! the one that is known to be on stable storage, and nothing older.
+
+#![allow(dead_code)] // not every test uses all of it
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -83,6 +86,9 @@ impl CellWriter {
         let content = cell.begin();
         self.files[cell.file].write_all_at(&content, cell.offset)?;
         cell.acknowledged();
+        if self.asking == Asking::EachWrite {
+            cell.saved();
+        }
         Ok(())
     }
 }
@@ -107,12 +113,21 @@ impl Client for CellWriter {
         self.write()?;
         if self.asking == Asking::Fsync && self.chance.within(0..FSYNC_INTERVAL) == 0 {
             self.files.iter().try_for_each(File::sync_data)?;
+            self.saved();
         }
         Ok(())
     }
 
     fn close(&mut self) {
         self.files.clear();
+    }
+
+    fn saved(&mut self) {
+        self.cells.iter_mut().for_each(Cell::saved);
+    }
+
+    fn power_lost(&mut self) {
+        self.cells.iter_mut().for_each(Cell::power_lost);
     }
 
     fn check(&mut self, root: &Path) -> Result<(), String> {
@@ -166,7 +181,10 @@ struct Cell {
     last: u64,
     /// What each of its pieces must hold at least: acknowledged, or found by a check.
     settled: Vec<u64>,
-    /// Versions since that were tried and not acknowledged.
+    /// What each of its pieces holds at least on stable storage.
+    saved: Vec<u64>,
+    /// Versions that were tried and not acknowledged. Those not later than what a piece holds do not
+    /// count there.
     in_doubt: Vec<u64>,
 }
 
@@ -180,9 +198,11 @@ impl Cell {
             key,
             last: 0,
             settled: Vec::new(),
+            saved: Vec::new(),
             in_doubt: Vec::new(),
         };
         cell.settled = vec![0; cell.pieces().len()];
+        cell.saved.clone_from(&cell.settled);
         cell
     }
 
@@ -197,6 +217,18 @@ impl Cell {
     fn acknowledged(&mut self) {
         self.settled.fill(self.last);
         self.in_doubt.clear();
+    }
+
+    /// What is settled is on stable storage.
+    fn saved(&mut self) {
+        self.saved.clone_from(&self.settled);
+    }
+
+    /// What is not on stable storage may be lost.
+    fn power_lost(&mut self) {
+        self.settled.clone_from(&self.saved);
+        let first = self.saved.iter().min().map_or(1, |oldest| oldest + 1);
+        self.in_doubt = (first..=self.last).collect();
     }
 
     fn content(&self, version: u64) -> Vec<u8> {
@@ -230,7 +262,9 @@ impl Cell {
         let found = &file[offset..offset + self.length];
         let mut pieces = Vec::new();
         for (piece, range) in self.pieces().into_iter().enumerate() {
-            let mut allowed = self.in_doubt.iter().rev().chain([&self.settled[piece]]);
+            let settled = &self.settled[piece];
+            let later = self.in_doubt.iter().rev().filter(|&tried| tried > settled);
+            let mut allowed = later.chain([settled]);
             let holds = |version: u64| self.content(version)[range.clone()] == found[range.clone()];
             match allowed.find(|&&version| holds(version)) {
                 Some(version) => pieces.push(*version),

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use parking_lot::MutexGuard;
 
@@ -22,8 +22,8 @@ pub enum Ending {
 }
 
 /// Waits until the nodes are in sync, holds the clients still, compares everything, and starts the
-/// nodes again. Nothing but the clients may be at work.
-pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending) {
+/// nodes again, after `while_down` was done. Nothing but the clients may be at work.
+pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending, while_down: impl FnOnce()) {
     pair.await_in_sync();
     let mut seats = writers.still();
     against_accounts(&pair.mount(), &mut seats);
@@ -31,6 +31,12 @@ pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending) {
         seat.leave();
     }
     end(pair, ending);
+    if ending == Ending::Stopped {
+        // A store that is closed in order has everything on stable storage.
+        for seat in &mut seats {
+            seat.client.saved();
+        }
+    }
     let [of_primary, of_secondary] = [Which::Primary, Which::Secondary].map(|which| {
         let place = pair.outside(&format!("export-{which:?}"));
         export(pair.node_mut(which), &place);
@@ -41,6 +47,7 @@ pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending) {
     for place in [of_primary, of_secondary] {
         fs::remove_dir_all(place).unwrap();
     }
+    while_down();
     pair.start();
 }
 
@@ -73,7 +80,7 @@ fn export(node: &Node, place: &Path) {
     command.args(["export", DATASTORE]).arg(place.join("tree"));
     command.arg("--config").arg(node.config());
     command.arg("--manifest").arg(place.join("manifest"));
-    run(&mut command, "lockstep export");
+    judge(&node.run(&mut command), "lockstep export");
 }
 
 /// Compares two exports with tools that are not ours.
@@ -89,12 +96,11 @@ fn compare(one: &Path, other: &Path) {
         .args(["-c", script, "compare", tools])
         .args([one, other]);
     command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
-    run(&mut command, "the two nodes differ");
+    judge(&command.output().unwrap(), "the two nodes differ");
 }
 
-fn run(command: &mut Command, what: &str) {
-    let output = command.output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
+fn judge(output: &Output, what: &str) {
+    let said = [&output.stdout[..], &output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success(), "{what}: {said}");
 }

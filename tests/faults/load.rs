@@ -2,11 +2,12 @@
 //!
 //! Invariant: whoever takes the primary away does it here, for then errors are no failures.
 
+#![allow(dead_code)] // not every test uses all of it
+
 use crate::chance::Chance;
 use crate::check::{self, Ending};
-use crate::nodes::{Pair, Settings, Which, await_that};
+use crate::nodes::{Ground, Pair, Settings, Which, await_that};
 use crate::programs::Programs;
-use crate::small_disk::SmallDisk;
 use crate::writers::Writers;
 
 /// What the primary logs when the connection is lost while in sync.
@@ -29,15 +30,15 @@ pub struct Load {
 impl Load {
     /// Starts nodes and clients, and waits until both are at work.
     pub fn start(settings: Settings, chance: &mut Chance) -> Self {
-        Self::start_on(settings, chance, None)
+        Self::start_on(settings, chance, [Ground::default(), Ground::default()])
     }
 
-    /// The same, with the store of the secondary on a disk of its own.
-    pub fn start_on(settings: Settings, chance: &mut Chance, disk: Option<&SmallDisk>) -> Self {
-        let mut pair = Pair::prepare(settings, disk.map(SmallDisk::root));
+    /// The same, with primary and secondary on these grounds.
+    pub fn start_on(settings: Settings, chance: &mut Chance, grounds: [Ground; 2]) -> Self {
+        let mut pair = Pair::prepare(settings, grounds);
         pair.start();
         let load = Self {
-            writers: Writers::start(&pair.mount(), chance),
+            writers: Writers::start(&pair.mount(), settings.durability == "always", chance),
             alone_at_start: pair.primary.logged().matches(OUT_OF_SYNC).count(),
             pair,
             programs: None,
@@ -68,6 +69,12 @@ impl Load {
 
     /// Ends the programs and compares everything; the clients go on afterwards.
     pub fn check(&mut self, chance: &mut Chance) {
+        let ending = *chance.pick(&[Ending::Stopped, Ending::Killed]);
+        self.check_with(ending, || ());
+    }
+
+    /// The same, with both nodes down in this way while something else is done.
+    pub fn check_with(&mut self, ending: Ending, while_down: impl FnOnce()) {
         self.pair.await_in_sync();
         self.writers.primary_is_back();
         self.writers.await_progress();
@@ -75,8 +82,7 @@ impl Load {
             Some(programs) if !self.bereft => programs.finish(),
             _ => {}
         }
-        let ending = *chance.pick(&[Ending::Stopped, Ending::Killed]);
-        check::check(&mut self.pair, &self.writers, ending);
+        check::check(&mut self.pair, &self.writers, ending, while_down);
         self.writers.await_progress();
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Invariants: what is about to be done is noted before it is tried and taken over only after it
 //! has returned. An operation that failed has happened once or not at all; which of the two the next
-//! check finds out, and that is final. Until then its names are left alone.
+//! check finds out, and that is final. Until then its names are left alone. After the primary has lost
+//! power the last operations may be undone, down to those that are on stable storage, but none without
+//! all that came after it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +19,8 @@ use crate::writers::Client;
 
 /// How many names there are about.
 const NAMES: usize = 100;
+/// Operations between two syncs.
+const SYNC_INTERVAL: u64 = 32;
 /// The directory, below the root.
 const DIRECTORY: &str = "names";
 
@@ -50,13 +54,24 @@ impl Step {
 
 type Tree = BTreeMap<String, Thing>;
 
+/// An operation that was tried.
+struct Tried {
+    step: Step,
+    acknowledged: bool,
+}
+
 /// The client.
 pub struct NameChanger {
     chance: Chance,
     directory: Option<OwnedFd>,
     made: u64,
+    /// All that was acknowledged.
     tree: Tree,
-    in_doubt: Vec<Step>,
+    /// What is on stable storage.
+    saved: Tree,
+    /// What was tried since, in its order: `saved` and what of this was acknowledged make `tree`.
+    since: Vec<Tried>,
+    power_lost: bool,
 }
 
 impl NameChanger {
@@ -68,7 +83,9 @@ impl NameChanger {
             directory: None,
             made: 0,
             tree: Tree::new(),
-            in_doubt: Vec::new(),
+            saved: Tree::new(),
+            since: Vec::new(),
+            power_lost: false,
         }
     }
 
@@ -102,9 +119,19 @@ impl NameChanger {
     }
 
     fn some_name(&mut self) -> Option<String> {
-        let in_doubt = |name: &&String| self.in_doubt.iter().any(|step| step.concerns(name));
+        let in_doubt = |name: &&String| {
+            let mut open = self.since.iter().filter(|tried| !tried.acknowledged);
+            open.any(|tried| tried.step.concerns(name))
+        };
         let names: Vec<&String> = self.tree.keys().filter(|name| !in_doubt(name)).collect();
         (!names.is_empty()).then(|| (*self.chance.pick(&names)).clone())
+    }
+
+    /// Saves all that was acknowledged.
+    fn sync(&mut self) -> io::Result<()> {
+        rustix::fs::fsync(self.directory.as_ref().expect("the client is open"))?;
+        self.saved();
+        Ok(())
     }
 
     fn carry_out(&self, step: &Step) -> io::Result<()> {
@@ -156,10 +183,18 @@ impl Client for NameChanger {
     }
 
     fn step(&mut self) -> io::Result<()> {
+        if self.chance.within(0..SYNC_INTERVAL) == 0 {
+            self.sync()?;
+        }
         let step = self.next();
-        self.in_doubt.push(step.clone());
+        self.since.push(Tried {
+            step: step.clone(),
+            acknowledged: false,
+        });
         self.carry_out(&step)?;
-        self.in_doubt.pop();
+        if let Some(tried) = self.since.last_mut() {
+            tried.acknowledged = true;
+        }
         apply(&mut self.tree, step);
         Ok(())
     }
@@ -168,27 +203,70 @@ impl Client for NameChanger {
         self.directory = None;
     }
 
+    fn saved(&mut self) {
+        self.saved.clone_from(&self.tree);
+        self.since.retain(|tried| !tried.acknowledged);
+    }
+
+    fn power_lost(&mut self) {
+        self.power_lost = true;
+    }
+
     fn check(&mut self, root: &Path) -> Result<(), String> {
         let found = listing(&root.join(DIRECTORY)).map_err(|error| error.to_string())?;
-        let mut expected = self.tree.clone();
-        for step in &self.in_doubt {
-            let mut done = expected.clone();
-            apply(&mut done, step.clone());
-            if step
-                .names()
-                .iter()
-                .all(|name| done.get(*name) == found.get(*name))
-            {
-                expected = done;
+        let all = self.since.len();
+        let fewest = if self.power_lost { 0 } else { all };
+        for count in (fewest..=all).rev() {
+            let (expected, happened) = after(&self.saved, &self.since[..count], &found);
+            if expected == found {
+                self.since.truncate(count);
+                self.settle(found, &happened);
+                return Ok(());
             }
         }
-        if found != expected {
-            return Err(explain(&expected, &found, &self.in_doubt));
-        }
-        self.tree = found;
-        self.in_doubt.clear();
-        Ok(())
+        let in_doubt = self.since.iter().filter(|tried| !tried.acknowledged);
+        let in_doubt: Vec<&Step> = in_doubt.map(|tried| &tried.step).collect();
+        Err(explain(&self.tree, &found, &in_doubt))
     }
+}
+
+impl NameChanger {
+    /// What was found is final.
+    fn settle(&mut self, found: Tree, happened: &[bool]) {
+        let mut happened = happened.iter();
+        self.since.retain_mut(|tried| {
+            tried.acknowledged = *happened.next().expect("there is one for each");
+            tried.acknowledged
+        });
+        self.tree = found;
+        self.power_lost = false;
+    }
+}
+
+/// The tree after all that was acknowledged, and what of the rest seems to have happened, as far as
+/// the names that are found can tell; and which have happened.
+fn after(saved: &Tree, since: &[Tried], found: &Tree) -> (Tree, Vec<bool>) {
+    let mut tree = saved.clone();
+    for tried in since.iter().filter(|tried| tried.acknowledged) {
+        apply(&mut tree, tried.step.clone());
+    }
+    let mut happened = Vec::new();
+    for tried in since {
+        let has_happened = tried.acknowledged || would_show(&tree, &tried.step, found);
+        if has_happened && !tried.acknowledged {
+            apply(&mut tree, tried.step.clone());
+        }
+        happened.push(has_happened);
+    }
+    (tree, happened)
+}
+
+/// Whether the names of a step are found as they are after it.
+fn would_show(tree: &Tree, step: &Step, found: &Tree) -> bool {
+    let mut done = tree.clone();
+    apply(&mut done, step.clone());
+    let mut names = step.names().into_iter();
+    names.all(|name| done.get(name) == found.get(name))
 }
 
 fn listing(directory: &Path) -> io::Result<Tree> {
@@ -209,7 +287,7 @@ fn listing(directory: &Path) -> io::Result<Tree> {
     Ok(tree)
 }
 
-fn explain(expected: &Tree, found: &Tree, in_doubt: &[Step]) -> String {
+fn explain(expected: &Tree, found: &Tree, in_doubt: &[&Step]) -> String {
     let only_in = |one: &Tree, other: &Tree| -> Tree {
         let differs = |(name, thing): &(&String, &Thing)| other.get(*name) != Some(*thing);
         let kept = one.iter().filter(differs);

@@ -7,6 +7,8 @@
 //!
 //! Invariant: all threads have ended when [`Network`] is dropped.
 
+#![allow(dead_code)] // not every test uses all of it
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Weak};

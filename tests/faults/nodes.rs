@@ -6,11 +6,15 @@
 //! Invariant: when a [`Pair`] is dropped its processes are gone and nothing is mounted, however the
 //! test ended. The kernel kills the nodes of a test that is itself killed.
 
+#![allow(dead_code)] // not every test uses all of it
+
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,6 +49,44 @@ pub struct Settings {
     pub on_peer_loss: &'static str,
     /// `on` or `off`.
     pub encryption: &'static str,
+    /// `posix` or `always`.
+    pub durability: &'static str,
+}
+
+/// The peer may stay away for as long as any test takes.
+pub const PATIENT: Settings = Settings {
+    pause_limit_ms: 600_000,
+    peer_timeout_ms: 500,
+    on_peer_loss: "continue",
+    encryption: "on",
+    durability: "posix",
+};
+/// A peer that is away is soon given up.
+pub const IMPATIENT: Settings = Settings {
+    pause_limit_ms: 400,
+    ..PATIENT
+};
+
+/// Starts a process.
+type Spawn = dyn Fn(&mut Command) -> io::Result<Child> + Send + Sync;
+
+/// What a node stands on.
+#[derive(Clone)]
+pub struct Ground {
+    /// Where its store is made; in a directory of the test if nothing is said.
+    pub disk: Option<PathBuf>,
+    /// How its processes are started.
+    pub spawn: Arc<Spawn>,
+}
+
+impl Default for Ground {
+    /// This machine as it is.
+    fn default() -> Self {
+        Self {
+            disk: None,
+            spawn: Arc::new(Command::spawn),
+        }
+    }
 }
 
 /// Which of the two.
@@ -59,19 +101,24 @@ pub struct Node {
     which: Which,
     dir: PathBuf,
     store: PathBuf,
+    spawn: Arc<Spawn>,
     process: Option<Child>,
 }
 
 impl Node {
-    fn new(root: &Path, which: Which) -> Self {
+    fn new(root: &Path, which: Which, ground: Ground) -> Self {
         let mut node = Self {
             which,
             dir: PathBuf::new(),
             store: PathBuf::new(),
+            spawn: ground.spawn,
             process: None,
         };
         node.dir = root.join(node.word());
-        node.store = node.dir.join("store");
+        node.store = ground
+            .disk
+            .unwrap_or_else(|| node.dir.clone())
+            .join("store");
         fs::create_dir_all(node.dir.join("mount")).unwrap();
         node
     }
@@ -111,14 +158,23 @@ impl Node {
             .open(self.log());
         let log = log.unwrap();
         // `setpriv` becomes the node: it ends with the test whatever ends that.
-        let process = Command::new("setpriv")
+        let mut command = Command::new("setpriv");
+        command
             .args(["--pdeathsig", "KILL", "--", PROGRAM, "node", "--config"])
             .arg(self.config())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn();
-        assert!(self.process.replace(process.unwrap()).is_none());
+            .stderr(log);
+        let process = (self.spawn)(&mut command).unwrap();
+        assert!(self.process.replace(process).is_none());
+    }
+
+    /// Lets another program run where the node does, to its end.
+    pub fn run(&self, command: &mut Command) -> Output {
+        let command = command.stdin(Stdio::null());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let process = (self.spawn)(command).unwrap();
+        process.wait_with_output().unwrap()
     }
 
     fn pid(&self) -> Pid {
@@ -185,22 +241,18 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes configurations and identities; nothing runs yet. The store of the secondary goes to
-    /// `disk` if there is one.
-    pub fn prepare(settings: Settings, disk: Option<PathBuf>) -> Self {
+    /// Makes configurations and identities of a primary and a secondary; nothing runs yet.
+    pub fn prepare(settings: Settings, [of_primary, of_secondary]: [Ground; 2]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let host = own_address();
         let listens = [free_port(host), free_port(host)];
-        let mut pair = Self {
-            primary: Node::new(dir.path(), Which::Primary),
-            secondary: Node::new(dir.path(), Which::Secondary),
+        let pair = Self {
+            primary: Node::new(dir.path(), Which::Primary, of_primary),
+            secondary: Node::new(dir.path(), Which::Secondary, of_secondary),
             network: Network::start(host, listens[1]),
             dir,
             ended: false,
         };
-        if let Some(disk) = disk {
-            pair.secondary.store = disk.join("store");
-        }
         pair.configure(settings, listens);
         pair
     }
@@ -208,11 +260,13 @@ impl Pair {
     fn configure(&self, settings: Settings, listens: [SocketAddr; 2]) {
         let rest = format!(
             "uuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\n\
-             on_peer_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\n\
+             on_peer_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
+             durability = \"{}\"\n\n\
              [datastore.peer]\nencryption = \"{}\"",
             settings.on_peer_loss,
             settings.pause_limit_ms,
             settings.peer_timeout_ms,
+            settings.durability,
             settings.encryption
         );
         let identity = |node: &Node| Identity::create(&node.dir, node.word()).unwrap();

@@ -10,6 +10,8 @@ use std::process::Command;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
+use crate::nodes::Ground;
+
 /// Room for the store of a test and little more.
 const DISK_BYTES: u64 = 512 << 20;
 /// Written at once to fill the last gaps.
@@ -37,8 +39,16 @@ impl SmallDisk {
     }
 
     /// Where it is mounted.
-    pub fn root(&self) -> PathBuf {
+    fn root(&self) -> PathBuf {
         self.dir.path().join("root")
+    }
+
+    /// This machine, with the store on this disk.
+    pub fn ground(&self) -> Ground {
+        Ground {
+            disk: Some(self.root()),
+            ..Ground::default()
+        }
     }
 
     /// Leaves no room until the result is dropped.

@@ -5,6 +5,9 @@
 //! client opened its files; then it opens them anew as soon as that is possible (on a dead mount a
 //! directory can still be opened). While a client is locked nothing of it is under way.
 
+#![allow(dead_code)] // not every test uses all of it
+
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +21,7 @@ use crate::cells::CellWriter;
 use crate::chance::Chance;
 use crate::names::NameChanger;
 use crate::nodes::await_that;
+use crate::replacer::Replacer;
 
 /// Clients that write cells.
 const CELL_WRITERS: usize = 6;
@@ -40,6 +44,12 @@ pub trait Client: Send {
     /// Closes what it has open.
     fn close(&mut self);
 
+    /// Everything acknowledged so far is on stable storage.
+    fn saved(&mut self);
+
+    /// The primary has lost power: only what is on stable storage is sure to be there.
+    fn power_lost(&mut self);
+
     /// Compares what lies below `root` with the account; says what is lost or should not be.
     fn check(&mut self, root: &Path) -> Result<(), String>;
 }
@@ -49,6 +59,8 @@ pub struct Seat {
     pub client: Box<dyn Client>,
     /// `absences` before the client opened its files, if they are open.
     opened_at: Option<u64>,
+    /// Power was lost, and what is left was not looked at yet.
+    power_lost: bool,
 }
 
 impl Seat {
@@ -56,6 +68,17 @@ impl Seat {
     pub fn leave(&mut self) {
         self.client.close();
         self.opened_at = None;
+    }
+
+    /// Looks what a loss of power has left, before anything else is done there. That is what the
+    /// primary's disk holds, and so on stable storage.
+    fn take_stock(&mut self, root: &Path) -> io::Result<()> {
+        if self.power_lost {
+            self.client.check(root).map_err(io::Error::other)?;
+            self.client.saved();
+            self.power_lost = false;
+        }
+        Ok(())
     }
 }
 
@@ -67,6 +90,8 @@ pub struct Writers {
 
 struct Shared {
     root: PathBuf,
+    /// What is acknowledged is on stable storage, whether that was asked for or not.
+    always: bool,
     seats: Vec<Mutex<Seat>>,
     /// Operations acknowledged to each client.
     acknowledged: Vec<AtomicU64>,
@@ -77,22 +102,27 @@ struct Shared {
 }
 
 impl Writers {
-    /// Starts the clients below `root`.
-    pub fn start(root: &Path, chance: &mut Chance) -> Self {
+    /// Starts the clients below `root`; `always` if all that is acknowledged is on stable storage.
+    pub fn start(root: &Path, always: bool, chance: &mut Chance) -> Self {
         let mut clients: Vec<Box<dyn Client>> = Vec::new();
         for number in 0..CELL_WRITERS {
             let writer = CellWriter::new(root, number, CELL_WRITERS, chance.fork());
             clients.push(Box::new(writer));
         }
         clients.push(Box::new(NameChanger::new(root, chance.fork())));
+        clients.push(Box::new(Replacer::new(root, chance.fork())));
+        // What the clients have made is there whatever happens.
+        File::open(root).unwrap().sync_all().unwrap();
         let seat = |client| {
             Mutex::new(Seat {
                 client,
                 opened_at: None,
+                power_lost: false,
             })
         };
         let shared = Arc::new(Shared {
             root: root.to_owned(),
+            always,
             acknowledged: clients.iter().map(|_| AtomicU64::new(0)).collect(),
             seats: clients.into_iter().map(seat).collect(),
             absences: AtomicU64::new(0),
@@ -110,6 +140,16 @@ impl Writers {
     /// The primary is about to go: from now on errors are no failures.
     pub fn primary_goes(&self) {
         self.shared.absences.fetch_or(1, Ordering::SeqCst);
+    }
+
+    /// The primary is gone, and has lost power.
+    pub fn primary_lost_power(&self) {
+        for seat in &self.shared.seats {
+            let mut seat = seat.lock();
+            seat.leave();
+            seat.client.power_lost();
+            seat.power_lost = true;
+        }
     }
 
     /// The primary is back and has mounted the datastore: what is opened from now on must work.
@@ -190,7 +230,13 @@ impl Shared {
             Some(opened_at) => opened_at,
             None => self.open(seat).map_err(|_| None)?,
         };
-        seat.client.step().map_err(|error| {
+        let done = seat
+            .take_stock(&self.root)
+            .and_then(|()| seat.client.step());
+        if done.is_ok() && self.always {
+            seat.client.saved();
+        }
+        done.map_err(|error| {
             seat.leave();
             let now = self.absences.load(Ordering::SeqCst);
             let excused = now % 2 == 1 || now != opened_at;

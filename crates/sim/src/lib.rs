@@ -5,11 +5,11 @@
 //! another, or asks the system for anything random.
 
 pub mod check;
-pub mod disk;
 pub mod history;
-pub mod random;
 pub mod scenario;
 pub mod shrink;
 pub mod soak;
 pub mod workload;
 pub mod world;
+
+pub use lockstep_lossy::{disk, random};

@@ -10,7 +10,7 @@ use super::pages::{PAGE_BYTES, index};
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallKind {
-    /// Makes an empty file, and the directories above it.
+    /// Makes an empty file, and the directories above it; or makes a directory.
     Create,
     /// Takes a file's name away.
     Remove,
@@ -110,6 +110,7 @@ pub type Observer = Arc<dyn Fn(&Call<'_>) -> Verdict + Send + Sync>;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action<'a> {
     Create(&'a str),
+    MakeDirectory(&'a str),
     Remove(&'a str),
     Rename(&'a str, &'a str),
     /// On an open file.
@@ -150,7 +151,7 @@ impl Action<'_> {
             serial,
         };
         match *self {
-            Self::Create(path) => name(CallKind::Create, path),
+            Self::Create(path) | Self::MakeDirectory(path) => name(CallKind::Create, path),
             Self::Remove(path) => name(CallKind::Remove, path),
             Self::Rename(path, to) => Call {
                 to: Some(to),

@@ -16,9 +16,16 @@ use super::state::{State, refused};
 
 /// A process's hold on a disk. It is over when that has another incarnation.
 #[derive(Clone)]
-pub(super) struct Mount {
+pub(crate) struct Mount {
     pub(super) disk: Disk,
     pub(super) incarnation: u64,
+}
+
+/// What a name is the name of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
 }
 
 /// A path without what does not count; refuses one that leads out of the disk.
@@ -40,6 +47,31 @@ fn clean_name(path: &str) -> io::Result<String> {
         return Err(refused(Errno::Invalid));
     }
     Ok(path)
+}
+
+/// What a kernel asks for besides the calls of [`Backing`].
+impl Mount {
+    /// What a path names; the empty one is the top.
+    pub(crate) fn kind(&self, path: &str) -> io::Result<Kind> {
+        let path = clean(path)?;
+        self.look(CallClass::Look, |state| {
+            let entry = state.names.find(&path).map_err(refused)?;
+            Ok(match entry {
+                Entry::File(_) => Kind::File,
+                Entry::Directory => Kind::Directory,
+            })
+        })
+    }
+
+    /// Makes an empty file; `AlreadyExists` where something is.
+    pub(crate) fn create(&self, path: &str) -> io::Result<()> {
+        self.act(Action::Create(&clean_name(path)?))
+    }
+
+    /// Makes an empty directory; `AlreadyExists` where something is.
+    pub(crate) fn make_directory(&self, path: &str) -> io::Result<()> {
+        self.act(Action::MakeDirectory(&clean_name(path)?))
+    }
 }
 
 impl Mount {

@@ -1,6 +1,6 @@
 //! Disks that are full, refuse, forget and rot.
 
-use lockstep_sim::disk::CallClass;
+use lockstep_lossy::disk::CallClass;
 use lockstep_types::Errno;
 
 use super::*;

@@ -18,8 +18,8 @@ mod power;
 
 use std::sync::Arc;
 
-use lockstep_sim::disk::{Disk, DiskOptions, Survivors};
-use lockstep_sim::random::Random;
+use lockstep_lossy::disk::{Disk, DiskOptions, Survivors};
+use lockstep_lossy::random::Random;
 use lockstep_types::backing::{Backing, BackingFile};
 
 const PAGE: usize = 4096;

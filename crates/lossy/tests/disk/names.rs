@@ -144,7 +144,7 @@ fn a_file_that_was_replaced_has_old_or_new_bytes() {
             left.power_loss(&mut random);
             into.lock().insert(bytes(&left, "file"));
         }
-        lockstep_sim::disk::Verdict::Go
+        lockstep_lossy::disk::Verdict::Go
     })));
     lockstep_types::backing::replace(&*backing, "file", b"new").unwrap();
     assert_eq!(*seen.lock(), [b"old".to_vec(), b"new".to_vec()].into());

@@ -1,6 +1,6 @@
 //! Who is asked before each call, and what comes of the answers.
 
-use lockstep_sim::disk::{CallKind, Verdict};
+use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_types::Errno;
 use parking_lot::Mutex;
 

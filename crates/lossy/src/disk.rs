@@ -1,4 +1,4 @@
-//! The disk of one simulated node: files in memory that lose, tear and refuse as real ones may.
+//! The disk of one node: files in memory that lose, tear and refuse as real ones may.
 //!
 //! What it keeps is what [`lockstep_types::backing`] promises, and nothing more: after the process
 //! has ended everything is as it left it; after a power loss, of what no sync covered any subset is
@@ -40,7 +40,7 @@ pub use loss::Survivors;
 pub use state::DiskOptions;
 
 use crate::random::Random;
-use mount::Mount;
+pub(crate) use mount::{Kind, Mount};
 use state::State;
 
 /// A disk. Clones are the same one.
@@ -63,10 +63,15 @@ impl Disk {
     /// The disk as the process has it that uses it now. It may be had more than once; all are
     /// over with the next [`Self::kill`] or power loss.
     pub fn mount(&self) -> Arc<dyn Backing> {
-        Arc::new(Mount {
+        Arc::new(self.take())
+    }
+
+    /// The same, with what only the kernel asks for.
+    pub(crate) fn take(&self) -> Mount {
+        Mount {
             disk: self.clone(),
             incarnation: self.state.lock().incarnation(),
-        })
+        }
     }
 
     /// The process is gone: whatever it still asks for fails and changes nothing. Tables then read

@@ -291,6 +291,7 @@ impl State {
     pub(super) fn act(&mut self, action: Action<'_>) -> io::Result<()> {
         match action {
             Action::Create(path) => self.create(path),
+            Action::MakeDirectory(path) => self.make_directory(path),
             Action::Remove(path) => self.remove(path),
             Action::Rename(from, to) => self.rename(from, to),
             Action::File(_, number, action) => self.act_on(number, action),
@@ -350,11 +351,7 @@ impl State {
     /// Makes a file and the directories above it. Those stay when there is no room for the file, as
     /// they are made by calls of their own.
     fn create(&mut self, path: &str) -> io::Result<()> {
-        match self.names.find(path) {
-            Err(Errno::NoEntry) => {}
-            Err(error) => return Err(refused(error)),
-            Ok(_) => return Err(refused(Errno::Exists)),
-        }
+        self.must_be_free(path)?;
         for directory in self.names.missing_above(path) {
             self.make(&directory, Entry::Directory)?;
         }
@@ -364,6 +361,20 @@ impl State {
         self.slots.insert(number, Slot::new(Arc::default()));
         self.edit(number, |slot, _| slot.is_named = true);
         Ok(())
+    }
+
+    /// Makes a directory in one that is there.
+    fn make_directory(&mut self, path: &str) -> io::Result<()> {
+        self.must_be_free(path)?;
+        self.make(path, Entry::Directory)
+    }
+
+    fn must_be_free(&self, path: &str) -> io::Result<()> {
+        match self.names.find(path) {
+            Err(Errno::NoEntry) => Ok(()),
+            Err(error) => Err(refused(error)),
+            Ok(_) => Err(refused(Errno::Exists)),
+        }
     }
 
     fn make(&mut self, path: &str, entry: Entry) -> io::Result<()> {

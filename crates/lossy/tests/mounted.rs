@@ -1,0 +1,304 @@
+//! The mounted disk: it does what the model in memory does, and forgets the same.
+//!
+//! Needs root and /dev/fuse, as everything that mounts.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_lossy::Lossy;
+use lockstep_lossy::disk::{Disk, DiskOptions, Survivors};
+use lockstep_lossy::random::Random;
+use lockstep_types::backing::{Backing, BackingFile};
+use tempfile::TempDir;
+
+/// A disk mounted on a directory that goes with it.
+struct Place {
+    lossy: Lossy,
+    dir: TempDir,
+}
+
+impl Place {
+    /// `None` where nothing can be mounted.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: needs root and /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::Builder::new().prefix("lsl.").tempdir().unwrap();
+        let lossy = Lossy::mount(dir.path()).unwrap();
+        Some(Self { lossy, dir })
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn open(&self, path: &str) -> File {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        options.open(self.at(path)).unwrap()
+    }
+
+    fn sync_directory(&self, path: &str) {
+        File::open(self.at(path)).unwrap().sync_all().unwrap();
+    }
+
+    fn backing(&self) -> OsBacking {
+        OsBacking::open(self.dir.path()).unwrap()
+    }
+
+    /// Nothing is left that was not synced.
+    fn forget(&mut self) {
+        let mut random = Random::new(0);
+        let done = self.lossy.lose_power_with(Survivors::Nothing, &mut random);
+        done.unwrap();
+    }
+}
+
+#[test]
+fn content_that_was_not_synced_is_forgotten() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let file = place.open("file");
+    file.write_all_at(b"kept", 0).unwrap();
+    file.sync_data().unwrap();
+    place.sync_directory("");
+    file.write_all_at(b"lost and longer", 0).unwrap();
+    assert_eq!(fs::read(place.at("file")).unwrap(), b"lost and longer");
+    drop(file);
+    place.forget();
+    assert_eq!(fs::read(place.at("file")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_synced_file_without_a_synced_name_is_forgotten() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    fs::create_dir(place.at("d")).unwrap();
+    let file = place.open("d/file");
+    file.write_all_at(b"kept", 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    place.forget();
+    assert!(!place.at("d").exists());
+}
+
+#[test]
+fn a_renaming_is_forgotten_until_the_directory_is_synced() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    for (name, content) in [("old", b"1"), ("new", b"2")] {
+        let file = place.open(name);
+        file.write_all_at(content, 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    place.sync_directory("");
+    fs::rename(place.at("new"), place.at("old")).unwrap();
+    assert_eq!(fs::read(place.at("old")).unwrap(), b"2");
+    place.forget();
+    assert_eq!(fs::read(place.at("old")).unwrap(), b"1");
+    assert_eq!(fs::read(place.at("new")).unwrap(), b"2");
+    fs::rename(place.at("new"), place.at("old")).unwrap();
+    place.sync_directory("");
+    place.forget();
+    assert_eq!(fs::read(place.at("old")).unwrap(), b"2");
+    assert!(!place.at("new").exists());
+}
+
+#[test]
+fn what_is_stored_in_a_table_is_seen_and_forgotten_until_it_is_synced() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let backing = place.backing();
+    let table = backing.open_table("table", 8192).unwrap();
+    let file = backing.open("table").unwrap();
+    backing.sync_dir("").unwrap();
+    table.store(4096, b"kept");
+    file.sync().unwrap();
+    table.store(4096, b"lost");
+    table.store(0, b"lost");
+    let mut seen = [0; 4];
+    file.read_at(4096, &mut seen).unwrap();
+    assert_eq!(&seen, b"lost", "mapping and file are one");
+    drop((table, file, backing));
+    place.forget();
+    let after = fs::read(place.at("table")).unwrap();
+    assert_eq!(after.len(), 8192);
+    assert_eq!(
+        (&after[..4], &after[4096..4100]),
+        (&[0; 4][..], &b"kept"[..])
+    );
+}
+
+#[test]
+fn what_is_stored_in_a_table_may_survive_the_loss() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let backing = place.backing();
+    let table = backing.open_table("table", 4096).unwrap();
+    table.store(0, b"there");
+    drop((table, backing));
+    let mut random = Random::new(0);
+    let everything = Survivors::Everything;
+    place
+        .lossy
+        .lose_power_with(everything, &mut random)
+        .unwrap();
+    assert_eq!(&fs::read(place.at("table")).unwrap()[..5], b"there");
+}
+
+#[test]
+fn a_sync_of_the_file_system_saves_everything() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let sync = |place: &Place| {
+        let mut command = Command::new("sync");
+        let mut child = place
+            .lossy
+            .spawn(command.arg("-f").arg(place.dir.path()))
+            .unwrap();
+        assert!(child.wait().unwrap().success());
+    };
+    fs::create_dir(place.at("d")).unwrap();
+    let file = place.open("d/file");
+    file.write_all_at(b"kept", 0).unwrap();
+    let backing = place.backing();
+    let table = backing.open_table("d/table", 4096).unwrap();
+    table.store(0, b"kept");
+    sync(&place);
+    file.write_all_at(b"lost", 0).unwrap();
+    drop((file, table, backing));
+    place.forget();
+    assert_eq!(fs::read(place.at("d/file")).unwrap(), b"kept");
+    assert_eq!(&fs::read(place.at("d/table")).unwrap()[..4], b"kept");
+}
+
+#[test]
+fn other_file_systems_are_synced_by_the_kernel() {
+    let Some(place) = Place::new() else { return };
+    place.open("file");
+    let unsynced = place.lossy.disk().unsynced();
+    let mut command = Command::new("sync");
+    let mut child = place.lossy.spawn(command.args(["-f", "/proc"])).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(place.lossy.disk().unsynced(), unsynced);
+}
+
+#[test]
+fn power_is_not_lost_under_those_who_have_files_open() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let mut child = Command::new("sleep")
+        .arg("600")
+        .current_dir(place.dir.path())
+        .spawn()
+        .unwrap();
+    let mut random = Random::new(0);
+    let busy = place.lossy.lose_power(&mut random).unwrap_err();
+    assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.lossy.lose_power(&mut random).unwrap();
+}
+
+/// Does something to a disk, by chance. A store's own sync of a directory is one of all above it.
+fn change(backing: &dyn Backing, sync_directory: &dyn Fn(&str), random: &mut Random) {
+    const PATHS: [&str; 5] = ["a", "d/b", "d/c", "d/e/f", "g"];
+    let path = *random.pick(&PATHS);
+    let (offset, length) = (random.below(20_000), 1 + random.below(9000));
+    let file = || backing.open_or_create(path).unwrap();
+    match random.below(11) {
+        0..3 => {
+            let bytes = random.any().to_le_bytes();
+            let data: Vec<u8> = bytes
+                .into_iter()
+                .cycle()
+                .take(usize::try_from(length).unwrap())
+                .collect();
+            file().write_at(offset, &data).unwrap();
+        }
+        3 => file().set_len(offset).unwrap(),
+        4 => file().allocate(offset, length, offset % 2 == 0).unwrap(),
+        5 => file().punch_hole(offset, length).unwrap(),
+        6 => file().zero_range(offset, length, offset % 2 == 0).unwrap(),
+        7 => file().sync().unwrap(),
+        8 => {
+            let _ = backing.remove(path);
+        }
+        9 => {
+            // Other directories may not be there yet.
+            if backing.exists("d/b").unwrap() {
+                backing.rename("d/b", "d/c").unwrap();
+            }
+        }
+        _ => {
+            if backing.exists("d/e").unwrap() {
+                let path = if random.percent(50) { "d" } else { "d/e" };
+                sync_directory(path);
+            }
+        }
+    }
+}
+
+fn contents(disk: &Disk) -> Vec<(String, Option<Vec<u8>>)> {
+    let files = disk.files().into_iter();
+    files
+        .map(|path| (path.clone(), disk.read_all(&path)))
+        .collect()
+}
+
+fn holes(file: &dyn BackingFile) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut at = Some(0);
+    while let Some(data) = at.and_then(|at| file.seek_data(at).unwrap()) {
+        at = file.seek_hole(data).unwrap();
+        found.extend([Some(data), at].into_iter().flatten());
+    }
+    found
+}
+
+/// The same calls through the kernel and without it leave the same, before a loss and after one.
+#[test]
+fn the_kernel_sees_what_the_model_says() {
+    for seed in 0..20 {
+        let Some(mut place) = Place::new() else {
+            return;
+        };
+        let model = Disk::new(DiskOptions {
+            capacity_bytes: 1 << 30,
+            capacity_files: 1 << 10,
+        });
+        let mut random = Random::new(seed);
+        for _ in 0..10 {
+            let (mounted, plain) = (place.backing(), model.mount());
+            for _ in 0..15 {
+                let mut same = random.clone();
+                change(&mounted, &|path| place.sync_directory(path), &mut random);
+                let sync_directory = |path: &str| plain.sync_dir(path).unwrap();
+                change(plain.as_ref(), &sync_directory, &mut same);
+            }
+            assert_eq!(contents(place.lossy.disk()), contents(&model), "{seed}");
+            for path in model.files() {
+                let [one, other] = [mounted.open(&path), plain.open(&path)].map(Result::unwrap);
+                assert_eq!(one.stat().unwrap(), other.stat().unwrap(), "{seed} {path}");
+                assert_eq!(holes(&*one), holes(&*other), "{seed} {path}");
+            }
+            drop((mounted, plain));
+            place.forget();
+            model.power_loss_with(Survivors::Nothing, &mut Random::new(0));
+            assert_eq!(contents(place.lossy.disk()), contents(&model), "{seed}");
+        }
+    }
+}

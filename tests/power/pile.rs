@@ -1,0 +1,45 @@
+//! Many files that nobody syncs: more than a node syncs one by one when it is stopped.
+
+use std::fs;
+use std::path::Path;
+
+use crate::chance::{Chance, mix};
+
+/// More than the store's own limit, 256.
+const FILES: u64 = 300;
+/// A whole block and a part of one.
+const WORDS: u64 = 700;
+/// The directory, below the root.
+const DIRECTORY: &str = "pile";
+
+/// The files, as they were written last.
+#[derive(Default)]
+pub struct Pile {
+    key: u64,
+}
+
+impl Pile {
+    /// Writes all of them anew below `root`.
+    pub fn heap(&mut self, root: &Path, chance: &mut Chance) {
+        self.key = chance.any();
+        let directory = root.join(DIRECTORY);
+        fs::create_dir_all(&directory).unwrap();
+        for number in 0..FILES {
+            fs::write(directory.join(number.to_string()), self.content(number)).unwrap();
+        }
+    }
+
+    /// All are as they were written.
+    pub fn check(&self, root: &Path) {
+        for number in 0..FILES {
+            let found = fs::read(root.join(DIRECTORY).join(number.to_string())).unwrap();
+            assert!(found == self.content(number), "file {number} of the pile");
+        }
+    }
+
+    fn content(&self, number: u64) -> Vec<u8> {
+        let start = mix(self.key ^ number);
+        let words = (0..WORDS).map(|at| mix(start.wrapping_add(at)));
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+}

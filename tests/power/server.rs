@@ -1,0 +1,110 @@
+//! A server that can lose power: a disk of its own that forgets, and a boot id of its own.
+//!
+//! What the kernel has only one of, the boot id, every process of a server sees in a mount namespace
+//! of its own, where a file lies over it; the nodes are the programs as they are shipped.
+//!
+//! Invariants: the processes of a server are gone when it loses power; its next ones see another boot
+//! id. All mounts are made in a namespace of the test, and go with it, however that ends.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use lockstep_lossy::Lossy;
+use lockstep_lossy::random::Random;
+use lockstep_types::DatastoreUuid;
+use parking_lot::Mutex;
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::thread::UnshareFlags;
+use tempfile::TempDir;
+
+use crate::chance::Chance;
+use crate::nodes::Ground;
+
+/// Where the kernel tells its boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A server. Clones are the same one.
+#[derive(Clone)]
+pub struct Server(Arc<Inside>);
+
+struct Inside {
+    lossy: Mutex<Lossy>,
+    dir: TempDir,
+}
+
+impl Server {
+    /// A new one, which has lost nothing yet. The thread must have called [`isolate`].
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("lsp.").tempdir().unwrap();
+        let disk = dir.path().join("disk");
+        fs::create_dir(&disk).unwrap();
+        let lossy = Mutex::new(Lossy::mount(disk).unwrap());
+        let server = Self(Arc::new(Inside { lossy, dir }));
+        server.boot();
+        server
+    }
+
+    /// What a node stands on that runs here.
+    pub fn ground(&self) -> Ground {
+        let server = self.clone();
+        Ground {
+            disk: Some(self.0.lossy.lock().mount_point().to_owned()),
+            spawn: Arc::new(move |command| server.spawn(command)),
+        }
+    }
+
+    /// Of what was not synced anything may be lost. Nothing may run here.
+    pub fn lose_power(&self, chance: &mut Chance) {
+        let mut lossy = self.0.lossy.lock();
+        let survivors = lossy.lose_power(&mut Random::new(chance.any())).unwrap();
+        println!("power lost, and with it what was not synced but {survivors:?}");
+        self.boot();
+    }
+
+    fn boot_id(&self) -> PathBuf {
+        self.0.dir.path().join("boot_id")
+    }
+
+    fn boot(&self) {
+        fs::write(self.boot_id(), format!("{}\n", DatastoreUuid::random())).unwrap();
+    }
+
+    fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let boot_id = path(&self.boot_id());
+        let (proc, kernels) = (path(Path::new("/proc")), path(Path::new(BOOT_ID)));
+        let enter = move || {
+            // SAFETY: there is one thread, and all its descriptors stay its own.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
+            // Or the others would see that boot id too.
+            mount_change(&proc, MountPropagationFlags::PRIVATE)?;
+            mount_bind(&boot_id, &kernels)?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec it makes system calls only and allocates nothing.
+        unsafe { command.pre_exec(enter) };
+        self.0.lossy.lock().spawn(command)
+    }
+}
+
+fn path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+/// Takes this thread, and those that it starts, to a mount namespace of its own: what is mounted there
+/// is seen by the servers of the test, not by the machine, and goes with the test.
+pub fn isolate() {
+    // SAFETY: the descriptors stay shared with the other threads.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS) }.unwrap();
+    for how in [
+        MountPropagationFlags::PRIVATE,
+        MountPropagationFlags::SHARED,
+    ] {
+        mount_change("/", how | MountPropagationFlags::REC).unwrap();
+    }
+}
