@@ -44,16 +44,16 @@ impl Store {
     }
 
     fn write_checkpoint(&self, ino_limit: u64, boot: Option<[u8; 16]>) -> Result<(), StoreError> {
+        // What an earlier checkpoint froze and could not write, as the disk was full, goes first: as
+        // long as it is frozen nothing else can be, and this one would cut the log up to its own
+        // position after writing no more than the records of that one.
+        self.flush_names()?;
         let ino_limit = ino_limit.max(self.next_ino.load(Ordering::Relaxed));
         let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
         if is_on(Bug::CutLogUnsynced) {
             self.log()?.cut(keep_from);
         }
-        match self.names.flush() {
-            // A full disk takes nothing back, and what was to be written is still in memory.
-            Err(error) if error.is_full_disk() => return Err(error.into()),
-            flushed => self.trust(flushed)?,
-        }
+        self.flush_names()?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
         self.log()?.cut(keep_from);
         self.files.close_idle();
@@ -61,6 +61,14 @@ impl Store {
             self.release_slot(folded);
         }
         Ok(())
+    }
+
+    /// Writes what is frozen. A full disk takes nothing back, and what was to be written stays frozen.
+    fn flush_names(&self) -> Result<(), StoreError> {
+        match self.names.flush() {
+            Err(error) if error.is_full_disk() => Err(error.into()),
+            flushed => self.trust(flushed),
+        }
     }
 
     /// Step one: folds, notes the position, freezes. Returns what was folded and from where the

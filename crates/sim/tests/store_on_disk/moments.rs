@@ -1,0 +1,116 @@
+//! A power loss, or a kill, at moments that need more than one thing to go wrong or to coincide.
+
+use lockstep_sim::disk::{CallClass, Survivors};
+use lockstep_sim::random::Random;
+use lockstep_types::{
+    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+};
+use parking_lot::Mutex;
+
+use super::*;
+
+/// A disk with an open store, and who makes operations for it.
+struct Node {
+    disk: Disk,
+    store: Arc<Store>,
+    count: Mutex<u64>,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self::on(made_disk(), BOOT)
+    }
+
+    fn on(disk: Disk, boot: u8) -> Self {
+        let store = open(&disk, boot).unwrap().store;
+        Self {
+            count: Mutex::new(store.first_sequence()),
+            store: Arc::new(store),
+            disk,
+        }
+    }
+
+    /// The number and the time of the next operation.
+    fn stamp(&self) -> (Osn, Timestamp) {
+        let mut count = self.count.lock();
+        *count += 1;
+        let osn = Osn {
+            generation: Generation::FIRST,
+            sequence: *count,
+        };
+        let secs = i64::try_from(*count).unwrap();
+        (osn, Timestamp { secs, nanos: 7 })
+    }
+
+    fn op(&self, request: MetaRequest) -> MetaOp {
+        let (osn, time) = self.stamp();
+        MetaOp { osn, time, request }
+    }
+
+    fn creation(&self, name: &str) -> (MetaOp, Ino) {
+        let ino = self.store.next_ino().unwrap();
+        let op = self.op(MetaRequest::Create {
+            parent: Ino::ROOT,
+            name: file_name(name),
+            ino,
+            kind: NodeKind::File,
+            mode: 0o644,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        });
+        (op, ino)
+    }
+
+    fn create(&self, name: &str) -> Ino {
+        let (op, ino) = self.creation(name);
+        self.store.commit(&op).unwrap();
+        ino
+    }
+
+    /// The same node after a loss of power that left nothing but what was synced.
+    fn after_power_loss(self) -> Self {
+        let Self { disk, store, .. } = self;
+        drop(store);
+        disk.observe(None);
+        disk.power_loss_with(Survivors::Nothing, &mut Random::new(1));
+        Self::on(disk, NEXT_BOOT)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.store.lookup(Ino::ROOT, &file_name(name)).is_ok()
+    }
+}
+
+fn file_name(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).unwrap()
+}
+
+/// A node whose disk was full for one checkpoint, between the making of `a` and that of `b`.
+fn was_full() -> Node {
+    let node = Node::new();
+    node.create("a");
+    node.disk.fail_call(CallClass::Write, 1, Errno::NoSpace);
+    node.store.checkpoint().unwrap_err();
+    assert!(!node.store.is_poisoned());
+    node.create("b");
+    node
+}
+
+#[test]
+fn a_checkpoint_after_one_that_found_the_disk_full_saves_what_it_says() {
+    let node = was_full();
+    node.store.checkpoint().unwrap();
+    let node = node.after_power_loss();
+    assert!(node.has("a") && node.has("b"));
+}
+
+#[test]
+fn a_close_after_a_checkpoint_that_found_the_disk_full_saves_all() {
+    let node = was_full();
+    node.store.close().unwrap();
+    let node = node.after_power_loss();
+    assert!(node.has("a") && node.has("b"));
+}
