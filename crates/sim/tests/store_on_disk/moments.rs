@@ -1,6 +1,6 @@
 //! A power loss, or a kill, at moments that need more than one thing to go wrong or to coincide.
 
-use lockstep_sim::disk::{CallClass, Survivors};
+use lockstep_sim::disk::{CallClass, Survivors, Verdict};
 use lockstep_sim::random::Random;
 use lockstep_types::{
     Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
@@ -70,6 +70,20 @@ impl Node {
         ino
     }
 
+    fn truncate(&self, ino: Ino, size: u64) -> MetaOp {
+        self.op(MetaRequest::Truncate {
+            ino,
+            size,
+            drop_set_id: false,
+        })
+    }
+
+    fn write(&self, ino: Ino, data: &[u8]) -> Timestamp {
+        let (osn, time) = self.stamp();
+        self.store.write(ino, 0, data, osn, time).unwrap();
+        time
+    }
+
     /// The same node after a loss of power that left nothing but what was synced.
     fn after_power_loss(self) -> Self {
         let Self { disk, store, .. } = self;
@@ -81,6 +95,13 @@ impl Node {
 
     fn has(&self, name: &str) -> bool {
         self.store.lookup(Ino::ROOT, &file_name(name)).is_ok()
+    }
+
+    fn bytes(&self, ino: Ino) -> Vec<u8> {
+        let mut bytes = vec![0; 64 << 10];
+        let count = self.store.read(ino, 0, &mut bytes).unwrap();
+        bytes.truncate(count);
+        bytes
     }
 }
 
@@ -113,4 +134,17 @@ fn a_close_after_a_checkpoint_that_found_the_disk_full_saves_all() {
     node.store.close().unwrap();
     let node = node.after_power_loss();
     assert!(node.has("a") && node.has("b"));
+}
+
+/// With `durability = "always"` a truncation is answered as durable.
+#[test]
+fn a_truncation_that_was_made_durable_keeps_its_effect() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.write(ino, &[1; 9000]);
+    node.store.sync_everything().unwrap();
+    let applied = node.store.commit(&node.truncate(ino, 5000)).unwrap();
+    node.store.sync_applied(&applied).unwrap();
+    let node = node.after_power_loss();
+    assert!(node.bytes(ino) == [1; 5000]);
 }
