@@ -68,6 +68,9 @@ pub struct FileFacts {
     pub folded: Option<Osn>,
     /// The last write whose time is in the intent log.
     pub logged: Option<Osn>,
+    /// A metadata operation has put the time of a write into the file's record, and neither the log
+    /// nor a checkpoint has it: a sync still owes it.
+    pub owes_time: bool,
     /// Slot in the time table, held while the record may be behind.
     pub slot: Option<SlotNumber>,
     /// Writes begun and not yet ended.
@@ -253,6 +256,7 @@ impl FileTable {
                 last_write: None,
                 folded: None,
                 logged: None,
+                owes_time: false,
                 slot: None,
                 active: 0,
                 begun: 0,

@@ -183,6 +183,11 @@ impl Store {
             return;
         };
         file.with_facts(|facts| {
+            // A process that follows finds it in the table of times; a power loss leaves no table.
+            let unlogged = facts
+                .last_write
+                .filter(|(osn, _)| facts.logged != Some(*osn));
+            facts.owes_time |= unlogged.is_some();
             facts.size = size;
             facts.last_write = None;
         });

@@ -120,6 +120,7 @@ impl Store {
                 return None;
             }
             facts.folded = facts.last_write.take().map(|(osn, _)| osn);
+            facts.owes_time = false;
             facts.slot.take()
         });
         if let Some(slot) = slot {

@@ -14,6 +14,7 @@ use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 use super::Store;
 use crate::error::{OpError, StoreError};
 use crate::files::{FileState, SyncPoint, content_path, open_content};
+use crate::plan::View;
 use crate::record::Body;
 use crate::times::Slot;
 
@@ -213,23 +214,34 @@ impl Store {
         self.sync_log(self.log()?.tail())
     }
 
-    /// Logs the time of the last write, unless that is logged already.
+    /// Logs the time of the last write, unless that is logged already; with what operations have
+    /// made of the times since.
     /// Not while an operation is applied: behind one that sets other times, they would win when
     /// the log is replayed. One at a time, so that none goes on before the other has logged.
     fn log_times(&self, file: &FileState) -> Result<(), StoreError> {
         let _applying = self.applying.lock();
-        let unlogged = file.with_facts(|facts| {
-            let logged = facts.logged;
-            facts.last_write.filter(|(osn, _)| logged != Some(*osn))
+        let (last_write, owes) = file.with_facts(|facts| {
+            let unlogged = facts
+                .last_write
+                .filter(|(osn, _)| facts.logged != Some(*osn));
+            (facts.last_write, facts.owes_time || unlogged.is_some())
         });
-        if let Some((osn, time)) = unlogged {
-            self.log_record(&Record::FileTimes {
-                ino: file.ino(),
-                mtime: time,
-                ctime: time,
-            })?;
-            file.with_facts(|facts| facts.logged = Some(osn));
+        if !owes {
+            return Ok(());
         }
+        let Some(inode) = self.inode(file.ino()).map_err(OpError::into_store)? else {
+            return Ok(());
+        };
+        self.log_record(&Record::FileTimes {
+            ino: file.ino(),
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+        })?;
+        // One that completed since is logged once more.
+        file.with_facts(|facts| {
+            facts.logged = last_write.map(|(osn, _)| osn).or(facts.logged);
+            facts.owes_time = false;
+        });
         Ok(())
     }
 

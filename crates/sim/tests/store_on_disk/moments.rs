@@ -148,3 +148,28 @@ fn a_truncation_that_was_made_durable_keeps_its_effect() {
     let node = node.after_power_loss();
     assert!(node.bytes(ino) == [1; 5000]);
 }
+
+/// The times that a write had set are in the record of the next operation on the file, but the log
+/// does not have them.
+#[test]
+fn a_sync_saves_the_time_of_a_write_before_a_change_of_mode() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.store.sync_everything().unwrap();
+    let written = node.write(ino, b"bytes");
+    let change = node.op(MetaRequest::SetAttr {
+        ino,
+        mode: Some(0o600),
+        uid: None,
+        gid: None,
+        atime: None,
+        mtime: None,
+    });
+    node.store.commit(&change).unwrap();
+    node.store.sync_file(ino, true).unwrap();
+    let before = node.store.getattr(ino).unwrap();
+    assert_eq!(before.mtime, written);
+    let node = node.after_power_loss();
+    let after = node.store.getattr(ino).unwrap();
+    assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime));
+}
