@@ -184,6 +184,11 @@ impl Store {
         };
         // Whatever else the machine did since: the table is what some moment left on the disk, and
         // would put older times over newer ones that were synced.
+        if !was_killed {
+            // Before the checkpoint names this run of the machine: from then on the table counts,
+            // also for a process that follows one which is killed right after it.
+            store.clear_slots(&left);
+        }
         let slots = left.slots.iter().filter(|_| was_killed);
         let slots: Vec<Slot> = slots.map(|(_, slot)| *slot).collect();
         let content_decides = power_lost || (was_killed && !left.torn.is_empty());
@@ -195,26 +200,30 @@ impl Store {
             if power_lost {
                 store.find_lost_content()?;
             }
-            store.start_epoch(&left)?;
+            store.start_epoch()?;
+            if was_killed {
+                store.clear_slots(&left);
+            }
             store.backing.scatter(CONTENT_DIR);
         }
         Ok(Opened { store, power_lost })
     }
 
     /// Makes the recovered state durable, with a new epoch, before anything new is numbered.
-    fn start_epoch(&self, left: &Left) -> Result<(), StoreError> {
+    fn start_epoch(&self) -> Result<(), StoreError> {
         if !is_on(Bug::NumbersAgain) {
             self.applying.lock().epoch += 1;
         }
         let limit = self.next_ino.load(std::sync::atomic::Ordering::Relaxed);
-        {
-            let _alone = self.checkpointing.lock();
-            self.checkpoint_with_limit(limit.saturating_add(INO_RESERVE))?;
-        }
+        let _alone = self.checkpointing.lock();
+        self.checkpoint_with_limit(limit.saturating_add(INO_RESERVE))
+    }
+
+    /// Empties what an earlier process left in the table of times.
+    fn clear_slots(&self, left: &Left) {
         for number in left.numbers() {
             self.times.clear(number);
         }
-        Ok(())
     }
 }
 

@@ -173,3 +173,38 @@ fn a_sync_saves_the_time_of_a_write_before_a_change_of_mode() {
     let after = node.store.getattr(ino).unwrap();
     assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime));
 }
+
+/// The table of times that a power loss leaves is of no use, also to a process that follows one that
+/// was killed while it opened the store.
+#[test]
+fn a_kill_during_the_first_opening_brings_no_old_times_back() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.write(ino, b"old");
+    let old = node.disk.read_all("tables/times").unwrap();
+    node.write(ino, b"new");
+    node.store.sync_file(ino, true).unwrap();
+    let time = node.store.getattr(ino).unwrap().mtime;
+    let disk = {
+        let Node { disk, store, .. } = node;
+        drop(store);
+        disk.power_loss_with(Survivors::Nothing, &mut Random::new(1));
+        disk
+    };
+    let backing = disk.mount();
+    let table = backing.open_table("tables/times", old.len()).unwrap();
+    table.store(0, &old);
+    drop((table, backing));
+    disk.kill();
+    let reopen = disk.fork();
+    let calls = calls_of(&reopen, || drop(open(&reopen, NEXT_BOOT).unwrap())).len() as u64;
+    for nth in 1..=calls {
+        let disk = disk.fork();
+        at_call(&disk, nth, Verdict::CrashBefore);
+        drop(open(&disk, NEXT_BOOT));
+        disk.kill();
+        disk.observe(None);
+        let found = Node::on(disk, NEXT_BOOT).store.getattr(ino).unwrap();
+        assert_eq!(found.mtime, time, "killed at call {nth}");
+    }
+}
