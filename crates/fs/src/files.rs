@@ -136,21 +136,31 @@ impl FileState {
         Ok(found.map(|content| self.remember(content)))
     }
 
-    /// The content file, made if it does not exist; `made` hears of it then.
+    /// The content file, made if it does not exist; `made` hears of it then, before anybody else
+    /// can write to it: a sync of that write has to know that the name is new.
     pub fn content_to_write(
         &self,
         backing: &dyn Backing,
         made: impl FnOnce(),
     ) -> Result<Arc<dyn BackingFile>, StoreError> {
-        if let Some(content) = self.content(backing)? {
-            return Ok(content);
+        if let Some(content) = &*self.content.read() {
+            return Ok(Arc::clone(content));
         }
-        let path = content_path(self.ino);
-        let content = backing
-            .open_or_create(&path)
-            .map_err(StoreError::disk("create", path))?;
-        made();
-        Ok(self.remember(content))
+        let mut opened = self.content.write();
+        if let Some(content) = &*opened {
+            return Ok(Arc::clone(content));
+        }
+        let content = match open_content(backing, self.ino)? {
+            Some(content) => content,
+            None => {
+                let path = content_path(self.ino);
+                let content = backing.open_or_create(&path);
+                let content = content.map_err(StoreError::disk("create", path))?;
+                made();
+                content
+            }
+        };
+        Ok(Arc::clone(opened.insert(content)))
     }
 
     fn remember(&self, content: Arc<dyn BackingFile>) -> Arc<dyn BackingFile> {

@@ -1,11 +1,18 @@
 //! What is on stable storage, and when.
 
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{Store, keys};
-use lockstep_types::backing::Backing;
+use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
 use lockstep_types::{Attr, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp};
+use parking_lot::Mutex;
 
-use crate::harness::{Node, open, open_options, read_all, stamp};
+use crate::disk::Disk;
+use crate::harness::{BOOT, Node, new_disk, open, open_options, read_all, stamp};
 
 /// Numbers operations, and makes the ones that tests need.
 pub struct Client {
@@ -406,4 +413,101 @@ fn an_old_slot_sets_nothing_back_after_a_close() {
         .store(0, &old);
     let after = open(&disk).getattr(ino).unwrap();
     assert_eq!((after.size, after.mtime), (before.size, before.mtime));
+}
+
+/// A disk on which somebody comes in right after a content file got its name.
+struct Watched {
+    below: Arc<Disk>,
+    made: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Backing for Watched {
+    fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        self.below.open(path)
+    }
+
+    fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        let file = self.below.open_or_create(path)?;
+        if path.starts_with("content/") {
+            (self.made)();
+        }
+        Ok(file)
+    }
+
+    fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
+        self.below.open_table(path, length)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.below.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.below.rename(from, to)
+    }
+
+    fn exists(&self, path: &str) -> io::Result<bool> {
+        self.below.exists(path)
+    }
+
+    fn stat(&self, path: &str) -> io::Result<BackingStat> {
+        self.below.stat(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.below.list(path)
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.below.sync_dir(path)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.below.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.below.space()
+    }
+}
+
+/// The first write to a file gives its content a name. Another one that comes at that moment, and is
+/// made durable, is acknowledged only when the name is durable too.
+#[test]
+fn a_durable_write_beside_the_first_one_keeps_the_name() {
+    let disk = new_disk();
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    let ended = Mutex::new(ended);
+    let watched: Arc<dyn Backing> = Arc::new(Watched {
+        below: Arc::clone(&disk),
+        made: Box::new(move || {
+            begin.send(()).unwrap();
+            // It may have to wait for us: then it comes later.
+            let _ended = ended.lock().recv_timeout(Duration::from_millis(300));
+        }),
+    });
+    let store = Store::open(watched, &open_options(Access::Write)).unwrap();
+    let node = Node {
+        disk,
+        store: store.store,
+        boot: BOOT,
+    };
+    let ino = Client::new().create(&node, "f");
+    let was_durable = thread::scope(|scope| {
+        let node = &node;
+        let other = scope.spawn(move || {
+            begun.recv().unwrap();
+            let ticket = node.store.begin_write(ino, 8192, 5, true).unwrap();
+            node.store.write_begun(&ticket, 8192, b"other").unwrap();
+            node.store.sync_file(ino, false).unwrap();
+            let was_durable = node.disk.after_power_loss().file(&path(ino)).is_some();
+            let _nobody_waits = end.send(());
+            was_durable
+        });
+        let ticket = node.store.begin_write(ino, 0, 5, true).unwrap();
+        node.store.write_begun(&ticket, 0, b"first").unwrap();
+        other.join().unwrap()
+    });
+    assert!(was_durable);
 }

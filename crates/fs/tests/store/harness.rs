@@ -78,7 +78,7 @@ pub fn stamp(count: u64) -> (Osn, Timestamp) {
 pub struct Node {
     pub disk: Arc<Disk>,
     pub store: Store,
-    boot: [u8; 16],
+    pub boot: [u8; 16],
 }
 
 impl Node {
