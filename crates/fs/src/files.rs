@@ -169,14 +169,17 @@ impl FileState {
     }
 
     /// A write has ended. The last one under way takes back what failed ones have left beyond the
-    /// size: before, it might cut off what another has put there. None can begin meanwhile.
-    pub fn write_ended(&self, durable: bool) {
+    /// size: before, it might cut off what another has put there. None can begin meanwhile. Returns
+    /// whether anything was taken back.
+    pub fn write_ended(&self, durable: bool) -> bool {
         let mut facts = self.facts.lock();
         facts.active = facts.active.saturating_sub(1);
         facts.undurable_ended += u64::from(!durable);
-        if facts.active == 0 && std::mem::take(&mut facts.leftover) {
+        let is_left = facts.active == 0 && std::mem::take(&mut facts.leftover);
+        if is_left {
             self.cut_leftover(facts.size);
         }
+        is_left
     }
 
     fn cut_leftover(&self, size: u64) {

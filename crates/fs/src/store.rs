@@ -65,7 +65,7 @@ pub struct Store {
     ino_limit: AtomicU64,
     poisoned: AtomicBool,
     garbage: Mutex<Vec<Ino>>,
-    unsynced: unsynced::Unsynced,
+    unsynced: Arc<unsynced::Unsynced>,
     /// An earlier process left content that may not be on stable storage.
     inherited_doubt: bool,
 }

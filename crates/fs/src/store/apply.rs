@@ -8,7 +8,6 @@ use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
 
 use super::{Applying, PendingIntent, Store};
 use crate::error::{OpError, StoreError};
-use crate::files::content_path;
 use crate::keys::{self, KeyRange};
 use crate::plan::{self, ContentEffect, Plan, View};
 use crate::record::{self, Body, Inode};
@@ -44,9 +43,9 @@ impl Store {
         if let Some(ContentEffect::Allocate(ino, mode, offset, length)) = plan.content
             && mode != AllocateMode::PunchHole
         {
-            self.content_to_change(ino)?
-                .allocate(offset, length, true)
-                .map_err(StoreError::disk("allocate", content_path(ino)))?;
+            self.change_content_file(ino, "allocate", |content| {
+                content.allocate(offset, length, true)
+            })?;
         }
         Ok(())
     }
@@ -183,12 +182,12 @@ impl Store {
             return;
         };
         file.with_facts(|facts| {
+            facts.size = size;
             // A process that follows finds it in the table of times; a power loss leaves no table.
             let unlogged = facts
                 .last_write
                 .filter(|(osn, _)| facts.logged != Some(*osn));
             facts.owes_time |= unlogged.is_some();
-            facts.size = size;
             facts.last_write = None;
         });
     }
@@ -204,24 +203,19 @@ impl Store {
 
     /// Carries out the content part of an operation.
     pub(super) fn change_content(&self, effect: ContentEffect) -> Result<(), StoreError> {
-        let ino = effect.ino();
-        let disk = |operation| StoreError::disk(operation, content_path(ino));
         match effect {
-            ContentEffect::Resize(_, size) => match self.content_of(ino)? {
+            ContentEffect::Resize(ino, size) => match self.content_of(ino)? {
                 None if size == 0 => Ok(()),
-                _ => self.content_to_change(ino)?.set_len(size),
-            }
-            .map_err(disk("resize")),
-            ContentEffect::Allocate(_, mode, offset, length) => {
-                let content = self.content_to_change(ino)?;
-                match mode {
+                _ => self.change_content_file(ino, "resize", |content| content.set_len(size)),
+            },
+            ContentEffect::Allocate(ino, mode, offset, length) => {
+                self.change_content_file(ino, "allocate", |content| match mode {
                     AllocateMode::Allocate => content.allocate(offset, length, false),
                     AllocateMode::AllocateKeepSize => content.allocate(offset, length, true),
                     AllocateMode::PunchHole => content.punch_hole(offset, length),
                     AllocateMode::ZeroRange => content.zero_range(offset, length, false),
                     AllocateMode::ZeroRangeKeepSize => content.zero_range(offset, length, true),
-                }
-                .map_err(disk("allocate"))
+                })
             }
         }
     }

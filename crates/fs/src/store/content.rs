@@ -5,6 +5,7 @@
 //! time visible. The primary completes a write only when the peer has it too, so that no reader
 //! sees a size that a failover could take back.
 
+use std::io;
 use std::sync::Arc;
 
 use lockstep_intentlog::Record;
@@ -12,6 +13,7 @@ use lockstep_types::backing::BackingFile;
 use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
 
 use super::Store;
+use super::unsynced::Unsynced;
 use crate::error::{OpError, StoreError};
 use crate::files::{FileState, SyncPoint, content_path, open_content};
 use crate::plan::View;
@@ -22,6 +24,7 @@ use crate::times::Slot;
 pub struct WriteTicket {
     file: Arc<FileState>,
     durable: bool,
+    unsynced: Arc<Unsynced>,
 }
 
 impl WriteTicket {
@@ -33,7 +36,9 @@ impl WriteTicket {
 
 impl Drop for WriteTicket {
     fn drop(&mut self) {
-        self.file.write_ended(self.durable);
+        if self.file.write_ended(self.durable) {
+            self.unsynced.content_changed(self.file.ino());
+        }
     }
 }
 
@@ -54,14 +59,25 @@ impl Store {
         open_content(self.backing.as_ref(), ino)
     }
 
-    /// The content file of an inode, made if there is none.
-    pub(super) fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
-        if let Some(file) = self.files.get(ino) {
-            let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
-            self.unsynced.content_changed(ino);
-            return Ok(content);
-        }
+    /// Changes the content file of an inode, which is made if there is none. What it became is noted
+    /// as unsynced after the change: a sync that ran before has not covered it.
+    pub(super) fn change_content_file(
+        &self,
+        ino: Ino,
+        operation: &'static str,
+        change: impl FnOnce(&dyn BackingFile) -> io::Result<()>,
+    ) -> Result<(), StoreError> {
+        let content = self.content_to_change(ino)?;
+        let changed = change(&*content);
         self.unsynced.content_changed(ino);
+        changed.map_err(StoreError::disk(operation, content_path(ino)))
+    }
+
+    /// The content file of an inode, made if there is none.
+    fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
+        if let Some(file) = self.files.get(ino) {
+            return file.content_to_write(self.backing().as_ref(), || self.name_made(ino));
+        }
         if let Some(content) = self.content_of(ino)? {
             return Ok(content);
         }
@@ -149,7 +165,11 @@ impl Store {
         }
         let file = self.file_for(ino)?;
         self.mark_unflushed(&file, durable)?;
-        Ok(WriteTicket { file, durable })
+        Ok(WriteTicket {
+            file,
+            durable,
+            unsynced: Arc::clone(&self.unsynced),
+        })
     }
 
     fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {

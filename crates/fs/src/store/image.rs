@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Store;
 use crate::error::StoreError;
-use crate::files::content_path;
 use crate::keys::{self, KeyRange};
 use crate::record::{self, Body, Inode};
 
@@ -160,9 +159,7 @@ impl Store {
         if self.content_length(ino)? == size {
             return Ok(());
         }
-        self.content_to_change(ino)?
-            .set_len(size)
-            .map_err(StoreError::disk("resize", content_path(ino)))
+        self.change_content_file(ino, "resize", |content| content.set_len(size))
     }
 
     /// The image is complete: makes it durable and takes over the sender's OSN.

@@ -291,9 +291,7 @@ impl Store {
             return Ok(false);
         }
         let _ticket = self.begin_write(ino, offset, length, false)?;
-        self.content_to_change(ino)?
-            .punch_hole(offset, length)
-            .map_err(StoreError::disk("punch", content_path(ino)))?;
+        self.change_content_file(ino, "punch", |content| content.punch_hole(offset, length))?;
         Ok(true)
     }
 }

@@ -178,7 +178,7 @@ impl Store {
             ino_limit: AtomicU64::new(checkpoint.ino_limit),
             poisoned: AtomicBool::new(false),
             garbage: Mutex::new(Vec::new()),
-            unsynced: Unsynced::default(),
+            unsynced: Arc::new(Unsynced::default()),
             inherited_doubt: was_killed,
             backing,
         };

@@ -208,3 +208,44 @@ fn a_kill_during_the_first_opening_brings_no_old_times_back() {
         assert_eq!(found.mtime, time, "killed at call {nth}");
     }
 }
+
+/// A sync that runs just before a change of length has not covered it.
+#[test]
+fn a_close_saves_a_length_that_was_changed_beside_a_sync() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.write(ino, &[1; 9000]);
+    let store = Arc::clone(&node.store);
+    node.disk.observe(Some(Arc::new(move |call| {
+        if call.kind == CallKind::SetLength && call.path.starts_with("content/") {
+            store.sync_file(ino, false).unwrap();
+        }
+        Verdict::Go
+    })));
+    node.store.commit(&node.truncate(ino, 5000)).unwrap();
+    node.disk.observe(None);
+    node.store.close().unwrap();
+    assert!(node.after_power_loss().bytes(ino) == [1; 5000]);
+}
+
+/// What a failed write had left beyond the end is gone for good.
+#[test]
+fn a_close_saves_a_length_that_was_taken_back_beside_a_sync() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.write(ino, b"bytes");
+    let store = Arc::clone(&node.store);
+    node.disk.observe(Some(Arc::new(move |call| {
+        if call.kind == CallKind::SetLength && call.path.starts_with("content/") {
+            store.sync_file(ino, false).unwrap();
+        }
+        Verdict::Go
+    })));
+    let ticket = node.store.begin_write(ino, 9000, 4, false).unwrap();
+    node.store.write_begun(&ticket, 9000, b"torn").unwrap();
+    Store::abandon_write(&ticket);
+    drop(ticket);
+    node.disk.observe(None);
+    node.store.close().unwrap();
+    assert!(node.after_power_loss().bytes(ino) == b"bytes");
+}
