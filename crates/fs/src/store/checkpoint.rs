@@ -196,6 +196,8 @@ impl Store {
         self.collect_garbage()?;
         let _alone = self.checkpointing.lock();
         self.sync_all_content()?;
+        // The log too: what waits for the peer's word is nowhere else.
+        self.sync_all_logged()?;
         // What an earlier process of this run of the machine had not synced is not known: a power
         // loss must still be noticed.
         let boot = self.inherited_doubt.then_some(self.boot);

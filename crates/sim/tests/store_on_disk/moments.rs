@@ -249,3 +249,13 @@ fn a_close_saves_a_length_that_was_taken_back_beside_a_sync() {
     node.store.close().unwrap();
     assert!(node.after_power_loss().bytes(ino) == b"bytes");
 }
+
+/// What waits for the secondary's word does so after a stop in order too.
+#[test]
+fn a_close_saves_what_is_pending() {
+    let node = Node::new();
+    let (op, _) = node.creation("f");
+    node.store.log_pending(&op).unwrap();
+    node.store.close().unwrap();
+    assert_eq!(node.after_power_loss().store.in_doubt(), [op.osn]);
+}
