@@ -46,6 +46,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::DatastoreConfig;
 use calls::Calls;
 pub use dial::{Dial, Dialer, Halves};
+use effects::Committed;
 use flight::Work;
 use host::Turnstile;
 pub use host::{Gate, Host, Job, Machine};
@@ -71,6 +72,9 @@ pub struct Datastore {
     sequencer: Mutex<()>,
     /// Metadata operations that the core has decided to apply and nobody has applied yet.
     committed: Mutex<BTreeMap<Osn, Option<OpId>>>,
+    /// The one of them that this node could not apply: nothing after it is applied before the
+    /// secondary is marked out of sync (rule P15).
+    stuck: Mutex<Option<Committed>>,
     link: RwLock<Option<Link>>,
     /// Primary: writes that wait for the secondary.
     paw: InFlightTable,

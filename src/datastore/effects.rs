@@ -24,7 +24,7 @@ pub(super) struct Inline<'a> {
 }
 
 /// A metadata operation that was applied after both sides had agreed on it.
-struct Committed {
+pub(super) struct Committed {
     osn: Osn,
     op: Option<OpId>,
     outcome: Result<Option<Applied>, OpError>,
@@ -390,16 +390,53 @@ impl Datastore {
 
     /// Applies, in their order, all metadata operations that were decided to be committed,
     /// whichever thread was told first. The caller holds the sequencer.
-    fn apply_committed(&self) -> Vec<Committed> {
+    fn apply_committed(self: &Arc<Self>) -> Vec<Committed> {
         let mut applied = Vec::new();
-        loop {
+        while self.stuck.lock().is_none() {
             let next = self.committed.lock().pop_first();
-            let Some((osn, op)) = next else {
-                return applied;
-            };
+            let Some((osn, op)) = next else { break };
             let outcome = self.store.commit_pending(osn);
-            applied.push(Committed { osn, op, outcome });
+            let failed = outcome.as_ref().err().map(ToString::to_string);
+            let committed = Committed { osn, op, outcome };
+            match failed {
+                None => applied.push(committed),
+                Some(why) => {
+                    self.happened_later(Trigger::PeerFailed, &why);
+                    applied.extend(self.give_up(committed));
+                }
+            }
         }
+        applied
+    }
+
+    /// An operation that the secondary has done could not be applied here. It did not happen, once
+    /// the secondary is marked out of sync; until then a restart would have to try it again, before
+    /// all that came after it (rules P8, P15). The caller holds the sequencer.
+    fn give_up(&self, committed: Committed) -> Option<Committed> {
+        if self.role.state().in_sync {
+            *self.stuck.lock() = Some(committed);
+            return None;
+        }
+        if let Err(error) = self.store.roll_back(committed.osn) {
+            tracing::error!(datastore = self.name(), %error, "store");
+        }
+        Some(committed)
+    }
+
+    /// The secondary is marked out of sync: what could not be applied did not happen, and what was
+    /// behind it goes on.
+    fn go_on_alone(self: &Arc<Self>) {
+        let applied = {
+            let _turn = self.sequencer.lock();
+            let stuck = self.stuck.lock().take();
+            let mut applied: Vec<Committed> = stuck
+                .and_then(|committed| self.give_up(committed))
+                .into_iter()
+                .collect();
+            applied.extend(self.apply_committed());
+            applied
+        };
+        self.settle_committed(Thread::MayWait, applied);
     }
 
     /// Tells the core what became of operations that were applied.
@@ -428,11 +465,7 @@ impl Datastore {
                 }
                 Ok(())
             }
-            Err(error) => {
-                let errno = self.told(&error);
-                self.happened_later(Trigger::PeerFailed, &error.to_string());
-                Err(errno)
-            }
+            Err(error) => Err(self.told(&error)),
         };
         Some(match op {
             Some(op) => Event::LocalDone(op, result),
@@ -543,6 +576,7 @@ impl Datastore {
             let trigger = if in_sync {
                 Trigger::MarkedInSync
             } else {
+                datastore.go_on_alone();
                 Trigger::MarkedOutOfSync
             };
             datastore.drive(Thread::MayWait, Event::Happened(trigger));

@@ -296,6 +296,7 @@ fn build(
         next_op: AtomicU64::new(1),
         sequencer: Mutex::new(()),
         committed: Mutex::default(),
+        stuck: Mutex::default(),
         link: RwLock::new(None),
         paw: tables.paw,
         old_paw: tables.old_paw,

@@ -85,14 +85,25 @@ impl Store {
 
     /// Applies a pending operation that the peer has committed; `None` if it is not pending,
     /// because it was refused here before it was sent.
+    ///
+    /// When this fails the operation stays pending, also for a process that follows, and nothing
+    /// after it may be applied until it is rolled back: or this store would say that it has got
+    /// further than an operation that it lacks (rule P8).
     pub fn commit_pending(&self, osn: Osn) -> Result<Option<Applied>, OpError> {
         let mut applying = self.applying.lock();
-        let Some(op) = applying.take_pending(osn) else {
+        let Some((at, mut intent)) = applying.take_pending(osn) else {
             return Ok(None);
         };
-        self.apply_logged(&mut applying, &op, &Record::Committed { osn })
-            .map(Some)
-            .map_err(|error| diverged(osn, error))
+        let committed = Record::Committed { osn };
+        let taken_back = Record::Pending(intent.op.clone());
+        match self.apply_logged(&mut applying, &intent.op, &committed, &taken_back) {
+            Ok(applied) => Ok(Some(applied)),
+            Err(failure) => {
+                intent.position = failure.taken_back.unwrap_or(intent.position);
+                applying.pending.insert(at, intent);
+                Err(diverged(osn, failure.error))
+            }
+        }
     }
 
     /// Drops a pending operation that the peer has refused or never got.
@@ -108,19 +119,24 @@ impl Store {
     pub fn commit(&self, op: &MetaOp) -> Result<Applied, OpError> {
         self.check_trust()?;
         let mut applying = self.applying.lock();
-        self.apply_logged(&mut applying, op, &Record::CommittedOp(op.clone()))
+        let committed = Record::CommittedOp(op.clone());
+        let taken_back = Record::RolledBack { osn: op.osn };
+        let applied = self.apply_logged(&mut applying, op, &committed, &taken_back);
+        applied.map_err(|failure| failure.error)
     }
 
+    /// Logs `record`, then does what `op` does. If its effect on content fails, `taken_back` says so.
     fn apply_logged(
         &self,
         applying: &mut Applying,
         op: &MetaOp,
         record: &Record,
-    ) -> Result<Applied, OpError> {
+        taken_back: &Record,
+    ) -> Result<Applied, Failure> {
         let plan = plan::plan(self, op)?;
         let changed = plan.content.map(ContentEffect::ino);
         let position = match plan.content {
-            Some(effect) => self.log_and_change_content(op.osn, record, effect)?,
+            Some(effect) => self.log_and_change_content(op.osn, record, effect, taken_back)?,
             None => self.log_record(record)?,
         };
         let (attr, orphaned) = (plan.attr, plan.orphaned);
@@ -134,18 +150,21 @@ impl Store {
         })
     }
 
-    /// Logs an operation, changes the content, and logs that it did (P5).
+    /// Logs an operation, changes the content, and logs that it did, or `taken_back` (P5).
     fn log_and_change_content(
         &self,
         osn: Osn,
         record: &Record,
         effect: ContentEffect,
-    ) -> Result<Position, OpError> {
+        taken_back: &Record,
+    ) -> Result<Position, Failure> {
         let position = self.log()?.append_before_outcome(record)?;
         if let Err(error) = self.change_content(effect) {
             self.restore_length(effect.ino());
-            self.log_outcome(&Record::RolledBack { osn })?;
-            return Err(error.into());
+            return Err(Failure {
+                error: error.into(),
+                taken_back: Some(self.log_outcome(taken_back)?),
+            });
         }
         if is_on(Bug::NoOutcomeLogged) {
             return Ok(position);
@@ -279,12 +298,29 @@ impl Store {
 }
 
 impl Applying {
-    fn take_pending(&mut self, osn: Osn) -> Option<MetaOp> {
+    /// Takes out an intent, and tells its place.
+    fn take_pending(&mut self, osn: Osn) -> Option<(usize, PendingIntent)> {
         let at = self
             .pending
             .iter()
             .position(|intent| intent.op.osn == osn)?;
-        Some(self.pending.remove(at).op)
+        Some((at, self.pending.remove(at)))
+    }
+}
+
+/// An operation that could not be applied.
+struct Failure {
+    error: OpError,
+    /// Where the record lies that takes it back, if it was logged as committed.
+    taken_back: Option<Position>,
+}
+
+impl<E: Into<OpError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            error: error.into(),
+            taken_back: None,
+        }
     }
 }
 

@@ -58,6 +58,8 @@ impl Records {
             match record {
                 Record::FileTimes { .. } | Record::State(_) => at += 1,
                 Record::RolledBack { osn: back } if *back == osn => return Ok(Outcome::RolledBack),
+                // It could not be carried out, and waits again.
+                Record::Pending(op) if op.osn == osn => return Ok(Outcome::RolledBack),
                 _ => return Ok(Outcome::Done),
             }
         }

@@ -259,3 +259,35 @@ fn a_close_saves_what_is_pending() {
     node.store.close().unwrap();
     assert_eq!(node.after_power_loss().store.in_doubt(), [op.osn]);
 }
+
+/// The other node has done it: as long as this one has not, it must not say that it got further, and
+/// a process that follows has to try again.
+#[test]
+fn an_operation_that_could_not_be_carried_out_is_pending_again() {
+    for saved in [false, true] {
+        let node = Node::new();
+        let ino = node.create("f");
+        node.write(ino, &[1; 9000]);
+        let before = node.store.applied();
+        let (truncation, creation) = (node.truncate(ino, 5000), node.creation("g").0);
+        node.store.log_pending(&truncation).unwrap();
+        node.store.log_pending(&creation).unwrap();
+        // The first is the record in the log.
+        node.disk.fail_call(CallClass::Write, 2, Errno::Io);
+        node.store.commit_pending(truncation.osn).unwrap_err();
+        if saved {
+            node.store.checkpoint().unwrap();
+        }
+        let both = [truncation.osn, creation.osn];
+        assert_eq!(node.store.in_doubt(), both);
+        node.disk.kill();
+        let node = Node::on(node.disk, BOOT);
+        assert_eq!(node.store.in_doubt(), both);
+        assert_eq!(node.store.applied(), before);
+        assert!(node.bytes(ino) == [1; 9000]);
+        for osn in both {
+            node.store.commit_pending(osn).unwrap();
+        }
+        assert!(node.bytes(ino) == [1; 5000] && node.has("g"));
+    }
+}
