@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::Store;
 use lockstep_link::SendFrames;
-use lockstep_paw_saw::{Entry, InFlightTable};
+use lockstep_paw_saw::{Entry, InFlightTable, Slot};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
@@ -78,6 +78,9 @@ pub struct Datastore {
     link: RwLock<Option<Link>>,
     /// Primary: writes that wait for the secondary.
     paw: InFlightTable,
+    /// Primary: entries of writes that failed here and not there; kept until the secondary is marked
+    /// out of sync (rule P6).
+    failed: Mutex<Vec<Slot>>,
     /// Primary: the writes found in that table at the start, of the process before.
     old_paw: Vec<Entry>,
     /// Secondary: writes that wait for the primary.

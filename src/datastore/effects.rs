@@ -244,10 +244,20 @@ impl Datastore {
         let facts = self.enter_write(op, osn)?;
         if let Err(error) = self.store.check_file(facts.ino) {
             // Its locks are held, so it stays gone; the peer has not got it either (P2, P4).
+            self.withdraw_entry(op);
             return Some(Event::Refused(op, self.told(&error)));
         }
         self.with_bytes(op, inline, |data| self.send_write_bytes(facts, osn, data));
         None
+    }
+
+    /// Takes back the PAW entry of a write that neither node has begun.
+    fn withdraw_entry(&self, op: OpId) {
+        if let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
+            && let Some(slot) = write.slot.take()
+        {
+            self.paw.remove(slot);
+        }
     }
 
     fn send_write_bytes(&self, facts: WriteFacts, osn: Osn, data: &[u8]) {
@@ -426,6 +436,9 @@ impl Datastore {
     /// The secondary is marked out of sync: what could not be applied did not happen, and what was
     /// behind it goes on.
     fn go_on_alone(self: &Arc<Self>) {
+        for slot in std::mem::take(&mut *self.failed.lock()) {
+            self.paw.remove(slot);
+        }
         let applied = {
             let _turn = self.sequencer.lock();
             let stuck = self.stuck.lock().take();
@@ -508,8 +521,13 @@ impl Datastore {
                 (sync.done)(result);
             }
             Work::Write(write) => {
-                if let Some(slot) = write.slot {
-                    self.paw.remove(slot);
+                match write.slot {
+                    // The peer has its bytes: the core is leaving sync (rules P6, P15).
+                    Some(slot) if result.is_err() && self.role.state().in_sync => {
+                        self.failed.lock().push(slot);
+                    }
+                    Some(slot) => self.paw.remove(slot),
+                    None => {}
                 }
                 if let Some(ticket) = &write.ticket {
                     Store::abandon_write(ticket);

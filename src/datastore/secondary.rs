@@ -251,13 +251,17 @@ impl Datastore {
         let osn = op.osn;
         let applied = self.store.applied();
         if osn <= applied && !is_on(Bug::RepeatMetadata) {
-            self.answer(
-                &**sender,
-                Message::MetaAck {
+            // Done before (rule P5); durable perhaps not yet (rule P11).
+            let outcome = Ok(());
+            if durable {
+                let sync = |datastore: &Self| Ok(datastore.store.sync_all_logged()?);
+                self.answer_later(sender, sync, move |failed| Message::MetaAck {
                     osn,
-                    outcome: Ok(()),
-                },
-            );
+                    outcome: failed.map_or(outcome, Err),
+                });
+            } else {
+                self.answer(&**sender, Message::MetaAck { osn, outcome });
+            }
             return Ok(());
         }
         if previous != applied && !is_on(Bug::MetadataOutOfOrder) && !is_on(Bug::RepeatMetadata) {

@@ -299,6 +299,7 @@ fn build(
         stuck: Mutex::default(),
         link: RwLock::new(None),
         paw: tables.paw,
+        failed: Mutex::default(),
         old_paw: tables.old_paw,
         saw: tables.saw,
         first_osn,
