@@ -220,7 +220,7 @@ impl Datastore {
         self.carry_out_all(thread, effects, None);
     }
 
-    /// The same, if connection `epoch` still stands: late news of an old one is dropped. Its loss is
+    /// The same, if connection `epoch` still stands: late news of an old one is dropped (P9). Its loss is
     /// known here before the core hears of it, so no news can slip in behind that.
     fn drive_over(self: &Arc<Self>, epoch: u64, event: Event) {
         let effects = {

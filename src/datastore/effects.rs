@@ -188,6 +188,7 @@ impl Datastore {
             Store::abandon_write(&ticket);
             return Err(error.into());
         }
+        // Rule P11; the other side does the same before its acknowledgement.
         if facts.durable
             && !is_on(Bug::NoLocalSync)
             && let Err(error) = self.store.sync_file(facts.ino, false)
@@ -220,7 +221,7 @@ impl Datastore {
         }
     }
 
-    /// Makes the PAW entry of a write, before its first byte is put anywhere. Returns what is
+    /// Makes the PAW entry of a write, before its first byte is put anywhere (rule P6). Returns what is
     /// known of the write, unless it is over.
     fn enter_write(&self, op: OpId, osn: Osn) -> Option<WriteFacts> {
         let mut works = self.works.lock();
@@ -574,7 +575,8 @@ impl Datastore {
         self.role.mark(in_sync)
     }
 
-    /// Makes the mark durable on another thread, trying until it is: nothing may go on before.
+    /// Makes the mark durable on another thread, trying until it is: nothing may go on before
+    /// (rule P1).
     fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
         let datastore = Arc::clone(self);
         self.host.in_order(Box::new(move || {

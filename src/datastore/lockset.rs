@@ -1,4 +1,4 @@
-//! Which locks an operation needs.
+//! Which locks an operation needs (rule P4).
 //!
 //! Metadata operations lock names, not whole directories, where two do not conflict; the inodes
 //! that names lead to are looked up first and looked up again once the locks are held.

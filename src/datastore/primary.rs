@@ -139,6 +139,7 @@ impl Datastore {
     /// Uses a connection until it is lost.
     fn serve_connection(self: &Arc<Self>, (sender, receiver): Halves, welcome: Welcome) -> Ending {
         let start = self.host.now();
+        // Rule P8: both marks, and one past.
         let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {

@@ -104,7 +104,7 @@ impl RoleFile {
         self.was_killed
     }
 
-    /// The store was closed in order: all it holds is on stable storage.
+    /// The store was closed in order: all it holds is on stable storage (rule P12).
     pub fn closed(&self) -> io::Result<()> {
         self.write(RoleState {
             boot: None,

@@ -29,7 +29,7 @@ impl Datastore {
         hello: &Hello,
         envelope: &Envelope,
     ) {
-        // A primary that connects anew has given its old connection up.
+        // One connection at a time (rule P9). A primary that connects anew has given its old one up.
         self.drop_link("the primary has connected anew");
         let _alone = self.serving.enter(&*self.host);
         // What an earlier connection asked for is done before this one begins.
@@ -84,7 +84,7 @@ impl Datastore {
             );
         }
         self.check_introduction(envelope, hello.version)?;
-        // What is said to be committed here may be answered as durable there.
+        // What is said to be committed here may be answered as durable there (rules P8, P11).
         let synced = if hello.durable {
             self.store.sync_all_applied()
         } else {
@@ -156,6 +156,7 @@ impl Datastore {
         if envelope.datastore != self.store.uuid() || envelope.generation != self.generation() {
             return Err("a message of another datastore or generation".to_owned());
         }
+        // The ack of the ack (rules P3, P7).
         self.saw.remove_below(envelope.done_below);
         match envelope.message {
             Message::Write(write) => self.obey_write(sender, &write, frame),
@@ -196,6 +197,7 @@ impl Datastore {
             offset: write.offset,
             length: u32::try_from(frame.payload.len()).unwrap_or(u32::MAX),
         };
+        // Before the first byte (rule P7); the sums were checked on arrival (rule P14).
         if !is_on(Bug::NoSawEntry) {
             // Removed by the watermark, not by its place.
             let _slot = self.saw.insert(entry).map_err(|error| error.to_string())?;
@@ -254,7 +256,7 @@ impl Datastore {
             // Done before (rule P5); durable perhaps not yet (rule P11).
             let outcome = Ok(());
             if durable {
-                let sync = |datastore: &Self| Ok(datastore.store.sync_all_logged()?);
+                let sync = |datastore: &Self| Ok(datastore.store.sync_all_applied()?);
                 self.answer_later(sender, sync, move |failed| Message::MetaAck {
                     osn,
                     outcome: failed.map_or(outcome, Err),
@@ -264,6 +266,7 @@ impl Datastore {
             }
             return Ok(());
         }
+        // One order (rule P2).
         if previous != applied && !is_on(Bug::MetadataOutOfOrder) && !is_on(Bug::RepeatMetadata) {
             return Err(format!(
                 "operation {osn} came after {previous}, but this node has got to {applied}"
@@ -310,7 +313,7 @@ impl Datastore {
             }
             Request::InSync => {
                 // What the resync brought is in the cache of the system; what it stands for may be
-                // durable on the primary.
+                // durable on the primary (rule P10).
                 if !is_on(Bug::MarkBeforeSync) {
                     self.store
                         .sync_everything()
@@ -321,6 +324,7 @@ impl Datastore {
                 Ok(Response::Done)
             }
             Request::BeginResync => {
+                // Before anything is changed (rule P10).
                 if !is_on(Bug::ResyncUnmarked) {
                     self.role.mark(false).map_err(|error| error.to_string())?;
                 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing in the store's directory is changed before all of the store was found good.
 //! The first thing written then is `role.json`: a copy that lost something with the machine counts
-//! as out of sync, durably, before anything acts on it.
+//! as out of sync, durably, before anything acts on it (rule P12).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -158,7 +158,7 @@ fn look(
     Ok(Found::Store(checked, role, in_sync))
 }
 
-/// Whether a copy that was in sync still is.
+/// Whether a copy that was in sync still is (rule P12).
 fn counts_as_in_sync(
     config: &DatastoreConfig,
     backing: &dyn Backing,

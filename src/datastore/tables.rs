@@ -1,7 +1,7 @@
 //! The tables of writes in flight (PAW and SAW) as files of the store.
 //!
 //! They are mapped memory: a stop of the process leaves them whole, a power loss does not, unless
-//! the store was closed in order before.
+//! the store was closed in order before (rules P6, P7, P12).
 //!
 //! Invariant: entries that may be needed are never lost in silence. While a copy counts as in sync,
 //! a table that is damaged is refused and one that is missing makes the copy out of sync. While it

@@ -134,7 +134,7 @@ impl Store {
         })
     }
 
-    /// A number for a new inode; never given twice, whatever is lost with power.
+    /// A number for a new inode; never given twice, whatever is lost with power (rule P13).
     pub fn next_ino(&self) -> Result<Ino, StoreError> {
         let number = self.next_ino.fetch_add(1, Ordering::Relaxed);
         if number >= self.ino_limit.load(Ordering::Acquire) {
@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// First OSN sequence of this opening: higher than any given out before, even if the highest
-    /// were lost with power, because the count of openings is made durable before the first use.
+    /// were lost with power, because the count of openings is made durable before the first use (P13).
     pub fn first_sequence(&self) -> u64 {
         u64::from(self.applying.lock().epoch) << 40
     }

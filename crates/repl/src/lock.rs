@@ -1,7 +1,7 @@
 //! The lock manager: operation locks, range locks and name locks (paper, section 4.1).
 //!
 //! An operation asks for all its locks at once. It gets them all, at once or later, and holds them
-//! until both nodes are done with it. A request waits only for holders and for requests that came
+//! until both nodes are done with it (rule P4). A request waits only for holders and for requests that came
 //! before it; holders wait for nothing here; so no two can wait for each other, and nobody starves.
 //!
 //! The lock manager does no IO and parks no thread: it says who may go on.

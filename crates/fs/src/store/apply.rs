@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// Whether a secondary that has got to `osn` is one that follows this store: it has all that is
-    /// applied here, and besides at most what waits for its word.
+    /// applied here, and besides at most what waits for its word (rule P8).
     pub fn is_followed_at(&self, osn: Osn) -> bool {
         let applying = self.applying.lock();
         let mut pending = applying.pending.iter();

@@ -215,7 +215,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the bytes of a file durable; with `times` the time of its last write too.
+    /// Makes the bytes of a file durable (rule P11); with `times` the time of its last write too.
     ///
     /// Everything logged so far becomes durable as well: the file's name, owner and mode.
     pub fn sync_file(&self, ino: Ino, times: bool) -> Result<(), OpError> {

@@ -209,7 +209,7 @@ impl Store {
         Ok(Opened { store, power_lost })
     }
 
-    /// Makes the recovered state durable, with a new epoch, before anything new is numbered.
+    /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
     fn start_epoch(&self) -> Result<(), StoreError> {
         if !is_on(Bug::NumbersAgain) {
             self.applying.lock().epoch += 1;

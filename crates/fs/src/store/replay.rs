@@ -2,7 +2,7 @@
 //!
 //! Invariants: an operation of the log is planned on records that know every write before it, or
 //! the times of that write would be lost for ever. The content part of an operation is carried out
-//! again only if nothing proves that it was carried out before: doing it again after a later write
+//! again only if nothing proves that it was carried out before (rule P5): doing it again after a later write
 //! would destroy what was written.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -240,7 +240,7 @@ impl Core {
             result: outcome,
         });
         if mirrored_write && outcome.is_err() {
-            // The peer has bytes that we could not write: only a resync makes us equal again.
+            // The peer has bytes that we could not write: only a resync makes us equal again (P15).
             self.trigger(0, Trigger::PeerFailed, effects);
         }
         self.release(id, &op.locks, effects);
@@ -269,7 +269,7 @@ impl Core {
         }
     }
 
-    /// Gives up the peer's part of everything in flight: it has been marked out of sync.
+    /// Gives up the peer's part of everything in flight: it has been marked out of sync (rule P1).
     pub(super) fn finish_alone(&mut self, effects: &mut Effects) {
         self.settle_under_way(effects);
         for meta in &mut self.metas {

@@ -3,7 +3,7 @@
 //! First metadata: what the peer has committed is applied here, the rest is sent again, in order.
 //! Then every range in PAW ∪ SAW from before is sent with this side's content. Then the writes that
 //! clients still wait for are sent again. Only when all of that is done on both sides are new
-//! operations admitted.
+//! operations admitted (rule P8).
 
 use lockstep_types::Osn;
 use lockstep_types::deliberate::{Bug, is_on};
@@ -70,7 +70,7 @@ impl Core {
 
     /// Whether an ack counts now. One that comes before the ranges were sent is of a frame that
     /// slipped onto the new connection: what it says may yet be taken back by the ranges, with the
-    /// facts of their files, which do not show writes in flight.
+    /// facts of their files, which do not show writes in flight (rule P8).
     pub(super) fn heeds_acks(&self) -> bool {
         matches!(self.recovery, None | Some(Recovery::Writes))
     }
