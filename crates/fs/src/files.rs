@@ -150,16 +150,13 @@ impl FileState {
         if let Some(content) = &*opened {
             return Ok(Arc::clone(content));
         }
-        let content = match open_content(backing, self.ino)? {
-            Some(content) => content,
-            None => {
-                let path = content_path(self.ino);
-                let content = backing.open_or_create(&path);
-                let content = content.map_err(StoreError::disk("create", path))?;
-                made();
-                content
-            }
-        };
+        if let Some(content) = open_content(backing, self.ino)? {
+            return Ok(Arc::clone(opened.insert(content)));
+        }
+        let path = content_path(self.ino);
+        let content = backing.open_or_create(&path);
+        let content = content.map_err(StoreError::disk("create", path))?;
+        made();
         Ok(Arc::clone(opened.insert(content)))
     }
 

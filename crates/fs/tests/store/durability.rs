@@ -476,15 +476,15 @@ impl Backing for Watched {
 #[test]
 fn a_durable_write_beside_the_first_one_keeps_the_name() {
     let disk = new_disk();
-    let (begin, begun) = mpsc::channel();
-    let (end, ended) = mpsc::channel();
-    let ended = Mutex::new(ended);
+    let (say_made, made) = mpsc::channel();
+    let (say_over, over) = mpsc::channel();
+    let over = Mutex::new(over);
     let watched: Arc<dyn Backing> = Arc::new(Watched {
         below: Arc::clone(&disk),
         made: Box::new(move || {
-            begin.send(()).unwrap();
+            say_made.send(()).unwrap();
             // It may have to wait for us: then it comes later.
-            let _ended = ended.lock().recv_timeout(Duration::from_millis(300));
+            let _late_or_over = over.lock().recv_timeout(Duration::from_millis(300));
         }),
     });
     let store = Store::open(watched, &open_options(Access::Write)).unwrap();
@@ -497,12 +497,12 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
     let was_durable = thread::scope(|scope| {
         let node = &node;
         let other = scope.spawn(move || {
-            begun.recv().unwrap();
+            made.recv().unwrap();
             let ticket = node.store.begin_write(ino, 8192, 5, true).unwrap();
             node.store.write_begun(&ticket, 8192, b"other").unwrap();
             node.store.sync_file(ino, false).unwrap();
             let was_durable = node.disk.after_power_loss().file(&path(ino)).is_some();
-            let _nobody_waits = end.send(());
+            let _nobody_waits = say_over.send(());
             was_durable
         });
         let ticket = node.store.begin_write(ino, 0, 5, true).unwrap();
