@@ -168,6 +168,7 @@ pub const TABLE: &[Row] = {
         (SecondarySynced, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryDisconnected, LinkUpInSync, SecondaryCatchingUp, &[]),
         (SecondaryDisconnected, LinkUpOutOfSync, SecondaryResyncing, &[MarkOutOfSync]),
+        (SecondaryDisconnected, MarkedOutOfSync, SecondaryOutOfSync, &[]),
         (SecondaryDisconnected, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryCatchingUp, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryCatchingUp, Recovered, SecondarySynced, &[]),

@@ -486,3 +486,14 @@ fn freezing_waits_for_ever() {
     assert_eq!(core.state(), State::Frozen);
     assert_eq!(core.at(50_000_000, Event::Tick), []);
 }
+
+/// The order to begin a resync is still carried out after its connection is lost, and the mark says
+/// out of sync from then on: so must the state.
+#[test]
+fn a_copy_that_was_marked_out_of_sync_when_disconnected_does_not_count_as_in_sync() {
+    let mut core = core(State::SecondaryCatchingUp);
+    core.on(Event::Happened(Trigger::LinkLost));
+    assert_eq!(core.state(), State::SecondaryDisconnected);
+    core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    assert_eq!(core.state(), State::SecondaryOutOfSync);
+}
