@@ -8,7 +8,7 @@ use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::{State, Trigger};
+use lockstep_repl::state::{Refused, State, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, MetaOp, Osn};
 
@@ -79,6 +79,10 @@ impl Datastore {
             Effect::TellInSync => self.tell_in_sync(),
             Effect::Entered(state) => {
                 self.entered(state);
+                None
+            }
+            Effect::Refused(refused) => {
+                self.note_refused(refused);
                 None
             }
         }
@@ -556,6 +560,18 @@ impl Datastore {
     pub(super) fn orphaned(self: &Arc<Self>, ino: lockstep_types::Ino) {
         if self.references.orphaned(ino) {
             self.reap(ino);
+        }
+    }
+
+    /// An event led nowhere. After a fault the connection is made anew: both nodes then find out how
+    /// they stand.
+    fn note_refused(&self, refused: Refused) {
+        let datastore = self.name();
+        if refused.why.is_fault() {
+            tracing::error!(datastore, %refused, "a fault of lockstep: please report it");
+            self.drop_link(&format!("a fault of lockstep: {refused}"));
+        } else {
+            tracing::debug!(datastore, %refused, "dropped");
         }
     }
 

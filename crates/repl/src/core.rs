@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 
 use crate::lock::LockTable;
 pub use crate::lock::{LockSet, OpId};
-use crate::state::{Action, Service, State, Trigger};
+use crate::state::{Action, Refused, Service, State, Trigger};
 use flight::{MetaFlight, Op};
 use recovery::Recovery;
 
@@ -165,6 +165,9 @@ pub enum Effect {
     TellInSync,
     /// The state has changed.
     Entered(State),
+    /// An event came that leads nowhere in this state, and nothing was done: note it. Is it a fault
+    /// ([`Refusal::is_fault`](crate::state::Refusal::is_fault)), then close the connection, too.
+    Refused(Refused),
 }
 
 /// Effects of one event, in order.
@@ -352,18 +355,22 @@ impl Core {
         } else {
             Trigger::LinkUpOutOfSync
         };
+        let before = self.state;
         self.trigger(now_ms, trigger, effects);
-        if self.state == State::CatchingUp {
+        if before != State::CatchingUp && self.state == State::CatchingUp {
             self.start_recovery(peer_applied, effects);
         }
     }
 
-    /// Moves along the state table. A trigger that the present state does not know is late news
-    /// of a state already left, and is dropped.
+    /// Moves along the state table. A trigger that the present state refuses changes nothing.
     fn trigger(&mut self, now_ms: u64, trigger: Trigger, effects: &mut Effects) {
         probe::came(trigger, self.state);
-        let Ok((next, actions)) = self.state.next(trigger) else {
-            return;
+        let (next, actions) = match self.state.next(trigger) {
+            Ok(row) => row,
+            Err(refused) => {
+                effects.push(Effect::Refused(refused));
+                return;
+            }
         };
         if next != State::CatchingUp {
             self.recovery = None;

@@ -1,12 +1,20 @@
 //! The states of a datastore on one node, and what moves it between them (paper, Figure 2).
 //!
-//! [`TABLE`] is the whole truth: a pair that is not in it is refused. `docs/protocol.md` shows it,
-//! and a test keeps the two the same. The change of roles itself comes with the witness.
+//! [`TABLE`] holds the pairs of state and trigger that are handled, [`REFUSED`] all others, each with
+//! the reason why it is refused. That every pair is in one of them, once, is checked when this is
+//! compiled. `docs/protocol.md` shows both, and a test keeps page and code the same.
+//!
+//! The change of roles itself comes with the witness; its events are here, and refused.
+
+mod refused;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
+
+pub use refused::{REFUSED, Refusal, Refused, RefusedRow};
 
 /// Where a datastore stands on one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, Serialize, Deserialize)]
 pub enum State {
     /// No peer is configured: nothing is mirrored.
     Unmirrored,
@@ -41,7 +49,7 @@ pub enum State {
 }
 
 /// What moves a datastore between states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, Serialize, Deserialize)]
 pub enum Trigger {
     /// Connected, and both sides say in sync: catch up.
     LinkUpInSync,
@@ -65,10 +73,34 @@ pub enum Trigger {
     MarkedInSync,
     /// The mark "out of sync" is durable.
     MarkedOutOfSync,
+    /// Later. Secondary in sync: so long was nothing heard of the primary that it may be taken over
+    /// from; the witness is to be asked (paper, section 3.3, point 5).
+    TakeoverDue,
+    /// Later. The witness has made this node the primary of the next generation.
+    TakeoverGranted,
+    /// Later. The witness has noted that the secondary is out of sync (paper, section 3.3, point 6).
+    OutOfSyncGranted,
+    /// Later. The witness has refused what this node asked for: the other node was first.
+    RaceLost,
+    /// Later. Primary: neither peer nor witness was heard of for the time of the lease. It must
+    /// freeze before the secondary may take over (paper, note 3).
+    LeaseOver,
+    /// Later. Primary: the lease runs again.
+    LeaseRenewed,
+    /// Later. A message of a higher generation: the other node is the primary now.
+    Deposed,
+    /// Later. An operator asks for the roles to be swapped, with nothing lost or refused.
+    FailoverAsked,
+    /// Later. An operator makes this node the primary; it is in sync.
+    PromoteAsked,
+    /// Later. The same although it may lack operations, and these are then lost.
+    PromoteForced,
+    /// Later. An operator makes this node the secondary.
+    DemoteAsked,
 }
 
 /// What a change of state makes happen besides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, Serialize, Deserialize)]
 pub enum Action {
     /// Start counting the pause.
     StartPause,
@@ -95,7 +127,7 @@ pub enum Action {
 /// One line of the table: in this state, on this trigger, go there and do that.
 pub type Row = (State, Trigger, State, &'static [Action]);
 
-/// Every pair that is allowed.
+/// Every pair that is handled.
 #[rustfmt::skip]
 pub const TABLE: &[Row] = {
     use Action::{
@@ -116,7 +148,6 @@ pub const TABLE: &[Row] = {
         (OutOfSync, LinkUpOutOfSync, ResyncNamespace, &[SendImage]),
         (OutOfSync, LinkLost, OutOfSync, &[]),
         (OutOfSync, PeerFailed, OutOfSync, &[DropLink]),
-        (OutOfSync, MarkedOutOfSync, OutOfSync, &[]),
 
         (ResyncNamespace, LinkLost, OutOfSync, &[FinishAlone, Admit]),
         (ResyncNamespace, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
@@ -135,14 +166,12 @@ pub const TABLE: &[Row] = {
 
         (Paused, LinkUpInSync, CatchingUp, &[Recover]),
         (Paused, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
-        (Paused, LinkLost, Paused, &[]),
         (Paused, PauseOverContinue, LeavingSync, &[MarkOutOfSync]),
         (Paused, PauseOverFreeze, Frozen, &[]),
         (Paused, PeerFailed, LeavingSync, &[MarkOutOfSync]),
 
         (Frozen, LinkUpInSync, CatchingUp, &[Recover]),
         (Frozen, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
-        (Frozen, LinkLost, Frozen, &[]),
         (Frozen, PeerFailed, LeavingSync, &[MarkOutOfSync]),
 
         (CatchingUp, LinkLost, Paused, &[]),
@@ -155,10 +184,8 @@ pub const TABLE: &[Row] = {
         (LeavingSync, LinkUpInSync, LeavingSync, &[DropLink]),
         (LeavingSync, LinkUpOutOfSync, LeavingSync, &[DropLink]),
         (LeavingSync, PeerFailed, LeavingSync, &[]),
-        (LeavingSync, ContentDone, LeavingSync, &[]),
 
         (SecondaryOutOfSync, LinkUpOutOfSync, SecondaryResyncing, &[]),
-        (SecondaryOutOfSync, LinkLost, SecondaryOutOfSync, &[]),
         (SecondaryOutOfSync, MarkedInSync, SecondaryDisconnected, &[]),
         (SecondaryResyncing, LinkLost, SecondaryOutOfSync, &[]),
         (SecondaryResyncing, MarkedOutOfSync, SecondaryResyncing, &[]),
@@ -169,33 +196,19 @@ pub const TABLE: &[Row] = {
         (SecondaryDisconnected, LinkUpInSync, SecondaryCatchingUp, &[]),
         (SecondaryDisconnected, LinkUpOutOfSync, SecondaryResyncing, &[MarkOutOfSync]),
         (SecondaryDisconnected, MarkedOutOfSync, SecondaryOutOfSync, &[]),
-        (SecondaryDisconnected, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryCatchingUp, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryCatchingUp, Recovered, SecondarySynced, &[]),
     ]
 };
 
-/// A pair that is not in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{trigger:?} cannot happen in state {state:?}")]
-pub struct Impossible {
-    /// In this state.
-    pub state: State,
-    /// This happened.
-    pub trigger: Trigger,
-}
-
 impl State {
-    /// Where `trigger` leads, and what is to be done on the way.
-    pub fn next(self, trigger: Trigger) -> Result<(Self, &'static [Action]), Impossible> {
+    /// Where `trigger` leads, and what is to be done on the way; or why it leads nowhere.
+    pub fn next(self, trigger: Trigger) -> Result<(Self, &'static [Action]), Refused> {
         TABLE
             .iter()
             .find(|(state, on, ..)| *state == self && *on == trigger)
             .map(|&(_, _, next, actions)| (next, actions))
-            .ok_or(Impossible {
-                state: self,
-                trigger,
-            })
+            .ok_or_else(|| Refused::pair(self, trigger))
     }
 
     /// What a client's change meets in this state.
@@ -211,6 +224,28 @@ impl State {
     /// Whether both nodes are known to hold every acknowledged operation.
     pub const fn is_in_sync(self) -> bool {
         matches!(self, Self::Synced | Self::SecondarySynced)
+    }
+
+    /// Which state of the paper's Figure 2 this is, or is a part of. Numbers are those that the
+    /// paper's text gives.
+    pub const fn in_paper(self) -> &'static str {
+        match self {
+            Self::Unmirrored => "(not replicated)",
+            Self::OutOfSync => "2: primary, out of sync",
+            Self::ResyncNamespace | Self::ResyncContent | Self::EnteringSync => {
+                "primary, initializing or resyncing"
+            }
+            Self::Synced => "3: primary, synced, connected",
+            Self::Paused => "4: primary, synced, disconnected",
+            Self::Frozen => "4, for ever (the mode \"not implemented\" of section 3.2)",
+            Self::CatchingUp => "primary, catching up",
+            Self::LeavingSync => "on the way from 4 to 2 (\"not shown\")",
+            Self::SecondaryOutOfSync => "secondary, out of sync",
+            Self::SecondaryResyncing => "secondary, initializing or resyncing",
+            Self::SecondarySynced => "7: secondary, synced, connected",
+            Self::SecondaryDisconnected => "secondary, synced, disconnected",
+            Self::SecondaryCatchingUp => "secondary, catching up",
+        }
     }
 
     /// For people: what the state means.

@@ -1,16 +1,16 @@
 //! `docs/protocol.md` shows the state table as the code has it.
 //!
-//! The part of the page between the two markers is made from [`TABLE`] and [`State`]. After a change
+//! The part of the page between the two markers is made from [`State`], [`TABLE`] and [`REFUSED`]. After a change
 //! of the table, `LOCKSTEP_WRITE_DOCS=1 cargo test -p lockstep-repl --test state_table` writes it
 //! anew; without that variable the page is only read.
 
-use std::collections::BTreeMap;
 use std::error::Error;
-use std::fmt::{self, Write as _};
+use std::fmt::{self, Debug, Write as _};
 use std::path::Path;
 use std::{env, fs};
 
-use lockstep_repl::state::{Service, State, TABLE};
+use lockstep_repl::state::{REFUSED, Service, State, TABLE};
+use strum::VariantArray;
 
 const BEGIN: &str = "<!-- state table: begin (made by crates/repl/tests/state_table.rs) -->\n";
 const END: &str = "<!-- state table: end -->";
@@ -34,49 +34,57 @@ fn the_page_shows_the_state_table() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-#[test]
-fn no_pair_is_in_the_table_twice() {
-    for (number, (state, trigger, ..)) in TABLE.iter().enumerate() {
-        let earlier = TABLE.iter().take(number);
-        let twice = earlier.filter(|(s, t, ..)| (s, t) == (state, trigger));
-        assert_eq!(twice.count(), 0, "{state:?} on {trigger:?}");
-    }
-}
-
-/// Both tables as they stand in the page.
+/// The tables as they stand in the page.
 fn text() -> Result<String, fmt::Error> {
-    let mut text = String::from(
-        "\n| state | `lockstep status` says | a write meets | a metadata operation meets |\n\
-         |---|---|---|---|\n",
-    );
-    for state in states() {
-        let (write, metadata) = met(state);
-        writeln!(
-            text,
-            "| {state:?} | {} | {write} | {metadata} |",
-            state.describe()
-        )?;
-    }
-    text.push_str("\n| in state | on | goes to | and does, in this order |\n|---|---|---|---|\n");
-    for (state, trigger, next, actions) in TABLE {
-        let actions: Vec<_> = actions.iter().map(|action| format!("{action:?}")).collect();
-        let actions = actions.join(", ");
-        writeln!(text, "| {state:?} | {trigger:?} | {next:?} | {actions} |")?;
-    }
+    let mut text = String::new();
+    states(&mut text)?;
+    handled(&mut text)?;
+    refused(&mut text)?;
     text.push('\n');
     Ok(text)
 }
 
-/// Every state, in the order in which the table names them.
-fn states() -> Vec<State> {
-    let mut order = BTreeMap::new();
-    order.insert(0, State::Unmirrored);
-    for (number, (state, ..)) in TABLE.iter().enumerate() {
-        if !order.values().any(|known| known == state) {
-            order.insert(number + 1, *state);
-        }
+fn states(text: &mut String) -> fmt::Result {
+    text.push_str(
+        "\n| state | `lockstep status` says | in the paper's Figure 2 | a write meets | a metadata \
+         operation meets |\n|---|---|---|---|---|\n",
+    );
+    for &state in State::VARIANTS {
+        let (write, metadata) = met(state);
+        let (says, paper) = (state.describe(), state.in_paper());
+        writeln!(
+            text,
+            "| {state:?} | {says} | {paper} | {write} | {metadata} |"
+        )?;
     }
-    order.into_values().collect()
+    Ok(())
+}
+
+fn handled(text: &mut String) -> fmt::Result {
+    text.push_str("\n| in state | on | goes to | and does, in this order |\n|---|---|---|---|\n");
+    for (state, trigger, next, actions) in TABLE {
+        let actions = list(actions);
+        writeln!(text, "| {state:?} | {trigger:?} | {next:?} | {actions} |")?;
+    }
+    Ok(())
+}
+
+fn refused(text: &mut String) -> fmt::Result {
+    text.push_str("\n| in states | on | refused as | because |\n|---|---|---|---|\n");
+    for (states, triggers, why, because) in REFUSED {
+        let (states, triggers) = (list(states), list(triggers));
+        writeln!(text, "| {states} | {triggers} | {why:?} | {because} |")?;
+    }
+    Ok(())
+}
+
+/// In words.
+fn list<T: Debug + VariantArray + PartialEq>(items: &[T]) -> String {
+    if items == T::VARIANTS {
+        return "(all)".to_owned();
+    }
+    let items: Vec<_> = items.iter().map(|item| format!("{item:?}")).collect();
+    items.join(", ")
 }
 
 /// What a write and a metadata operation of a client meet.

@@ -1,5 +1,7 @@
 //! Scenarios of the core, each from one point of `docs/protocol.md`.
 
+mod pairs;
+
 use lockstep_types::{FileName, Generation, Ino};
 
 use super::*;

@@ -1,0 +1,240 @@
+//! Every pair of state and trigger, brought to a core that has operations in flight: it follows the
+//! table, or refuses and is as if nothing had come.
+
+use std::collections::{HashSet, VecDeque};
+
+use proptest::prelude::*;
+use strum::VariantArray as _;
+
+use super::*;
+use crate::state::{Refusal, TABLE};
+
+fn all_triggers() -> impl Iterator<Item = Trigger> {
+    Trigger::VARIANTS.iter().copied()
+}
+
+/// The triggers that lead by the table from a state in which a core can start to `to`.
+fn way_to(to: State) -> (State, Vec<Trigger>) {
+    let starts = [
+        State::Unmirrored,
+        State::Synced,
+        State::SecondaryDisconnected,
+    ];
+    let mut ways: VecDeque<_> = starts.map(|state| (state, state, Vec::new())).into();
+    let mut seen = HashSet::from(starts);
+    while let Some((start, at, way)) = ways.pop_front() {
+        if at == to {
+            return (start, way);
+        }
+        for &(_, trigger, next, _) in TABLE.iter().filter(|(state, ..)| *state == at) {
+            if seen.insert(next) {
+                ways.push_back((start, next, [&way[..], &[trigger]].concat()));
+            }
+        }
+    }
+    panic!("no way leads to {to:?}");
+}
+
+/// A core in `state` that began with a write, a metadata operation and a sync in flight.
+fn busy(state: State) -> Core {
+    let (start, way) = way_to(state);
+    let mut core = core(start);
+    for event in work() {
+        core.on(event);
+    }
+    for trigger in way {
+        core.on(news(trigger));
+    }
+    assert_eq!(core.state(), state);
+    core
+}
+
+fn work() -> Vec<Event> {
+    let submit = |op, kind, locks| Event::Submit {
+        op: OpId(op),
+        kind,
+        locks,
+    };
+    vec![
+        submit(1, Kind::Write, write_locks(5)),
+        submit(2, Kind::Meta, name_locks("a")),
+        Event::Sequence(OpId(2)),
+        submit(3, Kind::Sync, LockSet::new()),
+    ]
+}
+
+/// How the driver tells of a trigger.
+fn news(trigger: Trigger) -> Event {
+    let up = |in_sync| Event::LinkUp {
+        in_sync,
+        peer_applied: Osn::ZERO,
+    };
+    match trigger {
+        Trigger::LinkUpInSync => up(true),
+        Trigger::LinkUpOutOfSync => up(false),
+        trigger => Event::Happened(trigger),
+    }
+}
+
+/// What can come after it: the ends of what was in flight, and then every trigger.
+fn what_follows() -> impl Iterator<Item = Event> {
+    let ends = [
+        Event::LocalDone(OpId(1), Ok(())),
+        Event::WriteAcked(osn(1), None),
+        Event::MetaAcked(osn(2), Ok(())),
+        Event::LocalDone(OpId(2), Ok(())),
+        Event::RangesRecovered,
+        Event::LocalDone(OpId(3), Ok(())),
+        Event::SyncAcked(OpId(3), None),
+        Event::Tick,
+    ];
+    ends.into_iter().chain(all_triggers().map(news))
+}
+
+/// The effect of an action that always has the same, at once.
+fn effect_of(action: Action) -> Option<Effect> {
+    Some(match action {
+        Action::MarkInSync => Effect::Mark { in_sync: true },
+        Action::MarkOutOfSync => Effect::Mark { in_sync: false },
+        Action::DropLink => Effect::DropLink,
+        Action::SendContent => Effect::SendContent,
+        Action::TellInSync => Effect::TellInSync,
+        // With what is in flight, or later.
+        Action::StartPause
+        | Action::Recover
+        | Action::FinishAlone
+        | Action::Admit
+        | Action::SendImage => return None,
+    })
+}
+
+#[test]
+fn what_is_handled_follows_the_table() {
+    for &(state, trigger, next, actions) in TABLE {
+        let pair = format!("{trigger:?} in {state:?}");
+        let mut core = busy(state);
+        let effects = core.on(news(trigger));
+        assert_eq!(core.state(), next, "{pair}");
+        let entered: Vec<_> = entered(&effects).collect();
+        let changed = (state != next).then_some(next);
+        assert_eq!(entered, Vec::from_iter(changed), "{pair}");
+        let expected: Vec<_> = actions.iter().filter_map(|a| effect_of(*a)).collect();
+        let done = effects.iter().filter(|effect| is_of_an_action(effect));
+        assert!(done.eq(&expected), "{pair}: {effects:?}");
+        assert!(!effects.iter().any(is_refused), "{pair}: {effects:?}");
+    }
+}
+
+/// Whether [`effect_of`] makes it of some action.
+const fn is_of_an_action(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Mark { .. } | Effect::DropLink | Effect::SendContent | Effect::TellInSync
+    )
+}
+
+fn entered(effects: &[Effect]) -> impl Iterator<Item = State> {
+    effects.iter().filter_map(|effect| match effect {
+        Effect::Entered(state) => Some(*state),
+        _ => None,
+    })
+}
+
+const fn is_refused(effect: &Effect) -> bool {
+    matches!(effect, Effect::Refused(_))
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    for &state in State::VARIANTS {
+        for trigger in all_triggers() {
+            let Err(refused) = state.next(trigger) else {
+                continue;
+            };
+            let (mut core, mut other) = (busy(state), busy(state));
+            assert_eq!(core.on(news(trigger)), [Effect::Refused(refused)]);
+            for event in what_follows() {
+                let expected = other.on(event.clone());
+                assert_eq!(core.on(event), expected, "after {trigger:?} in {state:?}");
+                assert_same(&core, &other);
+            }
+        }
+    }
+}
+
+fn assert_same(core: &Core, other: &Core) {
+    assert_eq!(core.state(), other.state());
+    assert_eq!(core.in_flight(), other.in_flight());
+    assert_eq!(core.done_below(), other.done_below());
+    assert_eq!(core.next_osn(), other.next_osn());
+}
+
+/// Until there is failover.
+#[test]
+fn nothing_changes_the_roles() {
+    for trigger in all_triggers() {
+        let why: Vec<_> = State::VARIANTS
+            .iter()
+            .map(|state| state.next(trigger).err().map(|refused| refused.why))
+            .collect();
+        let nowhere = why.iter().all(|why| *why == Some(Refusal::NoFailoverYet));
+        let some = why.contains(&Some(Refusal::NoFailoverYet));
+        assert_eq!(nowhere, some, "{trigger:?}");
+    }
+    let is_secondary = |state: State| format!("{state:?}").starts_with("Secondary");
+    for (state, trigger, next, _) in TABLE {
+        let same = is_secondary(*state) == is_secondary(*next);
+        assert!(same, "{trigger:?} in {state:?}");
+    }
+}
+
+/// A connection that comes up twice is refused; it must not begin a recovery anew either.
+#[test]
+fn a_refused_connection_starts_no_recovery() {
+    let mut core = busy(State::CatchingUp);
+    let again = core.on(news(Trigger::LinkUpInSync));
+    assert!(again.iter().all(is_refused), "{again:?}");
+    assert_eq!(again.len(), 1);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let triggers: Vec<_> = all_triggers().map(news).collect();
+    let sequence = 1_u64..8;
+    prop_oneof![
+        4 => prop::sample::select(triggers),
+        2 => prop::sample::select(what_follows().take(8).collect::<Vec<_>>()),
+        1 => sequence.clone().prop_map(|number| Event::WriteAcked(osn(number), None)),
+        1 => sequence.clone().prop_map(|number| Event::WriteAcked(osn(number), Some(Errno::Io))),
+        1 => sequence.prop_map(|number| Event::MetaAcked(osn(number), Ok(()))),
+    ]
+}
+
+proptest! {
+    /// Whatever came before.
+    #[test]
+    fn refused_triggers_might_as_well_not_have_come(
+        start in prop::sample::select(State::VARIANTS),
+        events in prop::collection::vec(any_event(), 1..40),
+    ) {
+        let (mut core, mut other) = (busy(start), busy(start));
+        for event in events {
+            let trigger = match event {
+                Event::Happened(trigger) => Some(trigger),
+                Event::LinkUp { in_sync: true, .. } => Some(Trigger::LinkUpInSync),
+                Event::LinkUp { in_sync: false, .. } => Some(Trigger::LinkUpOutOfSync),
+                _ => None,
+            };
+            let row = trigger.map(|trigger| other.state().next(trigger));
+            let effects = core.on(event.clone());
+            match row {
+                Some(Err(refused)) => prop_assert_eq!(effects, [Effect::Refused(refused)]),
+                Some(Ok((next, _))) => {
+                    prop_assert_eq!(effects, other.on(event));
+                    prop_assert_eq!(core.state(), next);
+                }
+                None => prop_assert_eq!(effects, other.on(event)),
+            }
+            assert_same(&core, &other);
+        }
+    }
+}
