@@ -2,10 +2,13 @@
 //!
 //! `LOCKSTEP_SCHEDULES=N` runs N of them instead.
 
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lockstep_repl::state::{State, Trigger};
 use lockstep_sim::shrink::{Case, Found};
 use lockstep_sim::soak::Soak;
+use strum::VariantArray as _;
 
 /// As many threads, each with worlds of its own.
 const THREADS: usize = 2;
@@ -31,16 +34,35 @@ fn no_schedule_finds_anything() {
         }
     };
     match Soak::new(seeds, schedules()).run(THREADS) {
-        Ok(report) => println!(
-            "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} \
-             pairs of event and state, {} crash points",
-            report.schedules,
-            report.operations,
-            report.met.pairs.len(),
-            report.met.crash_points.len()
-        ),
+        Ok(report) => {
+            println!(
+                "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} \
+                 pairs of event and state, {} crash points",
+                report.schedules,
+                report.operations,
+                report.met.pairs.len(),
+                report.met.crash_points.len()
+            );
+            assert_eq!(faults(&report.met.pairs), [""; 0], "from seed {fresh}");
+        }
         Err(found) => panic!("{found}\nmade smaller:\n{}", found.clone().shrunk(None)),
     }
+}
+
+/// The pairs among these of which the state table says that they cannot come.
+fn faults(met: &BTreeSet<String>) -> Vec<String> {
+    let is_fault = |&(state, trigger): &(State, Trigger)| {
+        let refused = state.next(trigger).err();
+        refused.is_some_and(|refused| refused.why.is_fault())
+    };
+    let pairs = State::VARIANTS
+        .iter()
+        .flat_map(|state| Trigger::VARIANTS.iter().map(|trigger| (*state, *trigger)));
+    pairs
+        .filter(is_fault)
+        .map(|(state, trigger)| format!("{trigger:?} in {state:?}"))
+        .filter(|pair| met.contains(pair))
+        .collect()
 }
 
 /// Schedules that once found something. What they find depends on the simulator too, so each repair
