@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use lockstep_types::deliberate::{Bug, put_in};
 
-pub use coverage::{CrashPoint, Met};
+pub use coverage::{CrashPoint, FileClass, Met};
 pub use faults::Fault;
 pub use plan::{Ending, Less, Plan, Settings};
 

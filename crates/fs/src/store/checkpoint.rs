@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::Position;
 use lockstep_types::Ino;
-use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
@@ -50,9 +49,6 @@ impl Store {
         self.flush_names()?;
         let ino_limit = ino_limit.max(self.next_ino.load(Ordering::Relaxed));
         let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
-        if is_on(Bug::CutLogUnsynced) {
-            self.log()?.cut(keep_from);
-        }
         self.flush_names()?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
         self.log()?.cut(keep_from);

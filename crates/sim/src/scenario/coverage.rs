@@ -22,7 +22,7 @@ pub struct CrashPoint {
 
 /// What a file of a store is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum FileClass {
+pub enum FileClass {
     /// The bytes of a file.
     Content,
     /// The intent log.
@@ -46,7 +46,17 @@ enum When {
 }
 
 impl FileClass {
-    fn of(path: &str) -> Self {
+    /// Those in which much hangs on single calls.
+    pub const TELLING: [Self; 5] = [
+        Self::Content,
+        Self::Log,
+        Self::Names,
+        Self::Role,
+        Self::Table,
+    ];
+
+    /// What the file at a path is for.
+    pub fn of(path: &str) -> Self {
         let is_in =
             |directory: &str| path == directory || path.starts_with(&format!("{directory}/"));
         match path {

@@ -5,8 +5,13 @@ use crate::history::Stop;
 use crate::random::Random;
 use crate::world::Side;
 
+use super::coverage::FileClass;
+
 /// Disk calls until a crash at one of them, at most.
 const CALLS_MAX: u64 = 400;
+
+/// The same, where only calls on one class of files count.
+const CALLS_OF_CLASS_MAX: u64 = 12;
 
 /// Disk calls of a class until one fails, at most.
 const FAILING_CALLS_MAX: u64 = 30;
@@ -26,7 +31,9 @@ pub enum Fault {
         side: Side,
         /// How.
         stop: Stop,
-        /// How many calls from now.
+        /// Counted are only calls on files of this class, or all.
+        only: Option<FileClass>,
+        /// How many of them from now.
         calls: u64,
         /// What becomes of that call.
         verdict: Verdict,
@@ -64,16 +71,7 @@ impl Fault {
             0..=2 => Self::Stopped(side, stop),
             3 => Self::BothStopped(stop, self::stop(chance)),
             4 => Self::Away(side, stop),
-            5..=7 => Self::StopsAtCall {
-                side,
-                stop,
-                calls: chance.below(CALLS_MAX),
-                verdict: *chance.pick(&[
-                    Verdict::CrashBefore,
-                    Verdict::CrashAfter,
-                    Verdict::CrashTorn(4096),
-                ]),
-            },
+            5..=7 => Self::stops_at_call(chance, side, stop),
             8 | 9 => Self::Cut,
             10 => Self::Corrupt(side),
             11 => Self::DiskFails {
@@ -83,6 +81,28 @@ impl Fault {
             },
             12 => Self::Full(side),
             _ => Self::Silent(side),
+        }
+    }
+
+    fn stops_at_call(chance: &mut Random, side: Side, stop: Stop) -> Self {
+        let only = chance
+            .percent(50)
+            .then(|| *chance.pick(&FileClass::TELLING));
+        let most = if only.is_some() {
+            CALLS_OF_CLASS_MAX
+        } else {
+            CALLS_MAX
+        };
+        Self::StopsAtCall {
+            side,
+            stop,
+            only,
+            calls: chance.below(most),
+            verdict: *chance.pick(&[
+                Verdict::CrashBefore,
+                Verdict::CrashAfter,
+                Verdict::CrashTorn(4096),
+            ]),
         }
     }
 

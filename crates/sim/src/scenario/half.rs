@@ -11,7 +11,7 @@ use lockstep_types::{DatastoreUuid, Errno};
 use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
 use lockstepfs::datastore::Datastore;
 
-use super::coverage::{Coverage, CrashPoint};
+use super::coverage::{Coverage, CrashPoint, FileClass};
 use super::left::Left;
 use super::plan::Settings;
 use crate::disk::{Call, CallClass, Disk, DiskOptions, Verdict};
@@ -27,6 +27,17 @@ const DISK: DiskOptions = DiskOptions {
     capacity_bytes: 1 << 30,
     capacity_files: 100_000,
 };
+
+/// A call of a disk.
+#[derive(Clone, Copy, Debug)]
+pub struct CallAt {
+    /// Counted are only calls on files of this class, or all.
+    pub only: Option<FileClass>,
+    /// How many of them from now.
+    pub calls: u64,
+    /// What becomes of it.
+    pub verdict: Verdict,
+}
 
 /// One of the two.
 pub struct Half {
@@ -180,23 +191,24 @@ impl Half {
         self.disk.set_capacity(DISK);
     }
 
-    /// Lets its process end at a call of its disk, so many from now.
-    pub fn stop_at_call(&mut self, stop: Stop, calls: u64, verdict: Verdict, met: &Coverage) {
+    /// Lets its process end at a call of its disk.
+    pub fn stop_at_call(&mut self, stop: Stop, at: CallAt, met: &Coverage) {
         let Some(life) = self.node.life() else { return };
         self.stop_at_call = Some(stop);
-        let left = AtomicU64::new(calls);
+        let left = AtomicU64::new(at.calls);
         let (side, met) = (self.side, met.clone());
         self.disk.observe(Some(Arc::new(move |call: &Call<'_>| {
-            if left.fetch_sub(1, Ordering::Relaxed) != 0 {
+            let counts = at.only.is_none_or(|only| FileClass::of(call.path) == only);
+            if !counts || left.fetch_sub(1, Ordering::Relaxed) != 0 {
                 return Verdict::Go;
             }
-            met.crashed_at(CrashPoint::new(side, call, verdict));
+            met.crashed_at(CrashPoint::new(side, call, at.verdict));
             life.process.die();
-            if verdict == Verdict::CrashBefore && world::is_inside() {
+            if at.verdict == Verdict::CrashBefore && world::is_inside() {
                 // Nothing after this place is ever done.
                 world::wait(Wait::Dead);
             }
-            verdict
+            at.verdict
         })));
     }
 

@@ -13,7 +13,7 @@ use super::clients::Client;
 use super::coverage::Coverage;
 use super::end;
 use super::faults::Fault;
-use super::half::Half;
+use super::half::{CallAt, Half};
 use super::left;
 use super::plan::Settings;
 use super::witness::Witness;
@@ -219,11 +219,17 @@ impl Pair {
             Fault::StopsAtCall {
                 side,
                 stop,
+                only,
                 calls,
                 verdict,
             } => {
+                let at = CallAt {
+                    only,
+                    calls,
+                    verdict,
+                };
                 let half = side.of_mut(&mut self.halves);
-                half.stop_at_call(stop, calls, verdict, &self.coverage);
+                half.stop_at_call(stop, at, &self.coverage);
             }
             Fault::DiskFails { side, class, nth } => {
                 self.expect_disk_errors(side);
