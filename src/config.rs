@@ -23,6 +23,8 @@ mod sections;
 mod template;
 mod value;
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,6 +53,9 @@ pub const FUSE_THREADS_BOUNDS: (u64, u64) = (1, 64);
 pub const NAME_BYTES_MAX: usize = 63;
 /// Longest path of a Unix socket that Linux can bind, in bytes (`sun_path` less its NUL).
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Largest configuration file that is read: some hundred datastores.
+pub const CONFIG_BYTES_MAX: u64 = 256 << 10;
 
 /// Everything one node needs to know to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,11 +129,22 @@ pub struct PeerConfig {
 
 /// Reads and checks the configuration file at `path`.
 pub fn load(path: &Path) -> Result<NodeConfig, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    let text = read_bounded(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
     parse(&text, path)
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?.take(CONFIG_BYTES_MAX + 1);
+    io::BufReader::new(file).read_to_string(&mut text)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        let why = format!("it is larger than {CONFIG_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
 }
 
 /// Checks the text of a configuration file; `path` only names it in errors.

@@ -19,6 +19,7 @@ mod flight;
 mod host;
 mod lockset;
 mod maintenance;
+mod owed;
 mod primary;
 mod references;
 mod role;
@@ -50,6 +51,7 @@ use effects::Committed;
 use flight::Work;
 use host::Turnstile;
 pub use host::{Gate, Host, Job, Machine};
+use owed::Owed;
 use references::References;
 use role::RoleFile;
 pub use secondary::refuse;
@@ -88,6 +90,8 @@ pub struct Datastore {
     first_osn: Osn,
     references: References,
     calls: Calls,
+    /// Secondary: answers to come.
+    owed: Owed,
     role: RoleFile,
     facts: Mutex<Facts>,
     /// How far a resync is.

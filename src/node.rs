@@ -1,5 +1,7 @@
 //! One node: its datastores, the listener for peers, the mounts, and the control socket.
 
+mod door;
+
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
@@ -20,6 +22,7 @@ use crate::control::{
 use crate::datastore::{self, Datastore, Dialer, Place, Service};
 use crate::fuse::{self, MountOptions, Mounted};
 use crate::threads;
+use door::{Door, Visit};
 
 /// Runs a node until SIGTERM or SIGINT.
 pub fn run(config: &NodeConfig) -> anyhow::Result<()> {
@@ -263,14 +266,12 @@ fn listen(
     identity: &Arc<Identity>,
     options: &LinkOptions,
 ) {
+    let door = Arc::new(Door::default());
     while !shared.stopping.load(Ordering::Acquire) {
         match listener.accept() {
             Ok((socket, _)) => {
-                let (shared, identity, options) =
-                    (Arc::clone(shared), Arc::clone(identity), *options);
-                let answered = spawn("peer", move || answer(&shared, socket, &identity, &options));
-                if let Err(error) = answered {
-                    tracing::error!(%error, "connection refused");
+                if let Err(error) = let_in(shared, &door, socket, identity, options) {
+                    tracing::warn!(error = format!("{error:#}"), "connection refused");
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -284,15 +285,40 @@ fn listen(
     }
 }
 
+/// Has a connection answered on a thread of its own, unless too many are.
+fn let_in(
+    shared: &Arc<Shared>,
+    door: &Arc<Door>,
+    socket: TcpStream,
+    identity: &Arc<Identity>,
+    options: &LinkOptions,
+) -> anyhow::Result<()> {
+    let Some(visit) = door.enter(&socket).context("cannot watch the socket")? else {
+        bail!("too many connections at once that have not proven who they are");
+    };
+    let (shared, identity, options) = (Arc::clone(shared), Arc::clone(identity), *options);
+    spawn("peer", move || {
+        answer(&shared, visit, socket, &identity, &options);
+    })?;
+    Ok(())
+}
+
 /// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.
-fn answer(shared: &Shared, socket: TcpStream, identity: &Identity, options: &LinkOptions) {
-    if let Err(error) = answer_checked(shared, socket, identity, options) {
+fn answer(
+    shared: &Shared,
+    visit: Visit,
+    socket: TcpStream,
+    identity: &Identity,
+    options: &LinkOptions,
+) {
+    if let Err(error) = answer_checked(shared, visit, socket, identity, options) {
         tracing::warn!(error = format!("{error:#}"), "connection refused");
     }
 }
 
 fn answer_checked(
     shared: &Shared,
+    visit: Visit,
     socket: TcpStream,
     identity: &Identity,
     options: &LinkOptions,
@@ -306,6 +332,8 @@ fn answer_checked(
         .filter_map(|datastore| Some(datastore.config().peer.as_ref()?.fingerprint))
         .collect();
     let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
+    // From here on it is one of few.
+    drop(visit);
     let fingerprint = connection.peer_fingerprint();
     let (sender, mut receiver) = connection.split();
     let sender: Arc<dyn SendFrames> = Arc::new(sender);

@@ -41,6 +41,7 @@ fn read_cure(source: &io::Error) -> &'static str {
         }
         io::ErrorKind::PermissionDenied => "run as root, or make the file readable",
         io::ErrorKind::InvalidData => "save the file as UTF-8 text",
+        io::ErrorKind::FileTooLarge => "name the configuration of a node with --config",
         _ => "check the file and the disk it lies on",
     }
 }
@@ -60,6 +61,9 @@ pub struct Problem {
     pub cure: String,
 }
 
+/// Most mistakes that are shown at once.
+const SHOWN_MAX: usize = 50;
+
 struct InvalidText<'a>(&'a PathBuf, &'a [Problem]);
 
 impl fmt::Display for InvalidText<'_> {
@@ -70,10 +74,16 @@ impl fmt::Display for InvalidText<'_> {
             count => format!("{count} mistakes"),
         };
         write!(f, "the configuration {} has {count}", path.display())?;
-        for problem in *problems {
+        for problem in problems.iter().take(SHOWN_MAX) {
             write!(f, "\n\n{}:{}: {problem}", path.display(), problem.line)?;
         }
-        Ok(())
+        match problems.len().saturating_sub(SHOWN_MAX) {
+            0 => Ok(()),
+            more => write!(
+                f,
+                "\n\nand {more} more, to be seen when these are corrected"
+            ),
+        }
     }
 }
 
@@ -86,12 +96,29 @@ impl fmt::Display for Problem {
             cure,
             ..
         } = self;
-        if section.is_empty() {
+        let (key, section) = (Plain(key), Plain(section));
+        if section.0.is_empty() {
             write!(f, "{key}")?;
         } else {
             write!(f, "{key} in {section}")?;
         }
-        write!(f, "\n  cause: {cause}\n  cure:  {cure}")
+        write!(f, "\n  cause: {}\n  cure:  {}", Plain(cause), Plain(cure))
+    }
+}
+
+/// One line of text as a terminal may show it: what steers a terminal, or has no shape of its own,
+/// is written as an escape, for parts of the file may be in it.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '"' | '\'' | '\\' => write!(f, "{c}")?,
+                _ => write!(f, "{}", c.escape_debug())?,
+            }
+        }
+        Ok(())
     }
 }
 

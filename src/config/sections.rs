@@ -39,11 +39,14 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
 /// Keys of `[datastore.peer]`.
 pub(super) const PEER_KEYS: &[&str] = &["address", "fingerprint", "encryption"];
 
+/// Most mistakes of syntax that are reported: in what is no TOML at all, each character may be one.
+const SYNTAX_ERRORS_MAX: usize = 20;
+
 /// Reads and checks a whole file.
 pub(super) fn read(text: &str) -> Result<NodeConfig, Vec<Problem>> {
     let mut problems = Problems::new(text);
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
-    for error in &syntax_errors {
+    for error in syntax_errors.iter().take(SYNTAX_ERRORS_MAX) {
         report_syntax(&mut problems, error);
     }
     // After a syntax error, keys may be lost: what else seems missing may be there.

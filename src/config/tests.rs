@@ -523,3 +523,37 @@ fn the_reference_describes_every_key() {
         );
     }
 }
+
+#[test]
+fn what_is_no_configuration_at_all_is_refused_in_few_words() {
+    let noise: String = "a\r\u{7}b = = \n".repeat(4000);
+    let said = read(&noise).unwrap_err().to_string();
+    assert!(said.len() < 10_000, "{} bytes", said.len());
+    let unknown: Vec<String> = (0..4000).map(|key| format!("key{key} = 1")).collect();
+    let unknown = unknown.join("\n");
+    let said = read(&unknown).unwrap_err().to_string();
+    assert!(said.contains("more, to be seen when these are corrected"));
+    assert!(said.len() < 20_000, "{} bytes", said.len());
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    let padding = usize::try_from(CONFIG_BYTES_MAX).unwrap() - good().len();
+    std::fs::write(&path, good() + &" ".repeat(padding)).unwrap();
+    load(&path).unwrap();
+    std::fs::write(&path, good() + &" ".repeat(padding + 1)).unwrap();
+    let error = load(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("larger than 262144 bytes") && error.contains("cure:"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_steers_a_terminal_is_shown_as_text() {
+    let good = good().replacen("name = \"a\"", "\"na\\u001bme\\n\" = 1", 1);
+    let said = read(&good).unwrap_err().to_string();
+    assert!(said.contains("na\\u{1b}me\\n in [node]"), "{said}");
+}

@@ -167,8 +167,7 @@ impl Datastore {
             } => self.obey_meta(sender, &op, previous, durable),
             Message::Sync { id, ino } => {
                 let sync = move |datastore: &Self| datastore.store.sync_file(ino, true);
-                self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed });
-                Ok(())
+                self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
             }
             Message::Ping => {
                 let available_bytes = self.store.space().map_or(0, |space| space.available_bytes);
@@ -176,8 +175,7 @@ impl Datastore {
                 Ok(())
             }
             Message::Request { id, request } => {
-                self.obey_request(sender, id, request, frame.payload.to_vec());
-                Ok(())
+                self.obey_request(sender, id, request, frame.payload.to_vec())
             }
             other => Err(format!(
                 "the primary sent {other:?}, which only a secondary may send"
@@ -213,7 +211,7 @@ impl Datastore {
         match written {
             Ok(()) if write.durable && !is_on(Bug::NoRemoteSync) => {
                 let sync = move |datastore: &Self| datastore.store.sync_file(ino, false);
-                self.answer_later(sender, sync, move |failed| Message::WriteAck {
+                return self.answer_later(sender, sync, move |failed| Message::WriteAck {
                     osn,
                     failed,
                 });
@@ -227,19 +225,22 @@ impl Datastore {
         Ok(())
     }
 
-    /// Waits for the disk on another thread, then answers.
+    /// Waits for the disk on another thread, then answers. An error ends the connection.
     fn answer_later(
         self: &Arc<Self>,
         sender: &Arc<dyn SendFrames>,
         wait: impl FnOnce(&Self) -> Result<(), lockstep_fs::OpError> + Send + 'static,
         message: impl FnOnce(Option<Errno>) -> Message + Send + 'static,
-    ) {
+    ) -> Result<(), String> {
+        let debt = self.owed.flush()?;
         let (datastore, sender) = (Arc::clone(self), sender.clone());
         self.host.spawn(Box::new(move || {
             let failed = wait(&datastore).err().map(|error| datastore.told(&error));
             datastore.answer(&*sender, message(failed));
             let _flushed = sender.flush();
+            drop(debt);
         }));
+        Ok(())
     }
 
     /// Commits and executes a metadata operation, once (paper, section 5.2).
@@ -257,13 +258,12 @@ impl Datastore {
             let outcome = Ok(());
             if durable {
                 let sync = |datastore: &Self| Ok(datastore.store.sync_all_applied()?);
-                self.answer_later(sender, sync, move |failed| Message::MetaAck {
+                return self.answer_later(sender, sync, move |failed| Message::MetaAck {
                     osn,
                     outcome: failed.map_or(outcome, Err),
                 });
-            } else {
-                self.answer(&**sender, Message::MetaAck { osn, outcome });
             }
+            self.answer(&**sender, Message::MetaAck { osn, outcome });
             return Ok(());
         }
         // One order (rule P2).
@@ -275,7 +275,7 @@ impl Datastore {
         match self.store.commit(op) {
             Ok(outcome) if durable => {
                 let sync = move |datastore: &Self| Ok(datastore.store.sync_applied(&outcome)?);
-                self.answer_later(sender, sync, move |failed| Message::MetaAck {
+                return self.answer_later(sender, sync, move |failed| Message::MetaAck {
                     osn,
                     outcome: failed.map_or(Ok(()), Err),
                 });
@@ -288,20 +288,23 @@ impl Datastore {
         Ok(())
     }
 
-    /// Answers a question; in the order in which they were asked.
+    /// Answers a question; in the order in which they were asked. An error ends the connection.
     fn obey_request(
         self: &Arc<Self>,
         sender: &Arc<dyn SendFrames>,
         id: u64,
         request: Request,
         payload: Vec<u8>,
-    ) {
+    ) -> Result<(), String> {
+        let debt = self.owed.question()?;
         let (datastore, sender) = (Arc::clone(self), sender.clone());
         self.host.in_order(Box::new(move || {
             let response = datastore.response(&request, &payload);
             datastore.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush();
+            drop(debt);
         }));
+        Ok(())
     }
 
     fn response(self: &Arc<Self>, request: &Request, payload: &[u8]) -> Result<Response, String> {

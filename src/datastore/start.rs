@@ -24,6 +24,7 @@ use thiserror::Error;
 
 use super::calls::Calls;
 use super::host::{Host, Machine, Turnstile};
+use super::owed::Owed;
 use super::references::References;
 use super::role::{RoleFile, RoleState};
 use super::status::Facts;
@@ -305,6 +306,7 @@ fn build(
         first_osn,
         references: References::default(),
         calls: Calls::default(),
+        owed: Owed::default(),
         role,
         facts: Mutex::new(Facts::new(host.now())),
         host,

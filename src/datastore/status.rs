@@ -33,6 +33,17 @@ impl Facts {
     }
 }
 
+/// Longest reason that is kept, in characters: the peer may have given it.
+const REASON_CHARS_MAX: usize = 1000;
+
+/// A reason as a terminal may show it, however it came here.
+fn plain(reason: &str) -> String {
+    let shown = reason.chars().take(REASON_CHARS_MAX);
+    shown
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
 impl Datastore {
     /// The state has changed: say so at once.
     pub(super) fn entered(self: &Arc<Self>, state: State) {
@@ -59,6 +70,7 @@ impl Datastore {
 
     /// Remembers why the datastore is, or will be, out of sync.
     pub(super) fn set_reason(&self, reason: &str) {
+        let reason = &plain(reason);
         let mut facts = self.facts.lock();
         if facts.reason.as_deref() != Some(reason) {
             tracing::info!(datastore = self.name(), reason, "peer");
@@ -167,5 +179,16 @@ impl Datastore {
             connected: self.link.read().is_some(),
             encryption: peer.encryption,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_from_elsewhere_does_nothing_to_a_terminal() {
+        assert_eq!(plain("full\u{1b}[2J\ndisk"), "full [2J disk");
+        assert_eq!(plain(&"é".repeat(5000)).chars().count(), 1000);
     }
 }

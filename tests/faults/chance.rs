@@ -20,6 +20,11 @@ impl Chance {
         let given = std::env::var(SEED_VARIABLE);
         let seed = given.map_or_else(|_| fresh(), |text| text.parse().expect(SEED_VARIABLE));
         println!("{SEED_VARIABLE}={seed}");
+        Self::of(seed)
+    }
+
+    /// The source of that seed.
+    pub const fn of(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -73,7 +78,8 @@ pub fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-fn fresh() -> u64 {
+/// A seed that no run before had.
+pub fn fresh() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::from(now.subsec_nanos()) << 20 ^ u64::from(std::process::id())
 }

@@ -4,6 +4,7 @@ use lockstep_intentlog::LogError;
 use lockstep_types::{Errno, Ino, Osn};
 use thiserror::Error;
 
+use crate::files::content_path;
 use crate::kv::KvError;
 use crate::os_backing::errno_of;
 
@@ -69,8 +70,9 @@ pub enum StoreError {
     },
     /// Content that was closed cleanly has another length than recorded.
     #[error(
-        "content of inode {ino} is {found} bytes long on disk but {expected} by its record; \
-         it was cut or replaced behind our back: restore it from the other node"
+        "content of inode {ino} ({}) is {found} bytes long on disk but {expected} by its record; \
+         it was cut or replaced behind our back: restore it from the other node",
+        content_path(*ino)
     )]
     ContentLength {
         /// Which file.
@@ -92,7 +94,7 @@ pub enum StoreError {
     },
     /// The store was made by a newer program.
     #[error(
-        "the store was made in format {found}, this program knows formats up to {known}: \
+        "by its format.json the store was made in format {found}, this program knows formats up to {known}: \
          use the newer program; nothing was changed"
     )]
     NewerFormat {
@@ -103,7 +105,7 @@ pub enum StoreError {
     },
     /// The store was made by a program from before the first release.
     #[error(
-        "the store was made in format {found}, this program knows format {known} only: write it out \
+        "by its format.json the store was made in format {found}, this program knows format {known} only: write it out \
          with `lockstep export` of the program that made it; nothing was changed"
     )]
     OlderFormat {
@@ -114,7 +116,7 @@ pub enum StoreError {
     },
     /// The store belongs to another datastore.
     #[error(
-        "the store belongs to datastore {found}, the configuration says {expected}: correct \
+        "by its format.json the store belongs to datastore {found}, the configuration says {expected}: correct \
          `store` or `uuid` there; nothing was changed"
     )]
     OtherDatastore {

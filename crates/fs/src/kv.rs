@@ -48,8 +48,9 @@ pub trait Kv: Send + Sync {
 pub enum KvError {
     /// There is no store at that path.
     #[error(
-        "{path}: there is no metadata store here; check the store directory in the configuration, \
-         or make a new store with `lockstep init`"
+        "{path}: there is no metadata store here; put it back if it was moved, or move away what is \
+         left of this node's store, so that the node makes a new one and the other node brings it up \
+         to date"
     )]
     Missing {
         /// Where it should be.

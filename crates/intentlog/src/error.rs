@@ -135,7 +135,8 @@ pub enum LogError {
     /// The checkpoint is older than what the log has let go.
     #[error(
         "intent log {path} no longer has the records after position {asked}: its oldest is at \
-         {oldest}. The store's checkpoint is older than its log; restore both from one backup"
+         {oldest}. The store's checkpoint is older than its log: restore both from one backup, or \
+         take the datastore from the other node"
     )]
     Gone {
         /// The segment file.
@@ -148,7 +149,8 @@ pub enum LogError {
     /// The checkpoint is newer than the log can be.
     #[error(
         "intent log {path} ends at position {end}, but the store's checkpoint covers {asked}: the \
-         log is an older copy. Restore both from one backup"
+         log is an older copy. Restore both from one backup, or take the datastore from the other \
+         node"
     )]
     Behind {
         /// The segment file.

@@ -40,8 +40,11 @@
 //! long as nothing from there on had been synced: a power loss keeps an arbitrary subset of
 //! unsynced pages, so valid frames may even follow it. It is *damage* ([`LogError::Damaged`]) if
 //! the log itself proves that this place had been synced: some valid frame anywhere carries a
-//! `durable` position beyond it. Each record carries the position known when it was appended, and
-//! each sync is followed by a mark at the tail (not itself synced; the next record overwrites it)
+//! `durable` position beyond it. An owner who knows that no power was lost (the machine did not start
+//! anew) says so ([`LogOptions::is_whole`]): then only the last record may be torn, and any valid
+//! frame behind an invalid one shows damage.
+//!
+//! Each record carries the position known durable when it was appended, and each sync is followed by a mark at the tail (not itself synced; the next record overwrites it)
 //! that carries the newest. So after a stop of the process, damage to any synced record is
 //! noticed; after a power loss, to any but perhaps those of the last sync before it. Damage is
 //! never cut away, and nothing is written to a log that has some.

@@ -99,19 +99,41 @@ impl Reader {
     }
 
     /// Searches from the reader's place to the end of the segment for a frame that was written
-    /// when a position beyond `position` was durable.
+    /// when a position beyond `position` was durable. Gives that position.
     pub(crate) fn durable_beyond(
         &mut self,
         position: Position,
     ) -> Result<Option<Position>, LogError> {
+        let beyond = |at: u64, durable: u64| durable > position.get() && durable <= at;
+        let found = self.find(&beyond)?;
+        Ok(found.map(|header| header.durable))
+    }
+
+    /// Searches from the reader's place to the end of the segment for a frame at a position beyond
+    /// `position`. Gives its position.
+    pub(crate) fn written_beyond(
+        &mut self,
+        position: Position,
+    ) -> Result<Option<Position>, LogError> {
+        let beyond = |at: u64, _durable: u64| at > position.get();
+        let found = self.find(&beyond)?;
+        Ok(found.map(|header| header.position))
+    }
+
+    /// Searches from the reader's place to the end of the segment for a frame whose position and
+    /// durable position, in this order, `is_sought` takes.
+    fn find(
+        &mut self,
+        is_sought: &dyn Fn(u64, u64) -> bool,
+    ) -> Result<Option<FrameHeader>, LogError> {
         let mut from = self.offset;
         while from + FRAME_HEADER_BYTES as u64 <= self.limit {
             let room = usize::try_from(self.limit - from).unwrap_or(WINDOW_BYTES);
             let length = room.min(WINDOW_BYTES);
             let bytes = self.bytes(from, length)?.unwrap_or(&[]);
-            for at in candidates(bytes, position) {
+            for at in candidates(bytes, is_sought) {
                 if let Some(header) = self.valid_frame(from + at)? {
-                    return Ok(Some(header.durable));
+                    return Ok(Some(header));
                 }
             }
             // the next window begins with the last places whose header did not fit this one
@@ -182,19 +204,19 @@ impl Reader {
     }
 }
 
-/// Places in `bytes` where a frame might begin that knew a position beyond `position` durable:
-/// a cheap look at two words, which zeros and leftovers of earlier uses of the space do not pass.
-fn candidates(bytes: &[u8], position: Position) -> Vec<u64> {
+/// Places in `bytes` where a sought frame might begin: a cheap look at two words, which zeros and
+/// leftovers of earlier uses of the space do not pass.
+fn candidates(bytes: &[u8], is_sought: &dyn Fn(u64, u64) -> bool) -> Vec<u64> {
     let number = |word: &[u8; 8]| u64::from_le_bytes(*word);
     let words = bytes.as_chunks::<8>().0.windows(FRAME_HEADER_BYTES / 8);
-    let beyond = |words: &[[u8; 8]]| match words {
-        [_, _, at, durable, _] => number(durable) > position.get() && number(durable) <= number(at),
+    let sought = |words: &[[u8; 8]]| match words {
+        [_, _, at, durable, _] => is_sought(number(at), number(durable)),
         _ => false,
     };
     (0..)
         .step_by(ALIGN_BYTES)
         .zip(words)
-        .filter(|(_, words)| beyond(words))
+        .filter(|(_, words)| sought(words))
         .map(|(at, _)| at)
         .collect()
 }

@@ -44,11 +44,11 @@ pub(crate) fn scan(
     if start < current.before_end {
         check_complete(&segments, &older, current.before_end)?;
     }
-    let end = find_end(&segments, &current)?;
+    let end = find_end(&segments, &current, options.is_whole)?;
     if found.suspect {
         // a segment that was begun after the current one would hold records that tell
         let mut reader = Reader::new(segments.of(older.number).clone(), &older);
-        refuse_damage(&mut reader, end.tail, end.durable)?;
+        refuse_damage(&mut reader, end.tail, end.durable, options.is_whole)?;
     }
     // no position given out since the tail was written reaches that far
     if start >= end.tail.plus(capacity(current.segment_bytes)) {
@@ -117,7 +117,7 @@ impl End {
     }
 }
 
-fn find_end(segments: &Segments, current: &SegmentHeader) -> Result<End, LogError> {
+fn find_end(segments: &Segments, current: &SegmentHeader, is_whole: bool) -> Result<End, LogError> {
     let mut reader = Reader::new(segments.of(current.number).clone(), current);
     let mut end = End {
         tail: current.base,
@@ -141,22 +141,39 @@ fn find_end(segments: &Segments, current: &SegmentHeader) -> Result<End, LogErro
         }
         (end.tail, end.tail_offset) = (reader.position, reader.offset);
     }
-    refuse_damage(&mut reader, end.tail, end.durable)?;
+    refuse_damage(&mut reader, end.tail, end.durable, is_whole)?;
     Ok(end)
 }
 
 /// The rule of the crate page: what follows the tail may be anything, unless the log knew a
-/// position beyond the tail to be durable. Searches from the reader's place on.
-fn refuse_damage(reader: &mut Reader, tail: Position, known: Position) -> Result<(), LogError> {
-    let known = if known > tail {
+/// position beyond the tail to be durable, or nothing can have been lost and a frame was written
+/// behind it. Searches from the reader's place on.
+fn refuse_damage(
+    reader: &mut Reader,
+    tail: Position,
+    known: Position,
+    is_whole: bool,
+) -> Result<(), LogError> {
+    let synced = if known > tail {
         Some(known)
+    } else if is_whole {
+        None // such a frame was written behind the tail, and is looked for below
     } else {
         reader.durable_beyond(tail)?
     };
-    match known {
+    if let Some(known) = synced {
+        let cause = format!("the log was synced up to position {known} at least");
+        return Err(damaged(reader, tail, cause));
+    }
+    let later = if is_whole {
+        reader.written_beyond(tail)?
+    } else {
+        None
+    };
+    match later {
         None => Ok(()),
-        Some(known) => {
-            let cause = format!("the log was synced up to position {known} at least");
+        Some(later) => {
+            let cause = format!("a record was appended behind it, at position {later}");
             Err(damaged(reader, tail, cause))
         }
     }

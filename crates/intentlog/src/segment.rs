@@ -48,6 +48,9 @@ pub struct LogOptions {
     /// Where the owner's last checkpoint ends: what is before need not be replayed. `None` replays
     /// everything that is not known to be covered by a checkpoint.
     pub keep_from: Option<Position>,
+    /// Nothing was lost with power since the last opening: every append that returned is there, and
+    /// only the last record may be torn. What the owner does not know for certain it leaves false.
+    pub is_whole: bool,
 }
 
 impl Default for LogOptions {
@@ -56,6 +59,7 @@ impl Default for LogOptions {
             segment_bytes: SEGMENT_BYTES,
             salt: *DatastoreUuid::random().as_bytes(),
             keep_from: None,
+            is_whole: false,
         }
     }
 }

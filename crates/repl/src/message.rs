@@ -269,8 +269,20 @@ pub enum Response {
 
 /// Bytes that are no message of this vocabulary.
 #[derive(Debug, Error)]
-#[error("a message could not be read ({0}); the connection is given up and made anew")]
-pub struct MessageError(#[from] postcard::Error);
+pub enum MessageError {
+    /// They are none at all, or a message that cannot be put in bytes.
+    #[error("a message could not be read ({0}); the connection is given up and made anew")]
+    Encoding(#[from] postcard::Error),
+    /// More came than the message: the sender knows of something that this vocabulary does not.
+    #[error(
+        "a message could not be read ({bytes} bytes follow it); the connection is given up and \
+         made anew"
+    )]
+    TooLong {
+        /// How many bytes are left over.
+        bytes: usize,
+    },
+}
 
 impl Envelope {
     /// The bytes of the frame's header.
@@ -278,8 +290,32 @@ impl Envelope {
         Ok(postcard::to_allocvec(self)?)
     }
 
-    /// Reads the bytes of a frame's header.
+    /// Reads the bytes of a frame's header: all of them, and nothing else.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
-        Ok(postcard::from_bytes(bytes)?)
+        match postcard::take_from_bytes(bytes)? {
+            (envelope, []) => Ok(envelope),
+            (_, rest) => Err(MessageError::TooLong { bytes: rest.len() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_all_of_its_header() {
+        let envelope = Envelope {
+            datastore: DatastoreUuid::from_bytes([7; 16]),
+            generation: Generation::FIRST,
+            done_below: Osn::ZERO,
+            message: Message::Ping,
+        };
+        let mut bytes = envelope.encode().unwrap();
+        assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
+        bytes.push(0);
+        let error = Envelope::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("1 bytes follow it"), "{error}");
+        assert!(Envelope::decode(&bytes[..bytes.len() - 2]).is_err());
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno as OsErrno;
 
 /// A call to the disk below that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {operation} {path}: {source}")]
+#[error("cannot {operation} {path}: {source}{}", advice(source))]
 pub struct BackingFailure {
     /// What was tried, as a verb.
     pub operation: &'static str,
@@ -18,6 +18,23 @@ pub struct BackingFailure {
     pub path: String,
     /// What the operating system answered.
     pub source: io::Error,
+}
+
+/// What an operator is to do; nothing where it depends on what the file is for.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound
+        | io::ErrorKind::AlreadyExists
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::WouldBlock => "",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => " (make room on that disk)",
+        io::ErrorKind::PermissionDenied => " (it must belong to the user that runs this)",
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
+            " (something else has taken its place: move that away, and put back what was there, or \
+             let the other node bring this one up to date)"
+        }
+        _ => " (check the disk)",
+    }
 }
 
 /// Wraps `source` with what was tried on which path.

@@ -249,6 +249,7 @@ fn open_namespace(backing: &dyn Backing) -> Result<(Memtable<RedbKv>, Checkpoint
 fn log_options(checkpoint: &Checkpoint, options: &OpenOptions) -> LogOptions {
     LogOptions {
         keep_from: Some(Position::new(checkpoint.log_keep_from)),
+        is_whole: checkpoint.boot == Some(options.boot),
         ..options.log
     }
 }

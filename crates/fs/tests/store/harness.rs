@@ -24,6 +24,7 @@ pub fn log_options() -> LogOptions {
         segment_bytes: 64 << 10,
         salt: [9; 16],
         keep_from: None,
+        is_whole: false,
     }
 }
 

@@ -87,9 +87,11 @@ impl Owner {
         self.doubtful = None;
     }
 
-    fn options(&self) -> lockstep_intentlog::LogOptions {
+    /// For opening after a crash: of the process alone if the log is `whole`.
+    fn options(&self, whole: bool) -> lockstep_intentlog::LogOptions {
         lockstep_intentlog::LogOptions {
             keep_from: Some(self.kept),
+            is_whole: whole,
             ..options(SEGMENT_BYTES)
         }
     }
@@ -119,18 +121,18 @@ fn reopen(
 ) -> (SimBacking, IntentLog) {
     if random.coin() {
         disk.stop_after(1 + random.below(6));
-        if let Ok((_, found)) = open(&disk, &owner.options()) {
+        if let Ok((_, found)) = open(&disk, &owner.options(whole)) {
             owner.check(&found, whole);
             owner.resume(found);
         }
         let (after, process_only) = crash(&disk, random);
         (disk, whole) = (after, whole && process_only);
     }
-    let seen = read(&disk, &owner.options()).unwrap();
-    let (log, found) = open(&disk, &owner.options()).unwrap();
+    let seen = read(&disk, &owner.options(whole)).unwrap();
+    let (log, found) = open(&disk, &owner.options(whole)).unwrap();
     assert_eq!(seen, found, "reading alone and opening agree");
     owner.check(&found, whole);
-    let cold = read(&disk.power_loss(random, 0), &owner.options()).unwrap();
+    let cold = read(&disk.power_loss(random, 0), &owner.options(false)).unwrap();
     assert_eq!(cold, found, "what was replayed is durable");
     owner.resume(found);
     (disk, log)
@@ -204,14 +206,15 @@ fn a_crash_at_every_call_keeps_the_promises() {
         let mut owner = Owner::default();
         disk.stop_after(stop);
         script(&mut owner, &log).unwrap_err();
-        owner.check(&read(&disk.fork(), &owner.options()).unwrap(), true);
+        let killed = read(&disk.fork(), &owner.options(true)).unwrap();
+        owner.check(&killed, true);
         for (seed, keep) in [(1, 0), (2, 20), (3, 50), (4, 50), (5, 50), (6, 80), (7, 95)] {
             let mut random = Random(stop * 100 + seed);
             let after = disk.power_loss(&mut random, keep);
-            let (log, found) = open(&after, &owner.options()).unwrap();
+            let (log, found) = open(&after, &owner.options(false)).unwrap();
             owner.check(&found, false);
             log.append(&record(1)).unwrap();
-            let again = read(&after.fork(), &owner.options()).unwrap();
+            let again = read(&after.fork(), &owner.options(true)).unwrap();
             assert_eq!(again.len(), found.len() + 1);
             assert_eq!(again[..found.len()], found);
         }

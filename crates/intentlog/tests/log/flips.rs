@@ -1,7 +1,7 @@
 //! Damage: flipped bytes, cut files, foreign files. Never a wrong record, never a panic, and
 //! whatever is refused is left as it was.
 
-use lockstep_intentlog::{IntentLog, LogError};
+use lockstep_intentlog::{IntentLog, LogError, LogOptions};
 
 use crate::sim_backing::SimBacking;
 use crate::{DIR, Found, open, options, read, record};
@@ -88,6 +88,32 @@ fn a_flip_in_the_unsynced_part_ends_the_log_there() {
             let found = read(&flipped(&disk, ODD, at, 0x80), &options(SEGMENT_BYTES)).unwrap();
             assert_eq!(found, records[..records.len() - 1 - back]);
         }
+    }
+}
+
+/// Who knows that no power was lost is not told of a torn tail where a record was damaged.
+#[test]
+fn a_flip_before_the_last_record_of_a_whole_log_is_damage() {
+    let (disk, records) = log_in_both_segments();
+    let whole = LogOptions {
+        is_whole: true,
+        ..options(SEGMENT_BYTES)
+    };
+    assert_eq!(read(&disk, &whole).unwrap(), records);
+    let odd = frames(&disk, ODD);
+    let [.., (start, end), (last, last_end)] = odd[..] else {
+        panic!("two records are not synced");
+    };
+    for at in start..end {
+        let damaged = flipped(&disk, ODD, at, 0x80);
+        let error = read(&damaged, &whole).unwrap_err();
+        assert!(error.to_string().contains("appended behind it"), "{error}");
+        assert!(open(&damaged, &whole).is_err());
+    }
+    // This one may be what a killed process had not written to its end.
+    for at in last..last_end {
+        let found = read(&flipped(&disk, ODD, at, 0x80), &whole).unwrap();
+        assert_eq!(found, records[..records.len() - 1]);
     }
 }
 

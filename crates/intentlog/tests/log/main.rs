@@ -20,6 +20,7 @@ fn options(segment_bytes: u64) -> LogOptions {
         segment_bytes,
         salt: [0x5a; 16],
         keep_from: None,
+        is_whole: false,
     }
 }
 

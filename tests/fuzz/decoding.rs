@@ -1,0 +1,72 @@
+//! Reading messages: what is not one is refused, what is one says the same when it is written
+//! again, and no length in it makes anybody reserve what has not arrived.
+
+use lockstep_link::frame::HEADER_BYTES_MAX;
+use lockstep_repl::message::Envelope;
+use lockstep_types::DatastoreUuid;
+
+use crate::bytes;
+use crate::chance::Chance;
+use crate::memory::largest_piece;
+use crate::messages::{self, Knowledge};
+use crate::run::cases;
+
+/// The largest thing that is reserved at once by a length alone, whatever it says.
+const RESERVED_BYTES_MAX: usize = 1 << 20;
+
+#[test]
+fn a_header_is_refused_or_says_what_it_says() {
+    cases(
+        "decoding::a_header_is_refused_or_says_what_it_says",
+        40_000,
+        |chance| {
+            let header = header(chance);
+            let (largest, decoded) = largest_piece(|| Envelope::decode(&header));
+            assert!(
+                largest <= RESERVED_BYTES_MAX + 16 * header.len(),
+                "{largest} bytes for {}",
+                header.len()
+            );
+            match decoded {
+                Ok(envelope) => {
+                    let again = Envelope::decode(&envelope.encode().unwrap());
+                    assert_eq!(again.unwrap(), envelope);
+                }
+                Err(error) => assert!(error.to_string().contains("given up and made anew")),
+            }
+        },
+    );
+}
+
+fn header(chance: &mut Chance) -> Vec<u8> {
+    if chance.percent(5) {
+        return bytes::random(chance, HEADER_BYTES_MAX);
+    }
+    let known = Knowledge::of(chance, DatastoreUuid::from_bytes([7; 16]));
+    let message = messages::any(chance, &known);
+    let envelope = messages::envelope(chance, &known, message);
+    let mut header = envelope.encode().unwrap();
+    let whole = Envelope::decode(&header);
+    assert_eq!(whole.unwrap(), envelope, "whole");
+    if chance.percent(80) {
+        bytes::mutate_often(chance, &mut header);
+    }
+    header
+}
+
+/// What follows a message is not part of this vocabulary.
+#[test]
+fn a_header_with_more_than_a_message_is_refused() {
+    cases(
+        "decoding::a_header_with_more_than_a_message_is_refused",
+        500,
+        |chance| {
+            let known = Knowledge::of(chance, DatastoreUuid::from_bytes([7; 16]));
+            let message = messages::any(chance, &known);
+            let envelope = messages::envelope(chance, &known, message);
+            let mut header = envelope.encode().unwrap();
+            header.push(chance.any().to_le_bytes()[0]);
+            assert!(Envelope::decode(&header).is_err(), "{envelope:?}");
+        },
+    );
+}

@@ -1,0 +1,462 @@
+//! Messages as no node would send them: well formed, with numbers, names and sizes at the edges of
+//! what their types can hold, now and then with ones that are right.
+
+use lockstep_paw_saw::Entry;
+use lockstep_repl::message::{
+    Envelope, FileFacts, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
+};
+use lockstep_types::{
+    AllocateMode, BlockHash, DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest,
+    NodeKind, Osn, RenameMode, Timestamp, XattrMode,
+};
+
+use crate::bytes::{index, number, random};
+use crate::chance::Chance;
+
+/// Inode numbers up to here are likely to be in use, those up to the double soon.
+const INOS: u64 = 15;
+
+/// What the sender of messages knows of the other end, so that some of them hit.
+#[derive(Clone, Debug)]
+pub struct Knowledge {
+    pub datastore: DatastoreUuid,
+    /// The last metadata operation that it is known to have.
+    pub last: Osn,
+    /// So many headers in a hundred have an accident.
+    pub wildness: u64,
+}
+
+impl Knowledge {
+    /// At first; how wild the sender is, is up to chance.
+    pub fn of(chance: &mut Chance, datastore: DatastoreUuid) -> Self {
+        Self {
+            datastore,
+            last: Osn::ZERO,
+            wildness: *chance.pick(&[0, 0, 0, 1, 2, 10, 50]),
+        }
+    }
+}
+
+/// A message in its envelope.
+pub fn envelope(chance: &mut Chance, known: &Knowledge, message: Message) -> Envelope {
+    let wild = chance.percent(known.wildness);
+    Envelope {
+        datastore: if wild && chance.percent(10) {
+            DatastoreUuid::from_bytes([9; 16])
+        } else {
+            known.datastore
+        },
+        generation: if wild && chance.percent(10) {
+            generation(chance)
+        } else {
+            Generation::FIRST
+        },
+        done_below: if chance.percent(70) {
+            Osn::ZERO
+        } else {
+            osn(chance, known)
+        },
+        message,
+    }
+}
+
+/// A frame's header: that of an envelope, sometimes after an accident, or random bytes.
+pub fn header(chance: &mut Chance, known: &Knowledge, envelope: &Envelope) -> Vec<u8> {
+    let mut bytes = envelope.encode().unwrap();
+    if chance.percent(known.wildness) {
+        if chance.percent(10) {
+            return random(chance, 120_000);
+        }
+        crate::bytes::mutate_often(chance, &mut bytes);
+    }
+    bytes
+}
+
+/// Any message at all.
+pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
+    if chance.percent(50) {
+        of_primary(chance, known)
+    } else {
+        of_secondary(chance, known)
+    }
+}
+
+/// What a primary may send after its greeting.
+pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
+    match chance.within(0..20) {
+        0..5 => Message::Write(WriteMessage {
+            osn: osn(chance, known),
+            ino: ino(chance),
+            offset: number(chance),
+            time: time(chance),
+            durable: chance.percent(20),
+        }),
+        5..11 => Message::Meta {
+            op: op(chance, known),
+            previous: if chance.percent(known.wildness) {
+                osn(chance, known)
+            } else {
+                known.last
+            },
+            durable: chance.percent(20),
+        },
+        11..13 => Message::Sync {
+            id: number(chance),
+            ino: ino(chance),
+        },
+        13 => Message::Ping,
+        _ => Message::Request {
+            id: number(chance),
+            request: request(chance, known),
+        },
+    }
+}
+
+/// What a secondary may send after its greeting.
+pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
+    match chance.within(0..8) {
+        0 => Message::Welcome(welcome(chance, known)),
+        1 => Message::Refuse {
+            reason: String::from_utf8_lossy(&random(chance, 100_000)).into_owned(),
+        },
+        2 => Message::WriteAck {
+            osn: osn(chance, known),
+            failed: maybe(chance, errno),
+        },
+        3 => Message::MetaAck {
+            osn: osn(chance, known),
+            outcome: maybe(chance, errno).map_or(Ok(()), Err),
+        },
+        4 => Message::SyncAck {
+            id: number(chance),
+            failed: maybe(chance, errno),
+        },
+        5 => Message::Pong {
+            available_bytes: number(chance),
+        },
+        _ => Message::Response {
+            id: number(chance),
+            response: answer(chance),
+        },
+    }
+}
+
+/// The answer to a greeting; mostly one that is accepted.
+pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
+    let waiting = match chance.within(0..4) {
+        0 => 0,
+        1 => chance.within(0..2000),
+        _ => chance.within(0..5),
+    };
+    Welcome {
+        version: version(chance),
+        in_sync: chance.percent(70),
+        applied: if chance.percent(known.wildness + 10) {
+            osn(chance, known)
+        } else {
+            known.last
+        },
+        waiting: (0..waiting).map(|_| entry(chance, known)).collect(),
+    }
+}
+
+/// An answer to a request.
+pub fn answer(chance: &mut Chance) -> Result<Response, String> {
+    Ok(match chance.within(0..7) {
+        0 => return Err(String::from_utf8_lossy(&random(chance, 1000)).into_owned()),
+        1 | 2 => Response::Done,
+        3 => Response::Differing(random(chance, 2000)),
+        4 => Response::Digests {
+            to: number(chance),
+            digests: list(chance, |chance| (number(chance), hash(chance))),
+        },
+        5 => Response::Inspected {
+            record: maybe(chance, |chance| random(chance, 200)),
+            content_bytes: number(chance),
+        },
+        _ => Response::Records {
+            records: list(chance, |chance| (random(chance, 40), hash(chance))),
+            last: chance.percent(50),
+        },
+    })
+}
+
+fn version(chance: &mut Chance) -> u32 {
+    if chance.percent(97) {
+        PROTOCOL_VERSION
+    } else {
+        small(chance)
+    }
+}
+
+fn entry(chance: &mut Chance, known: &Knowledge) -> Entry {
+    Entry {
+        ino: ino(chance),
+        osn: osn(chance, known),
+        offset: number(chance),
+        length: small(chance),
+    }
+}
+
+fn request(chance: &mut Chance, known: &Knowledge) -> Request {
+    match chance.within(0..14) {
+        0 => Request::RecoverRange {
+            ino: ino(chance),
+            offset: number(chance),
+            facts: facts(chance, known),
+        },
+        1 => Request::RecoveryDone {
+            below: osn(chance, known),
+        },
+        2 => Request::BeginResync,
+        3 => Request::ImageChunk,
+        4 => Request::EndImage {
+            applied: osn(chance, known),
+        },
+        5 => Request::SettleFiles {
+            files: list(chance, |chance| {
+                let hashed = maybe(chance, hash);
+                (ino(chance), facts(chance, known), hashed)
+            }),
+        },
+        6 => Request::CompareBlocks {
+            ino: ino(chance),
+            offset: number(chance),
+            hashes: list(chance, hash),
+        },
+        7 => Request::WriteBlocks {
+            ino: ino(chance),
+            offset: number(chance),
+        },
+        8 | 9 => Request::CompareHole {
+            ino: ino(chance),
+            offset: number(chance),
+            length: number(chance),
+            punch: chance.percent(50),
+        },
+        10 => Request::Digests {
+            from: number(chance),
+            to: number(chance),
+        },
+        11 => Request::Inspect { ino: ino(chance) },
+        12 => Request::Records {
+            table: *chance.pick(b"idcxogmz"),
+            ino: ino(chance),
+            after: random(chance, 300),
+        },
+        _ => Request::InSync,
+    }
+}
+
+fn op(chance: &mut Chance, known: &Knowledge) -> MetaOp {
+    MetaOp {
+        osn: if chance.percent(known.wildness) {
+            osn(chance, known)
+        } else {
+            known.last.next()
+        },
+        time: time(chance),
+        request: meta(chance),
+    }
+}
+
+fn meta(chance: &mut Chance) -> MetaRequest {
+    let target = if chance.percent(40) {
+        Ino::new(chance.within(INOS..2 * INOS)).unwrap()
+    } else {
+        ino(chance)
+    };
+    let parent = if chance.percent(70) {
+        Ino::ROOT
+    } else {
+        ino(chance)
+    };
+    match chance.within(0..16) {
+        0..4 => MetaRequest::Create {
+            parent,
+            name: name(chance),
+            ino: target,
+            kind: *chance.pick(&[
+                NodeKind::File,
+                NodeKind::File,
+                NodeKind::Directory,
+                NodeKind::Symlink,
+                NodeKind::Fifo,
+                NodeKind::Socket,
+                NodeKind::CharDevice,
+                NodeKind::BlockDevice,
+            ]),
+            mode: small(chance),
+            umask: small(chance),
+            uid: small(chance),
+            gid: small(chance),
+            rdev: small(chance),
+            target: random(chance, 10_000),
+        },
+        4 => MetaRequest::Link {
+            ino: target,
+            parent,
+            name: name(chance),
+        },
+        5 => MetaRequest::Unlink {
+            parent,
+            name: name(chance),
+        },
+        6 => MetaRequest::Rmdir {
+            parent,
+            name: name(chance),
+        },
+        7 => MetaRequest::Rename {
+            parent,
+            name: name(chance),
+            new_parent: ino(chance),
+            new_name: name(chance),
+            mode: *chance.pick(&[
+                RenameMode::Replace,
+                RenameMode::NoReplace,
+                RenameMode::Exchange,
+            ]),
+        },
+        8 => MetaRequest::SetAttr {
+            ino: target,
+            mode: maybe(chance, small),
+            uid: maybe(chance, small),
+            gid: maybe(chance, small),
+            atime: maybe(chance, time),
+            mtime: maybe(chance, time),
+        },
+        9 => MetaRequest::Truncate {
+            ino: target,
+            size: number(chance),
+            drop_set_id: chance.percent(50),
+        },
+        10 | 11 => MetaRequest::Allocate {
+            ino: target,
+            offset: number(chance),
+            length: length(chance),
+            mode: *chance.pick(&[
+                AllocateMode::Allocate,
+                AllocateMode::AllocateKeepSize,
+                AllocateMode::PunchHole,
+                AllocateMode::ZeroRange,
+                AllocateMode::ZeroRangeKeepSize,
+            ]),
+        },
+        12 => MetaRequest::DropPrivileges { ino: target },
+        13 => MetaRequest::SetXattr {
+            ino: target,
+            name: xattr(chance),
+            value: random(chance, 70_000),
+            mode: *chance.pick(&[XattrMode::Any, XattrMode::Create, XattrMode::Replace]),
+        },
+        14 => MetaRequest::RemoveXattr {
+            ino: target,
+            name: xattr(chance),
+        },
+        _ => MetaRequest::Reap { ino: target },
+    }
+}
+
+/// A length that fills no disk, or one that no file can have.
+fn length(chance: &mut Chance) -> u64 {
+    match number(chance) {
+        fills if (1 << 24..1 << 44).contains(&fills) => fills % (1 << 24),
+        other => other,
+    }
+}
+
+fn xattr(chance: &mut Chance) -> Vec<u8> {
+    let names: [&[u8]; 5] = [
+        b"user.a",
+        b"user.b",
+        b"system.posix_acl_access",
+        b"system.posix_acl_default",
+        b"security.capability",
+    ];
+    if chance.percent(90) {
+        chance.pick(&names).to_vec()
+    } else {
+        random(chance, 300)
+    }
+}
+
+/// Names are few, so that they meet.
+fn name(chance: &mut Chance) -> FileName {
+    if chance.percent(10) {
+        let bytes = random(chance, 255);
+        if let Ok(name) = FileName::new(&bytes[..bytes.len().min(255)]) {
+            return name;
+        }
+    }
+    FileName::new(format!("f{}", chance.within(0..12)).as_bytes()).unwrap()
+}
+
+fn facts(chance: &mut Chance, known: &Knowledge) -> FileFacts {
+    FileFacts {
+        size: number(chance),
+        mtime: time(chance),
+        ctime: time(chance),
+        last_write: maybe(chance, |chance| osn(chance, known)),
+    }
+}
+
+fn ino(chance: &mut Chance) -> Ino {
+    let raw = if chance.percent(90) {
+        chance.within(1..INOS)
+    } else {
+        number(chance)
+    };
+    Ino::new(raw).unwrap_or(Ino::ROOT)
+}
+
+fn osn(chance: &mut Chance, known: &Knowledge) -> Osn {
+    if chance.percent(70) {
+        let sequence = known.last.sequence;
+        let moved = sequence.saturating_add(chance.within(0..4));
+        return Osn {
+            sequence: moved.saturating_sub(chance.within(0..4)),
+            ..known.last
+        };
+    }
+    Osn {
+        generation: generation(chance),
+        sequence: number(chance),
+    }
+}
+
+fn generation(chance: &mut Chance) -> Generation {
+    Generation::new(number(chance)).unwrap_or(Generation::FIRST)
+}
+
+fn time(chance: &mut Chance) -> Timestamp {
+    Timestamp {
+        secs: number(chance).cast_signed(),
+        nanos: small(chance),
+    }
+}
+
+fn hash(chance: &mut Chance) -> BlockHash {
+    BlockHash::of(&[index(chance, 256).to_le_bytes()[0]])
+}
+
+fn errno(chance: &mut Chance) -> Errno {
+    Errno::from_code(i32::try_from(chance.within(0..130)).unwrap())
+}
+
+fn small(chance: &mut Chance) -> u32 {
+    u32::try_from(number(chance) & 0xffff_ffff).unwrap()
+}
+
+fn maybe<T>(chance: &mut Chance, make: impl FnOnce(&mut Chance) -> T) -> Option<T> {
+    chance.percent(50).then(|| make(chance))
+}
+
+/// As many as a frame may hold, seldom.
+fn list<T>(chance: &mut Chance, mut make: impl FnMut(&mut Chance) -> T) -> Vec<T> {
+    let count = match chance.within(0..10) {
+        0 => chance.within(0..2000),
+        1 | 2 => chance.within(0..300),
+        _ => chance.within(0..6),
+    };
+    (0..count).map(|_| make(chance)).collect()
+}

@@ -1,0 +1,296 @@
+//! A real node process under fire: the secondary of a datastore, its port, and the true peer that
+//! must still find it in order afterwards.
+//!
+//! Invariant: when it is dropped the process is gone. The kernel kills the process of a test that is
+//! itself killed.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use lockstep_link::{
+    Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
+};
+use lockstep_repl::state::State;
+use lockstepfs::config::{Encryption, Role};
+use lockstepfs::control::{ControlClient, DatastoreStatus};
+use lockstepfs::datastore::Dial;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::store::{self, Running};
+
+/// Longer than anything may take that must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What fire may add to the memory of a node: what it holds for as many strangers as it answers at
+/// once, for one peer, and what the allocator keeps back.
+const MEMORY_KIB_MAX: u64 = 256 << 10;
+/// Threads of a node with one datastore and as many strangers as it answers at once.
+const THREADS_MAX: u64 = 200;
+/// The same for its open files.
+const OPEN_FILES_MAX: usize = 400;
+
+/// The node, and the true peer.
+pub struct Besieged {
+    pub address: SocketAddr,
+    pub control: PathBuf,
+    pub encryption: lockstep_link::Encryption,
+    /// Of the true peer.
+    pub identity: Arc<Identity>,
+    /// Of the node.
+    pub fingerprint: Fingerprint,
+    dir: TempDir,
+    /// What it held at most, in KiB.
+    pub peak_kib: u64,
+    process: Option<Child>,
+    syncs: u32,
+}
+
+impl Besieged {
+    /// Makes and starts a node that has seen its true peer once.
+    pub fn start(encryption: Encryption) -> Self {
+        let dir = tempfile::Builder::new().prefix("lsz.").tempdir().unwrap();
+        let own = Identity::create(dir.path(), "besieged").unwrap();
+        let address = free_port(own_address());
+        let mut node = Self {
+            address,
+            control: dir.path().join("control.sock"),
+            encryption: match encryption {
+                Encryption::On => lockstep_link::Encryption::On,
+                Encryption::Off => lockstep_link::Encryption::Off,
+            },
+            identity: Arc::new(Identity::ephemeral("true-peer").unwrap()),
+            fingerprint: own.fingerprint(),
+            dir,
+            peak_kib: 0,
+            process: None,
+            syncs: 0,
+        };
+        store::make(&node.dir.path().join("store"));
+        node.configure();
+        node.make_true_peer(encryption);
+        node.start_process();
+        node.sync_with_true_peer();
+        node
+    }
+
+    fn configure(&self) {
+        let (dir, address) = (self.dir.path().display(), self.address);
+        let (uuid, fingerprint) = (store::UUID, self.identity.fingerprint());
+        let text = format!(
+            "[node]\nname = \"besieged\"\nidentity = \"{dir}\"\nlisten = \"{address}\"\n\
+             control = \"{dir}/control.sock\"\n[[datastore]]\nname = \"data\"\nuuid = \"{uuid}\"\n\
+             role = \"secondary\"\nstore = \"{dir}/store\"\nmount = \"{dir}/mount\"\n\
+             [datastore.peer]\naddress = \"127.0.0.1:1\"\nfingerprint = \"{fingerprint}\"\n\
+             encryption = \"{}\"\n",
+            self.encryption
+        );
+        fs::write(self.dir.path().join("node.toml"), text).unwrap();
+    }
+
+    /// Fills the true peer's store, which was never in sync with anything: so all is compared each
+    /// time a copy of it meets the node.
+    fn make_true_peer(&self, encryption: Encryption) {
+        let dir = self.true_store();
+        store::make(&dir);
+        let config = store::config(&dir, Role::Primary, self.fingerprint, encryption);
+        let running = Running::start(store::open(&config).unwrap(), None);
+        Client::of(&running.datastore).fill();
+        running.stop();
+    }
+
+    fn true_store(&self) -> PathBuf {
+        self.dir.path().join("true-peer")
+    }
+
+    fn start_process(&mut self) {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log());
+        let log = log.unwrap();
+        // `setpriv` becomes the node: it ends with the test whatever ends that.
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_lockstep")])
+            // Each refusal is a warning: too many to keep.
+            .args(["node", "--log", "error", "--config"])
+            .arg(self.dir.path().join("node.toml"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn();
+        self.process = Some(process.unwrap());
+        self.await_that("the node to answer", |node| node.status().is_some());
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("node.log")
+    }
+
+    fn await_that(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            self.assert_alive();
+            assert!(Instant::now() < deadline, "waited in vain for {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it says of the datastore; `None` if it does not answer.
+    pub fn status(&self) -> Option<DatastoreStatus> {
+        let mut client = ControlClient::connect(&self.control).ok()?;
+        client.status().ok()?.datastores.pop()
+    }
+
+    /// It runs, answers, and holds no more than it may.
+    pub fn assert_in_order(&mut self) {
+        self.assert_alive();
+        assert!(self.status().is_some(), "the node does not answer");
+        let (memory, threads) = (self.proc_status("VmHWM:"), self.proc_status("Threads:"));
+        self.peak_kib = self.peak_kib.max(memory);
+        assert!(memory < MEMORY_KIB_MAX, "the node has held {memory} KiB");
+        assert!(threads < THREADS_MAX, "the node has {threads} threads");
+        let files = self.open_files();
+        assert!(files < OPEN_FILES_MAX, "the node has {files} open files");
+    }
+
+    fn proc_status(&self, field: &str) -> u64 {
+        let pid = self.process.as_ref().unwrap().id();
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Open files of the process.
+    fn open_files(&self) -> usize {
+        let pid = self.process.as_ref().unwrap().id();
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+    }
+
+    fn assert_alive(&mut self) {
+        let ended = self
+            .process
+            .as_mut()
+            .and_then(|process| process.try_wait().unwrap());
+        if let Some(status) = ended {
+            self.process = None;
+            panic!("the node ended by itself: {status}");
+        }
+    }
+
+    /// Stops it as an administrator would, and starts it again on what it has now.
+    pub fn restart(&mut self) {
+        self.assert_alive();
+        let mut process = self.process.take().unwrap();
+        kill_process(Pid::from_child(&process), Signal::TERM).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = process.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let _ = process.kill();
+                let _ = process.wait();
+                panic!("the node does not stop");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "the node stopped: {status}");
+        self.start_process();
+    }
+
+    /// How peers connect to it.
+    pub fn options(&self) -> LinkOptions {
+        LinkOptions {
+            encryption: self.encryption,
+            handshake_timeout: Duration::from_secs(60),
+            ..LinkOptions::default()
+        }
+    }
+
+    /// A connection as the true peer makes it.
+    pub fn dial(&self, address: SocketAddr) -> Result<Connection, LinkError> {
+        dial(address, &self.identity, self.fingerprint, &self.options())
+    }
+
+    /// Lets the true peer connect: it makes the node equal to itself, and both are compared.
+    pub fn sync_with_true_peer(&mut self) {
+        self.syncs += 1;
+        let dir = self.dir.path().join(format!("true-peer-{}", self.syncs));
+        store::copy(&self.true_store(), &dir);
+        let encryption = match self.encryption {
+            lockstep_link::Encryption::On => Encryption::On,
+            lockstep_link::Encryption::Off => Encryption::Off,
+        };
+        let config = store::config(&dir, Role::Primary, self.fingerprint, encryption);
+        let dialer = TrueDialer {
+            address: self.address,
+            identity: Arc::clone(&self.identity),
+            fingerprint: self.fingerprint,
+            options: self.options(),
+        };
+        let running = Running::start(store::open(&config).unwrap(), Some(Box::new(dialer)));
+        running.await_state(State::Synced);
+        running.assert_identical();
+        running.stop();
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+impl Drop for Besieged {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            print_end(&self.log());
+        }
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn print_end(log: &Path) {
+    let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = log.lines().collect();
+    let tail = &lines[lines.len().saturating_sub(30)..];
+    println!("the node has logged ...\n{}", tail.join("\n"));
+}
+
+/// Dials as the true peer.
+struct TrueDialer {
+    address: SocketAddr,
+    identity: Arc<Identity>,
+    fingerprint: Fingerprint,
+    options: LinkOptions,
+}
+
+impl Dial for TrueDialer {
+    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
+        let made = dial(
+            self.address,
+            &self.identity,
+            self.fingerprint,
+            &self.options,
+        );
+        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
+        Ok((Arc::new(sender), Box::new(receiver)))
+    }
+}
+
+/// An address of the loopback network that no other test and no connection of others has.
+fn own_address() -> IpAddr {
+    static TESTS: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let test = TESTS.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::new(127, 180 + test, high, low).into()
+}
+
+fn free_port(host: IpAddr) -> SocketAddr {
+    let listener = TcpListener::bind((host, 0)).unwrap();
+    listener.local_addr().unwrap()
+}

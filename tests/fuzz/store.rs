@@ -1,0 +1,231 @@
+//! Stores and datastores in this process: made, copied, opened, compared.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lockstep_fs::Store;
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_intentlog::LogOptions;
+use lockstep_link::Fingerprint;
+use lockstep_repl::state::State;
+use lockstep_types::backing::Backing;
+use lockstep_types::{DatastoreUuid, Timestamp};
+use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
+use lockstepfs::datastore::{
+    self, Datastore, DatastoreError, Dial, Gate, Host, Job, Machine, Place,
+};
+
+use tempfile::TempDir;
+
+pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
+
+/// Longer than anything may take that must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Small, so that a store is made and copied soon, and its log is cut now and then.
+const SEGMENT_BYTES: u64 = 256 << 10;
+
+/// Makes an empty store with a small log in `dir`.
+pub fn make(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
+    let log = LogOptions {
+        segment_bytes: SEGMENT_BYTES,
+        ..LogOptions::default()
+    };
+    Store::create(&backing, UUID, &log).unwrap();
+}
+
+/// The configuration of a datastore whose store lies in `dir`.
+pub fn config(
+    dir: &Path,
+    role: Role,
+    peer: Fingerprint,
+    encryption: Encryption,
+) -> DatastoreConfig {
+    DatastoreConfig {
+        name: "data".to_owned(),
+        uuid: UUID,
+        store: dir.to_owned(),
+        mount: "/nonexistent/mount".into(),
+        role,
+        durability: Durability::Posix,
+        on_peer_loss: OnPeerLoss::Continue,
+        pause_limit: Duration::from_millis(50),
+        peer_timeout: Duration::from_secs(3),
+        fuse_threads: 1,
+        peer: Some(PeerConfig {
+            address: "127.0.0.1:1".parse().unwrap(),
+            fingerprint: peer,
+            encryption,
+        }),
+    }
+}
+
+/// Opens the datastore of a configuration.
+pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
+    datastore::prepare(config.clone(), Place::on_this_machine(config)?)?.open()
+}
+
+/// The same in a process whose clock runs [`HASTE`] times as fast.
+pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
+    let place = Place::on_this_machine(config)?;
+    place.host.stop();
+    let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
+    datastore::prepare(config.clone(), Place { host, ..place })?.open()
+}
+
+/// How much faster time passes, so that waits between two attempts are short.
+const HASTE: u32 = 20;
+
+/// This machine, in haste.
+struct Hasty(Machine);
+
+impl Host for Hasty {
+    fn now(&self) -> Duration {
+        self.0.now() * HASTE
+    }
+
+    fn time_of_day(&self) -> Timestamp {
+        self.0.time_of_day()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.0.sleep(time / HASTE);
+    }
+
+    fn gate(&self) -> Arc<dyn Gate> {
+        self.0.gate()
+    }
+
+    fn spawn(&self, job: Job) {
+        self.0.spawn(job);
+    }
+
+    fn in_order(&self, job: Job) {
+        self.0.in_order(job);
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+/// A datastore with the threads that a node gives it.
+pub struct Running {
+    pub datastore: Arc<Datastore>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Runs an opened datastore, which dials if it is the primary's.
+    pub fn start(datastore: Arc<Datastore>, dialer: Option<Box<dyn Dial>>) -> Self {
+        let maintained = Arc::clone(&datastore);
+        let mut threads = vec![thread::spawn(move || maintained.run_maintenance())];
+        if let Some(dialer) = dialer {
+            let leading = Arc::clone(&datastore);
+            threads.push(thread::spawn(move || leading.run_primary(&*dialer)));
+        }
+        Self { datastore, threads }
+    }
+
+    /// Waits for a state.
+    pub fn await_state(&self, state: State) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.datastore.state() != state {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain for {state:?}: {:#?}",
+                self.datastore.status()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether verify finds both nodes alike.
+    pub fn assert_identical(&self) {
+        let report = self.datastore.verify(&mut |_| {}).unwrap();
+        assert!(report.identical, "{report:#?}");
+    }
+
+    /// Stops it in order.
+    pub fn stop(self) {
+        self.datastore.stop();
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        self.datastore.close();
+    }
+}
+
+/// Copies a store, leaving out what is nothing but zeros.
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let copied = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &copied);
+        } else {
+            copy_file(&path, &copied);
+        }
+    }
+}
+
+fn copy_file(from: &Path, to: &Path) {
+    let bytes = fs::read(from).unwrap();
+    let file = fs::File::create_new(to).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    for (number, piece) in bytes.chunks(4096).enumerate() {
+        if piece.iter().any(|&byte| byte != 0) {
+            file.write_all_at(piece, (number * 4096) as u64).unwrap();
+        }
+    }
+}
+
+/// Every file below `dir` with its bytes; `None` for a directory.
+pub fn all(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(at) = todo.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = path.is_file().then(|| fs::read(&path).unwrap());
+            if bytes.is_none() {
+                todo.push(path.clone());
+            }
+            found.insert(path.strip_prefix(dir).unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+/// A directory where a sync costs nothing, if there is such a place: what is tested here is not lost
+/// with power.
+pub fn quick_place() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let there = tempfile::Builder::new().prefix("lsz.").tempdir_in(memory);
+    there.unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+/// Whether stores can be written out with the owners of their files, which only root can.
+pub fn can_export() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+/// What a store holds, as the manifest of an export tells, or why it cannot be written out.
+pub fn manifest(store: &Path) -> Result<String, String> {
+    let place = quick_place();
+    let (tree, list) = (place.path().join("tree"), place.path().join("manifest"));
+    let exported = lockstep_fs::export::export(store, &tree, Some(&list));
+    exported.map_err(|error| error.to_string())?;
+    Ok(fs::read_to_string(list).unwrap())
+}

@@ -1,0 +1,267 @@
+//! The peer's port, and the control socket, before anybody has proven who he is.
+//!
+//! A case is a volley: many connections at once, each with something else that is wrong, on some
+//! days beside a crowd that connects and says nothing. The node refuses, keeps its memory and
+//! threads within bounds, and the true peer gets through.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use lockstep_link::{Fingerprint, Identity, LinkOptions, dial};
+use lockstepfs::config::Encryption;
+
+use crate::bytes;
+use crate::chance::Chance;
+use crate::node::Besieged;
+use crate::run::cases;
+use crate::wire;
+
+/// Connections of a volley.
+const VOLLEY: usize = 120;
+/// Threads that fire it.
+const SHOOTERS: usize = 20;
+/// Connections that say nothing, all at once.
+const CROWD: usize = 300;
+/// Volleys from one time that the true peer connects to the next.
+const VOLLEYS_PER_SYNC: u64 = 3;
+/// A refused connection is closed long before.
+const CLOSED_WITHIN: Duration = Duration::from_secs(120);
+
+#[test]
+fn an_encrypted_port_serves_its_peer_through_anything() {
+    besiege(
+        "strangers::an_encrypted_port_serves_its_peer_through_anything",
+        Encryption::On,
+    );
+}
+
+#[test]
+fn a_clear_port_serves_its_peer_through_anything() {
+    besiege(
+        "strangers::a_clear_port_serves_its_peer_through_anything",
+        Encryption::Off,
+    );
+}
+
+fn besiege(target: &'static str, encryption: Encryption) {
+    let mut node = Besieged::start(encryption);
+    let hello = client_hello(&node);
+    let mut volleys = 0;
+    cases(target, VOLLEYS_PER_SYNC, |chance| {
+        let crowd = chance.percent(30).then(|| crowd(node.address));
+        volley(chance, &node, &hello);
+        node.assert_in_order();
+        volleys += 1;
+        if volleys % VOLLEYS_PER_SYNC == 0 {
+            // With the crowd still there, if there is one.
+            node.sync_with_true_peer();
+        }
+        drop(crowd);
+    });
+    node.restart();
+    node.sync_with_true_peer();
+    println!("{target}: the node held at most {} KiB", node.peak_kib);
+}
+
+/// What a peer says first: the start of every attempt that gets anywhere.
+fn client_hello(node: &Besieged) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            dial(address, &node.identity, node.fingerprint, &node.options()).unwrap_err()
+        });
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut hello = vec![0; 4096];
+        let length = socket.read(&mut hello).unwrap();
+        hello.truncate(length);
+        hello
+    })
+}
+
+/// Clients that connect and say nothing. Those that the node shuts out are gone.
+fn crowd(address: SocketAddr) -> Vec<TcpStream> {
+    (0..CROWD)
+        .filter_map(|_| TcpStream::connect(address).ok())
+        .collect()
+}
+
+fn volley(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
+    let mut chances: Vec<Chance> = (0..VOLLEY).map(|_| chance.fork()).collect();
+    thread::scope(|scope| {
+        for share in chances.chunks_mut(VOLLEY / SHOOTERS) {
+            scope.spawn(move || {
+                for chance in share {
+                    shot(chance, node, hello);
+                }
+            });
+        }
+    });
+}
+
+fn shot(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
+    match chance.within(0..16) {
+        0 => refuses(node.address, &bytes::random(chance, 200_000)),
+        1..5 => {
+            let mut hello = hello.to_vec();
+            bytes::mutate_often(chance, &mut hello);
+            refuses(node.address, &hello);
+        }
+        5 => refuses(node.address, &lengths(chance)),
+        6 => refuses(node.address, &records(chance)),
+        7 => refuses(node.address, &foreign(chance)),
+        8 => dribble(chance, node.address, hello),
+        9 => say_nothing(chance, node.address, hello),
+        10 => stranger(chance, node),
+        11 => control(chance, &node.control),
+        _ => damaged(chance, node),
+    }
+}
+
+/// Sends bytes and waits until the node has closed the connection.
+fn refuses(address: SocketAddr, said: &[u8]) {
+    let Ok(mut socket) = TcpStream::connect(address) else {
+        return;
+    };
+    // The node may have heard enough, and closed it, before all is said.
+    let _said = socket.write_all(said);
+    let _over = socket.shutdown(Shutdown::Write);
+    assert_closed(&mut socket);
+}
+
+fn assert_closed(socket: &mut TcpStream) {
+    socket.set_read_timeout(Some(CLOSED_WITHIN)).unwrap();
+    let mut answer = [0; 4096];
+    loop {
+        match socket.read(&mut answer) {
+            Ok(1..) => {}
+            Ok(0) => return,
+            Err(error) => {
+                let waited = error.kind() == std::io::ErrorKind::WouldBlock;
+                assert!(!waited, "the node does not close the connection");
+                return;
+            }
+        }
+    }
+}
+
+/// A record of TLS, or a message in one, that claims to be longer than anything.
+fn lengths(chance: &mut Chance) -> Vec<u8> {
+    let kind = *chance.pick(&[0x14, 0x15, 0x16, 0x17, 0x18, 0xff]);
+    let claim = bytes::number(chance).to_be_bytes();
+    let mut said = vec![kind, 3, 1, claim[6], claim[7]];
+    said.extend([*chance.pick(&[1, 2, 11, 20]), 0xff, 0xff, 0xff]);
+    said.extend(bytes::random(chance, 70_000));
+    said
+}
+
+/// Many small records that carry one message that never ends.
+fn records(chance: &mut Chance) -> Vec<u8> {
+    let mut said = Vec::new();
+    for number in 0..chance.within(1..2000) {
+        let piece = bytes::random(chance, 60);
+        let [high, low] = u16::try_from(piece.len() + 4).unwrap().to_be_bytes();
+        said.extend([0x16, 3, 3, high, low]);
+        said.extend(if number == 0 {
+            [1, 0, 0xff, 0xff]
+        } else {
+            [0; 4]
+        });
+        said.extend(piece);
+    }
+    said
+}
+
+/// Other protocols, and this one without its handshake.
+fn foreign(chance: &mut Chance) -> Vec<u8> {
+    let mut said = match chance.within(0..4) {
+        0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        1 => b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(),
+        2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        _ => [&b"LSF2\x0e\0\0\0\xff\xff\xff\xff"[..], b"lockstep hello"].concat(),
+    };
+    said.extend(bytes::random(chance, 1000));
+    said
+}
+
+/// Says the right thing so slowly that it never ends.
+fn dribble(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
+    let Ok(mut socket) = TcpStream::connect(address) else {
+        return;
+    };
+    for byte in hello.iter().take(bytes::index(chance, 60)) {
+        if socket.write_all(&[*byte]).is_err() {
+            return;
+        }
+        chance.pause(Duration::from_millis(2));
+    }
+    if chance.percent(3) {
+        // The node is the one who loses patience.
+        assert_closed(&mut socket);
+    }
+}
+
+/// Says something or nothing, and stays.
+fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
+    let Ok(mut socket) = TcpStream::connect(address) else {
+        return;
+    };
+    let _said = socket.write_all(&hello[..bytes::index(chance, hello.len())]);
+    if chance.percent(5) {
+        assert_closed(&mut socket);
+    } else {
+        chance.pause(Duration::from_millis(20));
+    }
+}
+
+/// Somebody whose papers are in order, but who is not the peer, or takes the node for another.
+fn stranger(chance: &mut Chance, node: &Besieged) {
+    let identity = Identity::ephemeral("stranger").unwrap();
+    let (identity, pinned): (&Identity, Fingerprint) = if chance.percent(50) {
+        (&identity, node.fingerprint)
+    } else {
+        (&node.identity, identity.fingerprint())
+    };
+    let mut options = node.options();
+    if chance.percent(30) {
+        options = LinkOptions {
+            encryption: other(options.encryption),
+            ..options
+        };
+    }
+    assert!(dial(node.address, identity, pinned, &options).is_err());
+}
+
+const fn other(encryption: lockstep_link::Encryption) -> lockstep_link::Encryption {
+    match encryption {
+        lockstep_link::Encryption::On => lockstep_link::Encryption::Off,
+        lockstep_link::Encryption::Off => lockstep_link::Encryption::On,
+    }
+}
+
+/// The true peer, over a wire on which something happens to a byte of the handshake; or later, when
+/// nothing more is said.
+fn damaged(chance: &mut Chance, node: &Besieged) {
+    let address = wire::damaged(chance, node.address, 2000);
+    // A handshake that succeeds was not hit.
+    let _outcome = node.dial(address);
+}
+
+/// The control socket answers others, whatever one says there.
+fn control(chance: &mut Chance, path: &Path) {
+    let Ok(mut socket) = UnixStream::connect(path) else {
+        return;
+    };
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    if chance.percent(50) {
+        said.extend(bytes::random(chance, 20_000));
+    } else {
+        bytes::mutate_often(chance, &mut said);
+    }
+    let _said = socket.write_all(&said);
+    chance.pause(Duration::from_millis(5));
+}
