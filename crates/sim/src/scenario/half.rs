@@ -224,8 +224,8 @@ impl Half {
                 self.is_away = true;
             } else {
                 let left = self.may_refuse.checked_sub(1);
-                let refuses = || format!("{:?} does not start: {why}", self.side);
-                self.may_refuse = left.ok_or_else(refuses)?;
+                let told = || format!("{:?} does not start: {why}", self.side);
+                self.may_refuse = left.ok_or_else(told)?;
             }
             life.process.die();
         }
