@@ -7,6 +7,7 @@ use thiserror::Error;
 use crate::files::content_path;
 use crate::kv::KvError;
 use crate::os_backing::errno_of;
+use crate::poison::was_tried;
 
 /// Why an operation on a store did not happen.
 #[derive(Debug, Error)]
@@ -146,8 +147,8 @@ pub enum StoreError {
     ReadOnly,
     /// A sync failed earlier: what it should have covered is unknown (poison).
     #[error(
-        "this store failed to reach stable storage earlier and no longer promises anything: \
-         check the disk, then let the other node bring it up to date"
+        "the disk of this store has failed, and nothing more is promised on it: repair or replace \
+         it, then run `lockstep clear-poison`"
     )]
     Poisoned,
     /// An operation was committed that this store cannot apply: the nodes had diverged.
@@ -171,6 +172,14 @@ impl StoreError {
             operation,
             path,
             source,
+        }
+    }
+
+    /// Whether a sync that ended so leaves nothing known of what it should have saved.
+    pub(crate) fn poisons(&self) -> bool {
+        match self {
+            Self::Disk { source, .. } => was_tried(source),
+            _ => true,
         }
     }
 

@@ -105,9 +105,7 @@ pub enum KvError {
 
     /// What is on the disk is no longer known: a sync failed, or the store broke an invariant of
     /// its own. Nothing more is written; opening it again finds the last commit.
-    #[error(
-        "{path}: the metadata store was stopped because {why}; check the disk and restart the node"
-    )]
+    #[error("{path}: the metadata store was stopped because {why}; check the disk")]
     Stopped {
         /// The file.
         path: String,
@@ -119,6 +117,7 @@ pub enum KvError {
 impl KvError {
     /// Whether there was only no room: nothing was changed, and later there may be some.
     pub fn is_full_disk(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Io { source, .. } if full.contains(&source.kind()))
     }
 }

@@ -12,6 +12,7 @@ pub mod kv;
 pub mod os_backing;
 mod overlay;
 pub mod plan;
+pub mod poison;
 pub mod record;
 pub mod store;
 pub mod times;

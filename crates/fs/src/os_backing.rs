@@ -8,6 +8,7 @@
 //! Invariant: after [`Backing::sync_dir`] of a directory its own name and those of the
 //! directories above it, up to the store's, are on stable storage too.
 
+mod cache;
 mod failure;
 mod file;
 mod table;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::Errno as OsErrno;
 
+pub(crate) use failure::os_code;
 pub use failure::{BackingFailure, errno_of};
 use failure::{failed, refused};
 use file::{OsFile, retry, to_backing};
@@ -264,6 +266,10 @@ impl Backing for OsBacking {
             total_files: stat.f_files,
             free_files: stat.f_ffree,
         })
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        self.drop_cached()
     }
 
     /// Marks the directory as the top of unrelated hierarchies, where the file system knows of such

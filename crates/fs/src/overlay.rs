@@ -119,6 +119,10 @@ impl Backing for Overlay {
     fn space(&self) -> io::Result<Space> {
         self.below.space()
     }
+
+    fn is_poisoned(&self) -> bool {
+        self.below.is_poisoned()
+    }
 }
 
 /// A file with its changes.

@@ -10,7 +10,8 @@
 //!   record is in the log before its first effect. Hence after a crash of the process only the last
 //!   record of the log may have effects missing.
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
-//! - Once a sync has failed the store is poisoned: it refuses to promise durability ever again.
+//! - Once a sync has failed the store is poisoned: it refuses to promise durability ever again. Over
+//!   a [guarded](crate::poison) disk it stays so when it is opened anew.
 
 mod apply;
 mod checkpoint;
@@ -111,7 +112,7 @@ impl Store {
 
     /// Whether a sync failed: nothing more may be promised.
     pub fn is_poisoned(&self) -> bool {
-        self.poisoned.load(Ordering::Acquire)
+        self.poisoned.load(Ordering::Acquire) || self.backing.is_poisoned()
     }
 
     fn log(&self) -> Result<&IntentLog, StoreError> {
@@ -129,8 +130,12 @@ impl Store {
     /// Passes a result of a sync on, and remembers a failure for ever.
     fn trust<T, E: Into<StoreError>>(&self, result: Result<T, E>) -> Result<T, StoreError> {
         result.map_err(|error| {
-            self.poisoned.store(true, Ordering::Release);
-            error.into()
+            let error = error.into();
+            if error.poisons() {
+                self.backing.poison(&error.to_string());
+                self.poisoned.store(true, Ordering::Release);
+            }
+            error
         })
     }
 

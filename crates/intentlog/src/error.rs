@@ -26,7 +26,7 @@ pub enum LogError {
     /// A write or sync failed before; nothing more is accepted.
     #[error(
         "intent log {path} refuses to go on because an earlier write or sync of it failed; check \
-         the disk and start the node again"
+         the disk"
     )]
     Poisoned {
         /// The directory of the log.
@@ -173,7 +173,14 @@ pub enum LogError {
 impl LogError {
     /// Whether there was only no room: later there may be some.
     pub fn is_full_disk(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Io { source, .. } if full.contains(&source.kind()))
+    }
+
+    /// Whether an append or a sync that ends so has poisoned the log, or met one poisoned before.
+    pub fn is_poison(&self) -> bool {
+        matches!(self, Self::Poisoned { .. })
+            || (matches!(self, Self::Io { .. }) && !self.is_full_disk())
     }
 
     pub(crate) fn io(operation: &'static str, path: &str) -> impl FnOnce(io::Error) -> Self {

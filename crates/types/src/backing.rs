@@ -51,6 +51,22 @@ pub trait Backing: Send + Sync {
 
     /// A hint, which may come to nothing: directories made in this one are best laid far apart.
     fn scatter(&self, _directory: &str) {}
+
+    /// Whether nothing may be promised on this disk any more, until an operator acts. One that keeps
+    /// no record of that never says so.
+    fn is_poisoned(&self) -> bool {
+        false
+    }
+
+    /// Records that from now on nothing may be promised on this disk, and why.
+    fn poison(&self, _reason: &str) {}
+
+    /// Makes sure that from now on reads show what is on stable storage: whatever can still be saved
+    /// is, and then memory forgets the rest, which failed syncs have left there. Nobody may have
+    /// anything open meanwhile. Fails where that cannot be made sure.
+    fn forget_cached(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Where [`replace`] puts the new bytes of a file until they are on stable storage.

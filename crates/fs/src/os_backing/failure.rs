@@ -74,7 +74,8 @@ pub fn errno_of(error: &io::Error) -> Errno {
     }
 }
 
-fn os_code(error: &io::Error) -> Option<i32> {
+/// The number of the operating system, where one is known.
+pub(crate) fn os_code(error: &io::Error) -> Option<i32> {
     let below = || error.get_ref()?.downcast_ref::<BackingFailure>();
     error
         .raw_os_error()

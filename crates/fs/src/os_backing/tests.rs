@@ -313,3 +313,36 @@ proptest! {
         prop_assert_eq!(whole(&by_hand), whole(&*by_kernel));
     }
 }
+
+/// Whatever happened to its pages before: what is read next comes from the disk.
+#[test]
+fn what_memory_holds_of_a_store_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let backing = OsBacking::open(dir.path()).unwrap();
+    for path in ["top", "content/00/07"] {
+        let file = backing.open_or_create(path).unwrap();
+        file.write_at(0, &vec![7; 100_000]).unwrap();
+    }
+    backing.forget_cached().unwrap();
+    for path in ["top", "content/00/07"] {
+        let mut bytes = vec![0; 100_000];
+        let file = backing.open(path).unwrap();
+        assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+        assert_eq!(bytes, vec![7; 100_000], "{path}");
+    }
+}
+
+#[test]
+fn what_cannot_be_dropped_from_memory_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let backing = OsBacking::open(dir.path()).unwrap();
+    let table = backing.open_table("tables/mapped", 4096).unwrap();
+    table.store(0, b"in use");
+    match backing.forget_cached() {
+        Err(error) => assert!(error.to_string().contains("stay in memory"), "{error}"),
+        // Where memory is all there is, it is what is kept.
+        Ok(()) => assert!(backing.is_in_memory().unwrap()),
+    }
+    drop(table);
+    backing.forget_cached().unwrap();
+}

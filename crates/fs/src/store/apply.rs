@@ -289,11 +289,16 @@ impl Store {
     /// Makes the log durable up to `position`.
     pub(super) fn sync_log(&self, position: Position) -> Result<(), StoreError> {
         self.check_trust()?;
-        self.trust(self.log()?.sync(position))
+        self.trust(self.log()?.sync(position))?;
+        self.check_trust()
     }
 
+    /// Appends a record. A log that refuses to go on takes the store with it.
     pub(super) fn log_record(&self, record: &Record) -> Result<Position, StoreError> {
-        Ok(self.log()?.append(record)?)
+        match self.log()?.append(record) {
+            Err(error) if error.is_poison() => self.trust(Err(error)),
+            appended => Ok(appended?),
+        }
     }
 }
 
