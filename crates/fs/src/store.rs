@@ -22,6 +22,7 @@ mod mirror;
 mod open;
 mod read;
 mod replay;
+mod turns;
 mod unsynced;
 
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub struct Store {
     poisoned: AtomicBool,
     garbage: Mutex<Vec<Ino>>,
     unsynced: Arc<unsynced::Unsynced>,
+    /// The syncs of content under way.
+    turns: turns::Turns,
     /// An earlier process left content that may not be on stable storage.
     inherited_doubt: bool,
 }

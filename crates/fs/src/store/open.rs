@@ -16,6 +16,7 @@ use lockstep_types::deliberate::{Bug, is_on};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::turns::Turns;
 use super::unsynced::Unsynced;
 use super::{Applying, INO_RESERVE, Store};
 use crate::error::{OpError, StoreError};
@@ -179,6 +180,7 @@ impl Store {
             poisoned: AtomicBool::new(false),
             garbage: Mutex::new(Vec::new()),
             unsynced: Arc::new(Unsynced::default()),
+            turns: Turns::default(),
             inherited_doubt: was_killed,
             backing,
         };

@@ -47,9 +47,11 @@ impl Unsynced {
         if !self.names.lock().remove(dir) {
             return Ok(());
         }
-        backing
-            .sync_dir(dir)
-            .map_err(StoreError::disk("sync the names in", dir))
+        let synced = backing.sync_dir(dir);
+        synced.map_err(|error| {
+            self.names.lock().insert(dir.to_owned());
+            StoreError::disk("sync the names in", dir)(error)
+        })
     }
 }
 
@@ -73,6 +75,13 @@ impl Store {
 
     /// Puts the content of a file, and its name, on stable storage.
     pub(super) fn sync_content(&self, ino: Ino) -> Result<(), StoreError> {
+        self.turns.share(ino, || self.sync_content_alone(ino))?;
+        // Somebody else's sync may have met what ours should have.
+        self.check_trust()
+    }
+
+    fn sync_content_alone(&self, ino: Ino) -> Result<(), StoreError> {
+        self.check_trust()?;
         self.unsynced.forget(ino);
         if let Some(content) = self.content_of(ino)? {
             let synced = content
