@@ -403,6 +403,7 @@ impl Core {
             Action::SendImage => self.image_due = true,
             Action::SendContent => effects.push(Effect::SendContent),
             Action::TellInSync => effects.push(Effect::TellInSync),
+            Action::RefuseAll => self.refuse_all(effects),
         }
     }
 

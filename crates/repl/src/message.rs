@@ -98,6 +98,12 @@ pub enum Message {
         /// The answer, or why there is none.
         response: Result<Response, String>,
     },
+    /// Instead of [`Message::Hello`] or [`Message::Welcome`]: the disk of my store has failed; I
+    /// promise nothing any more, and am not in sync (rule P16). The sender closes the connection.
+    Poisoned {
+        /// For the operator: what failed when, and the cure.
+        reason: String,
+    },
 }
 
 /// What a primary says of itself and the datastore.

@@ -36,6 +36,8 @@ pub enum State {
     CatchingUp,
     /// Primary; the mark "out of sync" is being made durable. Acknowledgements wait.
     LeavingSync,
+    /// Primary; its disk has failed: reads only, until an operator acts (P16).
+    Poisoned,
     /// Secondary; lacks operations; waits to be resynced.
     SecondaryOutOfSync,
     /// Secondary; is being resynced.
@@ -46,6 +48,8 @@ pub enum State {
     SecondaryDisconnected,
     /// Secondary; connected again: distributed recovery runs.
     SecondaryCatchingUp,
+    /// Secondary; its disk has failed: it follows nobody, until an operator acts (P16).
+    SecondaryPoisoned,
 }
 
 /// What moves a datastore between states.
@@ -73,6 +77,8 @@ pub enum Trigger {
     MarkedInSync,
     /// The mark "out of sync" is durable.
     MarkedOutOfSync,
+    /// The disk of this node's store has failed.
+    StorePoisoned,
     /// Later. Secondary in sync: so long was nothing heard of the primary that it may be taken over
     /// from; the witness is to be asked (paper, section 3.3, point 5).
     TakeoverDue,
@@ -122,6 +128,8 @@ pub enum Action {
     SendContent,
     /// Tell the secondary that it is in sync.
     TellInSync,
+    /// End every change and sync in flight with an error.
+    RefuseAll,
 }
 
 /// One line of the table: in this state, on this trigger, go there and do that.
@@ -131,17 +139,17 @@ pub type Row = (State, Trigger, State, &'static [Action]);
 #[rustfmt::skip]
 pub const TABLE: &[Row] = {
     use Action::{
-        Admit, DropLink, FinishAlone, MarkInSync, MarkOutOfSync, Recover, SendContent, SendImage,
-        StartPause, TellInSync,
+        Admit, DropLink, FinishAlone, MarkInSync, MarkOutOfSync, Recover, RefuseAll, SendContent,
+        SendImage, StartPause, TellInSync,
     };
     use State::{
-        CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, ResyncContent,
+        CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
         ResyncNamespace, SecondaryCatchingUp, SecondaryDisconnected, SecondaryOutOfSync,
-        SecondaryResyncing, SecondarySynced, Synced,
+        SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced, Unmirrored,
     };
     use Trigger::{
         ContentDone, ImageDone, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
-        MarkedOutOfSync, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered,
+        MarkedOutOfSync, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered, StorePoisoned,
     };
     &[
         (OutOfSync, LinkUpInSync, ResyncNamespace, &[SendImage]),
@@ -198,6 +206,23 @@ pub const TABLE: &[Row] = {
         (SecondaryDisconnected, MarkedOutOfSync, SecondaryOutOfSync, &[]),
         (SecondaryCatchingUp, LinkLost, SecondaryDisconnected, &[]),
         (SecondaryCatchingUp, Recovered, SecondarySynced, &[]),
+
+        (Unmirrored, StorePoisoned, Poisoned, &[RefuseAll]),
+        (OutOfSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (ResyncNamespace, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (ResyncContent, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (EnteringSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (Synced, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (Paused, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (Frozen, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (CatchingUp, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (LeavingSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+
+        (SecondaryOutOfSync, StorePoisoned, SecondaryPoisoned, &[DropLink]),
+        (SecondaryResyncing, StorePoisoned, SecondaryPoisoned, &[DropLink]),
+        (SecondarySynced, StorePoisoned, SecondaryPoisoned, &[DropLink]),
+        (SecondaryCatchingUp, StorePoisoned, SecondaryPoisoned, &[DropLink]),
+        (SecondaryDisconnected, StorePoisoned, SecondaryPoisoned, &[DropLink]),
     ]
 };
 
@@ -217,6 +242,7 @@ impl State {
             Self::Unmirrored | Self::OutOfSync => Service::Alone,
             Self::ResyncContent | Self::EnteringSync | Self::Synced => Service::Mirrored,
             Self::ResyncNamespace => Service::WritesAlone,
+            Self::Poisoned => Service::Refused,
             _ => Service::Wait,
         }
     }
@@ -245,7 +271,14 @@ impl State {
             Self::SecondarySynced => "7: secondary, synced, connected",
             Self::SecondaryDisconnected => "secondary, synced, disconnected",
             Self::SecondaryCatchingUp => "secondary, catching up",
+            Self::Poisoned => "(none: primary, its disk failed)",
+            Self::SecondaryPoisoned => "(none: secondary, its disk failed)",
         }
+    }
+
+    /// Whether the disk of this node's store has failed.
+    pub const fn is_poisoned(self) -> bool {
+        matches!(self, Self::Poisoned | Self::SecondaryPoisoned)
     }
 
     /// For people: what the state means.
@@ -263,6 +296,7 @@ impl State {
             Self::LeavingSync => "leaving sync",
             Self::SecondaryResyncing => "resyncing",
             Self::SecondaryDisconnected => "synced and disconnected",
+            Self::Poisoned | Self::SecondaryPoisoned => "poisoned: the disk has failed",
         }
     }
 }
@@ -278,4 +312,6 @@ pub enum Service {
     WritesAlone,
     /// It waits.
     Wait,
+    /// It fails with `EIO`.
+    Refused,
 }

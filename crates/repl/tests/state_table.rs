@@ -97,5 +97,6 @@ fn met(state: State) -> (&'static str, &'static str) {
         Service::Mirrored => ("done on both", "done on both"),
         Service::WritesAlone => ("done here alone", "waits"),
         Service::Wait => ("waits", "waits"),
+        Service::Refused => ("EIO", "EIO"),
     }
 }

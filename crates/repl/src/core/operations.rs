@@ -5,7 +5,10 @@ use lockstep_types::{Errno, Osn};
 
 use super::flight::{MetaFlight, Op, Side};
 use super::{Core, Effect, Effects, Kind, LockSet, OpId};
-use crate::state::{Service, Trigger};
+use crate::state::{Service, State, Trigger};
+
+/// The part of an operation that a disk which has failed refuses.
+const REFUSED: Side = Side::Done(Err(Errno::Io));
 
 impl Core {
     pub(super) fn submit(&mut self, op: OpId, kind: Kind, locks: LockSet, effects: &mut Effects) {
@@ -32,6 +35,7 @@ impl Core {
                 let osn = self.number(id);
                 effects.push(Effect::Execute { op: id, osn });
             }
+            (_, Service::Refused) => self.refuse(id, effects),
             (Kind::Write, Service::Mirrored) if self.window.len() < self.config.writes_max => {
                 self.start_mirrored_write(id, effects);
             }
@@ -89,6 +93,7 @@ impl Core {
                 self.held.push_back(id);
                 return;
             }
+            Service::Refused => return self.refuse(id, effects),
         };
         let osn = self.number(id);
         if mirrored {
@@ -117,7 +122,12 @@ impl Core {
         let Some(op) = self.ops.get_mut(&id) else {
             return;
         };
-        op.local = Side::Done(result);
+        op.local = if op.kind == Kind::Read || self.state != State::Poisoned {
+            Side::Done(result)
+        } else {
+            // Done here alone, and the other node counts: not to be acknowledged (P1).
+            REFUSED
+        };
         if op.kind == Kind::Meta {
             self.meta_done(id);
             self.commit_ready(effects);
@@ -288,6 +298,35 @@ impl Core {
             self.finish_if_over(id, effects);
         }
         self.commit_ready(effects);
+    }
+
+    /// Ends an operation that nothing is being done for with an error: the disk has failed (P16).
+    fn refuse(&mut self, id: OpId, effects: &mut Effects) {
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.local = REFUSED;
+            op.peer = Side::Unneeded;
+        }
+        self.finish_if_over(id, effects);
+    }
+
+    /// Ends every change and sync with an error; what is being done here right now, and so holds on
+    /// to its locks for a reason, when that is over.
+    pub(super) fn refuse_all(&mut self, effects: &mut Effects) {
+        self.writes.clear();
+        let sent = std::mem::take(&mut self.metas);
+        let held = std::mem::take(&mut self.held);
+        let mut idle: Vec<OpId> = sent.iter().filter_map(|meta| meta.op).chain(held).collect();
+        for (id, op) in &mut self.ops {
+            let waits = op.kind != Kind::Meta && op.peer != Side::Unneeded;
+            op.peer = Side::Unneeded;
+            if waits && op.local != Side::Waiting {
+                idle.push(*id);
+            }
+        }
+        idle.sort_unstable();
+        for id in idle {
+            self.refuse(id, effects);
+        }
     }
 
     /// Writes whose part on the peer is open and whose part here is done.

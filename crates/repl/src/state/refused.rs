@@ -74,15 +74,15 @@ pub type RefusedRow = (&'static [State], &'static [Trigger], Refusal, &'static s
 pub const REFUSED: &[RefusedRow] = {
     use Refusal::{Impossible, LateNews, NoFailoverYet, OtherRole};
     use State::{
-        CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, ResyncContent,
+        CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
         ResyncNamespace, SecondaryCatchingUp, SecondaryDisconnected, SecondaryOutOfSync,
-        SecondaryResyncing, SecondarySynced, Synced, Unmirrored,
+        SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced, Unmirrored,
     };
     use Trigger::{
         ContentDone, DemoteAsked, Deposed, FailoverAsked, ImageDone, LeaseOver, LeaseRenewed,
         LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync, MarkedOutOfSync, OutOfSyncGranted,
         PauseOverContinue, PauseOverFreeze, PeerFailed, PromoteAsked, PromoteForced, RaceLost,
-        Recovered, TakeoverDue, TakeoverGranted,
+        Recovered, StorePoisoned, TakeoverDue, TakeoverGranted,
     };
     &[
         (
@@ -205,6 +205,37 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             OtherRole,
             "there is no peer",
+        ),
+
+        (
+            &[Poisoned],
+            &[
+                LinkUpInSync, LinkUpOutOfSync, LinkLost, PeerFailed, ImageDone, ContentDone,
+                MarkedInSync, MarkedOutOfSync, StorePoisoned,
+            ],
+            LateNews,
+            "it was under way when the disk failed; nothing but an operator leads out of that (P16)",
+        ),
+        (
+            &[Poisoned],
+            &[PauseOverContinue, PauseOverFreeze, Recovered],
+            Impossible,
+            "the core looks at pause and recovery in other states only",
+        ),
+        (
+            &[SecondaryPoisoned],
+            &[
+                LinkUpInSync, LinkUpOutOfSync, LinkLost, Recovered, MarkedInSync, MarkedOutOfSync,
+                StorePoisoned,
+            ],
+            LateNews,
+            "it was under way when the disk failed; nothing but an operator leads out of that (P16)",
+        ),
+        (
+            &[SecondaryPoisoned],
+            &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageDone, ContentDone],
+            OtherRole,
+            "this is what a primary does",
         ),
 
         (

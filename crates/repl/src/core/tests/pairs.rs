@@ -104,7 +104,8 @@ fn effect_of(action: Action) -> Option<Effect> {
         | Action::Recover
         | Action::FinishAlone
         | Action::Admit
-        | Action::SendImage => return None,
+        | Action::SendImage
+        | Action::RefuseAll => return None,
     })
 }
 
