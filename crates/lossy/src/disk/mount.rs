@@ -214,6 +214,15 @@ impl Backing for Mount {
     fn space(&self) -> io::Result<Space> {
         self.look(CallClass::Look, |state| Ok(state.space()))
     }
+
+    /// As a file system that is unmounted and mounted anew.
+    fn forget_cached(&self) -> io::Result<()> {
+        self.sync_all()?;
+        self.look(CallClass::Look, |state| {
+            state.forget_cached();
+            Ok(())
+        })
+    }
 }
 
 /// An open file; closed when dropped.

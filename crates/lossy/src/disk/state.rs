@@ -474,6 +474,17 @@ impl State {
     /// The process ends and power is lost.
     pub(super) fn lose_power(&mut self, survivors: Survivors, random: &mut Random) {
         self.kill();
+        self.keep(survivors, random);
+    }
+
+    /// What is not on stable storage is forgotten; whatever was open is closed.
+    pub(super) fn forget_cached(&mut self) {
+        // Nothing is left to chance when nothing survives.
+        self.keep(Survivors::Nothing, &mut Random::new(0));
+    }
+
+    /// What survives is from now on what is seen.
+    fn keep(&mut self, survivors: Survivors, random: &mut Random) {
         self.names.lose_power(survivors, random);
         let mut before = std::mem::take(&mut self.slots);
         (self.used_pages, self.used_files) = (0, 0);

@@ -193,6 +193,29 @@ fn a_failed_sync_may_have_saved_some() {
     assert!(firsts.contains(&1) && firsts.contains(&2), "{firsts:?}");
 }
 
+/// As after mounting anew: what no sync has saved is gone from sight, what a sync can save is saved.
+#[test]
+fn what_a_failed_sync_gave_up_goes_with_the_cache() {
+    let (disk, backing, file) = with_file();
+    file.write_at(0, b"kept").unwrap();
+    file.sync().unwrap();
+    file.write_at(0, b"lost").unwrap();
+    backing.open_or_create("g").unwrap();
+    disk.fail_call(CallClass::Sync, 1, Errno::Io);
+    backing.sync_all().unwrap_err();
+    let other = backing.open_or_create("h").unwrap();
+    other.write_at(0, b"later").unwrap();
+    drop((file, other));
+    backing.forget_cached().unwrap();
+    assert_eq!(disk.files(), ["f", "h"]);
+    assert_eq!(bytes(&disk, "f"), b"kept");
+    assert_eq!(bytes(&disk, "h"), b"later");
+    assert_eq!(disk.unsynced(), 0);
+    backing.open("f").unwrap().write_at(0, b"goes").unwrap();
+    disk.fail_call(CallClass::Sync, 1, Errno::Io);
+    assert!(backing.forget_cached().is_err(), "it still fails");
+}
+
 #[test]
 fn a_bit_rots_in_all_that_may_be_seen() {
     let (disk, _, file) = with_file();

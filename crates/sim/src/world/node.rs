@@ -54,6 +54,11 @@ impl Node {
         }
     }
 
+    /// How it is configured.
+    pub const fn config(&self) -> &DatastoreConfig {
+        &self.config
+    }
+
     /// What lives on it.
     pub fn life(&self) -> Option<Life> {
         self.living.lock().clone()
@@ -84,6 +89,7 @@ impl Node {
             backing,
             boot,
             host: Arc::new(Inside(Arc::clone(process))),
+            stamp: None,
         };
         let dialer = Dialer {
             process: Arc::clone(process),
@@ -161,8 +167,10 @@ fn answer(datastore: &Arc<Datastore>, end: &End) {
     let Ok(envelope) = Envelope::decode(frame.header) else {
         return;
     };
-    if let Message::Hello(hello) = &envelope.message {
-        datastore.follow(&end.sender(), receiver, hello, &envelope);
+    match &envelope.message {
+        Message::Hello(hello) => datastore.follow(&end.sender(), receiver, hello, &envelope),
+        Message::Poisoned { reason } => datastore.told_of_poison(reason),
+        _ => {}
     }
 }
 
