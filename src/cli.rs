@@ -5,6 +5,7 @@
 //! everything else to standard error. Nothing outside this module, the playground and the demo
 //! prints.
 
+mod clear_poison;
 pub(crate) mod export;
 mod init;
 mod node;
@@ -16,9 +17,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use lockstepfs::config::{self, NodeConfig};
+use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
 
 pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json};
 
@@ -58,6 +59,7 @@ enum Command {
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
+    ClearPoison(clear_poison::ClearPoisonArgs),
     Playground(playground::PlaygroundArgs),
     Demo(demo::DemoArgs),
 }
@@ -70,6 +72,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Playground(args) => playground::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
@@ -92,6 +95,21 @@ impl ConfigArgs {
     fn load(&self) -> Result<NodeConfig> {
         Ok(config::load(&self.config)?)
     }
+}
+
+/// The datastore of that name; an error names those that there are.
+fn named<'a>(config: &'a NodeConfig, name: &str) -> Result<&'a DatastoreConfig> {
+    config.datastore(name).with_context(|| {
+        let names: Vec<_> = config
+            .datastores
+            .iter()
+            .map(|store| store.name.as_str())
+            .collect();
+        format!(
+            "there is no datastore {name:?}\n  cure: name one of: {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Which running node to ask.

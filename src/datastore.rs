@@ -13,6 +13,7 @@
 //!   sequencer, whose holder waits at most for the peer's reader.
 
 mod calls;
+mod clear;
 mod dial;
 mod effects;
 mod flight;
@@ -20,11 +21,13 @@ mod host;
 mod lockset;
 mod maintenance;
 mod owed;
+mod poison;
 mod primary;
 mod references;
 mod role;
 mod secondary;
 mod service;
+mod stamp;
 mod start;
 mod status;
 mod tables;
@@ -35,6 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::Store;
+use lockstep_fs::poison::Poison;
 use lockstep_link::SendFrames;
 use lockstep_paw_saw::{Entry, InFlightTable, Slot};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
@@ -46,6 +50,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::config::DatastoreConfig;
 use calls::Calls;
+pub use clear::{ClearError, Cleared, Repair, clear_poison};
 pub use dial::{Dial, Dialer, Halves};
 use effects::Committed;
 use flight::Work;
@@ -93,6 +98,8 @@ pub struct Datastore {
     /// Secondary: answers to come.
     owed: Owed,
     role: RoleFile,
+    /// Whether the disk of the store has failed.
+    poison: Arc<Poison>,
     facts: Mutex<Facts>,
     /// How far a resync is.
     resync: Progress,

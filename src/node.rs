@@ -339,17 +339,18 @@ fn answer_checked(
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
     receiver.set_timeout(Some(options.handshake_timeout))?;
     let envelope = Envelope::decode(receiver.recv()?.header)?;
-    let Message::Hello(hello) = &envelope.message else {
-        bail!("the peer did not introduce itself");
-    };
     let datastore = shared.datastores.iter().find(|datastore| {
         let peer = datastore.config().peer.as_ref();
         datastore.uuid() == envelope.datastore
             && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
     });
-    match datastore {
-        Some(datastore) => datastore.follow(&sender, Box::new(receiver), hello, &envelope),
-        None => datastore::refuse(
+    match (datastore, &envelope.message) {
+        (Some(datastore), Message::Hello(hello)) => {
+            datastore.follow(&sender, Box::new(receiver), hello, &envelope);
+        }
+        (Some(datastore), Message::Poisoned { reason }) => datastore.told_of_poison(reason),
+        (Some(_), _) => bail!("the peer did not introduce itself"),
+        (None, _) => datastore::refuse(
             &*sender,
             &envelope,
             &format!(

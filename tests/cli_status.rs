@@ -32,6 +32,7 @@ impl ControlService for PretendedNode {
             in_sync: self.in_sync,
             since_ms: 10,
             reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
+            poisoned: None,
             peer: Some(peer),
             generation: 1,
             osn: "1.5".to_owned(),

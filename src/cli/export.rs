@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lockstep_fs::export::{ExportSummary, export};
 
@@ -39,18 +39,7 @@ Exit codes: 0 exported, 2 could not export.";
 
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
-    let datastore = config.datastore(&args.name).with_context(|| {
-        let names: Vec<_> = config
-            .datastores
-            .iter()
-            .map(|store| store.name.as_str())
-            .collect();
-        format!(
-            "there is no datastore {:?}\n  cure: name one of: {}",
-            args.name,
-            names.join(", ")
-        )
-    })?;
+    let datastore = super::named(&config, &args.name)?;
     let dest = absolute(&args.dest)?;
     let summary = write_out(&datastore.store, &dest, args.manifest.as_deref())?;
     say(&format!(

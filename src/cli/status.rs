@@ -72,9 +72,9 @@ fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// In sync, or deliberately not mirrored.
+/// In sync, or deliberately not mirrored; and on a disk that has not failed.
 fn is_in_order(store: &DatastoreStatus) -> bool {
-    store.in_sync || store.peer.is_none()
+    store.poisoned.is_none() && (store.in_sync || store.peer.is_none())
 }
 
 fn text(status: &NodeStatus) -> String {
@@ -102,6 +102,9 @@ fn store_text(store: &DatastoreStatus) -> String {
 }
 
 fn headline(store: &DatastoreStatus) -> &'static str {
+    if store.poisoned.is_some() {
+        return "POISONED (the disk of this node has failed)";
+    }
     match (&store.peer, store.in_sync) {
         (None, _) => "not mirrored (one copy only, as configured)",
         (Some(_), true) => "in sync",
@@ -115,6 +118,10 @@ fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         ("role", store.role.word().to_owned()),
         ("state", format!("{}, for {since}", store.state)),
     ];
+    facts.extend(store.poisoned.as_ref().map(|poison| {
+        let text = format!("failed at {}: {}", poison.time, poison.reason);
+        ("disk", text)
+    }));
     facts.extend(store.reason.clone().map(|reason| ("reason", reason)));
     facts.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
     facts.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
@@ -173,6 +180,9 @@ const fn durability_text(durability: Durability) -> &'static str {
 
 /// What it means that a mirrored datastore is not in sync, and what to do.
 fn explanation(store: &DatastoreStatus) -> Vec<String> {
+    if store.poisoned.is_some() {
+        return poison_explanation(store);
+    }
     let Some(peer) = &store.peer else {
         return Vec::new();
     };
@@ -192,7 +202,10 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
             "writes wait until the peer is back (on_peer_loss = \"freeze\")"
         }
     };
-    let next = if peer.connected {
+    let needs_operator = |reason: &String| reason.contains("lockstep clear-poison");
+    let next = if store.reason.as_ref().is_some_and(needs_operator) {
+        "the other node's disk needs you: see the reason".to_owned()
+    } else if peer.connected {
         "the nodes are connected and bring each other in sync by themselves".to_owned()
     } else {
         format!(
@@ -203,8 +216,29 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     vec![format!("→ {meaning}"), format!("→ {next}")]
 }
 
+/// What it means that the disk has failed, and what to do.
+fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
+    let (meaning, flag) = match store.role {
+        Role::Primary => (
+            "reads are served as far as the disk can be read; every change and every flush fails",
+            " --accept-loss",
+        ),
+        Role::Secondary => ("this copy follows the primary no more; do not use it", ""),
+    };
+    vec![
+        format!("→ {meaning}"),
+        format!(
+            "→ repair or replace the disk, stop this node, and run `lockstep clear-poison {}{flag}`; \
+             what that does is in its --help",
+            store.name
+        ),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
+    use lockstepfs::control::PoisonStatus;
+
     use super::*;
 
     fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
@@ -216,6 +250,7 @@ mod tests {
             in_sync,
             since_ms: 65_000,
             reason: None,
+            poisoned: None,
             peer: peer.then(|| PeerStatus {
                 address: "10.0.0.2:7400".to_owned(),
                 connected: in_sync,
@@ -252,6 +287,35 @@ mod tests {
         assert!(text.starts_with("alpha: NOT IN SYNC\n"), "{text}");
         assert!(text.contains("on this node only"), "{text}");
         assert!(text.contains("that 10.0.0.2:7400 answers"), "{text}");
+    }
+
+    #[test]
+    fn a_failed_disk_comes_before_everything_else() {
+        for peer in [true, false] {
+            let mut failed = store(true, peer);
+            failed.poisoned = Some(PoisonStatus {
+                reason: "cannot sync content/00/07: Input/output error (os error 5)".to_owned(),
+                time: "2025-11-20T21:46:00Z".to_owned(),
+            });
+            assert!(!is_in_order(&failed));
+            let text = store_text(&failed);
+            assert!(text.starts_with("alpha: POISONED"), "{text}");
+            let line =
+                "disk        failed at 2025-11-20T21:46:00Z: cannot sync content/00/07: Input";
+            assert!(text.contains(line), "{text}");
+            assert!(text.contains("clear-poison alpha --accept-loss`"), "{text}");
+            failed.role = Role::Secondary;
+            assert!(store_text(&failed).contains("clear-poison alpha`"));
+        }
+    }
+
+    #[test]
+    fn a_failed_disk_of_the_other_node_does_not_go_away_by_itself() {
+        let mut alone = store(false, true);
+        alone.reason = Some("the secondary's disk failed; `lockstep clear-poison x`".to_owned());
+        let text = store_text(&alone);
+        assert!(text.contains("other node's disk needs you"), "{text}");
+        assert!(!text.contains("by itself"), "{text}");
     }
 
     #[test]

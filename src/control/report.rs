@@ -34,6 +34,8 @@ pub struct DatastoreStatus {
     pub since_ms: u64,
     /// Why it is not in sync, where there is something to say.
     pub reason: Option<String>,
+    /// How the disk of the store has failed, if it has: nothing is promised until an operator acts.
+    pub poisoned: Option<PoisonStatus>,
     /// The other node; `None` for an unmirrored datastore.
     pub peer: Option<PeerStatus>,
     /// How often the primary has changed, from one.
@@ -58,6 +60,15 @@ pub struct DatastoreStatus {
     pub space: Option<SpaceStatus>,
     /// How far the resync of content is, while there is one; on the primary.
     pub resync: Option<ResyncStatus>,
+}
+
+/// How a disk failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoisonStatus {
+    /// What failed, on which file, with which error.
+    pub reason: String,
+    /// When, in UTC by the clock of that machine.
+    pub time: String,
 }
 
 /// The other node, as this one sees it.

@@ -17,6 +17,10 @@ fn fake_status() -> NodeStatus {
         in_sync: false,
         since_ms: 1234,
         reason: Some("the peer does not answer".to_owned()),
+        poisoned: Some(PoisonStatus {
+            reason: "cannot sync".to_owned(),
+            time: "2025-11-20T21:46:00Z".to_owned(),
+        }),
         peer: Some(PeerStatus {
             address: "10.0.0.2:7400".to_owned(),
             connected: false,
@@ -46,6 +50,7 @@ fn fake_status() -> NodeStatus {
     let single = DatastoreStatus {
         peer: None,
         reason: None,
+        poisoned: None,
         space: None,
         resync: None,
         ..mirrored.clone()

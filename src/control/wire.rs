@@ -7,8 +7,8 @@ use crate::config::Choice;
 
 use super::proto::verify_event::Event;
 use super::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, ResyncStatus, SpaceStatus, VerifyFailure,
-    VerifyProgress, VerifyReport, proto,
+    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus,
+    VerifyFailure, VerifyProgress, VerifyReport, proto,
 };
 
 /// A word of a choice that this program does not know: what it is about, and the word.
@@ -36,6 +36,10 @@ fn datastore_message(status: DatastoreStatus) -> proto::Datastore {
         in_sync: status.in_sync,
         since_ms: status.since_ms,
         reason: status.reason,
+        poisoned: status.poisoned.map(|poison| proto::Poison {
+            reason: poison.reason,
+            time: poison.time,
+        }),
         peer: status.peer.map(peer_message),
         generation: status.generation,
         osn: status.osn,
@@ -87,6 +91,10 @@ fn datastore_status(message: proto::Datastore) -> Result<DatastoreStatus, Unknow
         in_sync: message.in_sync,
         since_ms: message.since_ms,
         reason: message.reason,
+        poisoned: message.poisoned.map(|poison| PoisonStatus {
+            reason: poison.reason,
+            time: poison.time,
+        }),
         peer: message.peer.map(peer_status).transpose()?,
         generation: message.generation,
         osn: message.osn,

@@ -69,7 +69,7 @@ impl Datastore {
             Effect::Finish { op, result } => self.finish(op, result),
             Effect::Mark { in_sync } => self.mark_later(in_sync),
             Effect::DropLink => {
-                self.drop_link("the peer is out of sync");
+                self.drop_link(self.why_dropped());
                 None
             }
             Effect::RecoverRanges => self.recover_ranges_later(),
@@ -604,7 +604,10 @@ impl Datastore {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
                 // A secondary marks itself again before anything of its copy is changed
                 // (`BeginResync`, which waits behind this), and says so when it cannot.
-                if datastore.is_stopping() || datastore.config.role == Role::Secondary {
+                // A disk that has failed takes no mark, and the one it has stays right: nothing is
+                // acknowledged on it any more.
+                let is_over = datastore.is_stopping() || datastore.poison.has_failed();
+                if is_over || datastore.config.role == Role::Secondary {
                     return;
                 }
                 datastore.host.sleep(std::time::Duration::from_secs(1));

@@ -27,10 +27,14 @@ impl Datastore {
         let (mut pinged, mut checkpointed, mut collected) = (start, start, start);
         while !self.is_stopping() {
             self.host.sleep(TICK);
+            self.notice_poison();
             self.drive(Thread::MayWait, Event::Tick);
             if self.host.since(pinged) >= PING.min(self.config.peer_timeout / 4) {
                 pinged = self.host.now();
                 self.ping();
+            }
+            if self.poison.has_failed() {
+                continue;
             }
             if self.host.since(collected) >= GARBAGE {
                 collected = self.host.now();
@@ -77,6 +81,14 @@ impl Datastore {
     /// Puts everything on stable storage, once no thread works on it any more.
     pub fn close(&self) {
         let _nobody_is_served = self.serving.enter(&*self.host);
+        if self.poison.has_failed() {
+            // Nothing can be put on stable storage any more, and nothing must say that it was.
+            tracing::warn!(
+                datastore = self.name(),
+                "poisoned: the store is left as it is"
+            );
+            return;
+        }
         if let Err(error) = self.close_in_order() {
             tracing::error!(
                 datastore = self.name(),

@@ -26,6 +26,19 @@ struct Ending {
     lasted: Duration,
 }
 
+/// Why there is no connection, for the operator, and when to try again.
+struct Unconnected {
+    reason: String,
+    retry: Duration,
+}
+
+impl From<String> for Unconnected {
+    fn from(reason: String) -> Self {
+        let retry = RETRY;
+        Self { reason, retry }
+    }
+}
+
 impl Ending {
     /// How long to wait before the next attempt, if before the last one it was `waited`. A disk that
     /// is full should not keep both nodes busy with resyncs.
@@ -43,12 +56,17 @@ impl Datastore {
     pub fn run_primary(self: &Arc<Self>, dialer: &dyn Dial) {
         let mut wait = RETRY;
         while !self.is_stopping() {
+            if self.poison.has_failed() {
+                self.tell_peer_poisoned(dialer);
+                self.rest(RETRY_MAX);
+                continue;
+            }
             match self.connect(dialer) {
                 Ok((connection, welcome)) => {
                     wait = self.serve_connection(connection, welcome).wait(wait);
                 }
-                Err(reason) => {
-                    wait = RETRY;
+                Err(Unconnected { reason, retry }) => {
+                    wait = retry;
                     self.set_reason(&reason);
                 }
             }
@@ -66,7 +84,7 @@ impl Datastore {
     }
 
     /// Connects and introduces both sides. An error is for the operator.
-    fn connect(&self, dialer: &dyn Dial) -> Result<(Halves, Welcome), String> {
+    fn connect(self: &Arc<Self>, dialer: &dyn Dial) -> Result<(Halves, Welcome), Unconnected> {
         let (sender, mut receiver) = dialer.dial()?;
         let hello = Hello {
             version: PROTOCOL_VERSION,
@@ -85,8 +103,34 @@ impl Datastore {
         }
         match envelope.message {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
-            Message::Refuse { reason } => Err(format!("the peer refuses: {reason}")),
-            other => Err(format!("the peer answered a greeting with {other:?}")),
+            Message::Refuse { reason } => Err(format!("the peer refuses: {reason}").into()),
+            Message::Poisoned { reason } => Err(self.peer_poisoned(reason)),
+            other => Err(format!("the peer answered a greeting with {other:?}").into()),
+        }
+    }
+
+    /// The secondary's disk has failed: it cannot do what this node does (P15), and will not until an
+    /// operator acts.
+    fn peer_poisoned(self: &Arc<Self>, reason: String) -> Unconnected {
+        self.set_reason(&reason);
+        self.drive(Thread::MayWait, Event::Happened(Trigger::PeerFailed));
+        Unconnected {
+            reason,
+            retry: RETRY_MAX,
+        }
+    }
+
+    /// Tells the secondary why it is no longer led. It may not be there.
+    fn tell_peer_poisoned(&self, dialer: &dyn Dial) {
+        let Some(reason) = self.poisoned_because() else {
+            return;
+        };
+        if let Ok((sender, mut receiver)) = dialer.dial() {
+            self.send_on(&*sender, Osn::ZERO, Message::Poisoned { reason }, &[]);
+            // It closes the connection when it has heard; whatever comes says no more than that.
+            let limited = receiver.set_timeout(Some(self.config.peer_timeout));
+            let _heard = limited.map(|()| receiver.recv().is_ok());
+            sender.shutdown("it was told");
         }
     }
 

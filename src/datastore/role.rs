@@ -99,6 +99,15 @@ impl RoleFile {
         Ok(file)
     }
 
+    /// The file of a store that is only looked at. Changes nothing.
+    pub fn looked_at(backing: Arc<dyn Backing>, found: RoleState) -> Self {
+        Self {
+            backing,
+            state: Mutex::new(found),
+            was_killed: found.boot.is_some(),
+        }
+    }
+
     /// Whether more may be unsynced than this process knows of.
     pub const fn was_killed(&self) -> bool {
         self.was_killed

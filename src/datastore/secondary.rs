@@ -37,6 +37,10 @@ impl Datastore {
         if self.is_stopping() {
             return;
         }
+        if let Some(reason) = self.poisoned_because() {
+            tell_poisoned(&**sender, envelope, &reason);
+            return;
+        }
         if let Err(reason) = self.welcome(&**sender, hello, envelope) {
             self.set_reason(&reason);
             refuse(&**sender, envelope, &reason);
@@ -308,6 +312,9 @@ impl Datastore {
     }
 
     fn response(self: &Arc<Self>, request: &Request, payload: &[u8]) -> Result<Response, String> {
+        if let Some(reason) = self.poisoned_because() {
+            return Err(reason);
+        }
         match request {
             Request::RecoveryDone { below } => {
                 self.saw.remove_below(*below);
@@ -346,13 +353,22 @@ impl Datastore {
 /// Tells a peer why it is not wanted.
 pub fn refuse(sender: &dyn SendFrames, greeting: &Envelope, reason: &str) {
     tracing::warn!(datastore = %greeting.datastore, reason, "peer refused");
+    let reason = reason.to_owned();
+    answer_greeting(sender, greeting, Message::Refuse { reason });
+}
+
+/// Tells a primary that there is no use in this copy (P16).
+fn tell_poisoned(sender: &dyn SendFrames, greeting: &Envelope, reason: &str) {
+    let reason = reason.to_owned();
+    answer_greeting(sender, greeting, Message::Poisoned { reason });
+}
+
+fn answer_greeting(sender: &dyn SendFrames, greeting: &Envelope, message: Message) {
     let envelope = Envelope {
         datastore: greeting.datastore,
         generation: greeting.generation,
         done_below: Osn::ZERO,
-        message: Message::Refuse {
-            reason: reason.to_owned(),
-        },
+        message,
     };
     if let Ok(header) = envelope.encode() {
         // The peer may be gone; then it does not need to know.

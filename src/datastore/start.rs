@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
@@ -27,6 +28,7 @@ use super::host::{Host, Machine, Turnstile};
 use super::owed::Owed;
 use super::references::References;
 use super::role::{RoleFile, RoleState};
+use super::stamp::RuntimeStamp;
 use super::status::Facts;
 use super::tables::{TableError, Tables};
 use super::{Datastore, lockset};
@@ -68,6 +70,16 @@ pub enum DatastoreError {
         /// Its directory.
         path: String,
     },
+    /// The store bears the mark of a disk that failed, and cannot even be read.
+    #[error("store {path}: its disk failed {failure}; and now it cannot be read either: {source}")]
+    Poisoned {
+        /// Its directory.
+        path: String,
+        /// What the mark says.
+        failure: Failure,
+        /// Why it cannot be read.
+        source: Box<Self>,
+    },
     /// The configuration gives the node another role than it had.
     #[error(
         "store {path} is the {found}'s, the configuration says {configured}: the roles of an \
@@ -100,6 +112,8 @@ pub struct Place {
     pub boot: [u8; 16],
     /// The process.
     pub host: Arc<dyn Host>,
+    /// Where a failure of the disk is noted besides, if there is such a place.
+    pub stamp: Option<Arc<dyn Stamp>>,
 }
 
 impl Place {
@@ -111,7 +125,19 @@ impl Place {
             backing,
             boot: boot_id(),
             host: Arc::new(host),
+            stamp: Some(Arc::new(RuntimeStamp::of(&config.store))),
         })
+    }
+
+    /// The store's disk, guarded, and what its marks say.
+    fn guard(&self) -> (Arc<dyn Backing>, Arc<Poison>) {
+        let marks = Marks::new(Arc::clone(&self.backing), self.stamp.clone());
+        let found = marks.read();
+        let host = Arc::clone(&self.host);
+        let clock = Box::new(move || host.time_of_day());
+        let poison = Arc::new(Poison::new(marks, self.boot, clock, found));
+        let guarded = Guarded::new(Arc::clone(&self.backing), Arc::clone(&poison));
+        (Arc::new(guarded), poison)
     }
 }
 
@@ -119,8 +145,22 @@ impl Place {
 enum Found {
     /// No store, nor anything else that must be kept.
     Nothing,
-    /// A store, what its role file says, and whether it still counts as in sync.
-    Store(Checked, RoleState, bool),
+    /// A store, and what is to be known of it.
+    Store(Box<FoundStore>),
+    /// A store whose disk has failed: open to be looked at, and nothing else (P16).
+    Poisoned(Box<Opened>, RoleState, Arc<Poison>),
+}
+
+/// A store that can be used.
+struct FoundStore {
+    checked: Checked,
+    /// Its disk, guarded.
+    backing: Arc<dyn Backing>,
+    poison: Arc<Poison>,
+    /// What the role file says.
+    role: RoleState,
+    /// Whether it still counts as in sync.
+    in_sync: bool,
 }
 
 /// Looks at all that the datastore of `config` has on the disk. What is refused is refused here,
@@ -128,7 +168,7 @@ enum Found {
 pub fn prepare(config: DatastoreConfig, place: Place) -> Result<Prepared, DatastoreError> {
     let backing = &place.backing;
     let found = if Store::exists(backing.as_ref()).map_err(refused(&config))? {
-        look(&config, backing, place.boot)?
+        find(&config, &place)?
     } else {
         Store::check_vacant(backing).map_err(refused(&config))?;
         Found::Nothing
@@ -140,14 +180,63 @@ pub fn prepare(config: DatastoreConfig, place: Place) -> Result<Prepared, Datast
     })
 }
 
+fn find(config: &DatastoreConfig, place: &Place) -> Result<Found, DatastoreError> {
+    let (backing, poison) = place.guard();
+    if let Some(failure) = poison.failure() {
+        let path = config.store.display().to_string();
+        tracing::error!(datastore = config.name, %failure, "poisoned: the store is only read");
+        let looked = look_only(config, &backing, place.boot, &poison);
+        return looked.map_err(|source| DatastoreError::Poisoned {
+            path,
+            failure,
+            source: Box::new(source),
+        });
+    }
+    let found = look(config, backing, poison, place.boot)?;
+    Ok(Found::Store(Box::new(found)))
+}
+
 fn look(
+    config: &DatastoreConfig,
+    backing: Arc<dyn Backing>,
+    poison: Arc<Poison>,
+    boot: [u8; 16],
+) -> Result<FoundStore, DatastoreError> {
+    let options = open_options(config, boot);
+    let checked = Store::check(Arc::clone(&backing), &options).map_err(refused(config))?;
+    let role = read_role(config, backing.as_ref())?;
+    let in_sync = counts_as_in_sync(config, backing.as_ref(), role, boot)?;
+    Ok(FoundStore {
+        checked,
+        backing,
+        poison,
+        role,
+        in_sync,
+    })
+}
+
+/// Opens a store whose disk has failed in memory: nothing in its directory changes.
+fn look_only(
     config: &DatastoreConfig,
     backing: &Arc<dyn Backing>,
     boot: [u8; 16],
+    poison: &Arc<Poison>,
 ) -> Result<Found, DatastoreError> {
-    let options = open_options(config, boot);
-    let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
-    let role = RoleFile::read(backing.as_ref(), config.role).map_err(failed(config))?;
+    let options = OpenOptions {
+        access: Access::Read,
+        ..open_options(config, boot)
+    };
+    let opened = Store::open(Arc::clone(backing), &options).map_err(refused(config))?;
+    let role = read_role(config, backing.as_ref())?;
+    Ok(Found::Poisoned(Box::new(opened), role, Arc::clone(poison)))
+}
+
+/// What the role file says, if it fits the configuration.
+pub(super) fn read_role(
+    config: &DatastoreConfig,
+    backing: &dyn Backing,
+) -> Result<RoleState, DatastoreError> {
+    let role = RoleFile::read(backing, config.role).map_err(failed(config))?;
     if role.role != config.role {
         return Err(DatastoreError::RoleChanged {
             path: config.store.display().to_string(),
@@ -155,8 +244,7 @@ fn look(
             configured: config.role.word(),
         });
     }
-    let in_sync = counts_as_in_sync(config, backing.as_ref(), role, boot)?;
-    Ok(Found::Store(checked, role, in_sync))
+    Ok(role)
 }
 
 /// Whether a copy that was in sync still is (rule P12).
@@ -189,16 +277,21 @@ impl Prepared {
             place,
             found,
         } = self;
-        let Place {
-            backing,
-            boot,
-            host,
-        } = place;
-        let (checked, role, in_sync) = match found {
-            Found::Store(checked, role, in_sync) => (checked, role, in_sync),
-            Found::Nothing => make(&config, &backing, boot)?,
+        let found = match found {
+            Found::Poisoned(opened, role, poison) => {
+                return open_poisoned(config, *opened, role, poison, place.host);
+            }
+            Found::Store(found) => *found,
+            Found::Nothing => make(&config, &place)?,
         };
-        let role = RoleFile::open(Arc::clone(&backing), role, boot, in_sync);
+        let FoundStore {
+            checked,
+            backing,
+            poison,
+            role,
+            in_sync,
+        } = found;
+        let role = RoleFile::open(Arc::clone(&backing), role, place.boot, in_sync);
         let role = role.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;
         let tables = if in_sync {
@@ -207,27 +300,56 @@ impl Prepared {
             Tables::make(backing.as_ref())
         };
         let tables = tables.map_err(table_refused(&config))?;
-        if first_state(&config, role.state()).service() == Service::Alone {
+        let state = first_state(&config, role.state());
+        if state.service() == Service::Alone {
             settle_alone(&opened.store).map_err(refused(&config))?;
         }
-        Ok(Arc::new(build(config, opened, role, tables, host)))
+        let start = Parts {
+            store: opened.store,
+            role,
+            tables,
+            poison,
+            state,
+        };
+        Ok(Arc::new(build(config, start, place.host)))
     }
 }
 
-/// Makes a new store, which is not in sync with anything.
-fn make(
-    config: &DatastoreConfig,
-    backing: &Arc<dyn Backing>,
-    boot: [u8; 16],
-) -> Result<(Checked, RoleState, bool), DatastoreError> {
-    Store::create(backing, config.uuid, &LogOptions::default()).map_err(refused(config))?;
-    let options = open_options(config, boot);
-    let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
-    let role = RoleFile::read(backing.as_ref(), config.role).map_err(failed(config))?;
-    Ok((checked, role, false))
+/// A datastore whose disk has failed: what it has can be read.
+fn open_poisoned(
+    config: DatastoreConfig,
+    opened: Opened,
+    role: RoleState,
+    poison: Arc<Poison>,
+    host: Arc<dyn Host>,
+) -> Result<Arc<Datastore>, DatastoreError> {
+    // Of the store that was opened to be looked at: in memory.
+    let backing = Arc::clone(opened.store.backing());
+    let parts = Parts {
+        store: opened.store,
+        tables: Tables::make(backing.as_ref()).map_err(table_refused(&config))?,
+        role: RoleFile::looked_at(backing, role),
+        poison,
+        state: match config.role {
+            Role::Primary => State::Poisoned,
+            Role::Secondary => State::SecondaryPoisoned,
+        },
+    };
+    Ok(Arc::new(build(config, parts, host)))
 }
 
-fn open_options(config: &DatastoreConfig, boot: [u8; 16]) -> OpenOptions {
+/// Makes a new store, which is not in sync with anything. Nothing in it can be lost yet, so a
+/// failure leaves no mark; one that an earlier store in this place has left counts no more.
+fn make(config: &DatastoreConfig, place: &Place) -> Result<FoundStore, DatastoreError> {
+    let log = LogOptions::default();
+    Store::create(&place.backing, config.uuid, &log).map_err(refused(config))?;
+    let marks = Marks::new(Arc::clone(&place.backing), place.stamp.clone());
+    marks.remove_stamp().map_err(failed(config))?;
+    let (backing, poison) = place.guard();
+    look(config, backing, poison, place.boot)
+}
+
+pub(super) fn open_options(config: &DatastoreConfig, boot: [u8; 16]) -> OpenOptions {
     OpenOptions {
         datastore: Some(config.uuid),
         boot,
@@ -236,7 +358,7 @@ fn open_options(config: &DatastoreConfig, boot: [u8; 16]) -> OpenOptions {
     }
 }
 
-fn refused(config: &DatastoreConfig) -> impl FnOnce(StoreError) -> DatastoreError {
+pub(super) fn refused(config: &DatastoreConfig) -> impl FnOnce(StoreError) -> DatastoreError {
     let path = config.store.display().to_string();
     |source| DatastoreError::Store { path, source }
 }
@@ -246,7 +368,7 @@ fn table_refused(config: &DatastoreConfig) -> impl FnOnce(TableError) -> Datasto
     |source| DatastoreError::Table { path, source }
 }
 
-fn failed(config: &DatastoreConfig) -> impl FnOnce(std::io::Error) -> DatastoreError {
+pub(super) fn failed(config: &DatastoreConfig) -> impl FnOnce(std::io::Error) -> DatastoreError {
     let path = config.store.display().to_string();
     |source| DatastoreError::Io { path, source }
 }
@@ -261,19 +383,28 @@ fn settle_alone(store: &Store) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn build(
-    config: DatastoreConfig,
-    opened: Opened,
+/// What a datastore is made of.
+struct Parts {
+    store: Store,
     role: RoleFile,
     tables: Tables,
-    host: Arc<dyn Host>,
-) -> Datastore {
-    let store = opened.store;
+    poison: Arc<Poison>,
+    /// Where it starts.
+    state: State,
+}
+
+fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastore {
+    let Parts {
+        store,
+        role,
+        tables,
+        poison,
+        state,
+    } = parts;
     let first_osn = Osn {
         generation: role.state().generation,
         sequence: store.first_sequence(),
     };
-    let state = first_state(&config, role.state());
     let start = Start {
         state,
         under_way: if state == State::Paused {
@@ -308,6 +439,7 @@ fn build(
         calls: Calls::default(),
         owed: Owed::default(),
         role,
+        poison,
         facts: Mutex::new(Facts::new(host.now())),
         host,
         resync: Progress::default(),
@@ -346,6 +478,16 @@ fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
         source,
     };
     std::fs::create_dir_all(directory).map_err(io)?;
+    open_existing(directory)
+}
+
+/// The same for one that exists.
+pub(super) fn open_existing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
+    let path = || directory.display().to_string();
+    let io = |source| DatastoreError::Io {
+        path: path(),
+        source,
+    };
     let backing = OsBacking::open(directory).map_err(io)?;
     match backing.lock() {
         Ok(()) => Ok(Arc::new(backing)),
@@ -358,7 +500,7 @@ fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
 
 /// A value that the kernel makes anew at each start of the machine. Where it cannot be read, one
 /// that never was before: then every start counts as one after a power loss.
-fn boot_id() -> [u8; 16] {
+pub(super) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let parsed: Result<DatastoreUuid, _> = text.trim().parse();
     *parsed

@@ -10,7 +10,7 @@ use lockstep_types::backing::Space;
 
 use super::Datastore;
 use crate::config::Role;
-use crate::control::{DatastoreStatus, PeerStatus, ResyncStatus, SpaceStatus};
+use crate::control::{DatastoreStatus, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus};
 
 /// What is known besides the core's state.
 pub(super) struct Facts {
@@ -124,14 +124,19 @@ impl Datastore {
             )
         };
         let applied = self.store.applied();
+        let poisoned = self.poison.failure().map(|failure| PoisonStatus {
+            reason: failure.reason,
+            time: failure.time,
+        });
         DatastoreStatus {
             name: self.config.name.clone(),
             uuid: self.store.uuid().to_string(),
             role: self.config.role,
             state: state.describe().to_owned(),
-            in_sync: state.is_in_sync(),
+            in_sync: state.is_in_sync() && poisoned.is_none(),
             since_ms,
             reason: if state.is_in_sync() { None } else { reason },
+            poisoned,
             peer: self.peer_status(),
             generation: self.generation().get(),
             osn: match self.config.role {
