@@ -19,6 +19,8 @@ mod cells;
 mod chance;
 #[path = "faults/check.rs"]
 mod check;
+#[path = "faults/failed_disk.rs"]
+mod failed_disk;
 #[path = "faults/load.rs"]
 mod load;
 #[path = "faults/names.rs"]
@@ -42,7 +44,7 @@ use std::time::{Duration, Instant};
 use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING};
-use nodes::{Ground, IMPATIENT, PATIENT, Settings, Which};
+use nodes::{Ground, IMPATIENT, PATIENT, Pair, Settings, Which};
 use small_disk::{Ballast, SmallDisk};
 
 /// The default of what `LOCKSTEP_FAULT_KILLS` says.
@@ -263,6 +265,19 @@ fn fill(load: &mut Load, disk: &SmallDisk, chance: &mut Chance) -> Ballast {
     load.writers.await_progress();
     chance.pause(MOMENT_MAX);
     ballast
+}
+
+#[test]
+fn a_node_whose_disk_failed_waits_for_an_operator() {
+    if kills().is_none() {
+        return;
+    }
+    let mut pair = Pair::prepare(PATIENT, [Ground::default(), Ground::default()]);
+    pair.start();
+    failed_disk::of_the_secondary(&mut pair);
+    failed_disk::of_the_primary(&mut pair);
+    pair.stop();
+    pair.end();
 }
 
 #[test]

@@ -135,6 +135,11 @@ impl Node {
         self.dir.join("node.toml")
     }
 
+    /// The directory of its store.
+    pub fn store(&self) -> &Path {
+        &self.store
+    }
+
     fn log(&self) -> PathBuf {
         self.dir.join("node.log")
     }
