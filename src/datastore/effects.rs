@@ -428,6 +428,10 @@ impl Datastore {
     /// the secondary is marked out of sync; until then a restart would have to try it again, before
     /// all that came after it (rules P8, P15). The caller holds the sequencer.
     fn give_up(&self, committed: Committed) -> Option<Committed> {
+        if self.poison.has_failed() {
+            // The mark it would wait for is not made any more (rule P16): it ends with an error.
+            return Some(committed);
+        }
         if self.role.state().in_sync {
             *self.stuck.lock() = Some(committed);
             return None;
@@ -444,6 +448,11 @@ impl Datastore {
         for slot in std::mem::take(&mut *self.failed.lock()) {
             self.paw.remove(slot);
         }
+        self.apply_stuck();
+    }
+
+    /// Ends what could not be applied, and lets what was behind it go on.
+    pub(super) fn apply_stuck(self: &Arc<Self>) {
         let applied = {
             let _turn = self.sequencer.lock();
             let stuck = self.stuck.lock().take();

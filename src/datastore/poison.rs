@@ -16,6 +16,8 @@ impl Datastore {
     pub(super) fn notice_poison(self: &Arc<Self>) {
         if self.poison.has_failed() && !self.state().is_poisoned() {
             self.drive(Thread::MayWait, Event::Happened(Trigger::StorePoisoned));
+            // It waited for a mark that is not made any more.
+            self.apply_stuck();
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lockstep_lossy::disk::CallClass;
 use lockstep_repl::state::State;
-use lockstep_sim::disk::CallClass;
 use lockstep_types::Errno;
 use lockstepfs::config::OnPeerLoss;
 use lockstepfs::datastore::ClearError;
@@ -220,6 +220,38 @@ fn a_secondary_promises_nothing_after_any_sync_that_failed() {
 #[test]
 fn a_primary_promises_nothing_after_any_sync_that_failed() {
     fails_at_every_sync(Side::Primary);
+}
+
+/// At whatever call the disk fails, and whatever waits for whom then.
+#[test]
+fn every_program_has_an_answer_when_a_disk_fails() {
+    let mut met = 0;
+    for side in [Side::Primary, Side::Secondary] {
+        for class in [CallClass::Write, CallClass::Name, CallClass::Read] {
+            for nth in 1..=30 {
+                let mut pair = Pair::in_sync();
+                let disk = pair.half(side).disk.clone();
+                disk.fail_call(class, nth, Errno::Io);
+                let mut answered = |body: fn(&Client) -> Result<(), Errno>| {
+                    let place = format!("{side:?}, {class:?} {nth}");
+                    assert!(pair.try_client(body).is_some(), "no answer: {place}");
+                };
+                answered(|client| client.create_named(b"more"));
+                answered(|client| client.write(b"other", false));
+                answered(|client| client.write(b"third", true));
+                answered(Client::sync);
+                answered(|client| client.read().map(drop));
+                if !pair.half(side).is_marked() {
+                    break;
+                }
+                pair.until_poisoned(side);
+                pair.run_for(LONG);
+                assert!(!says_in_sync(&pair), "{side:?}, {class:?} {nth}");
+                met += 1;
+            }
+        }
+    }
+    assert!(met > 20, "{met} calls");
 }
 
 /// A stop in order says that all is on stable storage, by the boot id it takes away.

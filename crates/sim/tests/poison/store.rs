@@ -6,8 +6,8 @@ use lockstep_fs::poison::{Guarded, MARK_FILE, Marks, Poison};
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_intentlog::LogOptions;
-use lockstep_sim::disk::{Call, CallClass, CallKind, Disk, DiskOptions, Survivors, Verdict};
-use lockstep_sim::random::Random;
+use lockstep_lossy::disk::{Call, CallClass, CallKind, Disk, DiskOptions, Survivors, Verdict};
+use lockstep_lossy::random::Random;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
     DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
@@ -125,13 +125,14 @@ fn create(number: u64, name: &str) -> MetaOp {
 type Promise = fn(&Store) -> Result<(), OpError>;
 
 /// Every way in which a store makes something durable, or says that it is.
-const PROMISES: [(&str, Promise); 12] = [
+const PROMISES: [(&str, Promise); 13] = [
     ("fsync", |store| store.sync_file(ino(FILE), true)),
     ("O_SYNC", |store| store.sync_file(ino(FILE), false)),
     ("a file without content", |store| {
         store.sync_file(Ino::ROOT, true)
     }),
     ("the log", |store| Ok(store.sync_all_logged()?)),
+    ("Welcome", |store| Ok(store.sync_all_applied()?)),
     ("checkpoint", |store| Ok(store.checkpoint()?)),
     ("removal", |store| {
         store.collect_garbage()?;
@@ -142,7 +143,7 @@ const PROMISES: [(&str, Promise); 12] = [
     ("EndImage", |store| Ok(store.finish_image(osn(99))?)),
     ("an operation, always", |store| {
         let applied = store.commit(&create(50, "another"))?;
-        Ok(store.sync_log(applied.position)?)
+        Ok(store.sync_applied(&applied)?)
     }),
     ("close", |store| Ok(store.close()?)),
     ("numbers", |store| {
