@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::{Ino, Osn, Timestamp};
@@ -54,6 +54,8 @@ pub struct FileState {
     ino: Ino,
     content: RwLock<Option<Arc<dyn BackingFile>>>,
     facts: Mutex<FileFacts>,
+    /// Nobody knows what of a change has reached the content: its bytes are not to be seen.
+    lost_track: AtomicBool,
 }
 
 /// What is known of a file beyond its record.
@@ -165,6 +167,16 @@ impl FileState {
         Arc::clone(slot.get_or_insert(content))
     }
 
+    /// A change of the content may have been carried out, and the record says otherwise.
+    pub fn lose_track(&self) {
+        self.lost_track.store(true, Ordering::Release);
+    }
+
+    /// Whether nobody knows what the content is.
+    pub fn has_lost_track(&self) -> bool {
+        self.lost_track.load(Ordering::Acquire)
+    }
+
     /// A write has ended. The last one under way takes back what failed ones have left beyond the
     /// size: before, it might cut off what another has put there. None can begin meanwhile. Returns
     /// whether anything was taken back.
@@ -261,6 +273,7 @@ impl FileTable {
         let state = Arc::new(FileState {
             ino,
             content: RwLock::new(None),
+            lost_track: AtomicBool::new(false),
             facts: Mutex::new(FileFacts {
                 size: size()?,
                 last_write: None,

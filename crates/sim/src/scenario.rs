@@ -134,7 +134,7 @@ impl Schedule {
             self.pair.suffer(*fault)?;
         }
         self.pair.run_for(WORK_ON)?;
-        self.pair.heal();
+        self.pair.heal()?;
         self.pair.until_in_sync(IN_SYNC_WITHIN)?;
         match plan.ending {
             Ending::Quiet => self.pair.send_clients_away(),

@@ -163,19 +163,26 @@ impl Store {
             self.restore_length(effect.ino());
             return Err(Failure {
                 error: error.into(),
-                taken_back: Some(self.log_outcome(taken_back)?),
+                taken_back: Some(self.log_outcome(effect.ino(), taken_back)?),
             });
         }
         if is_on(Bug::NoOutcomeLogged) {
             return Ok(position);
         }
-        Ok(self.log_outcome(&Record::Done { osn })?)
+        Ok(self.log_outcome(effect.ino(), &Record::Done { osn })?)
     }
 
     /// Logs what became of a change of content. Room for that was left, so a log that does not take it
-    /// is broken; and without it nobody could tell, after a crash, whether writes came since.
-    fn log_outcome(&self, record: &Record) -> Result<Position, StoreError> {
-        self.trust(self.log()?.append(record))
+    /// is broken; and without it nobody could tell, after a crash, whether writes came since. Until the
+    /// next start settles it the file is not read.
+    fn log_outcome(&self, ino: Ino, record: &Record) -> Result<Position, StoreError> {
+        let logged = self.trust(self.log()?.append(record));
+        if logged.is_err()
+            && let Ok(file) = self.file_for(ino)
+        {
+            file.lose_track();
+        }
+        logged
     }
 
     /// Makes a plan visible: records, and what the file table knows of the same inodes.

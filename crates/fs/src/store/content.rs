@@ -131,6 +131,9 @@ impl Store {
     /// Reads into `buffer` from `offset`; fewer bytes only at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize, OpError> {
         let file = self.file_for(ino)?;
+        if file.has_lost_track() {
+            return Err(Errno::Io.into());
+        }
         let left = file.size().saturating_sub(offset);
         let wanted = usize::try_from(left)
             .unwrap_or(usize::MAX)

@@ -76,7 +76,12 @@ impl Fault {
             10 => Self::Corrupt(side),
             11 => Self::DiskFails {
                 side,
-                class: *chance.pick(&[CallClass::Write, CallClass::Name, CallClass::Read]),
+                class: *chance.pick(&[
+                    CallClass::Write,
+                    CallClass::Name,
+                    CallClass::Read,
+                    CallClass::Sync,
+                ]),
                 nth: 1 + chance.below(FAILING_CALLS_MAX),
             },
             12 => Self::Full(side),

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lockstep_fs::Store;
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
-use lockstep_types::{DatastoreUuid, Errno};
+use lockstep_types::{DatastoreUuid, Errno, Timestamp};
 use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
-use lockstepfs::datastore::Datastore;
+use lockstepfs::datastore::{ClearError, Datastore, Repair, clear_poison};
 
 use super::coverage::{Coverage, CrashPoint, FileClass};
 use super::left::Left;
@@ -162,6 +162,22 @@ impl Half {
                 self.disk.power_loss(chance);
                 self.boots = self.boots.wrapping_add(1);
             }
+        }
+    }
+
+    /// An operator takes its store back into use. Whether it was poisoned: then what is not on the disk
+    /// is gone.
+    pub fn repair(&mut self) -> Result<bool, String> {
+        let repair = Repair {
+            backing: self.disk.mount(),
+            boot: self.boot(),
+            stamp: None,
+            now: Timestamp::default(),
+        };
+        match clear_poison(self.node.config(), &repair, true) {
+            Ok(_) => Ok(true),
+            Err(ClearError::NotPoisoned { .. }) => Ok(false),
+            Err(error) => Err(format!("{:?} cannot be repaired: {error}", self.side)),
         }
     }
 

@@ -245,7 +245,7 @@ impl Pair {
                 self.silent = true;
                 self.world.network.set_silent(side, true);
             }
-            Fault::Healed => self.heal(),
+            Fault::Healed => self.heal()?,
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Pair {
     }
 
     /// Frames pass, disks have room, and both nodes live.
-    pub fn heal(&mut self) {
+    pub fn heal(&mut self) -> Result<(), String> {
         self.silent = false;
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
@@ -273,11 +273,17 @@ impl Pair {
             let called = std::mem::take(&mut half.needs_operator);
             if called {
                 self.stop(side, Stop::Process);
+                if self.half(side).repair()? {
+                    let event = NodeEvent::Crashed(Stop::Power);
+                    self.witness.lock().node(side, event);
+                }
+                self.half(side).disk.kill();
             }
             if called || self.half(side).is_away {
                 self.start(side);
             }
         }
+        Ok(())
     }
 
     /// The world's time.

@@ -178,6 +178,8 @@ fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_ne
     });
     assert!(opened.store.commit(&truncate).is_err());
     assert!(opened.store.is_poisoned());
+    let mut bytes = [0; 10];
+    assert!(opened.store.read(ino, 0, &mut bytes).is_err());
     disk.observe(None);
     disk.kill();
     let opened = open(&disk, BOOT).unwrap();
