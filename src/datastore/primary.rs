@@ -136,10 +136,10 @@ impl Datastore {
 
     /// A new and empty store must not be carried over one that holds something: the disk of this one
     /// may just not be mounted. One that waits for the outcome of its first operation is not empty,
-    /// and one that was in sync before is not new: a power loss took what it had (P12).
+    /// and one that was carried over before is not new: a power loss took what it had (P12).
     fn check_not_emptied(&self, peer_applied: Osn) -> Result<(), String> {
         let is_empty = self.store.applied() == Osn::ZERO;
-        let is_new = !self.role.state().was_in_sync;
+        let is_new = !self.role.state().carried_over;
         if is_empty && is_new && !self.store.is_followed_at(peer_applied) {
             return Err(format!(
                 "this node's store {} is new and empty, but the secondary's holds a datastore: \

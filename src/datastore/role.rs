@@ -26,9 +26,9 @@ pub(super) struct RoleState {
     /// Primary: the secondary holds every acknowledged operation. Secondary: this copy does, as
     /// of the last disconnect.
     pub in_sync: bool,
-    /// It was in sync before, now or ever: what is empty here was emptied, or lost power, and is not
-    /// a disk that was put in place of another.
-    pub was_in_sync: bool,
+    /// Primary: its namespace has been carried to the secondary, now or ever. What is empty here then
+    /// lost something, and is not a disk that was put in place of another.
+    pub carried_over: bool,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
     pub boot: Option<[u8; 16]>,
 }
@@ -59,6 +59,8 @@ impl RoleState {
 pub(super) struct RoleFile {
     backing: Arc<dyn Backing>,
     state: Mutex<RoleState>,
+    /// Held while the file is replaced.
+    changing: Mutex<()>,
     /// The process before this one was killed: what it had not synced, nobody knows.
     was_killed: bool,
 }
@@ -70,7 +72,7 @@ impl RoleFile {
             generation: Generation::FIRST,
             role,
             in_sync: false,
-            was_in_sync: false,
+            carried_over: false,
             boot: None,
         }))
     }
@@ -86,13 +88,13 @@ impl RoleFile {
     ) -> io::Result<Self> {
         let state = RoleState {
             in_sync,
-            was_in_sync: in_sync || found.was_in_sync,
             boot: Some(boot),
             ..found
         };
         let file = Self {
             backing,
             state: Mutex::new(state),
+            changing: Mutex::default(),
             was_killed: found.boot.is_some(),
         };
         file.write(state)?;
@@ -104,6 +106,7 @@ impl RoleFile {
         Self {
             backing,
             state: Mutex::new(found),
+            changing: Mutex::default(),
             was_killed: found.boot.is_some(),
         }
     }
@@ -128,12 +131,23 @@ impl RoleFile {
 
     /// Makes "in sync" or "out of sync" durable.
     pub fn mark(&self, in_sync: bool) -> io::Result<()> {
-        let before = self.state();
-        let state = RoleState {
-            in_sync,
-            was_in_sync: in_sync || before.was_in_sync,
-            ..before
-        };
+        self.change(|state| RoleState { in_sync, ..state })
+    }
+
+    /// Makes it durable that the namespace is about to be carried to the secondary, the first time.
+    pub fn carry_over(&self) -> io::Result<()> {
+        if self.state().carried_over {
+            return Ok(());
+        }
+        self.change(|state| RoleState {
+            carried_over: true,
+            ..state
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(RoleState) -> RoleState) -> io::Result<()> {
+        let _alone = self.changing.lock();
+        let state = change(self.state());
         self.write(state)?;
         *self.state.lock() = state;
         Ok(())
@@ -199,11 +213,13 @@ mod tests {
         assert_eq!(found, file.state());
         assert!(found.in_sync && found.role == Role::Secondary);
         assert!(!found.went_down(BOOT) && found.went_down([4; 16]));
+        assert!(!found.carried_over);
+        file.carry_over().unwrap();
         file.mark(false).unwrap();
+        assert!(again(dir.path()).unwrap().carried_over);
         file.closed().unwrap();
         let found = again(dir.path()).unwrap();
         assert!(!found.in_sync && found.boot.is_none() && !found.went_down([4; 16]));
-        assert!(found.was_in_sync);
     }
 
     /// No bit of the file can be flipped and no byte be cut without being noticed.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use lockstep_fs::StoreError;
 use lockstep_repl::core::{Event, LockSet};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
@@ -154,6 +155,8 @@ impl Datastore {
 
     pub(super) fn send_image_later(self: &Arc<Self>) -> Option<Event> {
         self.transfer_later("resync of the namespace", |datastore, peer, _| {
+            let noted = datastore.role.carry_over();
+            noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
             lockstep_resync::send_image(&datastore.store, peer, &datastore.resync)?;
             Ok(Event::Happened(Trigger::ImageDone))
         })
