@@ -253,6 +253,11 @@ impl History {
         &self.events
     }
 
+    /// The time of the last event so far.
+    pub const fn last(&self) -> u64 {
+        self.last
+    }
+
     /// When a node started last; zero if it never did.
     pub fn last_start(&self, node: Side) -> u64 {
         let mut latest = self.events.iter().rev();

@@ -8,6 +8,7 @@ pub mod check;
 pub mod history;
 pub mod scenario;
 pub mod shrink;
+pub mod small;
 pub mod soak;
 pub mod workload;
 pub mod world;

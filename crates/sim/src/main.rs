@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand};
 use lockstep_sim::scenario::Less;
 use lockstep_sim::shrink::{Case, Found};
+use lockstep_sim::small::{self, Campaign, Choice, WorldId};
 use lockstep_sim::soak::{Report, Soak};
 use lockstep_types::deliberate::{self, Bug};
 
@@ -46,6 +47,8 @@ enum Command {
         /// Its seed
         seed: u64,
     },
+    /// Runs small worlds: every place at which one or two operations can be disturbed
+    Small(Small),
     /// Puts each deliberate bug in and says how many schedules it takes to find it
     Bugs {
         /// Schedules to try, at most
@@ -55,6 +58,34 @@ enum Command {
         #[arg(long)]
         only: Option<String>,
     },
+}
+
+#[derive(Args)]
+struct Small {
+    /// The workloads of two operations too
+    #[arg(long)]
+    pairs: bool,
+    /// At once
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Of the faults of each workload, one in so many
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    one_in: u64,
+    /// The first of these
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Another luck
+    #[arg(long, default_value_t = 0)]
+    luck: u64,
+    /// Only this world, or this workload without fault
+    #[arg(long)]
+    world: Option<WorldId>,
+    /// With a bug put in
+    #[arg(long)]
+    bug: Option<String>,
+    /// What the nodes log, such as `info` or `lockstepfs=debug`
+    #[arg(long)]
+    log: Option<String>,
 }
 
 #[derive(Args)]
@@ -110,6 +141,7 @@ fn main() -> ExitCode {
         }
         Command::Replay(replayed) => replay(&replayed),
         Command::Shrink { seed } => shrink(seed),
+        Command::Small(small) => self::small(&small),
         Command::Bugs { schedules, only } => bugs(schedules, only.as_deref()),
     }
 }
@@ -176,13 +208,88 @@ fn say_what_was_met(report: &Report) {
     }
 }
 
-fn replay(replayed: &Replay) -> ExitCode {
-    if let Some(filter) = &replayed.log {
+/// Lets the nodes log.
+fn log(filter: Option<&str>) {
+    if let Some(filter) = filter {
         tracing_subscriber::fmt()
             .with_env_filter(filter)
             .without_time()
             .init();
     }
+}
+
+fn small(asked: &Small) -> ExitCode {
+    log(asked.log.as_deref());
+    let named = |name: &String| {
+        deliberate::ALL
+            .into_iter()
+            .find(|bug| format!("{bug:?}") == *name)
+    };
+    let bug = asked.bug.as_ref().and_then(named);
+    if asked.bug.is_some() && bug.is_none() {
+        println!("there is no such bug");
+        return ExitCode::FAILURE;
+    }
+    if let Some(world) = asked.world {
+        return match small::replay(world, asked.luck, bug) {
+            Ok(what) => {
+                println!("{what}");
+                ExitCode::SUCCESS
+            }
+            Err(what) => {
+                println!("{what}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let workloads = if asked.pairs {
+        small::all()
+    } else {
+        small::singles()
+    };
+    run_small(
+        &Campaign::new(Choice {
+            workloads: (0..workloads.len()).collect(),
+            one_in: usize::try_from(asked.one_in).unwrap_or(usize::MAX),
+            from: usize::try_from(asked.from).unwrap_or(0),
+            luck: asked.luck,
+            bug,
+        }),
+        asked.threads,
+    )
+}
+
+fn run_small(campaign: &Campaign, threads: usize) -> ExitCode {
+    let start = Instant::now();
+    let over = AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut said = start;
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_EVERY);
+                if said.elapsed() > SAY_EVERY {
+                    said = Instant::now();
+                    println!("{} in {:.0?}", campaign.so_far(), start.elapsed());
+                }
+            }
+        });
+        let found = campaign.run(threads);
+        over.store(true, Ordering::Relaxed);
+        found
+    });
+    println!("{} in {:.1?}", campaign.so_far(), start.elapsed());
+    for found in &found {
+        println!("\n{found}");
+    }
+    if found.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn replay(replayed: &Replay) -> ExitCode {
+    log(replayed.log.as_deref());
     let case = replayed.case();
     match [case.run(None), case.run(None)] {
         [Ok(first), Ok(second)] if first == second => {

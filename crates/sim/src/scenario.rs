@@ -8,6 +8,7 @@ mod clients;
 mod coverage;
 mod dump;
 mod end;
+pub mod exact;
 mod faults;
 mod half;
 mod left;
@@ -83,11 +84,8 @@ pub fn run_with(
     chance: Random,
     bug: Option<Bug>,
 ) -> Result<Outcome, Box<Failure>> {
-    put_in(bug);
     let mut schedule = Schedule::new(plan, source, chance);
-    let judged = catch_unwind(AssertUnwindSafe(|| schedule.run(plan)));
-    put_in(None);
-    let judged = judged.unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))));
+    let judged = guarded(bug, || schedule.run(plan));
     // Also of those that fail, so that it does not count for the next.
     let met = schedule.pair.coverage().met();
     match judged {
@@ -98,6 +96,14 @@ pub fn run_with(
             history: schedule.pair.history(),
         })),
     }
+}
+
+/// Runs something with a bug put in if one is named. Its panic is an error.
+fn guarded<T>(bug: Option<Bug>, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    put_in(bug);
+    let came = catch_unwind(AssertUnwindSafe(body));
+    put_in(None);
+    came.unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))))
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -9,13 +9,13 @@ mod node;
 mod process;
 mod side;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fibers::Fibers;
 pub use fibers::{Event, Wait, is_inside, wait};
-pub use network::Network;
+pub use network::{FrameObserver, Network, OnFrame};
 use node::Births;
 pub use node::{Life, Living, Node};
 pub use process::{Opened, Process, ProcessId, Shared};
@@ -31,7 +31,18 @@ pub struct World {
     pub network: Arc<Network>,
     fibers: Fibers,
     births: Births,
+    living: BTreeMap<ProcessId, Arc<Process>>,
     dead: BTreeSet<ProcessId>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for process in std::mem::take(&mut self.living).into_values() {
+            self.fibers.kill(process.id());
+            process.forget_jobs();
+        }
+        drop(self.shared.take_spawned());
+    }
 }
 
 impl World {
@@ -42,13 +53,16 @@ impl World {
             network: Arc::default(),
             fibers: Fibers::default(),
             births: Births::default(),
+            living: BTreeMap::new(),
             dead: BTreeSet::new(),
         }
     }
 
     /// A process that lives from now on.
     pub fn give_birth(&mut self) -> Arc<Process> {
-        self.births.next(&self.shared)
+        let process = self.births.next(&self.shared);
+        self.living.insert(process.id(), Arc::clone(&process));
+        process
     }
 
     /// Ends a process where it is.
@@ -56,6 +70,8 @@ impl World {
         process.die();
         self.dead.insert(process.id());
         self.fibers.kill(process.id());
+        self.living.remove(&process.id());
+        process.forget_jobs();
     }
 
     /// One step: a fiber goes on, or time passes until one can, but not beyond `until`. False when

@@ -14,7 +14,7 @@ use lockstepfs::datastore::{ClearError, Datastore, Repair, clear_poison};
 use super::coverage::{Coverage, CrashPoint, FileClass};
 use super::left::Left;
 use super::plan::Settings;
-use crate::disk::{Call, CallClass, Disk, DiskOptions, Verdict};
+use crate::disk::{Call, CallClass, Disk, DiskOptions, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
 use crate::world::{self, Node, Process, Side, Wait};
@@ -48,7 +48,10 @@ pub struct Half {
     pub disk: Disk,
     boots: u8,
     /// How it stops when its disk says so.
-    stop_at_call: Option<Stop>,
+    pub stop_at_call: Option<Stop>,
+    /// What its next loss of power leaves, and the seed of what is left open by that; by chance if
+    /// not said.
+    pub loss: Option<(Survivors, u64)>,
     /// Its disk was made to fail: so often it may refuse to start, until it is started again.
     may_refuse: u32,
     /// An error of its disk may have poisoned its store: an operator has to start it again.
@@ -127,6 +130,7 @@ impl Half {
             disk: NEW_DISK.with(|disk| disk.fork()),
             boots: 1,
             stop_at_call: None,
+            loss: None,
             may_refuse: 0,
             needs_operator: false,
             is_full: false,
@@ -159,7 +163,12 @@ impl Half {
         match stop {
             Stop::Process => self.disk.kill(),
             Stop::Power => {
-                self.disk.power_loss(chance);
+                match self.loss.take() {
+                    Some((survivors, seed)) => {
+                        self.disk.power_loss_with(survivors, &mut Random::new(seed));
+                    }
+                    None => drop(self.disk.power_loss(chance)),
+                }
                 self.boots = self.boots.wrapping_add(1);
             }
         }

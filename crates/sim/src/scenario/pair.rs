@@ -1,5 +1,7 @@
 //! Two nodes with what is between them, and who uses them.
 
+mod exact;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

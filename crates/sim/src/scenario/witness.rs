@@ -32,6 +32,17 @@ impl Witness {
         }
     }
 
+    /// What happens from now on comes after a history that has come to rest.
+    pub fn go_on_after(&mut self, history: History) {
+        self.clock = history.last();
+        self.history = history;
+    }
+
+    /// Events so far.
+    pub const fn now(&self) -> u64 {
+        self.clock
+    }
+
     const fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock

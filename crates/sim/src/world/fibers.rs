@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,13 @@ type Switch = Yielder<(), Wait>;
 
 thread_local! {
     static CURRENT: Cell<Option<NonNull<Switch>>> = const { Cell::new(None) };
+    /// A fiber is being ended where it waits.
+    static ENDING: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Ends a fiber once more that contained the unwinding of its stack, as code around foreign code does,
+/// and then went on.
+struct Ended;
 
 /// Waits, inside a fiber.
 ///
@@ -77,7 +84,8 @@ thread_local! {
 /// Outside of fibers.
 pub fn wait(reason: Wait) {
     let Some(switch) = CURRENT.get() else {
-        unreachable!("only fibers wait")
+        assert!(ENDING.get(), "only fibers wait");
+        resume_unwind(Box::new(Ended));
     };
     // SAFETY: `CURRENT` is set by the fiber that runs, to the switch on its own stack, each time it
     // is resumed; this code runs on that stack.
@@ -88,7 +96,7 @@ pub fn wait(reason: Wait) {
 
 /// Whether this code runs inside a fiber.
 pub fn is_inside() -> bool {
-    CURRENT.get().is_some()
+    CURRENT.get().is_some() || ENDING.get()
 }
 
 struct Fiber {
@@ -165,10 +173,22 @@ impl Fibers {
         let numbers: Vec<u64> = of_process.map(|(number, _)| *number).collect();
         for number in numbers {
             if let Some(mut fiber) = self.alive.remove(&number) {
-                fiber.coroutine.force_unwind();
+                end(&mut fiber);
                 self.keep_stack(fiber);
             }
         }
+    }
+}
+
+/// Unwinds the stack of a fiber.
+fn end(fiber: &mut Fiber) {
+    ENDING.set(true);
+    let ended = catch_unwind(AssertUnwindSafe(|| fiber.coroutine.force_unwind()));
+    ENDING.set(false);
+    if let Err(panic) = ended
+        && !panic.is::<Ended>()
+    {
+        resume_unwind(panic);
     }
 }
 

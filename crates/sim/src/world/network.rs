@@ -21,6 +21,23 @@ use super::side::Side;
 /// What a frame takes from one node to the other, at most, in microseconds.
 const DELAY_MAX_US: u64 = 3000;
 
+/// Who is asked before each frame is put on the way, by the side that sends it. If it says so, the
+/// connection is lost before that frame.
+pub type FrameObserver = Arc<dyn Fn(Side) -> OnFrame + Send + Sync>;
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFrame {
+    /// It goes its way.
+    Pass,
+    /// The connection is lost before it. Those before it arrive; of those that come towards them, so
+    /// many.
+    Lose {
+        /// Frames of the other direction that still arrive, at most.
+        kept: u64,
+    },
+}
+
 /// The wires between the nodes.
 #[derive(Default)]
 pub struct Network {
@@ -32,11 +49,19 @@ pub struct Network {
 #[derive(Default)]
 struct Wires {
     silent: Mutex<[bool; 2]>,
+    observer: Mutex<Option<FrameObserver>>,
+    /// How many of the frames on their way arrive when a connection ends; by chance if not said.
+    kept: Mutex<Option<u64>>,
 }
 
 impl Wires {
     fn is_silent(&self, from: Side) -> bool {
         *from.of(&self.silent.lock())
+    }
+
+    fn meet(&self, from: Side) -> OnFrame {
+        let observer = self.observer.lock().clone();
+        observer.map_or(OnFrame::Pass, |observer| observer(from))
     }
 }
 
@@ -98,11 +123,18 @@ impl Pipe {
         })
     }
 
-    /// Loses the frames on their way from a random one on, and whatever follows.
+    /// Loses the frames on their way from some one on, and whatever follows.
     fn lose_tail(&self, shared: &Shared) {
+        let count = self.flow.lock().frames.len() as u64;
+        let said = *self.wires.kept.lock();
+        self.keep(said.unwrap_or_else(|| shared.draw(|chance| chance.below(count + 1))));
+    }
+
+    /// Of the frames on their way so many arrive, and nothing that follows.
+    fn keep(&self, frames: u64) {
         let mut flow = self.flow.lock();
-        let keep = shared.draw(|chance| chance.below(flow.frames.len() as u64 + 1));
-        flow.frames.truncate(usize::try_from(keep).unwrap_or(0));
+        flow.frames
+            .truncate(usize::try_from(frames).unwrap_or(usize::MAX));
         flow.deaf = true;
     }
 
@@ -145,6 +177,26 @@ impl Network {
     /// Lets frames of a side pass or not; those on their way wait.
     pub fn set_silent(&self, from: Side, silent: bool) {
         *from.of_mut(&mut self.wires.silent.lock()) = silent;
+    }
+
+    /// Who is asked before each frame from now on. One that holds the network keeps it from being
+    /// freed until it is taken off again.
+    pub fn observe(&self, observer: Option<FrameObserver>) {
+        *self.wires.observer.lock() = observer;
+    }
+
+    /// How many of the frames on their way arrive when a connection ends; `None`: by chance.
+    pub fn keep(&self, frames: Option<u64>) {
+        *self.wires.kept.lock() = frames;
+    }
+
+    /// Frames of a side that are on their way.
+    pub fn on_the_way(&self, from: Side) -> u64 {
+        let pipes = self.pipes.lock();
+        let of_side = pipes.iter().filter(|pipe| pipe.from == from);
+        of_side
+            .map(|pipe| pipe.flow.lock().frames.len() as u64)
+            .sum()
     }
 
     /// Ends all connections, each direction at a frame of its own.
@@ -205,8 +257,11 @@ impl End {
 
     fn put_on_the_way(&self, frames: Vec<Frame>) {
         let shared = self.process.shared();
-        let mut flow = self.outgoing.flow.lock();
         for frame in frames {
+            if let OnFrame::Lose { kept } = self.outgoing.wires.meet(self.outgoing.from) {
+                self.lose(kept);
+            }
+            let mut flow = self.outgoing.flow.lock();
             let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
             let earliest = flow.frames.back().map_or(Duration::ZERO, |(at, _)| *at);
             let at = (shared.now() + Duration::from_micros(delay)).max(earliest);
@@ -214,6 +269,17 @@ impl End {
             if !flow.deaf {
                 flow.frames.push_back((at, Frame { corrupt, ..frame }));
             }
+        }
+    }
+}
+
+impl End {
+    /// The connection is lost: what this end has sent arrives, of what comes so many.
+    fn lose(&self, kept: u64) {
+        self.outgoing.keep(u64::MAX);
+        self.incoming.keep(kept);
+        for pipe in [&self.outgoing, &self.incoming] {
+            pipe.end(self.process.shared());
         }
     }
 }

@@ -123,6 +123,13 @@ impl Process {
         self.dead.load(Ordering::Relaxed)
     }
 
+    /// Lets go of what the process had still to do, when none of its fibers is left. What waits there
+    /// holds the process, which holds what waits.
+    pub fn forget_jobs(&self) {
+        let jobs = std::mem::take(&mut self.courier.lock().queued);
+        drop(jobs);
+    }
+
     /// Ends the fiber that runs, if its process has died.
     pub fn end_if_dead(&self) {
         if self.is_dead() && fibers::is_inside() {

@@ -1,0 +1,182 @@
+//! Every fault that can come at the places of a small world.
+
+use crate::disk::{CallKind, Survivors, Verdict};
+use crate::history::Stop;
+use crate::scenario::exact::{Exact, Harm, Place, Seen, Who};
+use crate::world::Side;
+
+/// A page of a file: what a write that is cut short has done whole.
+const PAGE_BYTES: u64 = 4096;
+
+/// Parts that are chosen by chance: so many in a hundred things survive.
+const MIXED: [u8; 3] = [50, 10, 90];
+/// Of no more unsynced things than that, the first part is enough.
+const FEW: u64 = 4;
+const NOTHING: (Survivors, u64) = (Survivors::Nothing, 0);
+const EVERYTHING: (Survivors, u64) = (Survivors::Everything, 0);
+
+/// All faults at all places, in the order of the places; with those where both nodes stop, or without.
+pub fn at(places: &[Seen], both: bool) -> Vec<Exact> {
+    let mut before = None;
+    let mut faults = Vec::new();
+    for seen in places {
+        match (seen.place, seen.call) {
+            (Place::Call(side, _), Some(call)) => {
+                let stops = Stops {
+                    seen,
+                    side,
+                    call,
+                    both,
+                    is_new: before.is_none_or(|before| !is_same_moment(before, seen)),
+                };
+                stops.add_all(&mut faults);
+            }
+            (Place::Frame(from, _), _) => faults.extend(losses(seen, from)),
+            (Place::Call(..), None) => {}
+        }
+        before = Some(seen);
+    }
+    faults
+}
+
+/// Whether nothing has happened between two places but the call of the first: then what stops before
+/// the second is what stopped after the first, and the other node is as it was.
+fn is_same_moment(before: &Seen, seen: &Seen) -> bool {
+    let is_of_same_side = matches!(
+        (before.place, seen.place),
+        (Place::Call(before, _), Place::Call(side, _)) if before == side
+    );
+    let others = |seen: &Seen| (seen.on_the_way, seen.frames, seen.events);
+    is_of_same_side && others(before) == others(seen)
+}
+
+/// The connection is lost before a frame; of what comes towards it, any part arrives.
+fn losses(seen: &Seen, from: Side) -> Vec<Exact> {
+    let towards = *from.other().of(&seen.on_the_way);
+    let lose = |kept| Exact {
+        place: seen.place,
+        harm: Harm::Lose { kept },
+    };
+    (0..=towards).map(lose).collect()
+}
+
+/// Nodes that stop at a call.
+struct Stops<'a> {
+    seen: &'a Seen,
+    /// Who makes the call.
+    side: Side,
+    call: (CallKind, u64, u64),
+    both: bool,
+    /// Something has happened since the call before.
+    is_new: bool,
+}
+
+impl Stops<'_> {
+    fn add_all(&self, faults: &mut Vec<Exact>) {
+        if self.is_new {
+            self.add(faults, Who::One(self.side), Verdict::CrashBefore);
+            self.add(faults, Who::Both, Verdict::CrashBefore);
+            // To the other node it is all one what becomes of the call.
+            self.add(faults, Who::One(self.side.other()), Verdict::Go);
+        }
+        for verdict in torn(self.call).into_iter().chain([Verdict::CrashAfter]) {
+            self.add(faults, Who::One(self.side), verdict);
+            self.add(faults, Who::Both, verdict);
+        }
+    }
+
+    fn add(&self, faults: &mut Vec<Exact>, who: Who, verdict: Verdict) {
+        // What both have on the way nobody receives.
+        let on_the_way = match who {
+            Who::One(side) => *side.of(&self.seen.on_the_way),
+            Who::Both if self.both => 0,
+            Who::Both => return,
+        };
+        let mut add = |stop, left| {
+            faults.extend((0..=on_the_way).map(|kept| Exact {
+                place: self.seen.place,
+                harm: Harm::Stop {
+                    who,
+                    stop,
+                    verdict,
+                    left,
+                    kept,
+                },
+            }));
+        };
+        add(Stop::Process, [NOTHING; 2]);
+        for left in self.left(who, verdict) {
+            add(Stop::Power, left);
+        }
+    }
+
+    /// What losses of power may leave on both disks, as far as there is a choice.
+    fn left(&self, who: Who, verdict: Verdict) -> Vec<[(Survivors, u64); 2]> {
+        let leaves = self.leaves(verdict);
+        let choices = |side: Side| {
+            if who.includes(side) {
+                *side.of(&self.seen.unsynced) + u64::from(leaves && side == self.side)
+            } else {
+                0
+            }
+        };
+        let [primary, secondary] = Side::BOTH.map(choices);
+        let mut left = Vec::new();
+        if !leaves {
+            // Of a call that leaves something, nothing is left as if it had not been made.
+            left.push([NOTHING; 2]);
+        }
+        if primary + secondary > 0 {
+            left.push([EVERYTHING; 2]);
+        }
+        if primary > 0 && secondary > 0 {
+            left.extend([[NOTHING, EVERYTHING], [EVERYTHING, NOTHING]]);
+        }
+        let mixed = match primary.max(secondary) {
+            0 | 1 => 0,
+            2..=FEW => 1,
+            _ => MIXED.len(),
+        };
+        let mixed = MIXED.into_iter().take(mixed);
+        left.extend(mixed.map(|percent| self.mixed(percent)));
+        left
+    }
+
+    /// Other things survive on either side and at each place.
+    fn mixed(&self, percent: u8) -> [(Survivors, u64); 2] {
+        let (Place::Call(_, number) | Place::Frame(_, number)) = self.seen.place;
+        [1, 2].map(|side| (Survivors::Mixed { percent }, 2 * number + side))
+    }
+
+    /// Whether the call leaves something that no sync covers.
+    fn leaves(&self, verdict: Verdict) -> bool {
+        let (kind, ..) = self.call;
+        let is_sync = matches!(
+            kind,
+            CallKind::Sync | CallKind::SyncDirectory | CallKind::SyncAll
+        );
+        !is_sync && !matches!(verdict, Verdict::CrashBefore | Verdict::Go)
+    }
+}
+
+/// Where a call can be cut short: a write at the ends of its first and middle pages, a table in the
+/// middle.
+fn torn((kind, offset, length): (CallKind, u64, u64)) -> Vec<Verdict> {
+    let cuts = match kind {
+        CallKind::Write => {
+            let first = PAGE_BYTES - offset % PAGE_BYTES;
+            vec![
+                first,
+                first + (length.saturating_sub(first) / 2).next_multiple_of(PAGE_BYTES),
+            ]
+        }
+        CallKind::TableStore => vec![length / 2],
+        _ => Vec::new(),
+    };
+    let mut cuts: Vec<_> = cuts
+        .into_iter()
+        .filter(|cut| (1..length).contains(cut))
+        .collect();
+    cuts.dedup();
+    cuts.into_iter().map(Verdict::CrashTorn).collect()
+}

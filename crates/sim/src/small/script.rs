@@ -1,0 +1,116 @@
+//! What clients of a small world ask: first one makes the tree; then come those of the workload, who ask
+//! its operations one after the other or both at once.
+
+use lockstep_types::{Ino, MetaRequest, NodeKind};
+
+use super::tree::{Asked, Operation, Tree};
+use crate::history::Outcome;
+use crate::workload::{Mark, Op, Source};
+
+/// The mark of the first write of a workload.
+const MARK: u8 = 2;
+
+/// Makes the tree.
+#[derive(Debug, Default)]
+pub struct Making {
+    tree: Tree,
+    /// Operations that were asked.
+    asked: u64,
+}
+
+impl Source for Making {
+    fn next(&mut self, _client: u32, spare: Ino) -> Option<Op> {
+        let op = self.tree.make(self.asked, spare)?;
+        self.asked += 1;
+        Some(op)
+    }
+
+    fn observe(&mut self, _client: u32, _op: &Op, _outcome: &Outcome) {}
+}
+
+/// Asks the steps of a workload.
+#[derive(Debug)]
+pub struct Script {
+    tree: Tree,
+    /// What each client has still to ask, with its mark, the last first.
+    left: Vec<Vec<(Step, Mark)>>,
+    /// The inode that the last operation was about.
+    touched: Option<Ino>,
+}
+
+/// One thing to ask.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// An operation.
+    Do(Operation),
+    /// A sync of what the operation before was about.
+    Sync,
+}
+
+impl Script {
+    /// A script in which each client asks some steps, on a tree.
+    pub fn new(tree: Tree, clients: Vec<Vec<Step>>) -> Self {
+        let mut marks = (MARK..).filter_map(Mark::new);
+        let mut marked = |step| marks.next().map(|mark| (step, mark));
+        let left = clients.into_iter().map(|steps| {
+            let mut left: Vec<_> = steps.into_iter().filter_map(&mut marked).collect();
+            left.reverse();
+            left
+        });
+        Self {
+            tree,
+            left: left.collect(),
+            touched: None,
+        }
+    }
+
+    fn step(&mut self, step: Step, mark: Mark, spare: Ino) -> Op {
+        let tree = self.tree;
+        let op = match step {
+            Step::Do(operation) => operation.ask(&Asked { tree, spare, mark }),
+            Step::Sync => Op::Sync {
+                ino: self.touched.unwrap_or(tree.d),
+            },
+        };
+        self.touched = touched(&op);
+        if let Op::Change(MetaRequest::Create { ino, kind, .. }) = &op
+            && *kind == NodeKind::File
+        {
+            self.tree.newest = *ino;
+        }
+        op
+    }
+}
+
+/// What a sync after an operation is asked for: the file, or the directory of the name.
+const fn touched(op: &Op) -> Option<Ino> {
+    match op {
+        Op::Write(write) => Some(write.ino),
+        Op::Change(request) => match request {
+            MetaRequest::Create { parent, .. }
+            | MetaRequest::Link { parent, .. }
+            | MetaRequest::Unlink { parent, .. }
+            | MetaRequest::Rmdir { parent, .. } => Some(*parent),
+            MetaRequest::Rename { new_parent, .. } => Some(*new_parent),
+            MetaRequest::SetAttr { ino, .. }
+            | MetaRequest::Truncate { ino, .. }
+            | MetaRequest::Allocate { ino, .. }
+            | MetaRequest::DropPrivileges { ino }
+            | MetaRequest::SetXattr { ino, .. }
+            | MetaRequest::RemoveXattr { ino, .. }
+            | MetaRequest::Reap { ino } => Some(*ino),
+        },
+        Op::Sync { ino } => Some(*ino),
+        _ => None,
+    }
+}
+
+impl Source for Script {
+    fn next(&mut self, client: u32, spare: Ino) -> Option<Op> {
+        let steps = self.left.get_mut(usize::try_from(client).ok()?)?;
+        let (step, mark) = steps.pop()?;
+        Some(self.step(step, mark, spare))
+    }
+
+    fn observe(&mut self, _client: u32, _op: &Op, _outcome: &Outcome) {}
+}

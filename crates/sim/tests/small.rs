@@ -1,0 +1,94 @@
+//! Small worlds in every run of the tests: all of one operation, and of the others some that differ
+//! each time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lockstep_sim::small::{self, Campaign, Choice, Report};
+use lockstep_types::deliberate::Bug;
+
+/// As many threads, each with worlds of its own.
+const THREADS: usize = 2;
+/// Workloads of the sample.
+const SAMPLE: usize = 250;
+/// Of the faults of each of them, one in so many.
+const ONE_IN: usize = 64;
+
+/// Every world of these workloads, with the luck of every run.
+fn all_of(workloads: Vec<usize>) -> Choice {
+    Choice {
+        workloads,
+        one_in: 1,
+        from: 0,
+        luck: 0,
+        bug: None,
+    }
+}
+
+/// Runs them, and fails with all that is wrong.
+fn run(choice: Choice) -> Report {
+    let campaign = Campaign::new(choice);
+    let found = campaign.run(THREADS);
+    let told: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert!(told.is_empty(), "{}", told.join("\n\n"));
+    campaign.so_far()
+}
+
+#[test]
+fn every_world_of_one_operation_ends_well() {
+    let report = run(all_of((0..small::singles().len()).collect()));
+    println!("{report}");
+    assert_eq!(report.run + report.alike, report.faults);
+}
+
+#[test]
+fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let fresh = usize::try_from(now.as_nanos() % 1_000_000_007).unwrap();
+    let (first, count) = (small::singles().len(), small::all().len());
+    let every = (count - first) / SAMPLE;
+    let report = run(Choice {
+        workloads: (first + fresh % every..count).step_by(every).collect(),
+        one_in: ONE_IN,
+        from: fresh,
+        luck: fresh as u64 % 1000,
+        bug: None,
+    });
+    println!("{report}");
+}
+
+#[test]
+fn the_same_worlds_come_to_the_same() {
+    let choice = Choice {
+        workloads: (0..small::all().len()).step_by(400).collect(),
+        one_in: 20,
+        luck: 2,
+        ..all_of(Vec::new())
+    };
+    assert_eq!(run(choice.clone()), run(choice));
+}
+
+/// Bugs, each with the workload in whose worlds it shows.
+const FOUND: [(Bug, &str); 3] = [
+    (Bug::NoPawEntry, "write to a new file (durability Posix)"),
+    (
+        Bug::AnswerBeforePeer,
+        "write to a new file (durability Posix)",
+    ),
+    (Bug::NoLocalSync, "durably overwrite (durability Posix)"),
+];
+
+#[test]
+fn deliberate_bugs_are_found() {
+    for (bug, name) in FOUND {
+        let all = small::singles();
+        let number = all.iter().position(|workload| workload.to_string() == name);
+        let campaign = Campaign::new(Choice {
+            bug: Some(bug),
+            ..all_of(number.into_iter().collect())
+        });
+        assert!(
+            !campaign.run(1).is_empty(),
+            "{bug:?} is not found in {name}"
+        );
+    }
+}
