@@ -221,12 +221,10 @@ fn to_the_end(pair: &mut Pair) -> Result<(), String> {
 }
 
 fn failure(pair: &Pair, what: String, exact: Option<&Exact>) -> Failure {
+    let told = exact.map(|exact| format!("{exact:?}"));
     Failure {
         what,
-        faults: exact
-            .map(|exact| format!("{exact:?}"))
-            .into_iter()
-            .collect(),
+        faults: told.into_iter().collect(),
         history: pair.history(),
     }
 }

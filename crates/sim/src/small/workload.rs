@@ -16,8 +16,6 @@ const WITH_CHECKPOINT: Duration = Duration::from_millis(20_500);
 const WITHOUT: Duration = Duration::from_millis(2500);
 /// After that frames are signs of life, which come every half second.
 const FRAMES: Duration = Duration::from_secs(1);
-/// The shares of steps at which others go first.
-const STEP_PERCENTS: [u64; 3] = [0, 10, 50];
 
 /// How two operations follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +142,15 @@ const fn settings(durability: Durability, patient: bool) -> Settings {
     }
 }
 
+/// How often a step lets others go first: also a matter of luck.
+const fn step_percent(luck: u64) -> u64 {
+    match luck % 3 {
+        0 => 0,
+        1 => 10,
+        _ => 50,
+    }
+}
+
 impl Workload {
     /// Whether both nodes may stop at once in it. If nobody waits for a node that has stopped, that is
     /// no other workload than with a pause.
@@ -173,12 +180,10 @@ impl Workload {
 
     /// The stage it is set on, with some luck.
     pub(super) fn stage(&self, luck: u64) -> Stage {
-        let mut shares = STEP_PERCENTS.into_iter().cycle();
-        let share = shares.nth(usize::try_from(luck % 3).unwrap_or(0));
         Stage {
             settings: settings(self.durability, self.patient),
             luck,
-            step_percent: share.unwrap_or(0),
+            step_percent: step_percent(luck),
             clients: 2,
             before: self.before(),
             watched: match self.last {
