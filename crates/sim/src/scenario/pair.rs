@@ -47,6 +47,9 @@ pub struct Pair {
     enough: Arc<AtomicBool>,
     /// The primary's process ended in sync: the tables must tell where the nodes differ.
     tables_are_due: bool,
+    /// The primary has been in sync since it started. Before, a size may show of which the secondary
+    /// knows nothing: that of a write under way when the process before it stopped.
+    has_recovered: bool,
     chance: Random,
     silent: bool,
     steps: u64,
@@ -84,6 +87,7 @@ impl Pair {
             served_by: None,
             enough: Arc::default(),
             tables_are_due: false,
+            has_recovered: false,
             chance,
             silent: false,
             steps: 0,
@@ -105,6 +109,9 @@ impl Pair {
         if side == Side::Primary && std::mem::take(&mut self.tables_are_due) {
             let told = self.look_at_the_tables();
             self.note(told);
+        }
+        if side == Side::Primary {
+            self.has_recovered = false;
         }
         let process = self.world.give_birth();
         let network = Arc::clone(&self.world.network);
@@ -164,6 +171,7 @@ impl Pair {
         match (side, stop) {
             (Side::Secondary, Stop::Process) => Ok(()),
             (Side::Secondary, Stop::Power) => left::holds_the_durable(&secondary.left()?, history),
+            (Side::Primary, _) if !self.has_recovered => Ok(()),
             (Side::Primary, _) => left::could_take_over(&secondary.left()?, history),
         }
     }
@@ -331,6 +339,7 @@ impl Pair {
                 }
             }
         }
+        self.has_recovered |= self.states() == [Some(State::Synced), Some(State::SecondarySynced)];
         self.bring_clients();
         Ok(())
     }
