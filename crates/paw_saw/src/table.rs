@@ -94,9 +94,7 @@ impl InFlightTable {
     /// It has as many slots as fit `table`, at most [`WRITES_IN_FLIGHT_MAX`].
     pub fn make(table: Arc<dyn BackingTable>) -> Self {
         let slots = slots_of(&*table);
-        for index in 0..slots {
-            table.store(index * SLOT_BYTES, &EMPTY);
-        }
+        table.store(0, &EMPTY.repeat(slots));
         let order = Mutex::new(Order::new(slots, &[]));
         Self { table, order }
     }
