@@ -25,7 +25,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs many schedules, until one fails
+    /// Runs many schedules, and says what they met and which of them fail
     Soak {
         /// How many, at most
         #[arg(long, default_value_t = u64::MAX)]
@@ -39,6 +39,9 @@ enum Command {
         /// At once
         #[arg(long, default_value_t = 2)]
         threads: usize,
+        /// Ends when so many have failed
+        #[arg(long, default_value_t = 20)]
+        failures: usize,
     },
     /// Runs one schedule, twice, and says what it came to
     Replay(Replay),
@@ -133,11 +136,13 @@ fn main() -> ExitCode {
             hours,
             from,
             threads,
+            failures,
         } => {
             let limit = hours.map_or(Duration::MAX, |hours| {
                 Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX)
             });
-            soak(schedules, limit, from, threads)
+            let soak = Soak::new(|number| from + number, schedules).until_failed(failures);
+            run_soak(&soak, limit, threads)
         }
         Command::Replay(replayed) => replay(&replayed),
         Command::Shrink { seed } => shrink(seed),
@@ -146,11 +151,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn soak(schedules: u64, limit: Duration, from: u64, threads: usize) -> ExitCode {
-    let soak = Soak::new(|number| from + number, schedules);
+fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> ExitCode {
     let start = Instant::now();
     let over = AtomicBool::new(false);
-    let outcome = std::thread::scope(|scope| {
+    let failed = std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut said = start;
             while !over.load(Ordering::Relaxed) {
@@ -164,20 +168,21 @@ fn soak(schedules: u64, limit: Duration, from: u64, threads: usize) -> ExitCode 
                 }
             }
         });
-        let outcome = soak.run(threads);
+        let failed = soak.run(threads);
         over.store(true, Ordering::Relaxed);
-        outcome
+        failed
     });
-    say(&soak.so_far(), start);
-    match outcome {
-        Ok(report) => {
-            say_what_was_met(&report);
-            ExitCode::SUCCESS
-        }
-        Err(found) => {
-            println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
-            ExitCode::FAILURE
-        }
+    let report = soak.so_far();
+    say(&report, start);
+    say_what_was_met(&report);
+    for found in &failed {
+        println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
+    }
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        println!("{} schedules failed", failed.len());
+        ExitCode::FAILURE
     }
 }
 
@@ -188,10 +193,11 @@ fn say(report: &Report, start: Instant) {
         faults,
         simulated,
         met,
+        failed,
     } = report;
     println!(
         "{schedules} schedules, {operations} operations answered, {faults} faults, {:.1} hours \
-         simulated in {:.0?}; met: {} pairs of event and state, {} crash points",
+         simulated in {:.0?}; met: {} pairs of event and state, {} crash points; failed: {failed:?}",
         simulated.as_secs_f64() / 3600.0,
         start.elapsed(),
         met.pairs.len(),

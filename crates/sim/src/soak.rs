@@ -1,4 +1,4 @@
-//! Many schedules, on several threads, until one fails.
+//! Many schedules, on several threads, until enough of them have failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub struct Report {
     pub simulated: Duration,
     /// What they met.
     pub met: Met,
+    /// The seeds of those that failed; of these nothing is counted.
+    pub failed: Vec<u64>,
 }
 
 impl Report {
@@ -38,18 +40,21 @@ pub struct Soak<S> {
     /// The seed of each schedule, by its number.
     seeds: S,
     count: u64,
+    /// It ends when so many have failed.
+    failures_max: usize,
     next: AtomicU64,
     over: AtomicBool,
     report: Mutex<Report>,
-    found: Mutex<Option<Found>>,
+    found: Mutex<Vec<Found>>,
 }
 
 impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
-    /// `count` schedules; `seeds` tells the seed of each by its number.
+    /// `count` schedules, or until the first fails; `seeds` tells the seed of each by its number.
     pub fn new(seeds: S, count: u64) -> Self {
         Self {
             seeds,
             count,
+            failures_max: 1,
             next: AtomicU64::new(0),
             over: AtomicBool::new(false),
             report: Mutex::default(),
@@ -57,17 +62,21 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
         }
     }
 
-    /// Runs them on so many threads, each with worlds of its own, until all are done or one fails.
-    pub fn run(&self, threads: usize) -> Result<Report, Found> {
+    /// Goes on until so many have failed.
+    #[must_use]
+    pub const fn until_failed(mut self, failures_max: usize) -> Self {
+        self.failures_max = failures_max;
+        self
+    }
+
+    /// Runs them on so many threads, each with worlds of its own, and returns those that failed.
+    pub fn run(&self, threads: usize) -> Vec<Found> {
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| self.work());
             }
         });
-        match self.found.lock().take() {
-            Some(found) => Err(found),
-            None => Ok(self.so_far()),
-        }
+        std::mem::take(&mut *self.found.lock())
     }
 
     /// What they have come to so far.
@@ -89,11 +98,19 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
             let case = Case::of((self.seeds)(number));
             match case.run(None) {
                 Ok(outcome) => self.report.lock().add(outcome),
-                Err(failure) => {
-                    self.stop();
-                    self.found.lock().get_or_insert(Found { case, failure });
-                }
+                Err(failure) => self.note(Found { case, failure }),
             }
+        }
+    }
+
+    fn note(&self, found: Found) {
+        let mut all = self.found.lock();
+        if all.len() < self.failures_max {
+            self.report.lock().failed.push(found.case.seed);
+            all.push(found);
+        }
+        if all.len() == self.failures_max {
+            self.stop();
         }
     }
 }
