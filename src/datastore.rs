@@ -257,7 +257,8 @@ impl Datastore {
         self.reign.load(Ordering::Acquire)
     }
 
-    fn generation(&self) -> Generation {
+    /// In which generation it was opened: that of every number it gives out and every message it sends.
+    pub fn generation(&self) -> Generation {
         self.first_osn.generation
     }
 

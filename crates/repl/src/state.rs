@@ -8,6 +8,7 @@
 
 mod refused;
 
+use lockstep_types::deliberate::{Bug, is_on};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
@@ -237,14 +238,28 @@ impl State {
     }
 
     /// What a client's change meets in this state.
-    pub const fn service(self) -> Service {
+    pub fn service(self) -> Service {
         match self {
+            _ if self.is_secondary() && is_on(Bug::SecondaryServes) => Service::Alone,
             Self::Unmirrored | Self::OutOfSync => Service::Alone,
             Self::ResyncContent | Self::EnteringSync | Self::Synced => Service::Mirrored,
             Self::ResyncNamespace => Service::WritesAlone,
             Self::Poisoned => Service::Refused,
             _ => Service::Wait,
         }
+    }
+
+    /// Whether it is a state of a secondary.
+    pub const fn is_secondary(self) -> bool {
+        matches!(
+            self,
+            Self::SecondaryOutOfSync
+                | Self::SecondaryResyncing
+                | Self::SecondarySynced
+                | Self::SecondaryDisconnected
+                | Self::SecondaryCatchingUp
+                | Self::SecondaryPoisoned
+        )
     }
 
     /// Whether both nodes are known to hold every acknowledged operation.

@@ -16,6 +16,7 @@ mod evidence;
 pub mod exactly_once;
 pub mod identical;
 mod namespace;
+pub mod one_primary;
 mod order;
 pub mod reads;
 mod register;
@@ -36,6 +37,7 @@ use crate::history::History;
 /// Judges a history and the store of the primary at its end, after all calls have ended: every
 /// invariant that needs no more than these. The first violation, if there is one.
 pub fn history(history: &History, last: &Dump) -> Result<(), Violation> {
+    one_primary::check(history)?;
     // What clients saw is judged again together with the end: alone only to name what is wrong.
     let survives = survives::check(history, last);
     if survives.is_err() {

@@ -14,7 +14,7 @@
 mod loss;
 mod show;
 
-use lockstep_types::{Attr, Errno, FileName, Ino, NodeKind};
+use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind};
 
 use crate::workload::{Op, Run, mark};
 use crate::world::Side;
@@ -178,11 +178,24 @@ pub enum NodeEvent {
     FlushFailed,
 }
 
+/// That a node gave clients answers as the primary: from its first answer until another node, or the
+/// same one in another generation, gave one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reign {
+    /// Time of the first answer.
+    pub from: u64,
+    /// Who answered.
+    pub primary: Side,
+    /// In which generation.
+    pub generation: Generation,
+}
+
 /// All that happened.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     always: bool,
     calls: Vec<Call>,
+    reigns: Vec<Reign>,
     events: Vec<(u64, Side, NodeEvent)>,
     last: u64,
 }
@@ -231,6 +244,24 @@ impl History {
     pub fn node(&mut self, node: Side, event: NodeEvent, at: u64) {
         self.advance(at);
         self.events.push((at, node, event));
+    }
+
+    /// An operation that some client asked for was done, and `primary` said so.
+    pub fn acknowledged(&mut self, primary: Side, generation: Generation, at: u64) {
+        self.advance(at);
+        let last = self.reigns.last();
+        if last.is_none_or(|last| (last.primary, last.generation) != (primary, generation)) {
+            self.reigns.push(Reign {
+                from: at,
+                primary,
+                generation,
+            });
+        }
+    }
+
+    /// Who gave answers, in the order of time.
+    pub fn reigns(&self) -> &[Reign] {
+        &self.reigns
     }
 
     /// All calls, by the time of invocation.

@@ -60,10 +60,12 @@ pub enum Bug {
     HideFailure,
     /// Resync takes files as equal when their sizes are.
     ResyncBySize,
+    /// A secondary does what clients ask it for, without the primary.
+    SecondaryServes,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 26] = [
+pub const ALL: [Bug; 27] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -90,6 +92,7 @@ pub const ALL: [Bug; 26] = [
     Bug::CutLogUnsynced,
     Bug::HideFailure,
     Bug::ResyncBySize,
+    Bug::SecondaryServes,
 ];
 
 #[cfg(feature = "deliberate-bugs")]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_types::{Attr, Errno, Ino};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest, XattrMode};
 use lockstepfs::client::{DirEntry, Done, FileService, WriteOptions};
-use lockstepfs::datastore::Service;
+use lockstepfs::datastore::{Datastore, Service};
 use parking_lot::Mutex;
 
 use super::witness::Witness;
 use crate::history::{Answer, Entry, Outcome};
 use crate::workload::{Op, WriteOp};
-use crate::world::{self, Opened, Process, Wait};
+use crate::world::{self, Opened, Process, Side, Wait};
 
 /// One client.
 pub struct Client {
@@ -50,7 +50,11 @@ impl Client {
             let outcome = self.submit(&op);
             // What a dying process says nobody hears.
             self.process.end_if_dead();
-            self.witness.lock().answer(self.id, call, outcome);
+            let mut witness = self.witness.lock();
+            if outcome.is_ok() {
+                witness.acknowledged(Side::Primary, self.service.0.generation());
+            }
+            witness.answer(self.id, call, outcome);
         }
     }
 
@@ -128,6 +132,23 @@ impl Client {
         self.service.readdir(directory, 0, &mut each)?;
         Ok(Answer::Entries(entries))
     }
+}
+
+/// A client of the wrong node: it asks the secondary for a change, and must never hear that it is done.
+pub fn ask_the_secondary(datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness>>) {
+    let generation = datastore.generation();
+    let change = MetaRequest::SetXattr {
+        ino: Ino::ROOT,
+        name: b"user.outsider".to_vec(),
+        value: Vec::new(),
+        mode: XattrMode::Any,
+    };
+    let told = move |outcome: Result<_, Errno>| {
+        if outcome.is_ok() {
+            witness.lock().acknowledged(Side::Secondary, generation);
+        }
+    };
+    Service(Arc::clone(datastore)).change(change, Box::new(told));
 }
 
 fn attr(found: Result<Attr, Errno>) -> Outcome {

@@ -11,7 +11,7 @@ use lockstepfs::config::Durability;
 use lockstepfs::datastore::{Datastore, Service};
 use parking_lot::Mutex;
 
-use super::clients::Client;
+use super::clients::{Client, ask_the_secondary};
 use super::coverage::Coverage;
 use super::end;
 use super::faults::Fault;
@@ -43,6 +43,8 @@ pub struct Pair {
     pause_max: Duration,
     /// The process that the clients look through.
     served_by: Option<Arc<Process>>,
+    /// The process of the secondary that was asked, too.
+    asked_in_vain: Option<Arc<Process>>,
     /// Clients are to ask nothing more.
     enough: Arc<AtomicBool>,
     /// The primary's process ended in sync: the tables must tell where the nodes differ.
@@ -85,6 +87,7 @@ impl Pair {
             clients: users.clients,
             pause_max: users.pause_max,
             served_by: None,
+            asked_in_vain: None,
             enough: Arc::default(),
             tables_are_due: false,
             has_recovered: false,
@@ -141,6 +144,7 @@ impl Pair {
             self.served_by = None;
             self.tables_are_due = stop == Stop::Process && self.counts_as_in_sync();
         } else {
+            self.asked_in_vain = None;
             self.tables_are_due = false;
         }
         self.half(side).node.forget();
@@ -341,7 +345,25 @@ impl Pair {
         }
         self.has_recovered |= self.states() == [Some(State::Synced), Some(State::SecondarySynced)];
         self.bring_clients();
+        self.bring_who_is_wrong();
         Ok(())
+    }
+
+    /// Lets a client come to the secondary, once in each of its lives.
+    fn bring_who_is_wrong(&mut self) {
+        if self.asked_in_vain.is_some() {
+            return;
+        }
+        let Some(life) = self.half(Side::Secondary).node.life() else {
+            return;
+        };
+        let Some(datastore) = life.datastore() else {
+            return;
+        };
+        let witness = Arc::clone(&self.witness);
+        life.process
+            .start(move || ask_the_secondary(&datastore, witness));
+        self.asked_in_vain = Some(life.process);
     }
 
     fn bring_clients(&mut self) {

@@ -1,7 +1,7 @@
 //! The witness of a schedule: it hears what clients ask and are answered, and what happens to the
 //! nodes, and gives each a number in one order. What it wrote down is what is judged.
 
-use lockstep_types::{Errno, Ino};
+use lockstep_types::{Errno, Generation, Ino};
 
 use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
 use crate::workload::{Op, Source};
@@ -69,6 +69,12 @@ impl Witness {
                 self.history.show(call)
             ));
         }
+    }
+
+    /// A client was told by `primary` that an operation was done.
+    pub fn acknowledged(&mut self, primary: Side, generation: Generation) {
+        let at = self.tick();
+        self.history.acknowledged(primary, generation, at);
     }
 
     /// `client` got no number for a new inode: to reserve numbers is to write.

@@ -1,0 +1,78 @@
+//! At most one node acknowledges in a generation, and none in a generation that is over.
+//!
+//! A node that is not the primary of its generation answers nobody. Whoever becomes the primary does so
+//! in a higher generation than any before, and from its first answer on nobody answers in a lower one.
+
+use std::collections::BTreeMap;
+
+use lockstep_types::Generation;
+
+use super::violation::Violation;
+use crate::history::{History, Reign};
+use crate::world::Side;
+
+const INVARIANT: &str = "one_primary";
+
+/// Judges who gave answers.
+pub fn check(history: &History) -> Result<(), Violation> {
+    let mut primaries: BTreeMap<Generation, Side> = BTreeMap::new();
+    for reign in history.reigns() {
+        let Reign {
+            from,
+            primary,
+            generation,
+        } = *reign;
+        let latest = primaries.keys().next_back().copied();
+        if let Some(latest) = latest.filter(|latest| *latest > generation) {
+            let what = format!(
+                "at {from} {primary:?} acknowledges in generation {generation}, after one was \
+                 acknowledged in {latest}"
+            );
+            return Err(Violation::new(INVARIANT, what));
+        }
+        let first = *primaries.entry(generation).or_insert(primary);
+        if first != primary {
+            let what = format!(
+                "at {from} {primary:?} acknowledges in generation {generation}, in which \
+                 {first:?} did before"
+            );
+            return Err(Violation::new(INVARIANT, what));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(answers: &[(Side, u64)]) -> Result<(), String> {
+        let mut history = History::new(false);
+        for (at, (side, generation)) in (1..).zip(answers) {
+            let generation = Generation::new(*generation).unwrap();
+            history.acknowledged(*side, generation, at);
+        }
+        check(&history).map_err(|violation| violation.to_string())
+    }
+
+    #[test]
+    fn one_primary_after_the_other_is_legal() {
+        use Side::{Primary, Secondary};
+        let answers = [(Primary, 1), (Primary, 1), (Secondary, 2), (Primary, 4)];
+        assert_eq!(judged(&answers), Ok(()));
+    }
+
+    #[test]
+    fn two_in_one_generation_are_caught() {
+        use Side::{Primary, Secondary};
+        let what = judged(&[(Primary, 1), (Secondary, 1)]).unwrap_err();
+        assert!(what.contains("in which Primary did before"), "{what}");
+    }
+
+    #[test]
+    fn one_that_does_not_know_it_is_over_is_caught() {
+        use Side::{Primary, Secondary};
+        let what = judged(&[(Primary, 1), (Secondary, 2), (Primary, 1)]).unwrap_err();
+        assert!(what.contains("after one was acknowledged in 2"), "{what}");
+    }
+}
