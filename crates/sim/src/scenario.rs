@@ -14,6 +14,7 @@ mod half;
 mod left;
 mod pair;
 mod plan;
+mod tables;
 mod witness;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,7 +135,7 @@ impl Schedule {
     fn run(&mut self, plan: &Plan) -> Result<(), String> {
         self.pair.start_both();
         for (wait, fault) in &plan.faults {
-            self.pair.run_for(*wait)?;
+            self.pair.run_and_look(*wait)?;
             let moment = self.pair.now();
             self.told.push(format!("{moment:?}: {fault:?}"));
             self.pair.suffer(*fault)?;

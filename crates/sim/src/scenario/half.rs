@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lockstep_fs::Store;
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
-use lockstep_types::{DatastoreUuid, Errno, Timestamp};
+use lockstep_types::{DatastoreUuid, Errno, Ino, Timestamp};
 use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
 use lockstepfs::datastore::{ClearError, Datastore, Repair, clear_poison};
 
 use super::coverage::{Coverage, CrashPoint, FileClass};
-use super::left::Left;
+use super::left;
 use super::plan::Settings;
+use crate::check::Dump;
 use crate::disk::{Call, CallClass, Disk, DiskOptions, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
@@ -191,8 +192,8 @@ impl Half {
     }
 
     /// What it leaves on its disk.
-    pub fn left(&self) -> Result<Left, String> {
-        Left::on(&self.disk, UUID, self.boot())
+    pub fn left(&self) -> Result<Dump, String> {
+        left::on(&self.disk, UUID, self.boot())
     }
 
     /// Lets a call of its disk fail.
@@ -256,6 +257,17 @@ impl Half {
         }
         let stop = self.stop_at_call.unwrap_or(Stop::Process);
         Ok(life.process.is_dead().then_some(stop))
+    }
+
+    /// Whether it has an inode, whether it lives or not.
+    pub fn has_inode(&self, ino: Ino) -> bool {
+        if let Some(datastore) = self.datastore() {
+            return datastore
+                .store()
+                .inode_now(ino)
+                .is_ok_and(|inode| inode.is_some());
+        }
+        self.left().is_ok_and(|left| left.inodes.contains_key(&ino))
     }
 
     /// The process that lives on it, if any.

@@ -18,6 +18,7 @@ use super::faults::Fault;
 use super::half::{CallAt, Half};
 use super::left;
 use super::plan::Settings;
+use super::tables;
 use super::witness::Witness;
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;
@@ -30,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(4);
 /// How long a process takes to be started again, at most, in microseconds.
 const DOWN_MAX_US: u64 = 20_000;
+/// How often it is looked between two faults.
+const LOOKS: u32 = 4;
 /// Steps of the world in one schedule that none should need.
 const STEPS_MAX: u64 = 3_000_000;
 
@@ -49,11 +52,12 @@ pub struct Pair {
     enough: Arc<AtomicBool>,
     /// The primary's process ended in sync: the tables must tell where the nodes differ.
     tables_are_due: bool,
+    /// No disk was made to fail.
+    disks_are_well: bool,
     /// The primary has been in sync since it started. Before, a size may show of which the secondary
     /// knows nothing: that of a write under way when the process before it stopped.
     has_recovered: bool,
     chance: Random,
-    silent: bool,
     steps: u64,
 }
 
@@ -90,9 +94,9 @@ impl Pair {
             asked_in_vain: None,
             enough: Arc::default(),
             tables_are_due: false,
+            disks_are_well: true,
             has_recovered: false,
             chance,
-            silent: false,
             steps: 0,
         }
     }
@@ -109,11 +113,10 @@ impl Pair {
     }
 
     fn start(&mut self, side: Side) {
-        if side == Side::Primary && std::mem::take(&mut self.tables_are_due) {
-            let told = self.look_at_the_tables();
-            self.note(told);
-        }
         if side == Side::Primary {
+            if std::mem::take(&mut self.tables_are_due) {
+                self.hold_the_tables_against_the_disks();
+            }
             self.has_recovered = false;
         }
         let process = self.world.give_birth();
@@ -180,15 +183,18 @@ impl Pair {
         }
     }
 
-    /// The primary starts again; the secondary has meanwhile done what was under way to it.
-    fn look_at_the_tables(&self) -> Result<(), String> {
+    /// Looks whether PAW and SAW tell where the nodes differ at this moment. The primary counts as in
+    /// sync, or did when it stopped.
+    fn hold_the_tables_against_the_disks(&self) {
         let [primary, secondary] = &self.halves;
         let state = secondary.datastore().map(|datastore| datastore.state());
         if !state.is_some_and(has_kept_sync) {
-            return Ok(());
+            return;
         }
-        let witness = self.witness.lock();
-        left::tables_tell(&primary.left()?, &secondary.left()?, witness.history())
+        let is_there = |ino| self.halves.iter().all(|half| half.has_inode(ino));
+        let disks = [&primary.disk, &secondary.disk];
+        let told = tables::tell(disks, is_there, self.witness.lock().history());
+        self.note(told);
     }
 
     /// Whether the secondary holds all that was acknowledged, by what both say.
@@ -207,6 +213,13 @@ impl Pair {
     fn states(&self) -> [Option<State>; 2] {
         self.datastores()
             .map(|datastore| datastore.map(|datastore| datastore.state()))
+    }
+
+    fn is_any_poisoned(&self) -> bool {
+        let datastores = self.datastores().into_iter().flatten();
+        datastores
+            .into_iter()
+            .any(|datastore| datastore.store().is_poisoned())
     }
 
     fn datastores(&self) -> [Option<Arc<Datastore>>; 2] {
@@ -256,7 +269,6 @@ impl Pair {
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
             Fault::Silent(side) => {
-                self.silent = true;
                 self.world.network.set_silent(side, true);
             }
             Fault::Healed => self.heal()?,
@@ -271,7 +283,8 @@ impl Pair {
     }
 
     /// What goes wrong with the primary's disk, clients hear of.
-    fn expect_disk_errors(&self, side: Side) {
+    fn expect_disk_errors(&mut self, side: Side) {
+        self.disks_are_well = false;
         if side == Side::Primary {
             self.witness.lock().expect_disk_errors();
         }
@@ -279,7 +292,6 @@ impl Pair {
 
     /// Frames pass, disks have room, and both nodes live.
     pub fn heal(&mut self) -> Result<(), String> {
-        self.silent = false;
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
             let half = self.half(side);
@@ -288,6 +300,8 @@ impl Pair {
             if called {
                 self.stop(side, Stop::Process);
                 if self.half(side).repair()? {
+                    // Everything will be compared.
+                    self.tables_are_due = false;
                     let event = NodeEvent::Crashed(Stop::Power);
                     self.witness.lock().node(side, event);
                 }
@@ -331,6 +345,18 @@ impl Pair {
             self.look_after()?;
         }
         self.look_after()
+    }
+
+    /// The same, and looks on the way and at the end of it whether the tables tell where the nodes
+    /// differ.
+    pub fn run_and_look(&mut self, time: Duration) -> Result<(), String> {
+        for _ in 0..LOOKS {
+            self.run_for(time / LOOKS)?;
+            if self.counts_as_in_sync() && !self.is_any_poisoned() {
+                self.hold_the_tables_against_the_disks();
+            }
+        }
+        Ok(())
     }
 
     /// Restarts who has died by itself, and brings clients to a new mount.
@@ -429,6 +455,11 @@ impl Pair {
     pub fn judge(&self) -> Result<(), String> {
         let witness = self.witness.lock();
         witness.verdict()?;
+        if let Some(told) = self.world.network.failure().filter(|_| self.disks_are_well) {
+            return Err(format!(
+                "the secondary could not follow, though its disk is well: {told}"
+            ));
+        }
         let [Some(primary), Some(secondary)] = self.datastores() else {
             return Err("a node does not live at the end".to_owned());
         };

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
+use lockstep_repl::message::{Envelope, Message};
 use parking_lot::Mutex;
 
 use super::fibers::Event;
@@ -52,6 +53,8 @@ struct Wires {
     observer: Mutex<Option<FrameObserver>>,
     /// How many of the frames on their way arrive when a connection ends; by chance if not said.
     kept: Mutex<Option<u64>>,
+    /// The first answer by which the secondary said that it could not do something.
+    failure: Mutex<Option<String>>,
 }
 
 impl Wires {
@@ -62,6 +65,29 @@ impl Wires {
     fn meet(&self, from: Side) -> OnFrame {
         let observer = self.observer.lock().clone();
         observer.map_or(OnFrame::Pass, |observer| observer(from))
+    }
+
+    fn note_failure(&self, header: &[u8]) {
+        let Ok(envelope) = Envelope::decode(header) else {
+            return;
+        };
+        let is_failure = matches!(
+            envelope.message,
+            Message::WriteAck {
+                failed: Some(_),
+                ..
+            } | Message::SyncAck {
+                failed: Some(_),
+                ..
+            } | Message::MetaAck {
+                outcome: Err(_),
+                ..
+            }
+        );
+        if is_failure {
+            let told = || format!("{:?}", envelope.message);
+            self.failure.lock().get_or_insert_with(told);
+        }
     }
 }
 
@@ -190,6 +216,12 @@ impl Network {
         *self.wires.kept.lock() = frames;
     }
 
+    /// The first answer by which the secondary said that it could not do what the primary asked for, as
+    /// text.
+    pub fn failure(&self) -> Option<String> {
+        self.wires.failure.lock().clone()
+    }
+
     /// Frames of a side that are on their way.
     pub fn on_the_way(&self, from: Side) -> u64 {
         let pipes = self.pipes.lock();
@@ -258,6 +290,9 @@ impl End {
     fn put_on_the_way(&self, frames: Vec<Frame>) {
         let shared = self.process.shared();
         for frame in frames {
+            if self.outgoing.from == Side::Secondary {
+                self.outgoing.wires.note_failure(&frame.header);
+            }
             if let OnFrame::Lose { kept } = self.outgoing.wires.meet(self.outgoing.from) {
                 self.lose(kept);
             }

@@ -1,0 +1,170 @@
+//! What PAW and SAW tell of a pair in sync, at any moment: where the nodes differ (P6, P7).
+//!
+//! Bytes that differ are in PAW, and those that only the secondary has got are in SAW too. This holds
+//! between any two steps, whoever lives: so it is looked at again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
+use lockstep_types::backing::Backing;
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::{Ino, MetaRequest};
+
+use crate::disk::Disk;
+use crate::history::{Fate, History};
+use crate::workload::{Mark, Op, mark};
+use crate::world::Side;
+
+/// Where the content of files is.
+const CONTENT: &str = "content";
+
+/// Holds the tables of two nodes in sync against what their disks hold at this moment. `is_there` tells
+/// whether both nodes have an inode: the content of one that is gone goes when it suits each node.
+pub fn tell(
+    [primary, secondary]: [&Disk; 2],
+    is_there: impl Fn(Ino) -> bool,
+    history: &History,
+) -> Result<(), String> {
+    let (primary, secondary) = (primary.fork().mount(), secondary.fork().mount());
+    let (here, there) = (contents(&*primary)?, contents(&*secondary)?);
+    let on_both = here
+        .iter()
+        .filter_map(|(ino, here)| Some((*ino, here, there.get(ino)?)));
+    let mut differ = on_both.filter(|(_, here, there)| here != there).peekable();
+    if differ.peek().is_none() {
+        return Ok(());
+    }
+    let tables = Tables {
+        paw: waiting(&*primary, "tables/paw")?,
+        saw: waiting(&*secondary, "tables/saw")?,
+    };
+    let uncertain = with_open_changes_of_content(history);
+    let mut certain = differ.filter(|(ino, ..)| !uncertain.contains(ino) && is_there(*ino));
+    certain.try_for_each(|(ino, here, there)| {
+        tables.tell_of(ino, here, there, &open_marks(history, ino))
+    })
+}
+
+/// The writes that a table remembers.
+fn waiting(backing: &dyn Backing, table: &str) -> Result<Vec<Entry>, String> {
+    let opened = backing.open_table(table, TABLE_BYTES);
+    let table = opened.map_err(|error| error.to_string())?;
+    let opened = InFlightTable::open(table).map_err(|damage| damage.to_string())?;
+    Ok(opened.1)
+}
+
+/// All bytes of all files.
+fn contents(backing: &dyn Backing) -> Result<BTreeMap<Ino, Vec<u8>>, String> {
+    let said = |error: io::Error| format!("the content on a disk cannot be read: {error}");
+    let mut contents = BTreeMap::new();
+    for directory in backing.list(CONTENT).map_err(said)? {
+        let directory = format!("{CONTENT}/{directory}");
+        for name in backing.list(&directory).map_err(said)? {
+            let Some(ino) = u64::from_str_radix(&name, 16).ok().and_then(Ino::new) else {
+                continue;
+            };
+            let bytes = read_whole(backing, &format!("{directory}/{name}")).map_err(said)?;
+            contents.insert(ino, bytes);
+        }
+    }
+    Ok(contents)
+}
+
+fn read_whole(backing: &dyn Backing, path: &str) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(backing.stat(path)?.length).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; length];
+    let read = backing.open(path)?.read_at(0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// What the tables of both nodes remember.
+struct Tables {
+    paw: Vec<Entry>,
+    saw: Vec<Entry>,
+}
+
+impl Tables {
+    fn tell_of(
+        &self,
+        ino: Ino,
+        here: &[u8],
+        there: &[u8],
+        open: &BTreeSet<Mark>,
+    ) -> Result<(), String> {
+        for block in 0..here.len().max(there.len()).div_ceil(BLOCK_BYTES) {
+            let (here, there) = (block_of(here, block), block_of(there, block));
+            if here == there {
+                continue;
+            }
+            let offset = (block * BLOCK_BYTES) as u64;
+            let said = |table: &str| {
+                format!("#{ino} at {offset}: differs, though in sync, and {table} does not tell")
+            };
+            if !remembers(&self.paw, ino, offset) {
+                return Err(said("PAW"));
+            }
+            if is_ahead(ino, offset, &here, &there, open) && !remembers(&self.saw, ino, offset) {
+                return Err(said("SAW"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A block of a file, with zeros behind its end.
+fn block_of(bytes: &[u8], block: usize) -> [u8; BLOCK_BYTES] {
+    let mut whole = [0; BLOCK_BYTES];
+    let start = (block * BLOCK_BYTES).min(bytes.len());
+    let (_, from) = bytes.split_at(start);
+    for (into, byte) in whole.iter_mut().zip(from) {
+        *into = *byte;
+    }
+    whole
+}
+
+fn remembers(table: &[Entry], ino: Ino, offset: u64) -> bool {
+    let block = BLOCK_BYTES as u64;
+    table.iter().any(|entry| {
+        let end = entry.offset + u64::from(entry.length);
+        entry.ino == ino && entry.offset < offset + block && offset < end
+    })
+}
+
+/// Whether the secondary has got bytes of a write under way that the primary has not.
+fn is_ahead(ino: Ino, offset: u64, here: &[u8], there: &[u8], open: &BTreeSet<Mark>) -> bool {
+    let marks = |bytes| mark::runs(ino, offset, bytes).into_iter();
+    let of_open = |run: &mark::Run| run.mark.is_some_and(|mark| open.contains(&mark));
+    marks(there).filter(of_open).any(|run| {
+        let mut same = marks(here).filter(|other| other.mark == run.mark);
+        !same.any(|other| other.from <= run.from && run.to <= other.to)
+    })
+}
+
+/// Files whose content an operation under way may be changing: a truncation is in no table.
+fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
+    let open = history
+        .calls()
+        .filter(|(_, call)| call.fate() == Fate::Unsure);
+    let changed = |op: &Op| match op {
+        Op::Change(MetaRequest::Truncate { ino, .. } | MetaRequest::Allocate { ino, .. }) => {
+            Some(*ino)
+        }
+        _ => None,
+    };
+    open.filter_map(|(_, call)| changed(&call.op)).collect()
+}
+
+/// The writes to a file that are under way in this life of the primary: older ones may since have been
+/// written over on one side.
+fn open_marks(history: &History, ino: Ino) -> BTreeSet<Mark> {
+    let born = history.last_start(Side::Primary);
+    let mine = history.calls().filter(|(_, call)| call.invoked > born);
+    let open = mine.filter(|(_, call)| call.fate() == Fate::Unsure);
+    open.filter_map(|(_, call)| match &call.op {
+        Op::Write(write) if write.ino == ino => Some(write.mark),
+        _ => None,
+    })
+    .collect()
+}
