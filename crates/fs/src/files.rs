@@ -301,7 +301,8 @@ impl FileTable {
         self.shard(ino).lock().files.remove(&ino)
     }
 
-    /// Every file whose record may be behind.
+    /// Every file whose record may be behind, by number: what a checkpoint does, it does in the same order
+    /// each time.
     pub fn unflushed(&self) -> Vec<Arc<FileState>> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -314,6 +315,7 @@ impl FileTable {
                     .cloned(),
             );
         }
+        found.sort_unstable_by_key(|state| state.ino);
         found
     }
 

@@ -81,7 +81,7 @@ fn what_was_found_once_is_not_found_again() {
 
 #[test]
 fn the_same_seed_makes_the_same_run() {
-    for seed in 1..40 {
+    for seed in 1..200 {
         let case = Case::of(seed);
         let run = || {
             case.run(None)

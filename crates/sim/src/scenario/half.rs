@@ -105,6 +105,8 @@ fn new_disk() -> Disk {
     let backing: Arc<dyn Backing> = disk.mount();
     let options = LogOptions {
         segment_bytes: SEGMENT_BYTES.into(),
+        // The same in every process, so that the same seed has the same digest in all of them.
+        salt: [7; 16],
         ..LogOptions::default()
     };
     if let Err(error) = Store::create(&backing, UUID, &options) {
