@@ -121,6 +121,16 @@ impl Disk {
         self.state.lock().disarm();
     }
 
+    /// Takes everything off the disk, for one that is of no more use but may still be held somewhere.
+    pub fn discard(&self) {
+        let mut state = self.state.lock();
+        let options = state.options;
+        let gone = std::mem::replace(&mut *state, State::new(options));
+        // Not under the lock: an observer may hold open files, and those take it when they are closed.
+        drop(state);
+        drop(gone);
+    }
+
     /// Makes the disk larger or smaller. One that has less room than is used is full.
     pub fn set_capacity(&self, options: DiskOptions) {
         self.state.lock().options = options;

@@ -120,6 +120,13 @@ thread_local! {
     static NEW_DISK: LazyCell<Disk> = const { LazyCell::new(new_disk) };
 }
 
+impl Drop for Half {
+    fn drop(&mut self) {
+        // A process that ended inside of redb never lets go of it (see `fs/kv/redb.rs`), nor of the file.
+        self.disk.discard();
+    }
+}
+
 impl Half {
     /// A node that has never run.
     pub fn new(side: Side, settings: &Settings) -> Self {
