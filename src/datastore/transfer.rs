@@ -176,27 +176,10 @@ impl Datastore {
         self: &Arc<Self>,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, VerifyFailure> {
-        let state = self.core.lock().state();
-        if self.config.role != crate::config::Role::Primary {
-            return Err(VerifyFailure {
-                cause: "this node is the secondary of the datastore".to_owned(),
-                cure: "ask the primary".to_owned(),
-            });
-        }
-        let peer = self.linked_peer().filter(|_| state.is_in_sync());
-        let Some(peer) = peer else {
-            return Err(VerifyFailure {
-                cause: format!("the nodes are not in sync ({})", state.describe()),
-                cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
-            });
-        };
+        let peer = self.peer_in_sync()?;
         let done = Progress::default();
-        let report = self
-            .compare_telling(&peer, &done, progress)
-            .map_err(|error| VerifyFailure {
-                cause: error.to_string(),
-                cure: "see the log of both nodes, then verify again".to_owned(),
-            })?;
+        let compared = self.compare_telling(&peer, &done, progress);
+        let report = compared.map_err(|error| could_not_compare(&error))?;
         Ok(VerifyReport {
             identical: report.is_identical(),
             inodes_compared: report.inodes,
@@ -214,6 +197,38 @@ impl Datastore {
         })
     }
 
+    /// What [`Self::verify`] finds, on the calling thread alone: for a host whose threads are not those
+    /// of the system.
+    pub fn compare(self: &Arc<Self>) -> Result<lockstep_verify::Report, VerifyFailure> {
+        let peer = self.peer_in_sync()?;
+        let compared = self.compare_with(&peer, &Progress::default());
+        compared.map_err(|error| could_not_compare(&error))
+    }
+
+    /// The secondary, if there is something to compare.
+    fn peer_in_sync(self: &Arc<Self>) -> Result<LinkedPeer<'_>, VerifyFailure> {
+        let state = self.core.lock().state();
+        if self.config.role != crate::config::Role::Primary {
+            return Err(VerifyFailure {
+                cause: "this node is the secondary of the datastore".to_owned(),
+                cure: "ask the primary".to_owned(),
+            });
+        }
+        let peer = self.linked_peer().filter(|_| state.is_in_sync());
+        peer.ok_or_else(|| VerifyFailure {
+            cause: format!("the nodes are not in sync ({})", state.describe()),
+            cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
+        })
+    }
+
+    fn compare_with(
+        self: &Arc<Self>,
+        peer: &LinkedPeer<'_>,
+        done: &Progress,
+    ) -> Result<lockstep_verify::Report, ResyncError> {
+        lockstep_verify::compare(&self.store, peer, &CoreLocks(self), done)
+    }
+
     /// Compares, and tells how far it is from time to time.
     fn compare_telling(
         self: &Arc<Self>,
@@ -222,9 +237,7 @@ impl Datastore {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, ResyncError> {
         std::thread::scope(|scope| {
-            let locks = CoreLocks(self);
-            let comparison =
-                scope.spawn(move || lockstep_verify::compare(&self.store, peer, &locks, done));
+            let comparison = scope.spawn(|| self.compare_with(peer, done));
             while !comparison.is_finished() {
                 std::thread::sleep(PROGRESS);
                 progress(VerifyProgress {
@@ -239,6 +252,13 @@ impl Datastore {
                 })
             })
         })
+    }
+}
+
+fn could_not_compare(error: &ResyncError) -> VerifyFailure {
+    VerifyFailure {
+        cause: error.to_string(),
+        cure: "see the log of both nodes, then verify again".to_owned(),
     }
 }
 

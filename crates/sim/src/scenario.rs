@@ -24,14 +24,14 @@ use lockstep_types::deliberate::{Bug, put_in};
 
 pub use coverage::{CrashPoint, FileClass, Met};
 pub use faults::Fault;
+pub use pair::{Pair, Users};
 pub use plan::{Ending, Less, Plan, Settings};
 
 use crate::random::Random;
 use crate::workload::{Generator, Source};
-use pair::{Pair, Users};
 
 /// The nodes must be in sync this long after the last fault.
-const IN_SYNC_WITHIN: Duration = Duration::from_secs(60);
+pub const IN_SYNC_WITHIN: Duration = Duration::from_secs(60);
 /// From the last fault until clients are sent away.
 const WORK_ON: Duration = Duration::from_millis(500);
 

@@ -252,8 +252,7 @@ impl Half {
         let Some(life) = self.node.life() else {
             return Ok(None);
         };
-        let refused = life.refused.lock().clone();
-        if let Some(why) = refused.filter(|_| !life.process.is_dead()) {
+        if let Some(why) = self.refused().filter(|_| !life.process.is_dead()) {
             if self.is_full {
                 // It would refuse again, until there is room.
                 self.is_away = true;
@@ -277,6 +276,16 @@ impl Half {
                 .is_ok_and(|inode| inode.is_some());
         }
         self.left().is_ok_and(|left| left.inodes.contains_key(&ino))
+    }
+
+    /// Why its process has given up, if it has.
+    pub fn refused(&self) -> Option<String> {
+        self.node.life()?.refused.lock().clone()
+    }
+
+    /// An operator gives it an empty store in place of the one it has.
+    pub fn get_new_disk(&mut self) {
+        self.disk = NEW_DISK.with(|disk| disk.fork());
     }
 
     /// The process that lives on it, if any.

@@ -1,5 +1,6 @@
 //! Two nodes with what is between them, and who uses them.
 
+mod calm;
 mod exact;
 
 use std::sync::Arc;
@@ -215,6 +216,11 @@ impl Pair {
             .map(|datastore| datastore.map(|datastore| datastore.state()))
     }
 
+    /// Whether both nodes say that they are in sync.
+    pub fn is_in_sync(&self) -> bool {
+        self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
+    }
+
     fn is_any_poisoned(&self) -> bool {
         let datastores = self.datastores().into_iter().flatten();
         datastores
@@ -369,7 +375,7 @@ impl Pair {
                 }
             }
         }
-        self.has_recovered |= self.states() == [Some(State::Synced), Some(State::SecondarySynced)];
+        self.has_recovered |= self.is_in_sync();
         self.bring_clients();
         self.bring_who_is_wrong();
         Ok(())
@@ -433,12 +439,11 @@ impl Pair {
         let until = self.now() + limit;
         loop {
             self.run_for(LOOK_EVERY)?;
-            let states = self.states();
-            if states == [Some(State::Synced), Some(State::SecondarySynced)] {
+            if self.is_in_sync() {
                 return Ok(());
             }
             if self.now() > until {
-                let [primary, secondary] = states;
+                let [primary, secondary] = self.states();
                 return Err(format!(
                     "not in sync {limit:?} after the last fault: {primary:?}, {secondary:?}"
                 ));

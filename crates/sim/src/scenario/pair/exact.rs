@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_repl::state::State;
 use parking_lot::Mutex;
 
 use super::{Pair, STEPS_MAX, Users};
@@ -140,12 +139,26 @@ impl Pair {
     /// Both nodes as they stand on a ground, before they start.
     pub fn on(ground: &Ground, stage: &Stage, users: Users) -> Self {
         let chance = Random::new(stage.luck);
-        let mut pair = Self::new(&stage.settings, users, stage.step_percent, chance);
+        let pair = Self::new(&stage.settings, users, stage.step_percent, chance);
+        pair.standing_on(ground)
+    }
+
+    /// Two nodes that have never run, with what a ground gives them.
+    #[must_use]
+    pub fn standing_on(mut self, ground: &Ground) -> Self {
         for side in Side::BOTH {
-            pair.half(side).disk = side.of(&ground.disks).fork();
+            self.half(side).disk = side.of(&ground.disks).fork();
         }
-        pair.witness.lock().go_on_after(ground.history.clone());
-        pair
+        self.witness.lock().go_on_after(ground.history.clone());
+        self
+    }
+
+    /// What both nodes, which have stopped, leave to others.
+    pub fn ground(&self) -> Ground {
+        Ground {
+            disks: self.halves.each_ref().map(|half| half.disk.fork()),
+            history: self.witness.lock().history().clone(),
+        }
     }
 
     /// Lets the only client do so many operations, and stops both nodes when all is durable.
@@ -166,10 +179,7 @@ impl Pair {
         }
         self.write_back()?;
         self.verdict()?;
-        Ok(Ground {
-            disks: self.halves.each_ref().map(|half| half.disk.fork()),
-            history: self.witness.lock().history().clone(),
-        })
+        Ok(self.ground())
     }
 
     /// The systems write back what they have not yet, as they do in time.
@@ -193,10 +203,6 @@ impl Pair {
         }
         self.run_for(SETTLE)?;
         self.write_back()
-    }
-
-    fn is_in_sync(&self) -> bool {
-        self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
     }
 
     /// From now on every place counts, and the other clients come.
