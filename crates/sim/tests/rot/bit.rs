@@ -5,11 +5,13 @@ use std::fmt;
 use lockstep_sim::disk::Disk;
 use lockstep_sim::random::Random;
 
+/// The key-value store.
+pub const NAMESPACE: &str = "namespace.redb";
 /// Every file of a store but content and `poisoned.json`, which only a failed disk has.
 pub const FILES: [&str; 8] = [
     "format.json",
     "role.json",
-    "namespace.redb",
+    NAMESPACE,
     "log/intent.0",
     "log/intent.1",
     "tables/paw",
@@ -30,13 +32,17 @@ pub struct Bit {
     pub file: String,
     /// Of which byte.
     pub offset: u64,
-    bit: u32,
+    number: u32,
 }
 
 impl fmt::Display for Bit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, offset, bit } = self;
-        write!(f, "bit {bit} of byte {offset} of {file}")
+        let Self {
+            file,
+            offset,
+            number,
+        } = self;
+        write!(f, "bit {number} of byte {offset} of {file}")
     }
 }
 
@@ -57,7 +63,7 @@ impl Bit {
         Some(Self {
             file: file.to_owned(),
             offset: on_the_disk(file, disk, bytes.len() as u64, place)?,
-            bit: u32::try_from(chance.below(8)).unwrap(),
+            number: u32::try_from(chance.below(8)).unwrap(),
         })
     }
 
@@ -83,7 +89,10 @@ impl Bit {
 
     /// Turns it over.
     pub fn turn(&self, disk: &Disk) {
-        assert!(disk.flip_bit(&self.file, self.offset, self.bit), "{self}");
+        assert!(
+            disk.flip_bit(&self.file, self.offset, self.number),
+            "{self}"
+        );
     }
 
     /// Whether it is one of the store of a killed process of which no program can tell that it turned

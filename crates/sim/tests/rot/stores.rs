@@ -6,11 +6,14 @@ use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::exact::Ground;
 use lockstep_sim::scenario::{Fault, IN_SYNC_WITHIN, Pair, Settings, Users};
-use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::workload::{Generator, Mix, Options};
 use lockstep_sim::world::Side;
 use lockstepfs::config::{Durability, OnPeerLoss};
 
 const CLIENTS: u32 = 3;
+/// Names that each client uses in a directory: in large stores so many that the namespace has parts
+/// which a start does not read.
+const NAMES: [u64; 2] = [6, 300];
 /// For how long clients work, at most, in milliseconds.
 const WORK_MAX_MS: u64 = 1500;
 
@@ -31,18 +34,35 @@ fn settings(chance: &mut Random) -> Settings {
     }
 }
 
-fn pair(settings: &Settings, clients: u32, mut chance: Random) -> Pair {
-    let asked = Options {
+/// What clients ask; of large stores mostly new names.
+fn asked(is_large: bool) -> Options {
+    let [few, many] = NAMES;
+    let small = Options {
         clients: CLIENTS,
         file_bytes_max: 32 << 10,
+        own_names: few,
         ..Options::default()
     };
-    let users = Users {
-        clients,
-        pause_max: Duration::from_millis(20),
-        source: Box::new(Generator::new(asked, chance.fork())),
+    let mix = Mix {
+        make: 80,
+        xattrs: 40,
+        ..Mix::default()
     };
-    Pair::new(settings, users, 0, chance)
+    let large = Options {
+        own_names: many,
+        mix,
+        ..small.clone()
+    };
+    if is_large { large } else { small }
+}
+
+fn users(clients: u32, is_large: bool, chance: Random) -> Users {
+    let pause_max = if is_large { 1 } else { 20 };
+    Users {
+        clients,
+        pause_max: Duration::from_millis(pause_max),
+        source: Box::new(Generator::new(asked(is_large), chance)),
+    }
 }
 
 impl Stores {
@@ -50,7 +70,8 @@ impl Stores {
     pub fn make(luck: u64) -> Result<Self, String> {
         let mut chance = Random::new(luck);
         let settings = settings(&mut chance);
-        let mut pair = pair(&settings, CLIENTS, chance.fork());
+        let users = users(CLIENTS, chance.percent(30), chance.fork());
+        let mut pair = Pair::new(&settings, users, 0, chance.fork());
         let killed = chance.percent(50);
         pair.start_both();
         pair.until_in_sync(IN_SYNC_WITHIN)?;
@@ -68,23 +89,26 @@ impl Stores {
                 pair.stop_in_order(side)?;
             }
         }
-        let stores = Self {
+        for side in Side::BOTH {
+            assert_in_sync(&pair, side);
+        }
+        Ok(Self {
             ground: pair.ground(),
             settings,
             killed,
-        };
-        for side in Side::BOTH {
-            let role = pair.disk(side).read_all("role.json").unwrap_or_default();
-            let role = String::from_utf8_lossy(&role).into_owned();
-            if !role.contains("\"in_sync\": true") {
-                return Err(format!("{side:?} was not in sync: {role}"));
-            }
-        }
-        Ok(stores)
+        })
     }
 
     /// Two nodes that will start on copies of them, with nobody who uses the mount.
     pub fn pair(&self, chance: &mut Random) -> Pair {
-        pair(&self.settings, 0, chance.fork()).standing_on(&self.ground)
+        let nobody = users(0, false, chance.fork());
+        Pair::new(&self.settings, nobody, 0, chance.fork()).standing_on(&self.ground)
     }
+}
+
+/// Or else a resync would compare everything, and repair what nobody has noticed.
+fn assert_in_sync(pair: &Pair, side: Side) {
+    let role = pair.disk(side).read_all("role.json").unwrap_or_default();
+    let role = String::from_utf8(role).unwrap();
+    assert!(role.contains("\"in_sync\": true"), "{side:?}: {role}");
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use lockstep_verify::Report;
+use lockstepfs::datastore::Datastore;
 use parking_lot::Mutex;
 
 use super::Pair;
@@ -54,7 +55,7 @@ impl Pair {
 
     /// Lets the primary compare both nodes, as `lockstep verify` does.
     pub fn compare(&mut self) -> Result<Report, String> {
-        let compared = self.let_it_do(Side::Primary, |datastore| datastore.compare())?;
+        let compared = self.let_it_do(Side::Primary, Datastore::compare)?;
         compared.map_err(|failure| format!("the nodes cannot be compared: {}", failure.cause))
     }
 
@@ -62,7 +63,7 @@ impl Pair {
     fn let_it_do<T: Send + 'static>(
         &mut self,
         side: Side,
-        body: impl FnOnce(&Arc<lockstepfs::datastore::Datastore>) -> T + Send + 'static,
+        body: impl FnOnce(&Arc<Datastore>) -> T + Send + 'static,
     ) -> Result<T, String> {
         let life = self.half(side).node.life();
         let lives = life.and_then(|life| Some((life.datastore()?, life.process)));
