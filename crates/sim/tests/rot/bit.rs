@@ -7,10 +7,12 @@ use lockstep_sim::random::Random;
 
 /// The key-value store.
 pub const NAMESPACE: &str = "namespace.redb";
+/// Role and marks.
+pub const ROLE: &str = "role.json";
 /// Every file of a store but content and `poisoned.json`, which only a failed disk has.
 pub const FILES: [&str; 8] = [
     "format.json",
-    "role.json",
+    ROLE,
     NAMESPACE,
     "log/intent.0",
     "log/intent.1",
