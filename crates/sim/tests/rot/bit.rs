@@ -49,18 +49,18 @@ impl fmt::Display for Bit {
 }
 
 impl Bit {
-    /// A bit of a file, mostly one where the file is not all zeros.
+    /// A bit of a file, mostly one in a piece that is not like the one before: not in free space or slots.
     pub fn of(file: &str, disk: &Disk, chance: &mut Random) -> Option<Self> {
         let bytes = disk.read_all(file).filter(|bytes| !bytes.is_empty())?;
-        let pieces = bytes.chunks(PIECE_BYTES).enumerate();
-        let filled = pieces.filter(|(_, piece)| piece.iter().any(|byte| *byte != 0));
-        let filled: Vec<usize> = filled.map(|(number, _)| number * PIECE_BYTES).collect();
-        let place = if filled.is_empty() || chance.percent(20) {
+        let pieces: Vec<&[u8]> = bytes.chunks(PIECE_BYTES).collect();
+        let telling = (1..pieces.len()).filter(|number| pieces[*number] != pieces[*number - 1]);
+        let telling: Vec<usize> = std::iter::once(0).chain(telling).collect();
+        let place = if chance.percent(20) {
             chance.below(bytes.len() as u64)
         } else {
-            let start = *chance.pick(&filled);
-            let length = PIECE_BYTES.min(bytes.len() - start);
-            start as u64 + chance.below(length as u64)
+            let number = *chance.pick(&telling);
+            let length = pieces[number].len() as u64;
+            (number * PIECE_BYTES) as u64 + chance.below(length)
         };
         Some(Self {
             file: file.to_owned(),
