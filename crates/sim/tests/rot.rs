@@ -204,25 +204,32 @@ fn start_both(pair: &mut Pair, side: Side, chance: &mut Random) -> Result<Option
 }
 
 /// A node has started. What of the namespace has rotted where no start reads may be found only when it
-/// is read: never wrong, and by verify at the latest.
+/// is read: never wrong, by a resync, which cannot be done then, or by verify at the latest.
 fn opened_well(pair: &mut Pair, side: Side, file: &str) -> Result<&'static str, String> {
     if file == ROLE {
         // Every bit of it counts, and both nodes can be alike with another generation in it.
         return Err("opened, and what it says may be wrong".to_owned());
     }
-    pair.until_in_sync(IN_SYNC_WITHIN)?;
-    pair.rest()?;
-    let Err(why) = pair.compare() else {
+    let Err((outcome, why)) = read_all(pair) else {
         return end_well(pair).map(|()| "opened");
     };
     if file != NAMESPACE || !why.contains(file) {
-        return Err(format!("opened, and then: {why}"));
+        return Err(format!("opened, and {outcome}: {why}"));
     }
     if side == Side::Secondary {
         pair.stop_in_order(side)?;
         replace_secondary(pair)?;
     }
-    Ok("found by verify")
+    Ok(outcome)
+}
+
+/// Lets both nodes get in sync and be compared; how something that could not be read has shown, and why.
+fn read_all(pair: &mut Pair) -> Result<(), (&'static str, String)> {
+    pair.until_in_sync(IN_SYNC_WITHIN)
+        .and_then(|()| pair.rest())
+        .map_err(|what| ("found by a resync", format!("{what}: {:?}", pair.reason())))?;
+    let compared = pair.compare();
+    compared.map_err(|why| ("found by verify", why)).map(drop)
 }
 
 /// A node has refused to start: it has said where the damage is, and changed nothing. In place of a

@@ -59,6 +59,12 @@ impl Pair {
         compared.map_err(|failure| format!("the nodes cannot be compared: {}", failure.cause))
     }
 
+    /// What the primary says went wrong last with its peer.
+    pub fn reason(&self) -> Option<String> {
+        let [primary, _] = self.datastores();
+        primary?.status().reason
+    }
+
     /// Lets the process of a node do something, to its end.
     fn let_it_do<T: Send + 'static>(
         &mut self,
