@@ -105,7 +105,7 @@ fn no_case_finds_anything() {
 fn finder(bug: Bug, cases: u32) -> Option<Case> {
     let config = Config {
         failure_persistence: None,
-        max_shrink_iters: 500,
+        max_shrink_iters: 2000,
         ..Config::with_cases(cases)
     };
     let chance = TestRng::deterministic_rng(config.rng_algorithm);
