@@ -62,10 +62,10 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
         }
     }
 
-    /// Goes on until so many have failed.
+    /// Goes on until so many have failed, at least one.
     #[must_use]
-    pub const fn until_failed(mut self, failures_max: usize) -> Self {
-        self.failures_max = failures_max;
+    pub fn until_failed(mut self, failures_max: usize) -> Self {
+        self.failures_max = failures_max.max(1);
         self
     }
 

@@ -222,10 +222,8 @@ impl Pair {
     }
 
     fn is_any_poisoned(&self) -> bool {
-        let datastores = self.datastores().into_iter().flatten();
-        datastores
-            .into_iter()
-            .any(|datastore| datastore.store().is_poisoned())
+        let mut datastores = self.datastores().into_iter().flatten();
+        datastores.any(|datastore| datastore.store().is_poisoned())
     }
 
     fn datastores(&self) -> [Option<Arc<Datastore>>; 2] {
