@@ -267,15 +267,20 @@ impl Half {
         Ok(life.process.is_dead().then_some(stop))
     }
 
-    /// Whether it has an inode, whether it lives or not.
-    pub fn has_inode(&self, ino: Ino) -> bool {
-        if let Some(datastore) = self.datastore() {
-            return datastore
-                .store()
-                .inode_now(ino)
-                .is_ok_and(|inode| inode.is_some());
+    /// Tells whether it has an inode, whether it lives or not. A store that is closed is opened once,
+    /// when it is first asked for.
+    pub fn inodes(&self) -> impl Fn(Ino) -> Result<bool, String> {
+        let left = LazyCell::new(|| self.left());
+        move |ino| match self.datastore() {
+            Some(datastore) => match datastore.store().inode_now(ino) {
+                Ok(inode) => Ok(inode.is_some()),
+                Err(error) => Err(format!("{:?}: #{ino} cannot be read: {error:?}", self.side)),
+            },
+            None => match &*left {
+                Ok(left) => Ok(left.inodes.contains_key(&ino)),
+                Err(error) => Err(error.clone()),
+            },
         }
-        self.left().is_ok_and(|left| left.inodes.contains_key(&ino))
     }
 
     /// Why its process has given up, if it has.

@@ -192,7 +192,8 @@ impl Pair {
         if !state.is_some_and(has_kept_sync) {
             return;
         }
-        let is_there = |ino| self.halves.iter().all(|half| half.has_inode(ino));
+        let (here, there) = (primary.inodes(), secondary.inodes());
+        let is_there = |ino| Ok(here(ino)? && there(ino)?);
         let disks = [&primary.disk, &secondary.disk];
         let told = tables::tell(disks, is_there, self.witness.lock().history());
         self.note(told);

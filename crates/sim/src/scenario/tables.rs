@@ -4,10 +4,8 @@
 //! between any two steps, whoever lives: so it is looked at again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
-use lockstep_types::backing::Backing;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, MetaRequest};
 
@@ -16,18 +14,14 @@ use crate::history::{Fate, History};
 use crate::workload::{Mark, Op, mark};
 use crate::world::Side;
 
-/// Where the content of files is.
-const CONTENT: &str = "content";
-
 /// Holds the tables of two nodes in sync against what their disks hold at this moment. `is_there` tells
 /// whether both nodes have an inode: the content of one that is gone goes when it suits each node.
 pub fn tell(
     [primary, secondary]: [&Disk; 2],
-    is_there: impl Fn(Ino) -> bool,
+    is_there: impl Fn(Ino) -> Result<bool, String>,
     history: &History,
 ) -> Result<(), String> {
-    let (primary, secondary) = (primary.fork().mount(), secondary.fork().mount());
-    let (here, there) = (contents(&*primary)?, contents(&*secondary)?);
+    let (here, there) = (contents(primary), contents(secondary));
     let on_both = here
         .iter()
         .filter_map(|(ino, here)| Some((*ino, here, there.get(ino)?)));
@@ -36,47 +30,34 @@ pub fn tell(
         return Ok(());
     }
     let tables = Tables {
-        paw: waiting(&*primary, "tables/paw")?,
-        saw: waiting(&*secondary, "tables/saw")?,
+        paw: waiting(primary, "tables/paw")?,
+        saw: waiting(secondary, "tables/saw")?,
     };
     let uncertain = with_open_changes_of_content(history);
-    let mut certain = differ.filter(|(ino, ..)| !uncertain.contains(ino) && is_there(*ino));
-    certain.try_for_each(|(ino, here, there)| {
-        tables.tell_of(ino, here, there, &open_marks(history, ino))
-    })
+    for (ino, here, there) in differ {
+        if !uncertain.contains(&ino) && is_there(ino)? {
+            tables.tell_of(ino, here, there, &open_marks(history, ino))?;
+        }
+    }
+    Ok(())
 }
 
 /// The writes that a table remembers.
-fn waiting(backing: &dyn Backing, table: &str) -> Result<Vec<Entry>, String> {
-    let opened = backing.open_table(table, TABLE_BYTES);
+fn waiting(disk: &Disk, table: &str) -> Result<Vec<Entry>, String> {
+    let opened = disk.fork().mount().open_table(table, TABLE_BYTES);
     let table = opened.map_err(|error| error.to_string())?;
     let opened = InFlightTable::open(table).map_err(|damage| damage.to_string())?;
     Ok(opened.1)
 }
 
 /// All bytes of all files.
-fn contents(backing: &dyn Backing) -> Result<BTreeMap<Ino, Vec<u8>>, String> {
-    let said = |error: io::Error| format!("the content on a disk cannot be read: {error}");
-    let mut contents = BTreeMap::new();
-    for directory in backing.list(CONTENT).map_err(said)? {
-        let directory = format!("{CONTENT}/{directory}");
-        for name in backing.list(&directory).map_err(said)? {
-            let Some(ino) = u64::from_str_radix(&name, 16).ok().and_then(Ino::new) else {
-                continue;
-            };
-            let bytes = read_whole(backing, &format!("{directory}/{name}")).map_err(said)?;
-            contents.insert(ino, bytes);
-        }
-    }
-    Ok(contents)
-}
-
-fn read_whole(backing: &dyn Backing, path: &str) -> io::Result<Vec<u8>> {
-    let length = usize::try_from(backing.stat(path)?.length).unwrap_or(usize::MAX);
-    let mut bytes = vec![0; length];
-    let read = backing.open(path)?.read_at(0, &mut bytes)?;
-    bytes.truncate(read);
-    Ok(bytes)
+fn contents(disk: &Disk) -> BTreeMap<Ino, Vec<u8>> {
+    let content = |path: String| {
+        let (_, name) = path.strip_prefix("content/")?.split_once('/')?;
+        let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
+        Some((ino, disk.read_all(&path)?))
+    };
+    disk.files().into_iter().filter_map(content).collect()
 }
 
 /// What the tables of both nodes remember.
