@@ -161,7 +161,7 @@ fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: u
                 std::thread::sleep(LOOK_EVERY);
                 if said.elapsed() > SAY_EVERY {
                     said = Instant::now();
-                    say(&soak.so_far(), start);
+                    say(&soak.so_far(), &soak.failed(), start);
                 }
                 if start.elapsed() > limit {
                     soak.stop();
@@ -173,7 +173,7 @@ fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: u
         failed
     });
     let report = soak.so_far();
-    say(&report, start);
+    say(&report, &soak.failed(), start);
     say_what_was_met(&report);
     for found in &failed {
         println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
@@ -186,14 +186,13 @@ fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: u
     }
 }
 
-fn say(report: &Report, start: Instant) {
+fn say(report: &Report, failed: &[u64], start: Instant) {
     let Report {
         schedules,
         operations,
         faults,
         simulated,
         met,
-        failed,
     } = report;
     println!(
         "{schedules} schedules, {operations} operations answered, {faults} faults, {:.1} hours \

@@ -21,8 +21,6 @@ pub struct Report {
     pub simulated: Duration,
     /// What they met.
     pub met: Met,
-    /// The seeds of those that failed; of these nothing is counted.
-    pub failed: Vec<u64>,
 }
 
 impl Report {
@@ -76,10 +74,16 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
                 scope.spawn(|| self.work());
             }
         });
-        std::mem::take(&mut *self.found.lock())
+        self.found.lock().clone()
     }
 
-    /// What they have come to so far.
+    /// The seeds of those that have failed so far.
+    pub fn failed(&self) -> Vec<u64> {
+        let found = self.found.lock();
+        found.iter().map(|found| found.case.seed).collect()
+    }
+
+    /// What those that did not fail have come to so far.
     pub fn so_far(&self) -> Report {
         self.report.lock().clone()
     }
@@ -106,7 +110,6 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
     fn note(&self, found: Found) {
         let mut all = self.found.lock();
         if all.len() < self.failures_max {
-            self.report.lock().failed.push(found.case.seed);
             all.push(found);
         }
         if all.len() == self.failures_max {
