@@ -137,12 +137,12 @@ fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
     open.filter_map(|(_, call)| changed(&call.op)).collect()
 }
 
-/// The writes to a file that are under way in this life of the primary: older ones may since have been
-/// written over on one side.
+/// The writes to a file that are under way in this life of the primary: those that are over, though with
+/// an error, and those of a life before may since have been written over on one side.
 fn open_marks(history: &History, ino: Ino) -> BTreeSet<Mark> {
     let born = history.last_start(Side::Primary);
     let mine = history.calls().filter(|(_, call)| call.invoked > born);
-    let open = mine.filter(|(_, call)| call.fate() == Fate::Unsure);
+    let open = mine.filter(|(_, call)| call.latest() == u64::MAX);
     open.filter_map(|(_, call)| match &call.op {
         Op::Write(write) if write.ino == ino => Some(write.mark),
         _ => None,
