@@ -184,10 +184,13 @@ impl Store {
         let Some(mut inode) = self.inode(ino)? else {
             return Ok(());
         };
-        // The last write as well: the table of times, which knows of it, is told of the new one below.
-        let last_write = ticket.file().with_facts(|facts| facts.last_write);
+        // The last write as well: the table of times, which knows of it, is told of the new one below. It
+        // may be all that knows of one whose time an operation has put in the record.
+        let (last_write, owes) = ticket
+            .file()
+            .with_facts(|facts| (facts.last_write, facts.owes_time));
         let old = (inode.mtime, inode.ctime, last_write.map(|(osn, _)| osn));
-        if old != (new.mtime, new.ctime, new.last_write) {
+        if owes || old != (new.mtime, new.ctime, new.last_write) {
             self.log_record(&Record::FileTimes {
                 ino,
                 mtime: new.mtime,
@@ -207,6 +210,7 @@ impl Store {
             // What a checkpoint has put in the record is replaced as well: the write that did it may
             // be sent again.
             facts.folded = None;
+            facts.owes_time = false;
             if let Some(number) = facts.slot {
                 self.times.store(number, &Slot { ino, last_write });
             }

@@ -2,7 +2,7 @@
 
 use lockstep_fs::store::Facts;
 use lockstep_intentlog::{IntentLog, Record};
-use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest};
+use lockstep_types::{AllocateMode, FileName, Ino, MetaOp, MetaRequest};
 
 use crate::durability::Client;
 use crate::harness::{Node, log_options, open, read_all, stamp};
@@ -143,6 +143,29 @@ fn times_taken_over_without_their_write_survive() {
     killed(&mut node);
     let attr = open(&node.disk).getattr(one).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (time, time));
+}
+
+/// An operation has put the time of a write in the record, and the slot alone outlives the process.
+#[test]
+fn times_that_only_the_slot_knows_survive_a_new_size() {
+    let (mut node, mut client, one, _) = two_files();
+    client.write(&node, one, b"later");
+    let time = node.store.getattr(one).unwrap().mtime;
+    let link = client.op(MetaRequest::Link {
+        ino: one,
+        parent: Ino::ROOT,
+        name: FileName::new(b"link").unwrap(),
+    });
+    node.store.commit(&link).unwrap();
+    let told = Facts {
+        size: 7000,
+        ..node.store.facts(one).unwrap().unwrap()
+    };
+    assert_eq!((told.mtime, told.last_write), (time, None));
+    assert!(node.store.set_facts(one, &told).unwrap());
+    killed(&mut node);
+    let attr = open(&node.disk).getattr(one).unwrap();
+    assert_eq!((attr.mtime, attr.ctime), (time, link.time));
 }
 
 /// Recovery takes the times of a write back that was not over on the primary, then the write is sent
