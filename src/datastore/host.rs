@@ -110,7 +110,21 @@ pub(super) struct Turnstile(Mutex<Inside>);
 #[derive(Default)]
 struct Inside {
     occupied: bool,
+    /// Counts those who came as the newest.
+    comers: u64,
     waiting: Vec<Arc<dyn Gate>>,
+}
+
+impl Inside {
+    fn occupy(&mut self) -> bool {
+        !std::mem::replace(&mut self.occupied, true)
+    }
+
+    fn gate(&mut self, host: &dyn Host) -> Arc<dyn Gate> {
+        let gate = host.gate();
+        self.waiting.push(Arc::clone(&gate));
+        gate
+    }
 }
 
 impl Turnstile {
@@ -119,13 +133,33 @@ impl Turnstile {
         loop {
             let gate = {
                 let mut inside = self.0.lock();
-                if !inside.occupied {
-                    inside.occupied = true;
+                if inside.occupy() {
                     return Turn(self);
                 }
-                let gate = host.gate();
-                inside.waiting.push(Arc::clone(&gate));
-                gate
+                inside.gate(host)
+            };
+            gate.wait();
+        }
+    }
+
+    /// The same for whom nobody needs any more when another comes: `None` then.
+    pub fn enter_as_newest(&self, host: &dyn Host) -> Option<Turn<'_>> {
+        let (mine, others) = {
+            let mut inside = self.0.lock();
+            inside.comers += 1;
+            (inside.comers, std::mem::take(&mut inside.waiting))
+        };
+        open_all(others);
+        loop {
+            let gate = {
+                let mut inside = self.0.lock();
+                if inside.comers != mine {
+                    return None;
+                }
+                if inside.occupy() {
+                    return Some(Turn(self));
+                }
+                inside.gate(host)
             };
             gate.wait();
         }
@@ -142,9 +176,13 @@ impl Drop for Turn<'_> {
             inside.occupied = false;
             std::mem::take(&mut inside.waiting)
         };
-        for gate in waiting {
-            gate.open();
-        }
+        open_all(waiting);
+    }
+}
+
+fn open_all(gates: Vec<Arc<dyn Gate>>) {
+    for gate in gates {
+        gate.open();
     }
 }
 
@@ -167,6 +205,37 @@ mod tests {
         let (refused, awaited) = promise::<u8>(&machine);
         machine.in_order(Box::new(move || refused.keep(1)));
         assert_eq!(awaited.get(), None, "a job that is never done");
+    }
+
+    #[test]
+    fn of_those_who_wait_only_the_newest_goes_in() {
+        let machine = Machine::start("test").unwrap();
+        let (turnstile, entered) = (Turnstile::default(), AtomicUsize::new(0));
+        let has_waiting = || !turnstile.0.lock().waiting.is_empty();
+        let turn = turnstile.enter(&machine);
+        std::thread::scope(|scope| {
+            let wait = || {
+                let turn = turnstile.enter_as_newest(&machine);
+                turn.is_some() && entered.fetch_add(1, Ordering::SeqCst) == 0
+            };
+            let mut comers: Vec<_> = (0..5)
+                .map(|_| {
+                    let before = turnstile.0.lock().comers;
+                    let comer = scope.spawn(wait);
+                    while turnstile.0.lock().comers == before || !has_waiting() {
+                        std::thread::yield_now();
+                    }
+                    comer
+                })
+                .collect();
+            let newest = comers.pop().unwrap();
+            for comer in comers {
+                assert!(!comer.join().unwrap(), "it goes while one is inside");
+            }
+            drop(turn);
+            assert!(newest.join().unwrap());
+        });
+        machine.stop();
     }
 
     #[test]

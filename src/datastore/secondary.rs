@@ -31,7 +31,10 @@ impl Datastore {
     ) {
         // One connection at a time (rule P9). A primary that connects anew has given its old one up.
         self.drop_link("the primary has connected anew");
-        let _alone = self.serving.enter(&*self.host);
+        let Some(_alone) = self.serving.enter_as_newest(&*self.host) else {
+            // The primary has given this one up, too, while the one before was still being ended.
+            return;
+        };
         // What an earlier connection asked for is done before this one begins.
         self.finish_ordered();
         if self.is_stopping() {
