@@ -45,6 +45,11 @@ pub const PAUSE_LIMIT_BOUNDS_MS: (u64, u64) = (0, 600_000);
 pub const PEER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 /// Bounds of `peer_timeout_ms`, in milliseconds.
 pub const PEER_TIMEOUT_BOUNDS_MS: (u64, u64) = (200, 60_000);
+/// How long an operation waits for the answer of a connected peer unless said otherwise: longer than a
+/// disk that is only slow takes for a flush.
+pub const ANSWER_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
+/// Bounds of `answer_limit_ms`, in milliseconds.
+pub const ANSWER_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
 /// Threads that serve one mount unless said otherwise: measured best at eight jobs on two cores.
 pub const FUSE_THREADS_DEFAULT: usize = 8;
 /// Bounds of `fuse_threads`.
@@ -109,6 +114,10 @@ pub struct DatastoreConfig {
     /// How long the peer may be silent before the connection counts as lost.
     /// Default [`PEER_TIMEOUT_DEFAULT`], bounds [`PEER_TIMEOUT_BOUNDS_MS`].
     pub peer_timeout: Duration,
+    /// How long an operation waits for the answer of a peer that is connected, before
+    /// [`Self::on_peer_loss`] decides. Default [`ANSWER_LIMIT_DEFAULT`], bounds
+    /// [`ANSWER_LIMIT_BOUNDS_MS`].
+    pub answer_limit: Duration,
     /// Threads that serve the mount. Default [`FUSE_THREADS_DEFAULT`], bounds
     /// [`FUSE_THREADS_BOUNDS`].
     pub fuse_threads: usize,

@@ -13,9 +13,10 @@ use super::problem::{Problem, Problems, Refusal};
 use super::section::{Found, Place, Section};
 use super::value;
 use super::{
-    DatastoreConfig, Durability, Encryption, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, LinkConfig,
-    NodeConfig, OnPeerLoss, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
-    PEER_TIMEOUT_DEFAULT, PeerConfig, Role,
+    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, Durability, Encryption,
+    FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, LinkConfig, NodeConfig, OnPeerLoss,
+    PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT,
+    PeerConfig, Role,
 };
 
 /// Sections a file may have.
@@ -33,6 +34,7 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
     "on_peer_loss",
     "pause_limit_ms",
     "peer_timeout_ms",
+    "answer_limit_ms",
     "fuse_threads",
     "peer",
 ];
@@ -184,7 +186,8 @@ fn read_datastore(
     }
     section.refuse_unknown(problems, DATASTORE_KEYS);
     let (durability, on_peer_loss) = read_policies(problems, &section);
-    let (pause_limit, peer_timeout, fuse_threads) = read_numbers(problems, &section);
+    let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section);
+    let fuse_threads = read_fuse_threads(problems, &section);
     let place = section.place(problems);
     let peer = read_peer(problems, &section);
     let required = read_required(problems, &section);
@@ -199,6 +202,7 @@ fn read_datastore(
         on_peer_loss,
         pause_limit,
         peer_timeout,
+        answer_limit,
         fuse_threads,
         peer: peer.value(),
     };
@@ -241,19 +245,33 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> (Durabil
     )
 }
 
-fn read_numbers(problems: &mut Problems<'_>, section: &Section<'_>) -> (Duration, Duration, usize) {
-    let (pause, timeout) = (PAUSE_LIMIT_BOUNDS_MS, PEER_TIMEOUT_BOUNDS_MS);
+/// How long a lost peer is waited for, a silent one believed, and an answer waited for.
+fn read_limits(
+    problems: &mut Problems<'_>,
+    section: &Section<'_>,
+) -> (Duration, Duration, Duration) {
+    let mut millis = |key, default, bounds| {
+        section.optional(problems, key, default, |value| value::millis(value, bounds))
+    };
     (
-        section.optional(problems, "pause_limit_ms", PAUSE_LIMIT_DEFAULT, |value| {
-            value::millis(value, pause)
-        }),
-        section.optional(problems, "peer_timeout_ms", PEER_TIMEOUT_DEFAULT, |value| {
-            value::millis(value, timeout)
-        }),
-        section.optional(problems, "fuse_threads", FUSE_THREADS_DEFAULT, |value| {
-            value::count(value, FUSE_THREADS_BOUNDS)
-        }),
+        millis("pause_limit_ms", PAUSE_LIMIT_DEFAULT, PAUSE_LIMIT_BOUNDS_MS),
+        millis(
+            "peer_timeout_ms",
+            PEER_TIMEOUT_DEFAULT,
+            PEER_TIMEOUT_BOUNDS_MS,
+        ),
+        millis(
+            "answer_limit_ms",
+            ANSWER_LIMIT_DEFAULT,
+            ANSWER_LIMIT_BOUNDS_MS,
+        ),
     )
+}
+
+fn read_fuse_threads(problems: &mut Problems<'_>, section: &Section<'_>) -> usize {
+    section.optional(problems, "fuse_threads", FUSE_THREADS_DEFAULT, |value| {
+        value::count(value, FUSE_THREADS_BOUNDS)
+    })
 }
 
 fn read_peer(problems: &mut Problems<'_>, datastore: &Section<'_>) -> Found<PeerConfig> {

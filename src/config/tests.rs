@@ -96,6 +96,7 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(beta.on_peer_loss, OnPeerLoss::Continue);
     assert_eq!(beta.pause_limit, PAUSE_LIMIT_DEFAULT);
     assert_eq!(beta.peer_timeout, PEER_TIMEOUT_DEFAULT);
+    assert_eq!(beta.answer_limit, ANSWER_LIMIT_DEFAULT);
     assert_eq!(beta.fuse_threads, FUSE_THREADS_DEFAULT);
     assert_eq!(beta.peer, None);
 }
@@ -198,6 +199,14 @@ fn a_number_that_is_none_or_out_of_bounds_is_refused() {
         "peer_timeout_ms",
         "1",
         "from 200",
+    );
+    refused(
+        "pause_limit_ms = 10000",
+        "answer_limit_ms = 0",
+        15,
+        "answer_limit_ms",
+        "0",
+        "from 1000 to 600000",
     );
 }
 

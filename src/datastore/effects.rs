@@ -68,6 +68,14 @@ impl Datastore {
             Effect::Commit { .. } => self.commit(thread),
             Effect::Finish { op, result } => self.finish(op, result),
             Effect::Mark { in_sync } => self.mark_later(in_sync),
+            Effect::NoteOverdue => {
+                self.set_reason(&format!(
+                    "the secondary is connected, but has not answered an operation for {} ms: its \
+                     disk may hang",
+                    self.config.answer_limit.as_millis()
+                ));
+                None
+            }
             Effect::DropLink => {
                 self.drop_link(self.why_dropped());
                 None

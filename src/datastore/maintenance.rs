@@ -29,6 +29,7 @@ impl Datastore {
             self.host.sleep(TICK);
             self.notice_poison();
             self.drive(Thread::MayWait, Event::Tick);
+            self.give_up_if_overdue();
             if self.host.since(pinged) >= PING.min(self.config.peer_timeout / 4) {
                 pinged = self.host.now();
                 self.ping();

@@ -2,6 +2,7 @@
 //! the comparison that verify makes. Runs on threads that may wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{Event, LockSet};
@@ -14,6 +15,9 @@ use lockstep_types::deliberate::{Bug, is_on};
 use super::{Datastore, Link};
 use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
+/// So many times longer than any other answer may one take for which a whole store is gone through.
+const WHOLE_STORE_FACTOR: u32 = 10;
+
 /// The secondary, reached over one connection: what is asked after that is lost fails.
 struct LinkedPeer<'a> {
     datastore: &'a Arc<Datastore>,
@@ -23,12 +27,16 @@ struct LinkedPeer<'a> {
 impl Peer for LinkedPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         let what = describe(&request);
-        let answer = self.datastore.calls.ask(&*self.datastore.host, |id| {
-            let message = Message::Request { id, request };
-            let done_below = self.datastore.core.lock().done_below();
-            self.datastore
-                .send_on(&*self.link.sender, done_below, message, payload)
-        });
+        let limit = self.datastore.patience(&request);
+        let answer = self
+            .datastore
+            .calls
+            .ask(&*self.datastore.host, limit, |id| {
+                let message = Message::Request { id, request };
+                let done_below = self.datastore.core.lock().done_below();
+                self.datastore
+                    .send_on(&*self.link.sender, done_below, message, payload)
+            });
         match answer {
             Some(Ok(response)) => Ok(response),
             Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
@@ -67,6 +75,26 @@ impl Locks for CoreLocks<'_> {
 }
 
 impl Datastore {
+    /// How long the secondary may take over an answer. Where it syncs or tidies a whole store, that is a
+    /// matter of how much there is.
+    fn patience(&self, request: &Request) -> Duration {
+        match request {
+            Request::BeginResync | Request::EndImage { .. } | Request::InSync => {
+                self.config.answer_limit * WHOLE_STORE_FACTOR
+            }
+            _ => self.config.answer_limit,
+        }
+    }
+
+    /// Gives up a connection over which an answer is overdue. Clients may be waiting for it.
+    pub(super) fn give_up_if_overdue(&self) {
+        if self.calls.is_overdue(self.host.now()) {
+            let reason = "the secondary is connected, but does not answer: its disk may hang";
+            self.set_reason(reason);
+            self.drop_link(reason);
+        }
+    }
+
     fn linked_peer(self: &Arc<Self>) -> Option<LinkedPeer<'_>> {
         let link = self.link.read().clone()?;
         Some(LinkedPeer {

@@ -28,6 +28,7 @@ durability = "posix"
 on_peer_loss = "continue"
 pause_limit_ms = 10000
 peer_timeout_ms = 3000
+answer_limit_ms = 60000
 fuse_threads = 8
 
 [datastore.peer]
@@ -277,12 +278,13 @@ fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
     writeln!(
         text,
         "role = \"{}\"\ndurability = \"{}\"\non_peer_loss = \"{}\"\npause_limit_ms = {}\n\
-         peer_timeout_ms = {}\nfuse_threads = {}",
+         peer_timeout_ms = {}\nanswer_limit_ms = {}\nfuse_threads = {}",
         role.word(),
         datastore.durability.word(),
         loss.word(),
         datastore.pause_limit.as_millis(),
         datastore.peer_timeout.as_millis(),
+        datastore.answer_limit.as_millis(),
         datastore.fuse_threads
     )
     .unwrap();

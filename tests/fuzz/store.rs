@@ -57,6 +57,7 @@ pub fn config(
         on_peer_loss: OnPeerLoss::Continue,
         pause_limit: Duration::from_millis(50),
         peer_timeout: Duration::from_secs(3),
+        answer_limit: Duration::from_secs(60),
         fuse_threads: 1,
         peer: Some(PeerConfig {
             address: "127.0.0.1:1".parse().unwrap(),

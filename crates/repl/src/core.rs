@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use crate::lock::LockTable;
 pub use crate::lock::{LockSet, OpId};
 use crate::state::{Action, Refused, Service, State, Trigger};
-use flight::{MetaFlight, Op};
+use flight::{MetaFlight, Op, Side};
 use recovery::Recovery;
 
 /// What a client's operation is, as far as the protocol cares.
@@ -151,6 +151,8 @@ pub enum Effect {
         /// Which of the two.
         in_sync: bool,
     },
+    /// The peer has let an operation wait for too long, and is given up for it: note why.
+    NoteOverdue,
     /// Close the connection.
     DropLink,
     /// Send the blocks that may differ, then tell with [`Event::RangesRecovered`].
@@ -187,7 +189,9 @@ pub enum OnPeerLoss {
 pub struct CoreConfig {
     /// How long acknowledgements wait for a lost peer, in milliseconds.
     pub pause_limit_ms: u64,
-    /// What happens then.
+    /// How long an operation waits for the answer of a peer that is connected, in milliseconds.
+    pub answer_limit_ms: u64,
+    /// What happens after either.
     pub on_peer_loss: OnPeerLoss,
     /// Most mirrored writes from the oldest in flight on.
     pub writes_max: usize,
@@ -225,6 +229,8 @@ const LAST_OP: u64 = u64::MAX;
 /// The protocol core. See the head of this file.
 pub struct Core {
     config: CoreConfig,
+    /// The time of the event that is being handled, monotonic.
+    now_ms: u64,
     state: State,
     locks: LockTable,
     ops: HashMap<OpId, Op>,
@@ -258,6 +264,7 @@ impl Core {
             .collect();
         Self {
             config,
+            now_ms,
             state: start.state,
             locks,
             ops: HashMap::new(),
@@ -310,28 +317,29 @@ impl Core {
 
     /// Takes in what happened at `now_ms` (monotonic) and appends what is to be done.
     pub fn handle(&mut self, now_ms: u64, event: Event, effects: &mut Effects) {
+        self.now_ms = now_ms;
         match event {
             Event::Submit { op, kind, locks } => self.submit(op, kind, locks, effects),
             Event::Sequence(op) => self.sequence(op, effects),
             Event::LocalDone(op, result) => self.local_done(op, result, effects),
             Event::Refused(op, errno) => self.refused(op, errno, effects),
-            Event::WriteAcked(osn, failed) => self.write_acked(now_ms, osn, failed, effects),
-            Event::MetaAcked(osn, outcome) => self.meta_acked(now_ms, osn, outcome, effects),
-            Event::SyncAcked(op, failed) => self.sync_acked(now_ms, op, failed, effects),
+            Event::WriteAcked(osn, failed) => self.write_acked(osn, failed, effects),
+            Event::MetaAcked(osn, outcome) => self.meta_acked(osn, outcome, effects),
+            Event::SyncAcked(op, failed) => self.sync_acked(op, failed, effects),
             Event::Applied(_) => self.applied(effects),
             Event::LinkUp {
                 in_sync,
                 peer_applied,
-            } => self.link_up(now_ms, in_sync, peer_applied, effects),
+            } => self.link_up(in_sync, peer_applied, effects),
             Event::RangesRecovered => self.ranges_recovered(effects),
-            Event::Happened(trigger) => self.trigger(now_ms, trigger, effects),
-            Event::Tick => self.tick(now_ms, effects),
+            Event::Happened(trigger) => self.trigger(trigger, effects),
+            Event::Tick => self.tick(effects),
         }
-        self.settle(now_ms, effects);
+        self.settle(effects);
     }
 
     /// Restores what must hold between events.
-    fn settle(&mut self, now_ms: u64, effects: &mut Effects) {
+    fn settle(&mut self, effects: &mut Effects) {
         if self.image_due && self.metas.is_empty() && self.applying == 0 {
             self.image_due = false;
             effects.push(Effect::SendImage);
@@ -346,24 +354,24 @@ impl Core {
         if !self.held.is_empty() && self.window.len() < self.config.writes_max {
             self.admit_held(effects);
         }
-        self.advance_recovery(now_ms, effects);
+        self.advance_recovery(effects);
     }
 
-    fn link_up(&mut self, now_ms: u64, in_sync: bool, peer_applied: Osn, effects: &mut Effects) {
+    fn link_up(&mut self, in_sync: bool, peer_applied: Osn, effects: &mut Effects) {
         let trigger = if in_sync {
             Trigger::LinkUpInSync
         } else {
             Trigger::LinkUpOutOfSync
         };
         let before = self.state;
-        self.trigger(now_ms, trigger, effects);
+        self.trigger(trigger, effects);
         if before != State::CatchingUp && self.state == State::CatchingUp {
             self.start_recovery(peer_applied, effects);
         }
     }
 
     /// Moves along the state table. A trigger that the present state refuses changes nothing.
-    fn trigger(&mut self, now_ms: u64, trigger: Trigger, effects: &mut Effects) {
+    fn trigger(&mut self, trigger: Trigger, effects: &mut Effects) {
         probe::came(trigger, self.state);
         let (next, actions) = match self.state.next(trigger) {
             Ok(row) => row,
@@ -387,13 +395,13 @@ impl Core {
             effects.push(Effect::Entered(next));
         }
         for action in actions {
-            self.act(now_ms, *action, effects);
+            self.act(*action, effects);
         }
     }
 
-    fn act(&mut self, now_ms: u64, action: Action, effects: &mut Effects) {
+    fn act(&mut self, action: Action, effects: &mut Effects) {
         match action {
-            Action::StartPause => self.paused_since_ms = Some(now_ms),
+            Action::StartPause => self.paused_since_ms = Some(self.now_ms),
             Action::Recover => {} // with the peer's watermark at hand, in `link_up`
             Action::MarkInSync => effects.push(Effect::Mark { in_sync: true }),
             Action::MarkOutOfSync => effects.push(Effect::Mark { in_sync: false }),
@@ -407,17 +415,34 @@ impl Core {
         }
     }
 
-    fn tick(&mut self, now_ms: u64, effects: &mut Effects) {
-        let over = self
-            .paused_since_ms
-            .is_some_and(|since| now_ms.saturating_sub(since) >= self.config.pause_limit_ms);
-        if over && self.state == State::Paused {
+    fn tick(&mut self, effects: &mut Effects) {
+        let is_over = |since| self.has_passed(since, self.config.pause_limit_ms);
+        if self.state == State::Paused && self.paused_since_ms.is_some_and(is_over) {
             let trigger = match self.config.on_peer_loss {
                 OnPeerLoss::Continue => Trigger::PauseOverContinue,
                 OnPeerLoss::Freeze => Trigger::PauseOverFreeze,
             };
-            self.trigger(now_ms, trigger, effects);
+            self.trigger(trigger, effects);
+        } else if self.config.on_peer_loss == OnPeerLoss::Continue && self.is_answer_overdue() {
+            effects.push(Effect::NoteOverdue);
+            self.trigger(Trigger::PeerFailed, effects);
         }
+    }
+
+    /// Whether the peer is connected and lets an operation wait for too long (rule P15).
+    fn is_answer_overdue(&self) -> bool {
+        let is_connected =
+            self.state.service() == Service::Mirrored || self.state == State::CatchingUp;
+        let is_over = |asked| self.has_passed(asked, self.config.answer_limit_ms);
+        let is_op_overdue = |op: &Op| op.peer == Side::Waiting && op.asked_ms.is_some_and(is_over);
+        let is_meta_overdue =
+            |meta: &MetaFlight| !meta.committed && meta.asked_ms.is_some_and(is_over);
+        is_connected
+            && (self.ops.values().any(is_op_overdue) || self.metas.iter().any(is_meta_overdue))
+    }
+
+    const fn has_passed(&self, since_ms: u64, limit_ms: u64) -> bool {
+        self.now_ms.saturating_sub(since_ms) >= limit_ms
     }
 }
 

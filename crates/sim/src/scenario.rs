@@ -25,7 +25,7 @@ use lockstep_types::deliberate::{Bug, put_in};
 pub use coverage::{CrashPoint, FileClass, Met};
 pub use faults::Fault;
 pub use pair::{Pair, Users};
-pub use plan::{Ending, Less, Plan, Settings};
+pub use plan::{ANSWER_LIMIT, Ending, Less, Plan, Settings};
 
 use crate::random::Random;
 use crate::workload::{Generator, Source};

@@ -16,6 +16,8 @@ pub(super) struct Op {
     pub local: Side,
     /// Its part on the peer.
     pub peer: Side,
+    /// When the peer was asked for its part over the present connection, if it was.
+    pub asked_ms: Option<u64>,
 }
 
 /// One node's part of an operation.
@@ -38,6 +40,7 @@ impl Op {
             osn: None,
             local: Side::Waiting,
             peer: Side::Unneeded,
+            asked_ms: None,
         }
     }
 
@@ -58,6 +61,8 @@ pub(super) struct MetaFlight {
     pub op: Option<OpId>,
     /// The peer has committed it.
     pub committed: bool,
+    /// When the peer was asked for that over the present connection, if it was.
+    pub asked_ms: Option<u64>,
 }
 
 impl MetaFlight {
@@ -67,6 +72,7 @@ impl MetaFlight {
             osn,
             op: None,
             committed: false,
+            asked_ms: None,
         }
     }
 }

@@ -41,7 +41,7 @@ impl Core {
             }
             (Kind::Sync, Service::Mirrored) => {
                 if !is_on(Bug::SyncHereOnly) {
-                    self.set_peer(id, Side::Waiting);
+                    self.ask_peer(id);
                     effects.push(Effect::SendSync { op: id });
                 }
                 effects.push(Effect::Execute {
@@ -59,7 +59,7 @@ impl Core {
     fn start_mirrored_write(&mut self, id: OpId, effects: &mut Effects) {
         let osn = self.number(id);
         if !is_on(Bug::AnswerBeforePeer) {
-            self.set_peer(id, Side::Waiting);
+            self.ask_peer(id);
         }
         self.writes.insert(osn, id);
         self.window.push_back(osn);
@@ -75,6 +75,14 @@ impl Core {
             op.osn = Some(osn);
         }
         osn
+    }
+
+    /// Notes that the peer is being asked for its part, now.
+    pub(super) fn ask_peer(&mut self, id: OpId) {
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.peer = Side::Waiting;
+            op.asked_ms = Some(self.now_ms);
+        }
     }
 
     fn set_peer(&mut self, id: OpId, side: Side) {
@@ -102,6 +110,7 @@ impl Core {
                 osn,
                 op: Some(id),
                 committed: false,
+                asked_ms: Some(self.now_ms),
             });
         } else {
             self.applying += 1;
@@ -166,13 +175,7 @@ impl Core {
         self.commit_ready(effects);
     }
 
-    pub(super) fn write_acked(
-        &mut self,
-        now_ms: u64,
-        osn: Osn,
-        failed: Option<Errno>,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn write_acked(&mut self, osn: Osn, failed: Option<Errno>, effects: &mut Effects) {
         let Some(&id) = self.writes.get(&osn).filter(|_| self.heeds_acks()) else {
             return;
         };
@@ -181,17 +184,11 @@ impl Core {
                 self.set_peer(id, Side::Done(Ok(())));
                 self.finish_if_over(id, effects);
             }
-            Some(_) => self.trigger(now_ms, Trigger::PeerFailed, effects),
+            Some(_) => self.trigger(Trigger::PeerFailed, effects),
         }
     }
 
-    pub(super) fn sync_acked(
-        &mut self,
-        now_ms: u64,
-        id: OpId,
-        failed: Option<Errno>,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn sync_acked(&mut self, id: OpId, failed: Option<Errno>, effects: &mut Effects) {
         if !self.ops.contains_key(&id) || !self.heeds_acks() {
             return;
         }
@@ -200,13 +197,12 @@ impl Core {
                 self.set_peer(id, Side::Done(Ok(())));
                 self.finish_if_over(id, effects);
             }
-            Some(_) => self.trigger(now_ms, Trigger::PeerFailed, effects),
+            Some(_) => self.trigger(Trigger::PeerFailed, effects),
         }
     }
 
     pub(super) fn meta_acked(
         &mut self,
-        now_ms: u64,
         osn: Osn,
         outcome: Result<(), Errno>,
         effects: &mut Effects,
@@ -218,7 +214,7 @@ impl Core {
                 }
                 self.commit_ready(effects);
             }
-            Err(_) => self.trigger(now_ms, Trigger::PeerFailed, effects),
+            Err(_) => self.trigger(Trigger::PeerFailed, effects),
         }
     }
 
@@ -251,7 +247,7 @@ impl Core {
         });
         if mirrored_write && outcome.is_err() {
             // The peer has bytes that we could not write: only a resync makes us equal again (P15).
-            self.trigger(0, Trigger::PeerFailed, effects);
+            self.trigger(Trigger::PeerFailed, effects);
         }
         self.release(id, &op.locks, effects);
     }

@@ -32,6 +32,7 @@ impl Core {
             if meta.osn <= peer_applied && !is_on(Bug::RepeatMetadata) {
                 meta.committed = true;
             } else {
+                meta.asked_ms = Some(self.now_ms);
                 unknown.push(Effect::ResendMeta { osn: meta.osn });
             }
         }
@@ -43,7 +44,7 @@ impl Core {
     }
 
     /// Goes on to the next step when the present one is complete.
-    pub(super) fn advance_recovery(&mut self, now_ms: u64, effects: &mut Effects) {
+    pub(super) fn advance_recovery(&mut self, effects: &mut Effects) {
         match self.recovery {
             Some(Recovery::Metadata) if self.is_metadata_recovered() => {
                 self.recovery = Some(Recovery::Ranges);
@@ -54,11 +55,11 @@ impl Core {
             }
             Some(Recovery::Writes) if self.any_write_failed() => {
                 // The peer may have its bytes, and we some of them.
-                self.trigger(now_ms, Trigger::PeerFailed, effects);
+                self.trigger(Trigger::PeerFailed, effects);
             }
             Some(Recovery::Writes) if self.writes.is_empty() && self.waiting_syncs().is_empty() => {
                 effects.push(Effect::TellRecovered);
-                self.trigger(now_ms, Trigger::Recovered, effects);
+                self.trigger(Trigger::Recovered, effects);
             }
             _ => {}
         }
@@ -75,8 +76,12 @@ impl Core {
         matches!(self.recovery, None | Some(Recovery::Writes))
     }
 
-    /// Writes that only the peer was done with are sent again too, for the same reason.
+    /// Writes that only the peer was done with are sent again too, for the same reason. None has been
+    /// asked for over this connection.
     fn doubt_acks(&mut self) {
+        for op in self.ops.values_mut() {
+            op.asked_ms = None;
+        }
         for id in self.writes.values() {
             if let Some(op) = self.ops.get_mut(id) {
                 op.peer = Side::Waiting;
@@ -99,9 +104,11 @@ impl Core {
             return self.take_writes_as_done(effects);
         }
         for (op, osn) in self.resendable() {
+            self.ask_peer(op);
             effects.push(Effect::ResendWrite { op, osn });
         }
         for op in self.waiting_syncs() {
+            self.ask_peer(op);
             effects.push(Effect::SendSync { op });
         }
     }
@@ -123,6 +130,7 @@ impl Core {
         }
         let due = self.resendable().into_iter().find(|(op, _)| *op == id);
         if let Some((op, osn)) = due {
+            self.ask_peer(op);
             effects.push(Effect::ResendWrite { op, osn });
         }
     }

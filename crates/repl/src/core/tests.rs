@@ -1,5 +1,6 @@
 //! Scenarios of the core, each from one point of `docs/protocol.md`.
 
+mod overdue;
 mod pairs;
 
 use lockstep_types::{FileName, Generation, Ino};
@@ -18,6 +19,7 @@ fn osn(sequence: u64) -> Osn {
 fn core(state: State) -> Core {
     let config = CoreConfig {
         pause_limit_ms: 1000,
+        answer_limit_ms: 5000,
         on_peer_loss: OnPeerLoss::Continue,
         writes_max: 4,
     };
@@ -297,6 +299,7 @@ fn the_image_waits_for_metadata_in_flight() {
 fn in_doubt_operations_are_settled_after_a_restart() {
     let config = CoreConfig {
         pause_limit_ms: 1000,
+        answer_limit_ms: 5000,
         on_peer_loss: OnPeerLoss::Freeze,
         writes_max: 4,
     };

@@ -55,6 +55,9 @@ pub enum Fault {
     },
     /// Nothing more fits on the disk of a node.
     Full(Side),
+    /// The secondary answers whether it is there, and nothing for which it would have to wait: its disk
+    /// hangs.
+    Hangs,
     /// Frames pass again, disks have room, and who is away comes back.
     Healed,
 }
@@ -113,7 +116,10 @@ impl Fault {
 
     /// Whether it hurts until it is healed.
     pub const fn lasts(self) -> bool {
-        matches!(self, Self::Away(..) | Self::Silent(_) | Self::Full(_))
+        matches!(
+            self,
+            Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs
+        )
     }
 }
 

@@ -40,6 +40,15 @@ pub struct CallAt {
     pub verdict: Verdict,
 }
 
+/// What may be wrong with a disk that has not failed.
+#[derive(Default)]
+struct Trouble {
+    /// Nothing more fits on it.
+    is_full: bool,
+    /// Nothing on it gets done.
+    hangs: bool,
+}
+
 /// One of the two.
 pub struct Half {
     side: Side,
@@ -57,8 +66,8 @@ pub struct Half {
     may_refuse: u32,
     /// An error of its disk may have poisoned its store: an operator has to start it again.
     pub needs_operator: bool,
-    /// Nothing more fits on its disk.
-    is_full: bool,
+    /// What is wrong with its disk for now.
+    trouble: Trouble,
     /// It does not start by itself.
     pub is_away: bool,
 }
@@ -69,6 +78,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         on_peer_loss,
         pause_limit,
         peer_timeout,
+        answer_limit,
     } = *settings;
     DatastoreConfig {
         name: "simulated".to_owned(),
@@ -80,6 +90,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         on_peer_loss,
         pause_limit,
         peer_timeout,
+        answer_limit,
         fuse_threads: 1,
         peer: Some(peer()),
     }
@@ -143,7 +154,7 @@ impl Half {
             loss: None,
             may_refuse: 0,
             needs_operator: false,
-            is_full: false,
+            trouble: Trouble::default(),
             is_away: false,
         }
     }
@@ -158,8 +169,9 @@ impl Half {
         self.node.life()?.datastore()
     }
 
-    /// Its disk as a process that starts now has it.
-    pub fn power_on(&mut self) -> Arc<dyn Backing> {
+    /// Its disk as `process`, which starts now, has it.
+    pub fn power_on(&mut self, process: &Process) -> Arc<dyn Backing> {
+        process.hang(self.trouble.hangs);
         self.is_away = false;
         self.stop_at_call = None;
         self.disk.observe(None);
@@ -214,14 +226,23 @@ impl Half {
 
     /// Leaves no room on its disk.
     pub fn fill_disk(&mut self) {
-        self.is_full = true;
+        self.trouble.is_full = true;
         self.disk.fill();
+    }
+
+    /// Lets all wait that its process does on other threads, or go on: in this life and the next.
+    pub fn hang_disk(&mut self, hangs: bool) {
+        self.trouble.hangs = hangs;
+        if let Some(process) = self.process() {
+            process.hang(hangs);
+        }
     }
 
     /// Its disk is as it should be again.
     pub fn mend_disk(&mut self) {
+        self.hang_disk(false);
         // A start that is under way may have met it already.
-        self.may_refuse += u32::from(std::mem::take(&mut self.is_full));
+        self.may_refuse += u32::from(std::mem::take(&mut self.trouble.is_full));
         self.disk.stop_failing();
         self.disk.set_capacity(DISK);
     }
@@ -253,7 +274,7 @@ impl Half {
             return Ok(None);
         };
         if let Some(why) = self.refused().filter(|_| !life.process.is_dead()) {
-            if self.is_full {
+            if self.trouble.is_full {
                 // It would refuse again, until there is room.
                 self.is_away = true;
             } else {

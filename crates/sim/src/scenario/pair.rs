@@ -124,7 +124,7 @@ impl Pair {
         let network = Arc::clone(&self.world.network);
         let peer = self.half(Side::Secondary).node.living();
         let half = self.half(side);
-        let backing = half.power_on();
+        let backing = half.power_on(&process);
         half.node
             .start(&process, backing, half.boot(), &network, peer);
         self.witness.lock().node(side, NodeEvent::Started);
@@ -271,6 +271,7 @@ impl Pair {
                 self.expect_disk_errors(side);
                 self.half(side).fill_disk();
             }
+            Fault::Hangs => self.half(Side::Secondary).hang_disk(true),
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
             Fault::Silent(side) => {

@@ -14,6 +14,12 @@ use crate::workload::Options;
 const FAULTS_MAX: u64 = 10;
 /// Time between two faults, at most, in microseconds.
 const FAULT_EVERY_MAX_US: u64 = 1_500_000;
+/// Of what is drawn for a disk that hangs: apart from all else, so that the other schedules do not change.
+const HANG: u64 = 0x6861_6e67;
+/// In so many schedules of a hundred it may.
+const HANG_PERCENT: u64 = 12;
+/// More than all that delays an answer between nodes whose disks do what they are told.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Longest pauses of clients between two operations.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(2),
@@ -32,6 +38,8 @@ pub struct Settings {
     pub pause_limit: Duration,
     /// A peer that was not heard for so long counts as lost.
     pub peer_timeout: Duration,
+    /// One that is heard, but leaves something unanswered for so long, is given up.
+    pub answer_limit: Duration,
 }
 
 impl Settings {
@@ -50,6 +58,7 @@ impl Settings {
             },
             pause_limit: Duration::from_millis(chance.below(longest)),
             peer_timeout: Duration::from_millis(200 + chance.below(1000)),
+            answer_limit: ANSWER_LIMIT,
         }
     }
 }
@@ -111,7 +120,8 @@ impl Plan {
             ..Options::default()
         };
         let pause_max = *chance.pick(&PAUSES);
-        let faults = faults(&mut chance);
+        let mut faults = faults(&mut chance);
+        hang(&mut faults, &mut Random::new(seed ^ HANG));
         Self {
             luck: chance.any(),
             settings,
@@ -142,6 +152,17 @@ impl Plan {
         self.workload.operations_max = self.workload.operations_max.min(operations);
         self.luck = less.luck.unwrap_or(self.luck);
         self
+    }
+}
+
+/// In some schedules the secondary's disk hangs, too, from one of the faults on until the next that heals.
+fn hang(faults: &mut [(Duration, Fault)], chance: &mut Random) {
+    if !chance.percent(HANG_PERCENT) || faults.is_empty() {
+        return;
+    }
+    let place = usize::try_from(chance.below(faults.len() as u64)).unwrap_or(0);
+    if let Some((_, fault)) = faults.get_mut(place) {
+        *fault = Fault::Hangs;
     }
 }
 

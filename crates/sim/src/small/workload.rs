@@ -7,8 +7,8 @@ use lockstepfs::config::{Durability, OnPeerLoss};
 
 use super::script::{Making, Script, Step};
 use super::tree::{MAKING, OPERATIONS, Operation, Tree};
-use crate::scenario::Settings;
 use crate::scenario::exact::{self, Ground, Stage};
+use crate::scenario::{ANSWER_LIMIT, Settings};
 
 /// Long enough for a checkpoint of both nodes, which come every 20 seconds.
 const WITH_CHECKPOINT: Duration = Duration::from_millis(20_500);
@@ -139,6 +139,7 @@ const fn settings(durability: Durability, patient: bool) -> Settings {
         on_peer_loss: OnPeerLoss::Continue,
         pause_limit: Duration::from_secs(if patient { 2 } else { 0 }),
         peer_timeout: Duration::from_secs(2),
+        answer_limit: ANSWER_LIMIT,
     }
 }
 

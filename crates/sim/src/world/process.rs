@@ -17,6 +17,9 @@ const PREEMPTED_PERCENT: u64 = 10;
 /// That time at most, in microseconds: longer than frames take.
 const PREEMPTED_MAX_US: u64 = 5000;
 
+/// How often a job that waits for a hanging disk looks.
+const HANG_LOOK: Duration = Duration::from_millis(10);
+
 /// Which process: no two ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
@@ -77,6 +80,8 @@ pub struct Process {
     clock_ahead: Duration,
     dead: AtomicBool,
     stopped: AtomicBool,
+    /// What it hands to other threads is not begun.
+    hangs: AtomicBool,
     courier: Mutex<Courier>,
     /// Jobs given and not yet done.
     jobs: AtomicU64,
@@ -97,6 +102,7 @@ impl Process {
             shared,
             clock_ahead,
             dead: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             courier: Mutex::default(),
             jobs: AtomicU64::new(0),
@@ -121,6 +127,17 @@ impl Process {
     /// Whether it has died.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Lets what it hands to other threads wait, or go on.
+    pub fn hang(&self, hangs: bool) {
+        self.hangs.store(hangs, Ordering::Relaxed);
+    }
+
+    fn wait_while_it_hangs(&self) {
+        while self.hangs.load(Ordering::Relaxed) {
+            fibers::wait(Wait::Until(self.shared.now() + HANG_LOOK));
+        }
     }
 
     /// Lets go of what the process had still to do, when none of its fibers is left. What waits there
@@ -159,6 +176,7 @@ impl Inside {
         self.0.jobs.fetch_add(1, Ordering::Relaxed);
         let process = Arc::clone(&self.0);
         Some(Box::new(move || {
+            process.wait_while_it_hangs();
             job();
             process.jobs.fetch_sub(1, Ordering::Relaxed);
         }))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockstep_sim::disk::{CallClass, Verdict};
 use lockstep_sim::history::Stop;
-use lockstep_sim::scenario::{Ending, Fault, FileClass, Settings};
+use lockstep_sim::scenario::{ANSWER_LIMIT, Ending, Fault, FileClass, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::{AllocateMode, NodeKind, RenameMode};
 use lockstepfs::config::{Durability, OnPeerLoss};
@@ -56,6 +56,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             on_peer_loss,
             pause_limit: Duration::from_millis(pause_ms),
             peer_timeout: Duration::from_millis(timeout_ms),
+            answer_limit: ANSWER_LIMIT,
         },
     )
 }

@@ -40,6 +40,7 @@ fn config(role: Role, on_peer_loss: OnPeerLoss) -> DatastoreConfig {
         on_peer_loss,
         pause_limit: Duration::from_secs(3600),
         peer_timeout: Duration::from_secs(1),
+        answer_limit: Duration::from_secs(3),
         fuse_threads: 1,
         peer: Some(PeerConfig {
             address: "127.0.0.1:1".parse().unwrap(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::exact::Ground;
-use lockstep_sim::scenario::{Fault, IN_SYNC_WITHIN, Pair, Settings, Users};
+use lockstep_sim::scenario::{ANSWER_LIMIT, Fault, IN_SYNC_WITHIN, Pair, Settings, Users};
 use lockstep_sim::workload::{Generator, Mix, Options};
 use lockstep_sim::world::Side;
 use lockstepfs::config::{Durability, OnPeerLoss};
@@ -31,6 +31,7 @@ fn settings(chance: &mut Random) -> Settings {
         on_peer_loss: *chance.pick(&[OnPeerLoss::Continue, OnPeerLoss::Freeze]),
         pause_limit: Duration::from_secs(3),
         peer_timeout: Duration::from_secs(1),
+        answer_limit: ANSWER_LIMIT,
     }
 }
 
