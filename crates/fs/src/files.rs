@@ -49,6 +49,13 @@ pub fn content_path(ino: Ino) -> String {
     format!("{}/{:x}", content_dir(ino), ino.get())
 }
 
+/// Whose content lies there; `None` when it is not where [`content_path`] puts any.
+pub fn content_owner(path: &str) -> Option<Ino> {
+    let (_, name) = path.rsplit_once('/')?;
+    let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
+    (content_path(ino) == path).then_some(ino)
+}
+
 /// One file with content.
 pub struct FileState {
     ino: Ino,
@@ -334,6 +341,32 @@ impl FileTable {
     pub fn clear(&self) {
         for shard in &self.shards {
             *shard.lock() = Shard::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_content_names_its_inode_and_no_other_does() {
+        for number in [1, 255, 256, 0x1234_5678, u64::MAX] {
+            let ino = Ino::new(number).unwrap();
+            assert_eq!(content_owner(&content_path(ino)), Some(ino));
+        }
+        for path in [
+            "1a",
+            "content/1a",
+            "content/1/1a",
+            "content/0/01a",
+            "content/0/1A",
+            "content/0/+1",
+            "content/0/0",
+            "tables/0/1a",
+            "content/0/1a.old",
+        ] {
+            assert_eq!(content_owner(path), None, "{path}");
         }
     }
 }

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{IN_SYNC_WITHIN, Pair};
 use lockstep_sim::world::Side;
+use lockstep_types::Ino;
 use lockstep_verify::Report;
 use lockstep_verify::report::What;
 
@@ -151,7 +152,9 @@ fn is_named(bit: &Bit, found: &Report) -> bool {
         return false;
     };
     let range = offset..offset + length;
-    found.total == 1 && Some(difference.ino) == bit.ino() && range.contains(&bit.offset)
+    found.total == 1
+        && Some(difference.ino) == bit.ino().map(Ino::get)
+        && range.contains(&bit.offset)
 }
 
 #[test]

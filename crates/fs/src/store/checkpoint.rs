@@ -14,7 +14,7 @@ use lockstep_types::Ino;
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
-use crate::files::{CONTENT_DIR, FileState, content_path};
+use crate::files::{CONTENT_DIR, FileState, content_owner, content_path};
 use crate::keys;
 use crate::plan::View;
 use crate::record::{self, Checkpoint};
@@ -155,11 +155,11 @@ impl Store {
         };
         for directory in list(CONTENT_DIR)? {
             for name in list(&format!("{CONTENT_DIR}/{directory}"))? {
-                let ino = u64::from_str_radix(&name, 16).ok().and_then(Ino::new);
+                let path = format!("{CONTENT_DIR}/{directory}/{name}");
                 // A name that is none of ours is left alone.
-                let ours =
-                    ino.filter(|ino| content_path(*ino).ends_with(&format!("{directory}/{name}")));
-                let Some(ino) = ours else { continue };
+                let Some(ino) = content_owner(&path) else {
+                    continue;
+                };
                 if self.inode(ino).map_err(as_store_error)?.is_none() {
                     self.names.apply([(keys::garbage(ino), Some(Vec::new()))]);
                     self.garbage.lock().push(ino);

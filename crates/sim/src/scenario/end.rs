@@ -1,6 +1,6 @@
 //! What must hold when everything is over.
 
-use lockstep_types::Ino;
+use lockstep_fs::files::{CONTENT_DIR, content_owner};
 use lockstep_types::backing::Backing;
 use lockstepfs::datastore::Datastore;
 
@@ -9,9 +9,6 @@ use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{self, Dump, Violation, identical};
 use crate::history::History;
 use crate::world::Side;
-
-/// Where content lies on a disk.
-const CONTENT: &str = "content";
 
 /// What may be left when nothing is under way.
 const BOUNDS: [Bound; 6] = [
@@ -80,10 +77,10 @@ fn sample(
 fn garbage(backing: &dyn Backing, dump: &Dump) -> Result<u64, String> {
     let said = |error: std::io::Error| format!("a disk cannot be listed: {error}");
     let mut garbage = 0;
-    for directory in backing.list(CONTENT).map_err(said)? {
-        let files = backing.list(&format!("{CONTENT}/{directory}"));
-        for file in files.map_err(said)? {
-            let ino = u64::from_str_radix(&file, 16).ok().and_then(Ino::new);
+    for directory in backing.list(CONTENT_DIR).map_err(said)? {
+        let directory = format!("{CONTENT_DIR}/{directory}");
+        for file in backing.list(&directory).map_err(said)? {
+            let ino = content_owner(&format!("{directory}/{file}"));
             let is_known = ino.is_some_and(|ino| dump.inodes.contains_key(&ino));
             garbage += u64::from(!is_known);
         }

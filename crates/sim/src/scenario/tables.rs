@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockstep_fs::files::content_owner;
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, MetaRequest};
@@ -52,11 +53,7 @@ fn waiting(disk: &Disk, table: &str) -> Result<Vec<Entry>, String> {
 
 /// All bytes of all files.
 fn contents(disk: &Disk) -> BTreeMap<Ino, Vec<u8>> {
-    let content = |path: String| {
-        let (_, name) = path.strip_prefix("content/")?.split_once('/')?;
-        let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
-        Some((ino, disk.read_all(&path)?))
-    };
+    let content = |path: String| Some((content_owner(&path)?, disk.read_all(&path)?));
     disk.files().into_iter().filter_map(content).collect()
 }
 

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use lockstep_fs::files::content_owner;
 use lockstep_sim::disk::Disk;
 use lockstep_sim::random::Random;
+use lockstep_types::Ino;
 
 /// The key-value store.
 pub const NAMESPACE: &str = "namespace.redb";
@@ -72,7 +74,7 @@ impl Bit {
     /// A bit of the content of some file.
     pub fn of_content(disk: &Disk, chance: &mut Random) -> Option<Self> {
         let files = disk.files().into_iter();
-        let mut files: Vec<String> = files.filter(|file| file.starts_with("content/")).collect();
+        let mut files: Vec<String> = files.filter(|file| content_owner(file).is_some()).collect();
         while !files.is_empty() {
             let file =
                 files.swap_remove(usize::try_from(chance.below(files.len() as u64)).unwrap());
@@ -83,10 +85,9 @@ impl Bit {
         None
     }
 
-    /// The number of the inode whose content it is of.
-    pub fn ino(&self) -> Option<u64> {
-        let (_, name) = self.file.rsplit_once('/')?;
-        u64::from_str_radix(name, 16).ok()
+    /// The inode whose content it is of.
+    pub fn ino(&self) -> Option<Ino> {
+        content_owner(&self.file)
     }
 
     /// Turns it over.
