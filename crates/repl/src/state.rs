@@ -251,15 +251,25 @@ impl State {
 
     /// Whether it is a state of a secondary.
     pub const fn is_secondary(self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::SecondaryOutOfSync
-                | Self::SecondaryResyncing
-                | Self::SecondarySynced
-                | Self::SecondaryDisconnected
-                | Self::SecondaryCatchingUp
-                | Self::SecondaryPoisoned
-        )
+            | Self::SecondaryResyncing
+            | Self::SecondarySynced
+            | Self::SecondaryDisconnected
+            | Self::SecondaryCatchingUp
+            | Self::SecondaryPoisoned => true,
+            Self::Unmirrored
+            | Self::OutOfSync
+            | Self::ResyncNamespace
+            | Self::ResyncContent
+            | Self::EnteringSync
+            | Self::Synced
+            | Self::Paused
+            | Self::Frozen
+            | Self::CatchingUp
+            | Self::LeavingSync
+            | Self::Poisoned => false,
+        }
     }
 
     /// Whether both nodes are known to hold every acknowledged operation.
