@@ -153,27 +153,15 @@ fn main() -> ExitCode {
 
 fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> ExitCode {
     let start = Instant::now();
-    let over = AtomicBool::new(false);
-    let failed = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut said = start;
-            while !over.load(Ordering::Relaxed) {
-                std::thread::sleep(LOOK_EVERY);
-                if said.elapsed() > SAY_EVERY {
-                    said = Instant::now();
-                    say(&soak.so_far(), &soak.failed(), start);
-                }
-                if start.elapsed() > limit {
-                    soak.stop();
-                }
-            }
-        });
-        let failed = soak.run(threads);
-        over.store(true, Ordering::Relaxed);
-        failed
-    });
+    let say_so_far = || say(&soak.so_far(), &soak.failed(), start);
+    let look = || {
+        if start.elapsed() > limit {
+            soak.stop();
+        }
+    };
+    let failed = telling(say_so_far, look, || soak.run(threads));
     let report = soak.so_far();
-    say(&report, &soak.failed(), start);
+    say_so_far();
     say_what_was_met(&report);
     for found in &failed {
         println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
@@ -184,6 +172,27 @@ fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: u
         println!("{} schedules failed", failed.len());
         ExitCode::FAILURE
     }
+}
+
+/// Runs something long, which says from time to time how far it is, and is looked after more often.
+fn telling<T>(say: impl Fn() + Sync, look: impl Fn() + Sync, run: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut said = Instant::now();
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK_EVERY);
+                if said.elapsed() > SAY_EVERY {
+                    said = Instant::now();
+                    say();
+                }
+                look();
+            }
+        });
+        let came = run();
+        over.store(true, Ordering::Relaxed);
+        came
+    })
 }
 
 fn say(report: &Report, failed: &[u64], start: Instant) {
@@ -266,23 +275,9 @@ fn small(asked: &Small) -> ExitCode {
 
 fn run_small(campaign: &Campaign, threads: usize) -> ExitCode {
     let start = Instant::now();
-    let over = AtomicBool::new(false);
-    let found = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut said = start;
-            while !over.load(Ordering::Relaxed) {
-                std::thread::sleep(LOOK_EVERY);
-                if said.elapsed() > SAY_EVERY {
-                    said = Instant::now();
-                    println!("{} in {:.0?}", campaign.so_far(), start.elapsed());
-                }
-            }
-        });
-        let found = campaign.run(threads);
-        over.store(true, Ordering::Relaxed);
-        found
-    });
-    println!("{} in {:.1?}", campaign.so_far(), start.elapsed());
+    let say = || println!("{} in {:.0?}", campaign.so_far(), start.elapsed());
+    let found = telling(say, || {}, || campaign.run(threads));
+    say();
     for found in &found {
         println!("\n{found}");
     }
