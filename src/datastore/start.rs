@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use lockstep_fs::os_backing::{OsBacking, make_directory};
+use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
@@ -483,7 +483,7 @@ fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
         path: path(),
         source,
     };
-    make_directory(directory).map_err(io)?;
+    std::fs::create_dir_all(directory).map_err(io)?;
     open_existing(directory)
 }
 

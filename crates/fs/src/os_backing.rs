@@ -42,25 +42,6 @@ const FILE_FLAGS: OFlags = OFlags::RDWR
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NOCTTY);
 
-/// Makes the directory of a store where there is none, and those above it that are missing; the names of
-/// all it made are then on stable storage.
-pub fn make_directory(dir: &Path) -> io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    let above = dir.parent().filter(|above| *above != Path::new(""));
-    let above = above.unwrap_or(Path::new("."));
-    make_directory(above)?;
-    let make = || match std::fs::create_dir(dir) {
-        // Somebody else was faster.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
-        made => made,
-    };
-    make().map_err(|error| failed("make directory", dir.display().to_string(), error))?;
-    let synced = std::fs::File::open(above).and_then(|above| above.sync_all());
-    synced.map_err(|error| failed("sync the names in", above.display().to_string(), error))
-}
-
 /// A store's directory.
 pub struct OsBacking {
     dir: OwnedFd,

@@ -24,22 +24,6 @@ fn whole(file: &dyn BackingFile) -> Vec<u8> {
 }
 
 #[test]
-fn a_directory_is_made_with_those_above_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let deep = dir.path().join("a/b/c");
-    make_directory(&deep).unwrap();
-    make_directory(&deep).unwrap();
-    assert!(deep.is_dir());
-    std::fs::write(dir.path().join("file"), b"").unwrap();
-    for path in ["file", "file/below"] {
-        let refused = make_directory(&dir.path().join(path)).unwrap_err();
-        assert!(refused.to_string().contains("make directory"), "{refused}");
-    }
-    assert!(make_directory(Path::new("/")).is_ok());
-    assert!(make_directory(Path::new("src")).is_ok());
-}
-
-#[test]
 fn content_survives_reopen_and_short_reads_end_at_the_end() {
     let (dir, backing) = store();
     let file = backing.open_or_create("a/b/c").unwrap();
