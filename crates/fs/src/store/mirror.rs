@@ -210,6 +210,8 @@ impl Store {
             // What a checkpoint has put in the record is replaced as well: the write that did it may
             // be sent again.
             facts.folded = None;
+            // Nor does the log end with the time of the write it was last told of.
+            facts.logged = None;
             facts.owes_time = false;
             if let Some(number) = facts.slot {
                 self.times.store(number, &Slot { ino, last_write });

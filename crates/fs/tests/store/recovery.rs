@@ -168,6 +168,42 @@ fn times_that_only_the_slot_knows_survive_a_new_size() {
     assert_eq!((attr.mtime, attr.ctime), (time, link.time));
 }
 
+/// The log has known the time of a write that was taken back since and then sent again.
+#[test]
+fn times_that_the_log_has_lost_again_survive_a_new_size() {
+    let (mut node, _, one, _) = two_files();
+    let before = node.store.facts(one).unwrap().unwrap();
+    let (osn, time) = stamp(901);
+    let write = |node: &Node| node.store.write(one, 0, b"later", osn, time).unwrap();
+    write(&node);
+    node.store.sync_file(one, true).unwrap();
+    let taken_back = Facts {
+        last_write: None,
+        ..before
+    };
+    assert!(node.store.set_facts(one, &taken_back).unwrap());
+    write(&node);
+    let (linked, at) = stamp(902);
+    let link = MetaOp {
+        osn: linked,
+        time: at,
+        request: MetaRequest::Link {
+            ino: one,
+            parent: Ino::ROOT,
+            name: FileName::new(b"link").unwrap(),
+        },
+    };
+    node.store.commit(&link).unwrap();
+    let told = Facts {
+        size: 7000,
+        ..node.store.facts(one).unwrap().unwrap()
+    };
+    assert_eq!((told.mtime, told.last_write), (time, None));
+    assert!(node.store.set_facts(one, &told).unwrap());
+    killed(&mut node);
+    assert_eq!(open(&node.disk).getattr(one).unwrap().mtime, time);
+}
+
 /// Recovery takes the times of a write back that was not over on the primary, then the write is sent
 /// again.
 #[test]
