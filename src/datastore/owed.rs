@@ -32,6 +32,11 @@ impl Owed {
         owe(&self.questions, QUESTIONS_MAX, "questions")
     }
 
+    /// Whether an operation waits for a flush.
+    pub fn is_flushing(&self) -> bool {
+        self.flushes.load(Ordering::Acquire) > 0
+    }
+
     /// One more operation that waits for a flush. The error ends the connection.
     pub fn flush(&self) -> Result<Debt, String> {
         owe(&self.flushes, FLUSHES_MAX, "flushes")
@@ -51,7 +56,7 @@ fn owe(counter: &Arc<AtomicUsize>, most: usize, what: &str) -> Result<Debt, Stri
 
 impl Drop for Debt {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -5,6 +5,7 @@
 //! thread.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_link::{FrameRef, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::Entry;
@@ -19,6 +20,9 @@ use lockstep_types::{Errno, MetaOp, Osn};
 use super::host::promise;
 use super::{Datastore, Link, Thread};
 use crate::config::Role;
+
+/// How often it is looked whether the flushes of an earlier connection are over.
+const FLUSHED_LOOK: Duration = Duration::from_millis(5);
 
 impl Datastore {
     /// Serves a primary that has introduced itself, until the connection is lost.
@@ -69,12 +73,15 @@ impl Datastore {
         self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
     }
 
-    /// Waits until all that the courier was given before is done.
+    /// Waits until all that the courier and the threads that flush were given before is done.
     fn finish_ordered(&self) {
         let (done, wait) = promise::<()>(&*self.host);
         self.host.in_order(Box::new(move || drop(done)));
         // The end of the promise is the news, also when the courier takes no more.
         let _ended = wait.get();
+        while self.owed.is_flushing() && !self.is_stopping() {
+            self.host.sleep(FLUSHED_LOOK);
+        }
     }
 
     /// Answers the greeting, or says why not.
