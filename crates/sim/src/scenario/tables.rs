@@ -110,13 +110,21 @@ fn remembers(table: &[Entry], ino: Ino, offset: u64) -> bool {
     })
 }
 
-/// Whether the secondary has got bytes of a write under way that the primary has not.
+/// Whether the secondary has got bytes of a write under way that the primary has not. Where the primary
+/// has bytes of another one, which has its range, that write is done on both, and only not yet answered.
 fn is_ahead(ino: Ino, offset: u64, here: &[u8], there: &[u8], open: &BTreeSet<Mark>) -> bool {
-    let marks = |bytes| mark::runs(ino, offset, bytes).into_iter();
-    let of_open = |run: &mark::Run| run.mark.is_some_and(|mark| open.contains(&mark));
-    marks(there).filter(of_open).any(|run| {
-        let mut same = marks(here).filter(|other| other.mark == run.mark);
-        !same.any(|other| other.from <= run.from && run.to <= other.to)
+    let runs_of_open = |bytes| {
+        let runs = mark::runs(ino, offset, bytes).into_iter();
+        runs.filter(|run| run.mark.is_some_and(|mark| open.contains(&mark)))
+    };
+    runs_of_open(there).any(|run| {
+        !runs_of_open(here).any(|other| {
+            if other.mark == run.mark {
+                other.from <= run.from && run.to <= other.to
+            } else {
+                other.from < run.to && run.from < other.to
+            }
+        })
     })
 }
 
