@@ -50,6 +50,8 @@ pub const PEER_TIMEOUT_BOUNDS_MS: (u64, u64) = (200, 60_000);
 pub const ANSWER_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 /// Bounds of `answer_limit_ms`, in milliseconds.
 pub const ANSWER_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
+/// The longest time between two questions for a sign of life.
+const BEAT_MAX: Duration = Duration::from_millis(500);
 /// Threads that serve one mount unless said otherwise: measured best at eight jobs on two cores.
 pub const FUSE_THREADS_DEFAULT: usize = 8;
 /// Bounds of `fuse_threads`.
@@ -123,6 +125,19 @@ pub struct DatastoreConfig {
     pub fuse_threads: usize,
     /// The other node; `None` for a datastore that is deliberately not mirrored.
     pub peer: Option<PeerConfig>,
+}
+
+impl DatastoreConfig {
+    /// How often the peer is asked for a sign of life.
+    pub fn beat(&self) -> Duration {
+        BEAT_MAX.min(self.peer_timeout / 4)
+    }
+
+    /// [`Self::answer_limit`] in signs of life that the peer has given. At least one.
+    pub fn answer_limit_beats(&self) -> u64 {
+        let beats = self.answer_limit.as_nanos() / self.beat().as_nanos().max(1);
+        u64::try_from(beats).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 /// The other node of a datastore.

@@ -277,7 +277,7 @@ impl Datastore {
         let Some(link) = link.filter(|link| link.epoch == epoch) else {
             return;
         };
-        let done_below = self.core.lock().done_below();
+        let done_below = self.core.lock().send(&message);
         let _sent = self.send_on(&*link.sender, done_below, message, payload);
     }
 

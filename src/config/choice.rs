@@ -58,7 +58,7 @@ impl Choice for Durability {
         &[(Self::Posix, "posix"), (Self::Always, "always")];
 }
 
-/// What happens to clients when the peer stays away longer than the pause limit.
+/// What happens to clients when the peer stays away longer than the pause limit, or does not answer in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnPeerLoss {

@@ -142,7 +142,7 @@ impl Turnstile {
         }
     }
 
-    /// The same for whom nobody needs any more when another comes: `None` then.
+    /// The same, but gives up (`None`) when a later caller of this comes.
     pub fn enter_as_newest(&self, host: &dyn Host) -> Option<Turn<'_>> {
         let (mine, others) = {
             let mut inside = self.0.lock();

@@ -13,8 +13,6 @@ use crate::config::Role;
 
 /// How often the core hears that time passes.
 const TICK: Duration = Duration::from_millis(50);
-/// How often the peer is asked for a sign of life.
-const PING: Duration = Duration::from_millis(500);
 /// How often the content of freed inodes is removed; costs a checkpoint when there is any.
 const GARBAGE: Duration = Duration::from_secs(2);
 /// How often a checkpoint is made while nothing forces one.
@@ -29,8 +27,7 @@ impl Datastore {
             self.host.sleep(TICK);
             self.notice_poison();
             self.drive(Thread::MayWait, Event::Tick);
-            self.give_up_if_overdue();
-            if self.host.since(pinged) >= PING.min(self.config.peer_timeout / 4) {
+            if self.host.since(pinged) >= self.config.beat() {
                 pinged = self.host.now();
                 self.ping();
             }

@@ -263,7 +263,11 @@ impl Datastore {
                 }
                 Event::SyncAcked(OpId(id), failed)
             }
-            Message::Pong { available_bytes } => return self.set_peer_available(available_bytes),
+            Message::Pong { available_bytes } => {
+                self.set_peer_available(available_bytes);
+                self.give_up_if_overdue();
+                Event::Beat
+            }
             Message::Response { id, response } => return self.calls.answered(id, response),
             Message::Refuse { reason } => return self.set_reason(&reason),
             _ => return self.drop_link("the secondary sent what only a primary may send"),

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
 
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
@@ -462,18 +461,14 @@ const fn first_state(config: &DatastoreConfig, role: RoleState) -> State {
 
 fn core_config(config: &DatastoreConfig) -> CoreConfig {
     CoreConfig {
-        pause_limit_ms: millis(config.pause_limit),
-        answer_limit_ms: millis(config.answer_limit),
+        pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
+        answer_limit: config.answer_limit_beats(),
         on_peer_loss: match config.on_peer_loss {
             config::OnPeerLoss::Continue => OnPeerLoss::Continue,
             config::OnPeerLoss::Freeze => OnPeerLoss::Freeze,
         },
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Opens the store's directory for this process alone, making it when missing.

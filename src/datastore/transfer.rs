@@ -2,7 +2,6 @@
 //! the comparison that verify makes. Runs on threads that may wait.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{Event, LockSet};
@@ -16,7 +15,7 @@ use super::{Datastore, Link};
 use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
 /// So many times longer than any other answer may one take for which a whole store is gone through.
-const WHOLE_STORE_FACTOR: u32 = 10;
+const WHOLE_STORE_FACTOR: u64 = 10;
 
 /// The secondary, reached over one connection: what is asked after that is lost fails.
 struct LinkedPeer<'a> {
@@ -75,20 +74,22 @@ impl Locks for CoreLocks<'_> {
 }
 
 impl Datastore {
-    /// How long the secondary may take over an answer. Where it syncs or tidies a whole store, that is a
+    /// How many beats the secondary may take over an answer. Where it syncs or tidies a whole store, that is a
     /// matter of how much there is.
-    fn patience(&self, request: &Request) -> Duration {
+    fn patience(&self, request: &Request) -> u64 {
+        let limit = self.config.answer_limit_beats();
         match request {
             Request::BeginResync | Request::EndImage { .. } | Request::InSync => {
-                self.config.answer_limit * WHOLE_STORE_FACTOR
+                limit.saturating_mul(WHOLE_STORE_FACTOR)
             }
-            _ => self.config.answer_limit,
+            _ => limit,
         }
     }
 
-    /// Gives up a connection over which an answer is overdue. Clients may be waiting for it.
+    /// The peer has given another sign of life. Gives the connection up if a question is overdue: clients
+    /// may be waiting for its answer.
     pub(super) fn give_up_if_overdue(&self) {
-        if self.calls.is_overdue(self.host.now()) {
+        if self.calls.beat() {
             let reason = "the secondary is connected, but does not answer: its disk may hang";
             self.set_reason(reason);
             self.drop_link(reason);

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 
 use crate::lock::LockTable;
 pub use crate::lock::{LockSet, OpId};
+use crate::message::Message;
 use crate::state::{Action, Refused, Service, State, Trigger};
 use flight::{MetaFlight, Op, Side};
 use recovery::Recovery;
@@ -79,6 +80,9 @@ pub enum Event {
     RangesRecovered,
     /// Anything else that changes the state.
     Happened(Trigger),
+    /// The peer has answered a sign of life: it has got all that was sent before, and all that it
+    /// answered before was taken in.
+    Beat,
     /// Time passes.
     Tick,
 }
@@ -175,7 +179,7 @@ pub enum Effect {
 /// Effects of one event, in order.
 pub type Effects = SmallVec<[Effect; 4]>;
 
-/// What a primary does when the pause limit has passed.
+/// What a primary does when the secondary stays away, or does not answer, for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnPeerLoss {
     /// Mark the secondary out of sync and serve alone.
@@ -189,8 +193,8 @@ pub enum OnPeerLoss {
 pub struct CoreConfig {
     /// How long acknowledgements wait for a lost peer, in milliseconds.
     pub pause_limit_ms: u64,
-    /// How long an operation waits for the answer of a peer that is connected, in milliseconds.
-    pub answer_limit_ms: u64,
+    /// How many beats an operation waits for the answer of a peer that is connected.
+    pub answer_limit: u64,
     /// What happens after either.
     pub on_peer_loss: OnPeerLoss,
     /// Most mirrored writes from the oldest in flight on.
@@ -247,6 +251,9 @@ pub struct Core {
     /// Operations that have their locks and wait for the state to change, in order.
     held: VecDeque<OpId>,
     paused_since_ms: Option<u64>,
+    /// Counts the signs of life that the peer has answered. The age of what it was sent is counted in
+    /// these and not in time: so nothing that holds up this node makes it look late.
+    beats: u64,
     recovery: Option<Recovery>,
     /// The image is to be sent when no metadata operation is in flight.
     image_due: bool,
@@ -279,6 +286,7 @@ impl Core {
             applying: 0,
             held: VecDeque::new(),
             paused_since_ms: (start.state == State::Paused).then_some(now_ms),
+            beats: 0,
             recovery: None,
             image_due: false,
             under_way,
@@ -333,6 +341,7 @@ impl Core {
             } => self.link_up(in_sync, peer_applied, effects),
             Event::RangesRecovered => self.ranges_recovered(effects),
             Event::Happened(trigger) => self.trigger(trigger, effects),
+            Event::Beat => self.beat(effects),
             Event::Tick => self.tick(effects),
         }
         self.settle(effects);
@@ -416,33 +425,61 @@ impl Core {
     }
 
     fn tick(&mut self, effects: &mut Effects) {
-        let is_over = |since| self.has_passed(since, self.config.pause_limit_ms);
+        let is_over = |since: u64| self.now_ms.saturating_sub(since) >= self.config.pause_limit_ms;
         if self.state == State::Paused && self.paused_since_ms.is_some_and(is_over) {
             let trigger = match self.config.on_peer_loss {
                 OnPeerLoss::Continue => Trigger::PauseOverContinue,
                 OnPeerLoss::Freeze => Trigger::PauseOverFreeze,
             };
             self.trigger(trigger, effects);
-        } else if self.config.on_peer_loss == OnPeerLoss::Continue && self.is_answer_overdue() {
+        }
+    }
+
+    fn beat(&mut self, effects: &mut Effects) {
+        self.beats += 1;
+        if self.config.on_peer_loss == OnPeerLoss::Continue && self.is_answer_overdue() {
             effects.push(Effect::NoteOverdue);
             self.trigger(Trigger::PeerFailed, effects);
         }
+    }
+
+    /// Notes that a message is about to be sent to the peer, and tells the watermark that goes with it
+    /// (rule P3).
+    pub fn send(&mut self, message: &Message) -> Osn {
+        let sent = Some(self.beats);
+        match message {
+            Message::Write(write) => {
+                let id = self.writes.get(&write.osn);
+                if let Some(op) = id.and_then(|id| self.ops.get_mut(id)) {
+                    op.sent = sent;
+                }
+            }
+            Message::Sync { id, .. } => {
+                if let Some(op) = self.ops.get_mut(&OpId(*id)) {
+                    op.sent = sent;
+                }
+            }
+            Message::Meta { op, .. } => {
+                let mut newest_first = self.metas.iter_mut().rev();
+                if let Some(meta) = newest_first.find(|meta| meta.osn == op.osn) {
+                    meta.sent = sent;
+                }
+            }
+            _ => {}
+        }
+        self.done_below()
     }
 
     /// Whether the peer is connected and lets an operation wait for too long (rule P15).
     fn is_answer_overdue(&self) -> bool {
         let is_connected =
             self.state.service() == Service::Mirrored || self.state == State::CatchingUp;
-        let is_over = |asked| self.has_passed(asked, self.config.answer_limit_ms);
-        let is_op_overdue = |op: &Op| op.peer == Side::Waiting && op.asked_ms.is_some_and(is_over);
-        let is_meta_overdue =
-            |meta: &MetaFlight| !meta.committed && meta.asked_ms.is_some_and(is_over);
+        let is_over = |sent: u64| self.beats.saturating_sub(sent) >= self.config.answer_limit;
+        let is_op_overdue = |op: &Op| op.peer == Side::Waiting && op.sent.is_some_and(is_over);
+        let is_meta_overdue = |meta: &MetaFlight| !meta.committed && meta.sent.is_some_and(is_over);
         is_connected
-            && (self.ops.values().any(is_op_overdue) || self.metas.iter().any(is_meta_overdue))
-    }
-
-    const fn has_passed(&self, since_ms: u64, limit_ms: u64) -> bool {
-        self.now_ms.saturating_sub(since_ms) >= limit_ms
+            && (self.heeds_acks() && self.ops.values().any(is_op_overdue)
+                || self.metas.iter().any(is_meta_overdue))
     }
 }
 

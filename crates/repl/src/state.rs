@@ -66,7 +66,7 @@ pub enum Trigger {
     PauseOverContinue,
     /// The pause limit has passed; the policy is to freeze.
     PauseOverFreeze,
-    /// The secondary could not do what the primary can.
+    /// The secondary could not do what the primary can, or not in time.
     PeerFailed,
     /// Distributed recovery is complete.
     Recovered,

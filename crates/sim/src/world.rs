@@ -18,7 +18,7 @@ pub use fibers::{Event, Wait, is_inside, wait};
 pub use network::{FrameObserver, Network, OnFrame};
 use node::Births;
 pub use node::{Life, Living, Node};
-pub use process::{Opened, Process, ProcessId, Shared};
+pub use process::{Hang, Opened, Process, ProcessId, Shared};
 pub use side::Side;
 
 use crate::random::Random;

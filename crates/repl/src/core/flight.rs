@@ -16,8 +16,8 @@ pub(super) struct Op {
     pub local: Side,
     /// Its part on the peer.
     pub peer: Side,
-    /// When the peer was asked for its part over the present connection, if it was.
-    pub asked_ms: Option<u64>,
+    /// The beat at which it was sent to the peer over the present connection, if it was.
+    pub sent: Option<u64>,
 }
 
 /// One node's part of an operation.
@@ -40,7 +40,7 @@ impl Op {
             osn: None,
             local: Side::Waiting,
             peer: Side::Unneeded,
-            asked_ms: None,
+            sent: None,
         }
     }
 
@@ -61,8 +61,8 @@ pub(super) struct MetaFlight {
     pub op: Option<OpId>,
     /// The peer has committed it.
     pub committed: bool,
-    /// When the peer was asked for that over the present connection, if it was.
-    pub asked_ms: Option<u64>,
+    /// The beat at which it was sent to the peer over the present connection, if it was.
+    pub sent: Option<u64>,
 }
 
 impl MetaFlight {
@@ -72,7 +72,7 @@ impl MetaFlight {
             osn,
             op: None,
             committed: false,
-            asked_ms: None,
+            sent: None,
         }
     }
 }

@@ -41,7 +41,7 @@ impl Core {
             }
             (Kind::Sync, Service::Mirrored) => {
                 if !is_on(Bug::SyncHereOnly) {
-                    self.ask_peer(id);
+                    self.set_peer(id, Side::Waiting);
                     effects.push(Effect::SendSync { op: id });
                 }
                 effects.push(Effect::Execute {
@@ -59,7 +59,7 @@ impl Core {
     fn start_mirrored_write(&mut self, id: OpId, effects: &mut Effects) {
         let osn = self.number(id);
         if !is_on(Bug::AnswerBeforePeer) {
-            self.ask_peer(id);
+            self.set_peer(id, Side::Waiting);
         }
         self.writes.insert(osn, id);
         self.window.push_back(osn);
@@ -75,14 +75,6 @@ impl Core {
             op.osn = Some(osn);
         }
         osn
-    }
-
-    /// Notes that the peer is being asked for its part, now.
-    pub(super) fn ask_peer(&mut self, id: OpId) {
-        if let Some(op) = self.ops.get_mut(&id) {
-            op.peer = Side::Waiting;
-            op.asked_ms = Some(self.now_ms);
-        }
     }
 
     fn set_peer(&mut self, id: OpId, side: Side) {
@@ -110,7 +102,7 @@ impl Core {
                 osn,
                 op: Some(id),
                 committed: false,
-                asked_ms: Some(self.now_ms),
+                sent: None,
             });
         } else {
             self.applying += 1;

@@ -26,13 +26,13 @@ pub(super) enum Recovery {
 impl Core {
     pub(super) fn start_recovery(&mut self, peer_applied: Osn, effects: &mut Effects) {
         self.recovery = Some(Recovery::Metadata);
+        self.forget_sent();
         self.doubt_acks();
         let mut unknown = Vec::new();
         for meta in &mut self.metas {
             if meta.osn <= peer_applied && !is_on(Bug::RepeatMetadata) {
                 meta.committed = true;
             } else {
-                meta.asked_ms = Some(self.now_ms);
                 unknown.push(Effect::ResendMeta { osn: meta.osn });
             }
         }
@@ -76,12 +76,18 @@ impl Core {
         matches!(self.recovery, None | Some(Recovery::Writes))
     }
 
-    /// Writes that only the peer was done with are sent again too, for the same reason. None has been
-    /// asked for over this connection.
-    fn doubt_acks(&mut self) {
+    /// Nothing has been sent over this connection, or nothing that counts.
+    fn forget_sent(&mut self) {
         for op in self.ops.values_mut() {
-            op.asked_ms = None;
+            op.sent = None;
         }
+        for meta in &mut self.metas {
+            meta.sent = None;
+        }
+    }
+
+    /// Writes that only the peer was done with are sent again too, for the same reason.
+    fn doubt_acks(&mut self) {
         for id in self.writes.values() {
             if let Some(op) = self.ops.get_mut(id) {
                 op.peer = Side::Waiting;
@@ -99,16 +105,15 @@ impl Core {
             return;
         }
         self.recovery = Some(Recovery::Writes);
+        self.forget_sent();
         self.settle_under_way(effects);
         if is_on(Bug::NoResend) {
             return self.take_writes_as_done(effects);
         }
         for (op, osn) in self.resendable() {
-            self.ask_peer(op);
             effects.push(Effect::ResendWrite { op, osn });
         }
         for op in self.waiting_syncs() {
-            self.ask_peer(op);
             effects.push(Effect::SendSync { op });
         }
     }
@@ -130,7 +135,6 @@ impl Core {
         }
         let due = self.resendable().into_iter().find(|(op, _)| *op == id);
         if let Some((op, osn)) = due {
-            self.ask_peer(op);
             effects.push(Effect::ResendWrite { op, osn });
         }
     }

@@ -9,6 +9,9 @@ use strum::VariantArray as _;
 use super::*;
 use crate::lock::{BlockRange, LockKey, LockMode};
 
+/// Beats that an answer may take.
+const LIMIT: u64 = 5;
+
 fn osn(sequence: u64) -> Osn {
     Osn {
         generation: Generation::FIRST,
@@ -19,7 +22,7 @@ fn osn(sequence: u64) -> Osn {
 fn core(state: State) -> Core {
     let config = CoreConfig {
         pause_limit_ms: 1000,
-        answer_limit_ms: 5000,
+        answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Continue,
         writes_max: 4,
     };
@@ -299,7 +302,7 @@ fn the_image_waits_for_metadata_in_flight() {
 fn in_doubt_operations_are_settled_after_a_restart() {
     let config = CoreConfig {
         pause_limit_ms: 1000,
-        answer_limit_ms: 5000,
+        answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Freeze,
         writes_max: 4,
     };

@@ -3,7 +3,7 @@
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
-use crate::world::Side;
+use crate::world::{Hang, Side};
 
 use super::coverage::FileClass;
 
@@ -55,9 +55,9 @@ pub enum Fault {
     },
     /// Nothing more fits on the disk of a node.
     Full(Side),
-    /// The secondary answers whether it is there, and nothing for which it would have to wait: its disk
-    /// hangs.
-    Hangs,
+    /// The disk of the secondary hangs: its node answers whether it is there, takes what can be done in
+    /// memory, and begins nothing of the rest.
+    Hangs(Hang),
     /// Frames pass again, disks have room, and who is away comes back.
     Healed,
 }
@@ -118,7 +118,7 @@ impl Fault {
     pub const fn lasts(self) -> bool {
         matches!(
             self,
-            Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs
+            Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs(_)
         )
     }
 }

@@ -18,7 +18,7 @@ use crate::check::Dump;
 use crate::disk::{Call, CallClass, Disk, DiskOptions, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
-use crate::world::{self, Node, Process, Side, Wait};
+use crate::world::{self, Hang, Node, Process, Side, Wait};
 
 /// The datastore of all schedules.
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
@@ -45,8 +45,8 @@ pub struct CallAt {
 struct Trouble {
     /// Nothing more fits on it.
     is_full: bool,
-    /// Nothing on it gets done.
-    hangs: bool,
+    /// It does not get done what it should.
+    hangs: Option<Hang>,
 }
 
 /// One of the two.
@@ -231,7 +231,7 @@ impl Half {
     }
 
     /// Lets all wait that its process does on other threads, or go on: in this life and the next.
-    pub fn hang_disk(&mut self, hangs: bool) {
+    pub fn hang_disk(&mut self, hangs: Option<Hang>) {
         self.trouble.hangs = hangs;
         if let Some(process) = self.process() {
             process.hang(hangs);
@@ -240,7 +240,7 @@ impl Half {
 
     /// Its disk is as it should be again.
     pub fn mend_disk(&mut self) {
-        self.hang_disk(false);
+        self.hang_disk(None);
         // A start that is under way may have met it already.
         self.may_refuse += u32::from(std::mem::take(&mut self.trouble.is_full));
         self.disk.stop_failing();

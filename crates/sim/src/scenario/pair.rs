@@ -271,7 +271,7 @@ impl Pair {
                 self.expect_disk_errors(side);
                 self.half(side).fill_disk();
             }
-            Fault::Hangs => self.half(Side::Secondary).hang_disk(true),
+            Fault::Hangs(hang) => self.half(Side::Secondary).hang_disk(Some(hang)),
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
             Fault::Silent(side) => {

@@ -9,6 +9,7 @@ use lockstepfs::config::{Durability, OnPeerLoss};
 use super::faults::Fault;
 use crate::random::Random;
 use crate::workload::Options;
+use crate::world::Hang;
 
 /// Faults in a schedule, at most.
 const FAULTS_MAX: u64 = 10;
@@ -162,7 +163,7 @@ fn hang(faults: &mut [(Duration, Fault)], chance: &mut Random) {
     }
     let place = usize::try_from(chance.below(faults.len() as u64)).unwrap_or(0);
     if let Some((_, fault)) = faults.get_mut(place) {
-        *fault = Fault::Hangs;
+        *fault = Fault::Hangs(*chance.pick(&[Hang::Flushes, Hang::All]));
     }
 }
 

@@ -17,6 +17,15 @@ const PREEMPTED_PERCENT: u64 = 10;
 /// That time at most, in microseconds: longer than frames take.
 const PREEMPTED_MAX_US: u64 = 5000;
 
+/// What a disk that hangs keeps from being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hang {
+    /// Flushes, and whatever else threads of no order do.
+    Flushes,
+    /// That, and what the courier does.
+    All,
+}
+
 /// How often a job that waits for a hanging disk looks.
 const HANG_LOOK: Duration = Duration::from_millis(10);
 
@@ -80,8 +89,8 @@ pub struct Process {
     clock_ahead: Duration,
     dead: AtomicBool,
     stopped: AtomicBool,
-    /// What it hands to other threads is not begun.
-    hangs: AtomicBool,
+    /// What of that which it hands to other threads is not begun.
+    hangs: Mutex<Option<Hang>>,
     courier: Mutex<Courier>,
     /// Jobs given and not yet done.
     jobs: AtomicU64,
@@ -102,7 +111,7 @@ impl Process {
             shared,
             clock_ahead,
             dead: AtomicBool::new(false),
-            hangs: AtomicBool::new(false),
+            hangs: Mutex::default(),
             stopped: AtomicBool::new(false),
             courier: Mutex::default(),
             jobs: AtomicU64::new(0),
@@ -130,12 +139,12 @@ impl Process {
     }
 
     /// Lets what it hands to other threads wait, or go on.
-    pub fn hang(&self, hangs: bool) {
-        self.hangs.store(hangs, Ordering::Relaxed);
+    pub fn hang(&self, hangs: Option<Hang>) {
+        *self.hangs.lock() = hangs;
     }
 
-    fn wait_while_it_hangs(&self) {
-        while self.hangs.load(Ordering::Relaxed) {
+    fn wait_while_it_hangs(&self, with: &[Hang]) {
+        while self.hangs.lock().is_some_and(|hang| with.contains(&hang)) {
             fibers::wait(Wait::Until(self.shared.now() + HANG_LOOK));
         }
     }
@@ -169,14 +178,15 @@ impl Process {
 pub struct Inside(pub Arc<Process>);
 
 impl Inside {
-    fn count(&self, job: Job) -> Option<Job> {
+    /// Counts a job, which does not begin as long as the disk hangs in one of these ways.
+    fn count(&self, job: Job, hangs_with: &'static [Hang]) -> Option<Job> {
         if self.0.stopped.load(Ordering::Relaxed) {
             return None;
         }
         self.0.jobs.fetch_add(1, Ordering::Relaxed);
         let process = Arc::clone(&self.0);
         Some(Box::new(move || {
-            process.wait_while_it_hangs();
+            process.wait_while_it_hangs(hangs_with);
             job();
             process.jobs.fetch_sub(1, Ordering::Relaxed);
         }))
@@ -208,13 +218,15 @@ impl Host for Inside {
     }
 
     fn spawn(&self, job: Job) {
-        if let Some(job) = self.count(job) {
+        if let Some(job) = self.count(job, &[Hang::Flushes, Hang::All]) {
             self.0.shared.spawn(self.0.id, job);
         }
     }
 
     fn in_order(&self, job: Job) {
-        let Some(job) = self.count(job) else { return };
+        let Some(job) = self.count(job, &[Hang::All]) else {
+            return;
+        };
         let begin = {
             let mut courier = self.0.courier.lock();
             courier.queued.push_back(job);

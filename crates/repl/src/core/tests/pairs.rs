@@ -86,6 +86,7 @@ fn what_follows() -> impl Iterator<Item = Event> {
         Event::RangesRecovered,
         Event::LocalDone(OpId(3), Ok(())),
         Event::SyncAcked(OpId(3), None),
+        Event::Beat,
         Event::Tick,
     ];
     ends.into_iter().chain(all_triggers().map(news))
