@@ -145,50 +145,17 @@ fn times_taken_over_without_their_write_survive() {
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }
 
-/// An operation has put the time of a write in the record, and the slot alone outlives the process.
-#[test]
-fn times_that_only_the_slot_knows_survive_a_new_size() {
-    let (mut node, mut client, one, _) = two_files();
-    client.write(&node, one, b"later");
-    let time = node.store.getattr(one).unwrap().mtime;
-    let link = client.op(MetaRequest::Link {
-        ino: one,
-        parent: Ino::ROOT,
-        name: FileName::new(b"link").unwrap(),
-    });
-    node.store.commit(&link).unwrap();
-    let told = Facts {
-        size: 7000,
-        ..node.store.facts(one).unwrap().unwrap()
-    };
-    assert_eq!((told.mtime, told.last_write), (time, None));
-    assert!(node.store.set_facts(one, &told).unwrap());
-    killed(&mut node);
-    let attr = open(&node.disk).getattr(one).unwrap();
-    assert_eq!((attr.mtime, attr.ctime), (time, link.time));
-}
-
-/// The log has known the time of a write that was taken back since and then sent again.
-#[test]
-fn times_that_the_log_has_lost_again_survive_a_new_size() {
-    let (mut node, _, one, _) = two_files();
-    let before = node.store.facts(one).unwrap().unwrap();
-    let (osn, time) = stamp(901);
-    let write = |node: &Node| node.store.write(one, 0, b"later", osn, time).unwrap();
-    write(&node);
-    node.store.sync_file(one, true).unwrap();
-    let taken_back = Facts {
-        last_write: None,
-        ..before
-    };
-    assert!(node.store.set_facts(one, &taken_back).unwrap());
-    write(&node);
-    let (linked, at) = stamp(902);
+/// An operation puts the time of the last write to a file in its record, then recovery changes the size
+/// and nothing else, and the process is killed: both times are still there.
+#[track_caller]
+fn assert_keeps_times_with_a_new_size(mut node: Node, ino: Ino) {
+    let written = node.store.getattr(ino).unwrap().mtime;
+    let (osn, linked) = stamp(902);
     let link = MetaOp {
-        osn: linked,
-        time: at,
+        osn,
+        time: linked,
         request: MetaRequest::Link {
-            ino: one,
+            ino,
             parent: Ino::ROOT,
             name: FileName::new(b"link").unwrap(),
         },
@@ -196,12 +163,40 @@ fn times_that_the_log_has_lost_again_survive_a_new_size() {
     node.store.commit(&link).unwrap();
     let told = Facts {
         size: 7000,
-        ..node.store.facts(one).unwrap().unwrap()
+        ..node.store.facts(ino).unwrap().unwrap()
     };
-    assert_eq!((told.mtime, told.last_write), (time, None));
-    assert!(node.store.set_facts(one, &told).unwrap());
+    assert_eq!((told.mtime, told.last_write), (written, None));
+    assert!(node.store.set_facts(ino, &told).unwrap());
     killed(&mut node);
-    assert_eq!(open(&node.disk).getattr(one).unwrap().mtime, time);
+    let attr = open(&node.disk).getattr(ino).unwrap();
+    assert_eq!((attr.mtime, attr.ctime), (written, linked));
+}
+
+/// The slot alone outlives the process.
+#[test]
+fn times_that_only_the_slot_knows_survive_a_new_size() {
+    let (node, mut client, one, _) = two_files();
+    client.write(&node, one, b"later");
+    assert_keeps_times_with_a_new_size(node, one);
+}
+
+/// The log has known the time of a write that was taken back since and then sent again.
+#[test]
+fn times_that_the_log_has_lost_again_survive_a_new_size() {
+    let (node, _, one, _) = two_files();
+    let before = node.store.facts(one).unwrap().unwrap();
+    let (osn, time) = stamp(901);
+    let write = || node.store.write(one, 0, b"later", osn, time).unwrap();
+    write();
+    node.store.sync_file(one, true).unwrap();
+    let taken_back = Facts {
+        last_write: None,
+        ..before
+    };
+    assert!(node.store.set_facts(one, &taken_back).unwrap());
+    write();
+    assert_eq!(node.store.getattr(one).unwrap().mtime, time);
+    assert_keeps_times_with_a_new_size(node, one);
 }
 
 /// Recovery takes the times of a write back that was not over on the primary, then the write is sent
