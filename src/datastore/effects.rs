@@ -69,11 +69,7 @@ impl Datastore {
             Effect::Finish { op, result } => self.finish(op, result),
             Effect::Mark { in_sync } => self.mark_later(in_sync),
             Effect::NoteOverdue => {
-                self.set_reason(&format!(
-                    "the secondary is connected, but has not answered an operation for {} ms: its \
-                     disk may hang",
-                    self.config.answer_limit.as_millis()
-                ));
+                self.note_overdue();
                 None
             }
             Effect::DropLink => {
@@ -94,6 +90,14 @@ impl Datastore {
                 None
             }
         }
+    }
+
+    fn note_overdue(&self) {
+        let limit = self.config.answer_limit.as_millis();
+        self.set_reason(&format!(
+            "the secondary is connected, but has not answered an operation for {limit} ms: its disk \
+             may hang"
+        ));
     }
 
     /// Hands an effect that might wait from the reader to a thread that may. What must stay in
