@@ -32,7 +32,7 @@ impl Peer for LinkedPeer<'_> {
             .calls
             .ask(&*self.datastore.host, limit, |id| {
                 let message = Message::Request { id, request };
-                let done_below = self.datastore.core.lock().done_below();
+                let done_below = self.datastore.core.lock().send(&message);
                 self.datastore
                     .send_on(&*self.link.sender, done_below, message, payload)
             });
