@@ -96,9 +96,8 @@ fn clients_go_on_without_it() {
 
 #[test]
 fn status_says_why() {
-    let hang = Hang::Flushes;
     let mut pair = pair(1, OnPeerLoss::Continue);
-    pair.suffer(Fault::Hangs(hang)).unwrap();
+    pair.suffer(Fault::Hangs(Hang::Flushes)).unwrap();
     let given_up = "the secondary is connected, but has not answered an operation for 3000 ms";
     for _ in 0..1000 {
         pair.run_for(Duration::from_millis(10)).unwrap();
