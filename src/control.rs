@@ -16,8 +16,8 @@ mod wire;
 pub use client::ControlClient;
 pub use error::ControlError;
 pub use report::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus,
-    VerifyFailure, VerifyProgress, VerifyReport,
+    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
+    SpaceStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
 pub use server::ControlServer;
 

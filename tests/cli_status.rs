@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{
     ControlServer, ControlService, DatastoreStatus, Difference, NodeStatus, PeerStatus,
-    VerifyFailure, VerifyProgress, VerifyReport,
+    ServiceStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
 
 /// A node whose only datastore is in sync or not, and identical or not.
@@ -23,13 +23,16 @@ impl ControlService for PretendedNode {
             address: "10.0.0.2:7400".to_owned(),
             connected: self.in_sync,
             encryption: Encryption::On,
+            disk_failed: false,
         };
         let alpha = DatastoreStatus {
             name: "alpha".to_owned(),
             uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
             role: Role::Primary,
             state: "some state".to_owned(),
+            service: ServiceStatus::Alone,
             in_sync: self.in_sync,
+            marked_in_sync: self.in_sync,
             since_ms: 10,
             reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
             poisoned: None,
@@ -50,6 +53,7 @@ impl ControlService for PretendedNode {
             node: "a".to_owned(),
             version: "0.1.0".to_owned(),
             pid: 1,
+            fingerprint: None,
             datastores: vec![alpha],
         }
     }

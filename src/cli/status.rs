@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{ControlClient, DatastoreStatus, NodeStatus, PeerStatus, ResyncStatus};
+use lockstepfs::control::{
+    ControlClient, DatastoreStatus, NodeStatus, PeerStatus, ResyncStatus, ServiceStatus,
+};
 
 use super::{NO, NodeToAsk, bytes, count, duration, say, say_json};
 
@@ -82,6 +84,10 @@ fn text(status: &NodeStatus) -> String {
         "node {}, version {}, process {}\n",
         status.node, status.version, status.pid
     );
+    if let Some(fingerprint) = &status.fingerprint {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "fingerprint {fingerprint}");
+    }
     for store in &status.datastores {
         text.push('\n');
         text.push_str(&store_text(store));
@@ -174,7 +180,7 @@ fn operations_text(store: &DatastoreStatus) -> String {
 const fn durability_text(durability: Durability) -> &'static str {
     match durability {
         Durability::Posix => "posix: on stable storage when a program asks",
-        Durability::Always => "always: every write on stable storage before it is acknowledged",
+        Durability::Always => "always: every operation on stable storage before it is acknowledged",
     }
 }
 
@@ -189,31 +195,65 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     if store.in_sync {
         return Vec::new();
     }
-    let waits = ["paused", "catching up", "leaving sync"]
-        .iter()
-        .any(|state| store.state.contains(state));
-    let meaning = match (store.role, store.on_peer_loss) {
-        (Role::Primary, _) if waits => "nothing is acknowledged until this is settled",
-        (Role::Secondary, _) => "this copy may be older than the primary's; do not use it alone",
-        (Role::Primary, OnPeerLoss::Continue) => {
+    vec![
+        format!("→ {}", meaning(store)),
+        format!("→ {}", next_step(store.role, peer)),
+    ]
+}
+
+/// What an operator must know of the copies as they are now.
+const fn meaning(store: &DatastoreStatus) -> &'static str {
+    match (store.service, store.on_peer_loss) {
+        (ServiceStatus::None, _) if store.marked_in_sync => {
+            "this copy is complete as of the moment the connection was lost; the primary may have gone \
+             on alone since"
+        }
+        (ServiceStatus::None, _) => {
+            "this copy may be older than the primary's, or incomplete; do not use it alone"
+        }
+        (ServiceStatus::Mirrored, _) => {
+            "what is written now is on both nodes; what was written before is still being carried over"
+        }
+        (ServiceStatus::WritesAlone, _) => {
+            "what is written now is on this node only; changes of names and attributes wait until \
+             those there are were carried over"
+        }
+        (ServiceStatus::Alone, OnPeerLoss::Continue) => {
             "what is written now is on this node only (on_peer_loss = \"continue\")"
         }
-        (Role::Primary, OnPeerLoss::Freeze) => {
-            "writes wait until the peer is back (on_peer_loss = \"freeze\")"
+        (ServiceStatus::Alone, OnPeerLoss::Freeze) => {
+            "what is written now is on this node only: on_peer_loss = \"freeze\" holds once the nodes \
+             are in sync"
         }
-    };
-    let needs_operator = |reason: &String| reason.contains("lockstep clear-poison");
-    let next = if store.reason.as_ref().is_some_and(needs_operator) {
-        "the other node's disk needs you: see the reason".to_owned()
-    } else if peer.connected {
-        "the nodes are connected and bring each other in sync by themselves".to_owned()
-    } else {
-        format!(
-            "see that the other node runs and that {} answers; the rest goes by itself",
+        (ServiceStatus::Waiting, OnPeerLoss::Continue) => {
+            "nothing is acknowledged until this is settled"
+        }
+        (ServiceStatus::Waiting, OnPeerLoss::Freeze) => {
+            "nothing is acknowledged until the nodes are in sync (on_peer_loss = \"freeze\")"
+        }
+        (ServiceStatus::Refused, _) => "every change fails",
+    }
+}
+
+/// What an operator can do about a datastore that is not in sync.
+fn next_step(role: Role, peer: &PeerStatus) -> String {
+    if peer.disk_failed {
+        return "the other node's disk needs you: see the reason".to_owned();
+    }
+    if peer.connected {
+        return "the nodes are connected and get in sync by themselves".to_owned();
+    }
+    match role {
+        Role::Primary => format!(
+            "make sure that the other node runs and can be reached at {}; it then catches up by itself",
             peer.address
-        )
-    };
-    vec![format!("→ {meaning}"), format!("→ {next}")]
+        ),
+        Role::Secondary => {
+            "make sure that the primary runs and can reach the address in this node's \
+                            `listen`; it then connects by itself"
+                .to_owned()
+        }
+    }
 }
 
 /// What it means that the disk has failed, and what to do.
@@ -247,7 +287,13 @@ mod tests {
             uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
             role: Role::Primary,
             state: "synced and connected".to_owned(),
+            service: if in_sync {
+                ServiceStatus::Mirrored
+            } else {
+                ServiceStatus::Alone
+            },
             in_sync,
+            marked_in_sync: in_sync,
             since_ms: 65_000,
             reason: None,
             poisoned: None,
@@ -255,6 +301,7 @@ mod tests {
                 address: "10.0.0.2:7400".to_owned(),
                 connected: in_sync,
                 encryption: Encryption::On,
+                disk_failed: false,
             }),
             generation: 1,
             osn: "1.42".to_owned(),
@@ -286,7 +333,57 @@ mod tests {
         let text = store_text(&store(false, true));
         assert!(text.starts_with("alpha: NOT IN SYNC\n"), "{text}");
         assert!(text.contains("on this node only"), "{text}");
-        assert!(text.contains("that 10.0.0.2:7400 answers"), "{text}");
+        assert!(text.contains("reached at 10.0.0.2:7400"), "{text}");
+    }
+
+    /// What a client's change meets decides what is said, and the policy only where it counts.
+    #[test]
+    fn says_where_what_is_written_now_goes() {
+        use OnPeerLoss::{Continue, Freeze};
+        use ServiceStatus::{Alone, Mirrored, None, Waiting, WritesAlone};
+        let said = [
+            (Mirrored, Continue, "now is on both nodes"),
+            (Mirrored, Freeze, "now is on both nodes"),
+            (Alone, Continue, "now is on this node only (on_peer_loss"),
+            (Alone, Freeze, "now is on this node only: on_peer_loss"),
+            (WritesAlone, Freeze, "changes of names and attributes wait"),
+            (
+                Waiting,
+                Continue,
+                "nothing is acknowledged until this is settled",
+            ),
+            (
+                Waiting,
+                Freeze,
+                "nothing is acknowledged until the nodes are in sync",
+            ),
+            (None, Freeze, "this copy may be older"),
+        ];
+        for (service, on_peer_loss, expected) in said {
+            let store = DatastoreStatus {
+                service,
+                on_peer_loss,
+                ..store(false, true)
+            };
+            let text = store_text(&store);
+            assert!(
+                text.contains(expected),
+                "{service:?} {on_peer_loss:?}: {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_complete_copy_on_a_secondary_is_called_so() {
+        let survivor = DatastoreStatus {
+            role: Role::Secondary,
+            service: ServiceStatus::None,
+            marked_in_sync: true,
+            ..store(false, true)
+        };
+        let text = store_text(&survivor);
+        assert!(text.contains("complete as of"), "{text}");
+        assert!(text.contains("can reach the address"), "{text}");
     }
 
     #[test]
@@ -312,7 +409,8 @@ mod tests {
     #[test]
     fn a_failed_disk_of_the_other_node_does_not_go_away_by_itself() {
         let mut alone = store(false, true);
-        alone.reason = Some("the secondary's disk failed; `lockstep clear-poison x`".to_owned());
+        alone.reason = Some("the secondary's disk failed".to_owned());
+        alone.peer.as_mut().unwrap().disk_failed = true;
         let text = store_text(&alone);
         assert!(text.contains("other node's disk needs you"), "{text}");
         assert!(!text.contains("by itself"), "{text}");
@@ -353,6 +451,7 @@ mod tests {
             node: "a".to_owned(),
             version: String::new(),
             pid: 1,
+            fingerprint: None,
             datastores: vec![store(true, true)],
         };
         let error = keep_only(&mut status.clone(), "beta")

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Durability, Encryption, OnPeerLoss, Role};
+use crate::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 
 /// How a node is at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +13,9 @@ pub struct NodeStatus {
     pub version: String,
     /// Its process.
     pub pid: u32,
+    /// The fingerprint of its certificate, which its peers have in their configurations; `None` for
+    /// a node without peers.
+    pub fingerprint: Option<String>,
     /// Its datastores, in the order of the configuration.
     pub datastores: Vec<DatastoreStatus>,
 }
@@ -28,8 +31,14 @@ pub struct DatastoreStatus {
     pub role: Role,
     /// The state in words, such as `synced and connected`.
     pub state: String,
-    /// Whether every acknowledged operation is on both nodes. False for an unmirrored datastore.
+    /// What happens to a change that a client asks for now.
+    pub service: ServiceStatus,
+    /// Whether the nodes are connected and both hold every acknowledged operation. False for an
+    /// unmirrored datastore.
     pub in_sync: bool,
+    /// What is noted on stable storage. On the primary: the secondary holds every operation that was
+    /// acknowledged. On the secondary: this copy did when the connection was lost.
+    pub marked_in_sync: bool,
     /// For how long it has been in this state, in milliseconds.
     pub since_ms: u64,
     /// Why it is not in sync, where there is something to say.
@@ -62,6 +71,35 @@ pub struct DatastoreStatus {
     pub resync: Option<ResyncStatus>,
 }
 
+/// What a change that a client asks for meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceStatus {
+    /// It is done on both nodes.
+    Mirrored,
+    /// It is done on this node only.
+    Alone,
+    /// A write is done on this node only; a change of names or attributes waits.
+    WritesAlone,
+    /// It waits.
+    Waiting,
+    /// It fails: the disk has failed.
+    Refused,
+    /// There are no clients: this node is a secondary.
+    None,
+}
+
+impl Choice for ServiceStatus {
+    const ALL: &'static [(Self, &'static str)] = &[
+        (Self::Mirrored, "mirrored"),
+        (Self::Alone, "alone"),
+        (Self::WritesAlone, "writes-alone"),
+        (Self::Waiting, "waiting"),
+        (Self::Refused, "refused"),
+        (Self::None, "none"),
+    ];
+}
+
 /// How a disk failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoisonStatus {
@@ -80,6 +118,8 @@ pub struct PeerStatus {
     pub connected: bool,
     /// Whether the bytes between the nodes are encrypted.
     pub encryption: Encryption,
+    /// Whether its disk has failed, by its own word: then it needs an operator.
+    pub disk_failed: bool,
 }
 
 /// How far a resync of content has come. The totals are those at its start.

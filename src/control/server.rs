@@ -31,6 +31,15 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
+    /// Looks whether [`Self::start`] could answer at `path`, for who wants to know before there is a
+    /// service.
+    ///
+    /// # Errors
+    /// The [`ControlError`] that it would give.
+    pub fn check(path: &Path) -> Result<(), ControlError> {
+        socket::listen(path).map(drop)
+    }
+
     /// Answers on a socket at `path` for `service`. Fails if another node answers there.
     pub fn start(path: &Path, service: Arc<dyn ControlService>) -> Result<Self, ControlError> {
         let failed = |operation| move |source| socket_error(operation, path, source);

@@ -14,7 +14,9 @@ fn fake_status() -> NodeStatus {
         uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
         role: Role::Secondary,
         state: "out of sync".to_owned(),
+        service: ServiceStatus::None,
         in_sync: false,
+        marked_in_sync: true,
         since_ms: 1234,
         reason: Some("the peer does not answer".to_owned()),
         poisoned: Some(PoisonStatus {
@@ -25,6 +27,7 @@ fn fake_status() -> NodeStatus {
             address: "10.0.0.2:7400".to_owned(),
             connected: false,
             encryption: Encryption::Off,
+            disk_failed: true,
         }),
         generation: 2,
         osn: "2.77".to_owned(),
@@ -59,6 +62,7 @@ fn fake_status() -> NodeStatus {
         node: "a".to_owned(),
         version: "0.1.0".to_owned(),
         pid: 7,
+        fingerprint: Some("SHA256:00".to_owned()),
         datastores: vec![mirrored, single],
     }
 }

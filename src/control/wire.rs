@@ -19,6 +19,7 @@ pub(super) fn status_reply(status: NodeStatus) -> proto::StatusReply {
         node: status.node,
         version: status.version,
         pid: status.pid,
+        fingerprint: status.fingerprint,
         datastores: status
             .datastores
             .into_iter()
@@ -33,7 +34,9 @@ fn datastore_message(status: DatastoreStatus) -> proto::Datastore {
         uuid: status.uuid,
         role: status.role.word().to_owned(),
         state: status.state,
+        service: status.service.word().to_owned(),
         in_sync: status.in_sync,
+        marked_in_sync: status.marked_in_sync,
         since_ms: status.since_ms,
         reason: status.reason,
         poisoned: status.poisoned.map(|poison| proto::Poison {
@@ -69,6 +72,7 @@ fn peer_message(peer: PeerStatus) -> proto::Peer {
         address: peer.address,
         connected: peer.connected,
         encryption: peer.encryption.word().to_owned(),
+        disk_failed: peer.disk_failed,
     }
 }
 
@@ -78,6 +82,7 @@ pub(super) fn node_status(reply: proto::StatusReply) -> Result<NodeStatus, Unkno
         node: reply.node,
         version: reply.version,
         pid: reply.pid,
+        fingerprint: reply.fingerprint,
         datastores: datastores.collect::<Result<_, _>>()?,
     })
 }
@@ -88,7 +93,9 @@ fn datastore_status(message: proto::Datastore) -> Result<DatastoreStatus, Unknow
         uuid: message.uuid,
         role: word("role", message.role)?,
         state: message.state,
+        service: word("service", message.service)?,
         in_sync: message.in_sync,
+        marked_in_sync: message.marked_in_sync,
         since_ms: message.since_ms,
         reason: message.reason,
         poisoned: message.poisoned.map(|poison| PoisonStatus {
@@ -124,6 +131,7 @@ fn peer_status(message: proto::Peer) -> Result<PeerStatus, UnknownWord> {
         address: message.address,
         connected: message.connected,
         encryption: word("encryption", message.encryption)?,
+        disk_failed: message.disk_failed,
     })
 }
 

@@ -34,7 +34,7 @@ impl Datastore {
 
     /// The primary says that its disk has failed. This copy stays what it is.
     pub fn told_of_poison(&self, reason: &str) {
-        self.set_reason(reason);
+        self.set_peer_disk_failed(reason);
     }
 
     /// Why this node ends the connection when its state says so.

@@ -105,14 +105,19 @@ impl Datastore {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
             Message::Refuse { reason } => Err(format!("the peer refuses: {reason}").into()),
             Message::Poisoned { reason } => Err(self.peer_poisoned(reason)),
-            other => Err(format!("the peer answered a greeting with {other:?}").into()),
+            _ => Err(
+                "the peer did not answer the greeting as a secondary does: run the same \
+                      version of lockstep on both"
+                    .to_owned()
+                    .into(),
+            ),
         }
     }
 
     /// The secondary's disk has failed: it cannot do what this node does (P15), and will not until an
     /// operator acts.
     fn peer_poisoned(self: &Arc<Self>, reason: String) -> Unconnected {
-        self.set_reason(&reason);
+        self.set_peer_disk_failed(&reason);
         self.drive(Thread::MayWait, Event::Happened(Trigger::PeerFailed));
         Unconnected {
             reason,
@@ -172,7 +177,8 @@ impl Datastore {
         }
         if envelope.generation != self.generation() {
             return Err(format!(
-                "the peer is in generation {}, this node in {}",
+                "the peer is in generation {}, this node in {}: one of the stores is from another \
+                 time; move the secondary's store away, so that it is made anew from the primary's",
                 envelope.generation,
                 self.generation()
             ));
@@ -190,7 +196,8 @@ impl Datastore {
             self.set_reason("the secondary says that its copy is not complete");
         } else if !follows {
             self.set_reason(
-                "the secondary has got to an operation that this node knows nothing of",
+                "the secondary has done an operation that this node knows nothing of: the histories \
+                 of the two stores differ, so everything is compared",
             );
         }
         let link = Link::new(sender.clone(), self.next_op().0, welcome.waiting);

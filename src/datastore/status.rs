@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockstep_repl::state::State;
+use lockstep_repl::state::{Service as Serving, State};
 use lockstep_types::Osn;
 use lockstep_types::backing::Space;
 
 use super::Datastore;
 use crate::config::Role;
-use crate::control::{DatastoreStatus, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus};
+use crate::control::{
+    DatastoreStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus, SpaceStatus,
+};
 
 /// What is known besides the core's state.
 pub(super) struct Facts {
@@ -18,6 +20,8 @@ pub(super) struct Facts {
     since: Duration,
     /// Why it is not in sync, as far as known.
     reason: Option<String>,
+    /// That is because the peer's disk has failed.
+    peer_disk_failed: bool,
     /// Room on the peer's disk, by its last word.
     peer_available_bytes: Option<u64>,
 }
@@ -28,8 +32,19 @@ impl Facts {
         Self {
             since: now,
             reason: None,
+            peer_disk_failed: false,
             peer_available_bytes: None,
         }
+    }
+
+    /// Gives another reason than before; whether it is another.
+    fn explain(&mut self, reason: Option<&str>) -> bool {
+        let is_new = self.reason.as_deref() != reason;
+        if is_new {
+            self.reason = reason.map(str::to_owned);
+            self.peer_disk_failed = false;
+        }
+        is_new
     }
 }
 
@@ -53,29 +68,44 @@ impl Datastore {
             facts.since = self.host.now();
             match state {
                 State::ResyncNamespace => {
-                    facts.reason = Some("the secondary is being brought up to date".to_owned());
+                    facts.explain(Some("the secondary is being brought up to date"));
                 }
-                _ if state.is_in_sync() => facts.reason = None,
+                _ if state.is_in_sync() => {
+                    facts.explain(None);
+                }
                 _ => {}
             }
             facts.reason.clone().unwrap_or_default()
         };
         let (datastore, described) = (self.name(), state.describe());
         if state.is_in_sync() {
-            tracing::info!(datastore, state = described, "state");
+            tracing::info!(datastore, state = described, "the state has changed");
         } else {
-            tracing::warn!(datastore, state = described, reason, "state");
+            tracing::warn!(
+                datastore,
+                state = described,
+                reason,
+                "the state has changed"
+            );
         }
     }
 
     /// Remembers why the datastore is, or will be, out of sync.
     pub(super) fn set_reason(&self, reason: &str) {
         let reason = &plain(reason);
-        let mut facts = self.facts.lock();
-        if facts.reason.as_deref() != Some(reason) {
-            tracing::info!(datastore = self.name(), reason, "peer");
-            facts.reason = Some(reason.to_owned());
+        if self.facts.lock().explain(Some(reason)) {
+            tracing::info!(
+                datastore = self.name(),
+                reason,
+                "a new reason for the state"
+            );
         }
+    }
+
+    /// The same, when it is that the peer's disk has failed: by its own word, so until it says more.
+    pub(super) fn set_peer_disk_failed(&self, reason: &str) {
+        self.set_reason(reason);
+        self.facts.lock().peer_disk_failed = true;
     }
 
     /// The same, if connection `epoch` still stands: what broke with it is no reason of its own.
@@ -133,6 +163,8 @@ impl Datastore {
             uuid: self.store.uuid().to_string(),
             role: self.config.role,
             state: state.describe().to_owned(),
+            service: serving(state),
+            marked_in_sync: self.role.state().in_sync,
             in_sync: state.is_in_sync() && poisoned.is_none(),
             since_ms,
             reason: if state.is_in_sync() { None } else { reason },
@@ -183,7 +215,21 @@ impl Datastore {
             address: peer.address.to_string(),
             connected: self.link.read().is_some(),
             encryption: peer.encryption,
+            disk_failed: self.facts.lock().peer_disk_failed,
         })
+    }
+}
+
+fn serving(state: State) -> ServiceStatus {
+    if state.is_secondary() {
+        return ServiceStatus::None;
+    }
+    match state.service() {
+        Serving::Alone => ServiceStatus::Alone,
+        Serving::Mirrored => ServiceStatus::Mirrored,
+        Serving::WritesAlone => ServiceStatus::WritesAlone,
+        Serving::Wait => ServiceStatus::Waiting,
+        Serving::Refused => ServiceStatus::Refused,
     }
 }
 
