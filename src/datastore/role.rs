@@ -180,8 +180,8 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         format!(
-            "{FILE} is damaged: {what}. Check the disk, then move this store away, so that the \
-             node makes a new one and the other node brings it up to date"
+            "{FILE} is damaged: {what}. Check the disk, then see \"A store is damaged\" in \
+             docs/operations.md"
         ),
     )
 }

@@ -459,7 +459,7 @@ fn assert_helpful(damage: &Damage, what: &str, error: &str) {
     let cures = [
         "check the disk",
         "Check the disk",
-        "other node",
+        "A store is damaged",
         "move",
         "newer program",
         "correct `store`",

@@ -63,7 +63,8 @@ pub enum StoreError {
     },
     /// A record of the namespace cannot be read, or two disagree.
     #[error(
-        "the namespace is damaged: {what}; do not use this store: restore it from the other node"
+        "the namespace is damaged: {what}; check the disk, then see \"A store is damaged\" in \
+         docs/operations.md"
     )]
     Damaged {
         /// What is wrong with which record.
@@ -72,7 +73,7 @@ pub enum StoreError {
     /// Content that was closed cleanly has another length than recorded.
     #[error(
         "content of inode {ino} ({}) is {found} bytes long on disk but {expected} by its record; \
-         it was cut or replaced behind our back: restore it from the other node",
+         it was cut or replaced behind our back: see \"A store is damaged\" in docs/operations.md",
         content_path(*ino)
     )]
     ContentLength {
@@ -85,9 +86,9 @@ pub enum StoreError {
     },
     /// The directory holds no store.
     #[error(
-        "the directory holds no Lockstep store: {why}; correct `store` in the configuration, or, \
-         if a store was here, move what is left of it away and let the other node bring this one \
-         up to date"
+        "the directory holds no Lockstep store: {why}; correct `store` in the configuration, or mount \
+         the disk that the store is on; if the store is lost, see \"A store is damaged\" in \
+         docs/operations.md"
     )]
     NotAStore {
         /// How that shows.
@@ -129,8 +130,8 @@ pub enum StoreError {
     /// There is already something where a new store should be made.
     #[error(
         "there is no format.json, so no store, but {found}, which may hold something: a new \
-         store needs an empty or missing directory; if a store was here, move what is left of it \
-         away and let the other node bring this one up to date"
+         store needs an empty or missing directory; if a store was here, see \"A store is damaged\" in \
+         docs/operations.md"
     )]
     NotEmpty {
         /// One of the things found.
@@ -152,7 +153,10 @@ pub enum StoreError {
     )]
     Poisoned,
     /// An operation was committed that this store cannot apply: the nodes had diverged.
-    #[error("operation {osn} was committed but cannot be applied here ({errno}): stores diverged")]
+    #[error(
+        "operation {osn} was committed but cannot be applied here ({errno}): the nodes' stores differ; \
+         everything is compared"
+    )]
     Diverged {
         /// The operation.
         osn: Osn,

@@ -48,9 +48,8 @@ pub trait Kv: Send + Sync {
 pub enum KvError {
     /// There is no store at that path.
     #[error(
-        "{path}: there is no metadata store here; put it back if it was moved, or move away what is \
-         left of this node's store, so that the node makes a new one and the other node brings it up \
-         to date"
+        "{path}: there is no metadata store here; put it back if it was moved, else see \"A store is \
+         damaged\" in docs/operations.md"
     )]
     Missing {
         /// Where it should be.
@@ -66,8 +65,8 @@ pub enum KvError {
 
     /// What is on the disk is not what was written to it.
     #[error(
-        "{path}: the metadata store is damaged: {what}; check the disk, then let the peer resync \
-         this node into an empty store, or restore the file from a backup"
+        "{path}: the metadata store is damaged: {what}; check the disk, then see \"A store is damaged\" \
+         in docs/operations.md"
     )]
     Damaged {
         /// The damaged file.

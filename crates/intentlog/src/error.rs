@@ -56,8 +56,8 @@ pub enum LogError {
     /// A synced part of the log does not read back as written.
     #[error(
         "intent log {path} is damaged at position {position}: {cause}. Nothing was changed. \
-         Operations recorded there may be lost on this node: take the datastore from the other \
-         node, or restore this file from a backup"
+         Operations recorded there may be lost on this node: see \"A store is damaged\" in \
+         docs/operations.md"
     )]
     Damaged {
         /// The segment file.
@@ -84,8 +84,8 @@ pub enum LogError {
     },
     /// A file of the log is not there.
     #[error(
-        "intent log {path} is missing. Restore it from a backup, or take the datastore from the \
-         other node"
+        "intent log {path} is missing: put it back if it was moved, else see \"A store is damaged\" in \
+         docs/operations.md"
     )]
     Missing {
         /// The segment file.
@@ -99,8 +99,8 @@ pub enum LogError {
     },
     /// Something else bears the log's name.
     #[error(
-        "{path} is not an intent log: it does not begin with the magic of one. Restore it from a \
-         backup, or take the datastore from the other node"
+        "{path} is not an intent log: it does not begin with the magic of one. See \"A store is damaged\" in \
+         docs/operations.md"
     )]
     NotALog {
         /// The file.
@@ -121,8 +121,8 @@ pub enum LogError {
     },
     /// The file is shorter than it was made.
     #[error(
-        "intent log {path} is truncated: it has {length} of {expected} bytes. Restore it from a \
-         backup, or take the datastore from the other node"
+        "intent log {path} is truncated: it has {length} of {expected} bytes. See \"A store is damaged\" in \
+         docs/operations.md"
     )]
     Truncated {
         /// The segment file.
@@ -135,8 +135,8 @@ pub enum LogError {
     /// The checkpoint is older than what the log has let go.
     #[error(
         "intent log {path} no longer has the records after position {asked}: its oldest is at \
-         {oldest}. The store's checkpoint is older than its log: restore both from one backup, or \
-         take the datastore from the other node"
+         {oldest}. The store's checkpoint is older than its log: see \"A store is damaged\" in \
+         docs/operations.md"
     )]
     Gone {
         /// The segment file.
@@ -149,8 +149,8 @@ pub enum LogError {
     /// The checkpoint is newer than the log can be.
     #[error(
         "intent log {path} ends at position {end}, but the store's checkpoint covers {asked}: the \
-         log is an older copy. Restore both from one backup, or take the datastore from the other \
-         node"
+         log is an older copy. See \"A store is damaged\" in \
+         docs/operations.md"
     )]
     Behind {
         /// The segment file.

@@ -30,8 +30,8 @@ fn advice(source: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => " (make room on that disk)",
         io::ErrorKind::PermissionDenied => " (it must belong to the user that runs this)",
         io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-            " (something else has taken its place: move that away, and put back what was there, or \
-             let the other node bring this one up to date)"
+            " (something else has taken its place: move that away and put back what was there, or \
+             see \"A store is damaged\" in docs/operations.md)"
         }
         _ => " (check the disk)",
     }

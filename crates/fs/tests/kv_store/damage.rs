@@ -148,7 +148,7 @@ fn other_files_are_refused() {
         let refused = expect_right_or_refused(&content, &Map::new(), "no store").unwrap();
         let message = refused.to_string();
         assert!(message.starts_with("db: "), "{message}");
-        assert!(message.contains("let the peer resync"), "{message}");
+        assert!(message.contains("A store is damaged"), "{message}");
     }
 }
 
