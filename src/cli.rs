@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
 
-pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json};
+pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json, warn};
 
 use crate::{demo, playground};
 

@@ -14,6 +14,7 @@
 
 mod calls;
 mod clear;
+mod copy;
 mod dial;
 mod effects;
 mod flight;
@@ -51,6 +52,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::DatastoreConfig;
 use calls::Calls;
 pub use clear::{ClearError, Cleared, Repair, clear_poison};
+pub use copy::doubts;
 pub use dial::{Dial, Dialer, Halves};
 use effects::Committed;
 use flight::Work;

@@ -8,7 +8,7 @@ use clap::Args;
 use lockstepfs::config::{Choice, DatastoreConfig, Role};
 use lockstepfs::datastore::{ClearError, Cleared, Repair, clear_poison};
 
-use super::{ConfigArgs, NO, say, say_json};
+use super::{ConfigArgs, NO, say, say_json, warn};
 
 /// Take a store back into use after its disk had failed and was repaired, offline
 ///
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ClearPoisonArgs) -> Result<ExitCode> {
         Ok(cleared) if args.json => say_json(&cleared)?,
         Ok(cleared) => say(&text(&cleared, config))?,
         Err(error @ ClearError::NotPoisoned { .. }) => {
-            eprintln!("{error}");
+            warn(&error.to_string());
             return Ok(ExitCode::from(NO));
         }
         Err(error) => return Err(error.into()),

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use lockstep_fs::export::{ExportSummary, export};
+use lockstepfs::config::Role;
 
-use super::{ConfigArgs, absolute, bytes, count, say};
+use super::{ConfigArgs, absolute, bytes, count, say, warn};
 
 /// Write a node's data out as a plain directory, offline
 ///
@@ -19,7 +20,7 @@ pub(crate) struct ExportArgs {
     /// Name of the datastore
     name: String,
 
-    /// Directory to make; it must not exist or be empty
+    /// Directory to write to: missing (its parent must exist) or empty
     dest: PathBuf,
 
     #[command(flatten)]
@@ -35,6 +36,9 @@ Examples:
   lockstep export data /mnt/rescue/data
   lockstep export data /tmp/data --manifest /tmp/data.manifest
 
+A copy that may lack something (a secondary's that was not in sync, one on a failed disk) is
+exported too; a warning says so.
+
 Exit codes: 0 exported, 2 could not export.";
 
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
@@ -42,6 +46,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let datastore = super::named(&config, &args.name)?;
     let dest = absolute(&args.dest)?;
     let summary = write_out(&datastore.store, &dest, args.manifest.as_deref())?;
+    for doubt in doubts(&datastore.store, datastore.role) {
+        warn(&format!("WARNING: {doubt}"));
+    }
     say(&format!(
         "exported {} names, {} of content to {}\n",
         count(summary.names),
@@ -49,6 +56,15 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         dest.display()
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What whoever uses the copy must know.
+fn doubts(store: &Path, role: Role) -> Vec<String> {
+    lockstepfs::datastore::doubts(store, role).unwrap_or_else(|error| {
+        vec![format!(
+            "it cannot be told whether this copy is complete: {error}"
+        )]
+    })
 }
 
 /// Writes the store out as a plain tree.

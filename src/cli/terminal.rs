@@ -19,7 +19,13 @@ pub(crate) fn say(text: &str) -> io::Result<()> {
     }
 }
 
-/// The same for a value as JSON.
+/// Prints for a person, beside what is printed for whoever reads standard output. Nobody may be
+/// reading.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// The same as [`say`] for a value as JSON.
 pub(crate) fn say_json(value: &impl Serialize) -> io::Result<()> {
     say(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }

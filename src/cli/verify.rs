@@ -114,21 +114,25 @@ impl ProgressLine {
         let total = step
             .inodes_total
             .map(|total| format!(" of {}", count(total)));
-        eprint!(
-            "\r\x1b[Kcompared {}{}, {}",
+        write_line(&format!(
+            "compared {}{}, {}",
             count(step.inodes_compared),
             total.unwrap_or_default(),
             bytes(step.bytes_compared)
-        );
-        // A progress line that cannot be written is no reason to stop.
-        let _ = stderr().flush();
+        ));
     }
 
     fn clear(&self) {
         if self.shown.is_some() {
-            eprint!("\r\x1b[K");
+            write_line("");
         }
     }
+}
+
+/// A progress line that cannot be written is no reason to stop.
+fn write_line(text: &str) {
+    let mut out = stderr();
+    let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

@@ -1,0 +1,67 @@
+//! What the store of a stopped node says of its copy: for who takes data out of it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::poison::Marks;
+use lockstep_types::backing::Backing;
+
+use super::role::RoleFile;
+use super::stamp::RuntimeStamp;
+use crate::config::Role;
+
+/// What the copy in the directory `store` cannot promise, one text each; none for one that counts. A new
+/// one is the `role`'s. Changes nothing.
+///
+/// # Errors
+/// When it cannot be told, as `role.json` cannot be read.
+pub fn doubts(store: &Path, role: Role) -> io::Result<Vec<String>> {
+    let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(store)?);
+    let role = RoleFile::read(backing.as_ref(), role)?;
+    let stamp = Arc::new(RuntimeStamp::of(store));
+    let failure = Marks::new(backing, Some(stamp)).read();
+    let incomplete = (role.role == Role::Secondary && !role.in_sync).then(|| {
+        "this copy is marked out of sync: it may be older than the primary's, or incomplete, as in the \
+         middle of a resync"
+            .to_owned()
+    });
+    let failed = failure.map(|failure| {
+        format!(
+            "the disk of this copy failed {failure}; what is read here may be older than what was written"
+        )
+    });
+    Ok(incomplete.into_iter().chain(failed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_fs::poison::MARK_FILE;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_that_may_be_incomplete_or_on_a_failed_disk_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let doubts = || doubts(dir.path(), Role::Secondary);
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
+        let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
+        let file = RoleFile::open(backing, found, [1; 16], true).unwrap();
+        assert!(doubts().unwrap().is_empty());
+        file.mark(false).unwrap();
+        let said = doubts().unwrap();
+        assert!(
+            said.len() == 1 && said[0].contains("marked out of sync"),
+            "{said:?}"
+        );
+        std::fs::write(dir.path().join(MARK_FILE), "{}").unwrap();
+        let said = doubts().unwrap();
+        assert!(
+            said.len() == 2 && said[1].contains("disk of this copy failed"),
+            "{said:?}"
+        );
+        std::fs::write(dir.path().join("role.json"), "{").unwrap();
+        assert!(doubts().is_err());
+    }
+}
