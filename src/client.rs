@@ -51,6 +51,9 @@ pub enum Seek {
 
 /// One datastore, as its clients see it. All calls may come from many threads at once.
 pub trait FileService: Send + Sync + 'static {
+    /// A panic came out of a call, or out of what answers it. It may have left something half done.
+    fn panicked(&self) {}
+
     /// Attributes of the inode that `name` in `parent` leads to, `NoEntry` if nothing does.
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno>;
 

@@ -1,19 +1,18 @@
 //! The way in through the kernel: a datastore mounted as a directory by FUSE.
 //!
 //! Holds the life of a mount: [`mount`] checks the mount point, mounts and answers requests from
-//! then on; [`Mounted`] waits for its end and unmounts. What a request means is in
+//! then on; [`Mounted`] tells of its end and unmounts. What a request means is in
 //! `adaptor`, one callback of the kernel each; the rooms it uses are its neighbours.
 //!
 //! Invariants: whatever goes wrong in [`mount`] leaves no mount behind and changes nothing; once
 //! [`Mounted::unmount`] has returned, no request reaches the service any more; a panic while
 //! answering a request is answered to the program as an I/O error and reported by
-//! [`Mounted::wait`], never swallowed.
+//! [`Mounted::news`], never swallowed.
 //!
 //! It must never park one of its threads on an operation that waits for the peer or the disk's
 //! flush: those answer through completions (see [`crate::client`]).
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use std::time::{Duration, Instant};
 use fuser::{Config, Session, SessionACL};
 
 use crate::client::FileService;
+use crate::config::FUSE_THREADS_DEFAULT;
 use adaptor::Adaptor;
 use context::Context;
 use ending::Ending;
@@ -57,20 +57,19 @@ pub struct MountOptions {
     pub mount_point: PathBuf,
     /// Name of the datastore; the mount table shows `lockstep:NAME`.
     pub name: String,
-    /// Threads that take requests from the kernel.
-    pub threads: NonZeroUsize,
+    /// Threads that take requests from the kernel, one or more.
+    pub threads: usize,
     /// How long [`Mounted::unmount`] waits for programs to let go of the mount.
     pub grace: Duration,
 }
 
 impl MountOptions {
-    /// The usual eight threads, and two seconds of grace.
+    /// The usual number of threads, and two seconds of grace.
     pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
-        const EIGHT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
         Self {
             mount_point: mount_point.into(),
             name: name.into(),
-            threads: EIGHT,
+            threads: FUSE_THREADS_DEFAULT,
             grace: Duration::from_secs(2),
         }
     }
@@ -133,7 +132,7 @@ fn open_session(
 ) -> Result<Session<Adaptor>, MountError> {
     let mut config = Config::default();
     config.acl = SessionACL::All;
-    config.n_threads = Some(options.threads.get());
+    config.n_threads = Some(options.threads);
     config.clone_fd = true;
     let adaptor = Adaptor::new(Arc::clone(context));
     Session::from_fd(adaptor, device, SessionACL::All, config).map_err(|source| {
@@ -178,18 +177,10 @@ fn at_the_end(outcome: io::Result<()>) -> io::Result<()> {
 }
 
 impl Mounted {
-    /// Blocks until the mount has ended, whoever unmounted it.
-    ///
-    /// # Errors
-    /// At once, while the mount may still be there, when answering has failed: the owner decides
-    /// whether to go on. Each failure is reported once.
-    pub fn wait(&self) -> Result<(), MountError> {
-        self.context.ending().wait()
-    }
-
-    /// Whether the mount has ended, whoever unmounted it.
-    pub fn has_ended(&self) -> bool {
-        self.context.ending().wait_until(Instant::now())
+    /// What the owner must know, if there is anything: that answering failed, each time it did,
+    /// while the mount may still be there; or that the mount has ended, whoever unmounted it.
+    pub fn news(&self) -> Option<Result<(), MountError>> {
+        self.context.ending().news()
     }
 
     /// Where it is mounted.

@@ -1,37 +1,45 @@
 //! One node: its datastores, the listener for peers, the mounts, and the control socket.
 
 mod door;
+mod error;
+mod listener;
 
-use std::collections::BTreeSet;
-use std::net::{TcpListener, TcpStream};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use lockstep_link::{Encryption as LinkEncryption, Fingerprint, Identity, LinkOptions, SendFrames};
-use lockstep_repl::message::{Envelope, Message};
+use lockstep_link::Fingerprint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{DatastoreConfig, Encryption, LinkConfig, NodeConfig, Role};
+use crate::config::{DatastoreConfig, NodeConfig, Role};
 use crate::control::{
     ControlServer, ControlService, NodeStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
-use crate::datastore::{self, Datastore, Dialer, Place, Service};
-use crate::fuse::{self, MountOptions, Mounted};
+use crate::datastore::{self, Datastore, DatastoreError, Dialer, Place, Service};
+use crate::fuse::{self, MountError, MountOptions, Mounted};
 use crate::threads;
-use door::{Door, Visit};
+use error::system;
+use listener::Listening;
+
+pub use error::NodeError;
+
+/// Between two looks for a signal, or the end of a mount.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs a node until SIGTERM or SIGINT.
-pub fn run(config: &NodeConfig) -> anyhow::Result<()> {
+///
+/// # Errors
+/// A [`NodeError`] when it could not start, and then nothing was changed; or when it had to stop, or
+/// could not stop in order.
+pub fn run(config: &NodeConfig) -> Result<(), NodeError> {
     raise_open_files_limit();
-    let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT]).map_err(system("handle signals"))?;
     let node = Node::start(config)?;
-    node.wait(signals);
-    node.stop();
-    Ok(())
+    let waited = node.wait(signals);
+    let stopped = node.stop();
+    waited.and(stopped)
 }
 
 /// Content files are kept open while they are written: allow as many as the system lets us.
@@ -58,6 +66,7 @@ struct Node {
 /// What the threads of a node share.
 struct Shared {
     name: String,
+    fingerprint: Option<Fingerprint>,
     datastores: Vec<Arc<Datastore>>,
     stopping: AtomicBool,
 }
@@ -65,19 +74,25 @@ struct Shared {
 impl Node {
     /// Opens everything, in the order in which a failure leaves the least to undo: no store is
     /// changed before every mount point and every store was found good.
-    fn start(config: &NodeConfig) -> anyhow::Result<Self> {
-        let link = open_link(config)?;
+    fn start(config: &NodeConfig) -> Result<Self, NodeError> {
+        let link = Listening::open(config)?;
+        ControlServer::check(&config.control)?;
         check_mount_points(config)?;
         let datastores = open_datastores(config)?;
         let shared = Arc::new(Shared {
             name: config.name.clone(),
+            fingerprint: link.as_ref().map(|link| link.identity.fingerprint()),
             datastores,
             stopping: AtomicBool::new(false),
         });
-        let control = ControlServer::start(
-            &config.control,
-            Arc::clone(&shared) as Arc<dyn ControlService>,
-        )?;
+        let service: Arc<dyn ControlService> = Arc::<Shared>::clone(&shared);
+        let control = match ControlServer::start(&config.control, service) {
+            Ok(control) => control,
+            Err(error) => {
+                stop_and_close(&shared.datastores);
+                return Err(error.into());
+            }
+        };
         let mut node = Self {
             shared,
             control,
@@ -85,39 +100,42 @@ impl Node {
             mounts: Vec::new(),
         };
         if let Err(error) = node.mount_all().and_then(|()| node.start_threads(link)) {
-            node.stop();
+            // What is wrong with stopping is in the log; what was wrong before counts.
+            let _ = node.stop();
             return Err(error);
         }
         tracing::info!(node = config.name, "running");
         Ok(node)
     }
 
-    fn start_threads(&mut self, link: Option<Listening>) -> anyhow::Result<()> {
-        for datastore in &self.shared.datastores {
+    fn start_threads(&mut self, link: Option<Listening>) -> Result<(), NodeError> {
+        let shared = Arc::clone(&self.shared);
+        for datastore in &shared.datastores {
             let maintained = Arc::clone(datastore);
-            self.threads
-                .push(spawn("maintenance", move || maintained.run_maintenance())?);
+            self.start_thread("maintenance", move || maintained.run_maintenance())?;
         }
         let Some(link) = link else { return Ok(()) };
-        let identity = Arc::new(link.identity);
-        for datastore in &self.shared.datastores {
+        for datastore in &shared.datastores {
             let leading = Arc::clone(datastore);
-            let dialer = Dialer::new(datastore.config(), Arc::clone(&identity));
+            let dialer = Dialer::new(datastore.config(), Arc::clone(&link.identity));
             if let Some(dialer) = dialer.filter(|_| datastore.config().role == Role::Primary) {
-                self.threads
-                    .push(spawn("primary", move || leading.run_primary(&dialer))?);
+                self.start_thread("primary", move || leading.run_primary(&dialer))?;
             }
         }
-        let shared = Arc::clone(&self.shared);
-        let options = link.options;
-        let listener = link.listener;
-        self.threads.push(spawn("listener", move || {
-            listen(&shared, &listener, &identity, &options);
-        })?);
+        self.start_thread("listener", move || link.run(&shared))
+    }
+
+    fn start_thread(
+        &mut self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), NodeError> {
+        let thread = threads::spawn(name, body).map_err(system("start a thread"))?;
+        self.threads.push(thread);
         Ok(())
     }
 
-    fn mount_all(&mut self) -> anyhow::Result<()> {
+    fn mount_all(&mut self) -> Result<(), NodeError> {
         for datastore in &self.shared.datastores {
             if datastore.config().role == Role::Primary {
                 self.mounts.push(mount(datastore)?);
@@ -127,25 +145,40 @@ impl Node {
         Ok(())
     }
 
-    /// Waits for a signal, or for a mount to end by itself.
-    fn wait(&self, mut signals: Signals) {
+    /// Waits for a signal; an error when a mount ended before.
+    fn wait(&self, mut signals: Signals) -> Result<(), NodeError> {
         loop {
             if signals.pending().next().is_some() {
                 tracing::info!("stopping");
-                return;
+                return Ok(());
             }
-            if let Some(ended) = self.mounts.iter().find(|mount| mount.has_ended()) {
-                tracing::warn!(mount = %ended.mount_point().display(), "the mount has ended; stopping");
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            self.look_at_mounts()?;
+            std::thread::sleep(LOOK);
         }
     }
 
-    fn stop(mut self) {
+    fn look_at_mounts(&self) -> Result<(), NodeError> {
+        for mount in &self.mounts {
+            let error = match mount.news() {
+                None => continue,
+                Some(Err(error)) => NodeError::Mount(error),
+                Some(Ok(())) => NodeError::Unmounted {
+                    mount_point: mount.mount_point().to_owned(),
+                },
+            };
+            tracing::error!(%error, "stopping");
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Puts everything away.
+    fn stop(mut self) -> Result<(), NodeError> {
+        let mut in_order = true;
         for mount in self.mounts.drain(..) {
             if let Err(error) = mount.unmount() {
-                tracing::error!(%error, "unmount");
+                in_order = false;
+                tracing::error!(%error, "still mounted");
             }
         }
         self.shared.stopping.store(true, Ordering::Release);
@@ -156,15 +189,23 @@ impl Node {
             // One that had panicked would have ended the process.
             let _ended = thread.join();
         }
-        for datastore in &self.shared.datastores {
-            datastore.close();
-        }
+        in_order &= close_all(&self.shared.datastores);
         drop(self.control);
+        if !in_order {
+            return Err(NodeError::NotInOrder);
+        }
         tracing::info!("stopped");
+        Ok(())
     }
 }
 
-fn check_mount_points(config: &NodeConfig) -> anyhow::Result<()> {
+/// Closes every datastore; whether all could be, in order. What failed is in the log.
+fn close_all(datastores: &[Arc<Datastore>]) -> bool {
+    let closed = datastores.iter().map(|datastore| datastore.close());
+    closed.fold(true, |all, in_order| all & in_order)
+}
+
+fn check_mount_points(config: &NodeConfig) -> Result<(), MountError> {
     let served = |datastore: &&DatastoreConfig| datastore.role == Role::Primary;
     for datastore in config.datastores.iter().filter(served) {
         fuse::check(&mount_options(datastore))?;
@@ -173,7 +214,7 @@ fn check_mount_points(config: &NodeConfig) -> anyhow::Result<()> {
 }
 
 /// Opens all datastores, or none.
-fn open_datastores(config: &NodeConfig) -> anyhow::Result<Vec<Arc<Datastore>>> {
+fn open_datastores(config: &NodeConfig) -> Result<Vec<Arc<Datastore>>, DatastoreError> {
     let prepared = config.datastores.iter().map(|datastore| {
         let place = Place::on_this_machine(datastore)?;
         datastore::prepare(datastore.clone(), place)
@@ -184,183 +225,32 @@ fn open_datastores(config: &NodeConfig) -> anyhow::Result<Vec<Arc<Datastore>>> {
         match datastore.open() {
             Ok(opened) => datastores.push(opened),
             Err(error) => {
-                for opened in datastores {
-                    opened.stop();
-                    opened.close();
-                }
-                return Err(error.into());
+                stop_and_close(&datastores);
+                return Err(error);
             }
         }
     }
     Ok(datastores)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
-    threads::spawn(name, body).with_context(|| format!("cannot start thread {name}"))
+/// Takes back the opening of datastores that nobody has used yet.
+fn stop_and_close(datastores: &[Arc<Datastore>]) {
+    for datastore in datastores {
+        datastore.stop();
+    }
+    close_all(datastores);
 }
 
-fn mount(datastore: &Arc<Datastore>) -> anyhow::Result<Mounted> {
+fn mount(datastore: &Arc<Datastore>) -> Result<Mounted, MountError> {
     let service = Arc::new(Service(Arc::clone(datastore)));
-    Ok(fuse::mount(service, &mount_options(datastore.config()))?)
+    fuse::mount(service, &mount_options(datastore.config()))
 }
 
 fn mount_options(config: &DatastoreConfig) -> MountOptions {
-    let mut options = MountOptions::new(&config.mount, &config.name);
-    if let Some(threads) = NonZeroUsize::new(config.fuse_threads) {
-        options.threads = threads;
+    MountOptions {
+        threads: config.fuse_threads,
+        ..MountOptions::new(&config.mount, &config.name)
     }
-    options
-}
-
-/// The listener for peers and what it needs.
-struct Listening {
-    identity: Identity,
-    listener: TcpListener,
-    options: LinkOptions,
-}
-
-fn open_link(config: &NodeConfig) -> anyhow::Result<Option<Listening>> {
-    let Some(LinkConfig { identity, listen }) = &config.link else {
-        return Ok(None);
-    };
-    let identity = Identity::load(identity)?;
-    let listener = TcpListener::bind(listen)
-        .with_context(|| format!("cannot listen on {listen}: is another node using it?"))?;
-    listener
-        .set_nonblocking(true)
-        .context("cannot set up the listener")?;
-    let options = LinkOptions {
-        encryption: encryption(config)?,
-        ..LinkOptions::default()
-    };
-    Ok(Some(Listening {
-        identity,
-        listener,
-        options,
-    }))
-}
-
-/// The encryption setting that all datastores of a node share, for it counts before anything is
-/// said of datastores.
-fn encryption(config: &NodeConfig) -> anyhow::Result<LinkEncryption> {
-    let mut settings: Vec<Encryption> = config
-        .datastores
-        .iter()
-        .filter_map(|datastore| Some(datastore.peer.as_ref()?.encryption))
-        .collect();
-    settings.dedup();
-    match settings.as_slice() {
-        [] | [Encryption::On] => Ok(LinkEncryption::On),
-        [Encryption::Off] => Ok(LinkEncryption::Off),
-        _ => bail!(
-            "datastores of one node have different settings of encryption: give all the same, or \
-             run a second node process"
-        ),
-    }
-}
-
-/// Takes connections until the node stops; each is answered on a thread of its own.
-fn listen(
-    shared: &Arc<Shared>,
-    listener: &TcpListener,
-    identity: &Arc<Identity>,
-    options: &LinkOptions,
-) {
-    let door = Arc::new(Door::default());
-    while !shared.stopping.load(Ordering::Acquire) {
-        match listener.accept() {
-            Ok((socket, _)) => {
-                if let Err(error) = let_in(shared, &door, socket, identity, options) {
-                    tracing::warn!(error = format!("{error:#}"), "connection refused");
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "accept");
-                std::thread::sleep(std::time::Duration::from_millis(200));
-            }
-        }
-    }
-}
-
-/// Has a connection answered on a thread of its own, unless too many are.
-fn let_in(
-    shared: &Arc<Shared>,
-    door: &Arc<Door>,
-    socket: TcpStream,
-    identity: &Arc<Identity>,
-    options: &LinkOptions,
-) -> anyhow::Result<()> {
-    let Some(visit) = door.enter(&socket).context("cannot watch the socket")? else {
-        bail!("too many connections at once that have not proven who they are");
-    };
-    let (shared, identity, options) = (Arc::clone(shared), Arc::clone(identity), *options);
-    spawn("peer", move || {
-        answer(&shared, visit, socket, &identity, &options);
-    })?;
-    Ok(())
-}
-
-/// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.
-fn answer(
-    shared: &Shared,
-    visit: Visit,
-    socket: TcpStream,
-    identity: &Identity,
-    options: &LinkOptions,
-) {
-    if let Err(error) = answer_checked(shared, visit, socket, identity, options) {
-        tracing::warn!(error = format!("{error:#}"), "connection refused");
-    }
-}
-
-fn answer_checked(
-    shared: &Shared,
-    visit: Visit,
-    socket: TcpStream,
-    identity: &Identity,
-    options: &LinkOptions,
-) -> anyhow::Result<()> {
-    socket
-        .set_nonblocking(false)
-        .context("cannot set up the socket")?;
-    let pinned: BTreeSet<Fingerprint> = shared
-        .datastores
-        .iter()
-        .filter_map(|datastore| Some(datastore.config().peer.as_ref()?.fingerprint))
-        .collect();
-    let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
-    // From here on it is one of few.
-    drop(visit);
-    let fingerprint = connection.peer_fingerprint();
-    let (sender, mut receiver) = connection.split();
-    let sender: Arc<dyn SendFrames> = Arc::new(sender);
-    receiver.set_timeout(Some(options.handshake_timeout))?;
-    let envelope = Envelope::decode(receiver.recv()?.header)?;
-    let datastore = shared.datastores.iter().find(|datastore| {
-        let peer = datastore.config().peer.as_ref();
-        datastore.uuid() == envelope.datastore
-            && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
-    });
-    match (datastore, &envelope.message) {
-        (Some(datastore), Message::Hello(hello)) => {
-            datastore.follow(&sender, Box::new(receiver), hello, &envelope);
-        }
-        (Some(datastore), Message::Poisoned { reason }) => datastore.told_of_poison(reason),
-        (Some(_), _) => bail!("the peer did not introduce itself"),
-        (None, _) => datastore::refuse(
-            &*sender,
-            &envelope,
-            &format!(
-                "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \
-                 configurations",
-                shared.name, envelope.datastore
-            ),
-        ),
-    }
-    Ok(())
 }
 
 impl Shared {
@@ -381,6 +271,7 @@ impl ControlService for Shared {
             node: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            fingerprint: self.fingerprint.map(|fingerprint| fingerprint.to_string()),
             datastores: self.datastores.iter().map(|d| d.status()).collect(),
         }
     }

@@ -18,8 +18,14 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Joi
     Builder::new().name(name.to_owned()).spawn(move || {
         // Nothing of what the panic left half done is looked at again.
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
-            tracing::error!(thread, "panicked: this process stops; start the node again");
-            abort();
+            tracing::error!(thread, "a thread panicked");
+            stop_process();
         }
     })
+}
+
+/// Ends the process at once, after a panic.
+pub fn stop_process() -> ! {
+    tracing::error!("a broken invariant of lockstep: this process stops; start the node again");
+    abort()
 }

@@ -29,6 +29,16 @@ fn mount_model(path: &Path, name: &str) -> Result<Mounted, MountError> {
     mount(Arc::new(ModelFs::default()), &MountOptions::new(path, name))
 }
 
+/// What the owner of a mount is told, once there is something.
+fn news_of(mounted: &Mounted) -> Result<(), MountError> {
+    loop {
+        if let Some(news) = mounted.news() {
+            return news;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn errno(error: &io::Error) -> Option<Errno> {
     Errno::from_io_error(error)
 }
@@ -93,7 +103,7 @@ fn clears_its_own_dead_mount_away_but_no_other() {
     let outside = tempfile::tempdir().unwrap();
     let first = mount_model(outside.path(), "mine").unwrap();
     kill(outside.path());
-    first.wait().unwrap();
+    news_of(&first).unwrap();
     let other = mount_model(outside.path(), "other").unwrap_err();
     assert!(matches!(other, MountError::Dead { .. }));
     assert!(other.to_string().contains("umount -l"), "{other}");
@@ -117,12 +127,12 @@ fn a_busy_mount_is_detached() {
 }
 
 #[test]
-fn whoever_waits_hears_of_the_end() {
+fn whoever_looks_learns_of_the_end() {
     let Some(mut mount) = Fixture::new() else {
         return;
     };
     rustix::mount::unmount(mount.path(""), UnmountFlags::empty()).unwrap();
-    mount.mounted().wait().unwrap();
+    news_of(mount.mounted()).unwrap();
     assert_eq!(mount.unmount(), Unmounted::Clean);
 }
 
@@ -144,7 +154,7 @@ fn a_panic_costs_one_request_and_is_reported() {
     std::os::unix::fs::symlink("target", mount.path("link")).unwrap();
     let error = fs::read_link(mount.path("link")).unwrap_err();
     assert_eq!(errno(&error), Some(Errno::IO));
-    let reported = mount.mounted().wait().unwrap_err();
+    let reported = news_of(mount.mounted()).unwrap_err();
     assert!(matches!(
         reported,
         MountError::Panicked {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockstep_repl::core::Event;
 use lockstep_repl::message::Message;
 
+use super::start::{DatastoreError, failed, refused};
 use super::{Datastore, Thread, tables};
 use crate::config::Role;
 
@@ -76,8 +77,9 @@ impl Datastore {
         self.host.stop();
     }
 
-    /// Puts everything on stable storage, once no thread works on it any more.
-    pub fn close(&self) {
+    /// Puts everything on stable storage, once no thread works on it any more. Whether all of it could
+    /// be, or nothing can be on this disk and that is known; what failed is in the log.
+    pub fn close(&self) -> bool {
         let _nobody_is_served = self.serving.enter(&*self.host);
         if self.poison.has_failed() {
             // Nothing can be put on stable storage any more, and nothing must say that it was.
@@ -85,23 +87,23 @@ impl Datastore {
                 datastore = self.name(),
                 "poisoned: the store is left as it is"
             );
-            return;
+            return true;
         }
-        if let Err(error) = self.close_in_order() {
-            tracing::error!(
-                datastore = self.name(),
-                error = format!("{error:#}"),
-                "store not closed in order"
-            );
+        let closed = self.close_in_order();
+        if let Err(error) = &closed {
+            tracing::error!(datastore = self.name(), %error, "not closed in order");
         }
+        closed.is_ok()
     }
 
-    fn close_in_order(&self) -> anyhow::Result<()> {
+    fn close_in_order(&self) -> Result<(), DatastoreError> {
         if self.role.was_killed() {
-            self.store.sync_everything()?;
+            let synced = self.store.sync_everything();
+            synced.map_err(refused(&self.config))?;
         }
-        self.store.close()?;
-        tables::sync(self.store.backing().as_ref())?;
-        Ok(self.role.closed()?)
+        self.store.close().map_err(refused(&self.config))?;
+        let tables = tables::sync(self.store.backing().as_ref());
+        tables.map_err(refused(&self.config))?;
+        self.role.closed().map_err(failed(&self.config))
     }
 }

@@ -17,6 +17,7 @@ use super::host::promise;
 use super::{Datastore, Thread, lockset};
 use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use crate::config::Durability;
+use crate::threads;
 
 /// The set-id bits of a mode.
 const SET_ID: u32 = 0o6000;
@@ -148,6 +149,10 @@ fn starts(effects: &Effects, id: OpId) -> bool {
 }
 
 impl FileService for Service {
+    fn panicked(&self) {
+        threads::stop_process();
+    }
+
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
         self.0.ask(self.0.store.lookup(parent, name))
     }

@@ -80,6 +80,7 @@ impl Context {
         };
         let message = message_of(&*panic);
         tracing::error!(operation, message, "a request panicked");
+        self.service.panicked();
         self.ending
             .fail(MountError::Panicked { operation, message });
     }

@@ -1,4 +1,4 @@
-//! How a mount ends, told to whoever waits for it.
+//! How a mount ends, told to whoever looks, or waits for it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,17 +37,12 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// Blocks until the end or a failure.
-    pub fn wait(&self) -> Result<(), MountError> {
+    /// A failure that was not told yet, or else the end, if it has come.
+    pub fn news(&self) -> Option<Result<(), MountError>> {
         let mut state = self.state.lock();
-        loop {
-            if let Some(failure) = state.failure.take() {
-                return Err(failure);
-            }
-            if state.ended {
-                return Ok(());
-            }
-            self.changed.wait(&mut state);
+        match state.failure.take() {
+            Some(failure) => Some(Err(failure)),
+            None => state.ended.then_some(Ok(())),
         }
     }
 

@@ -3,6 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::handshake::OLDEST_KERNEL;
+
+fn oldest_kernel() -> String {
+    let (major, minor) = OLDEST_KERNEL;
+    format!("{major}.{minor}")
+}
+
 /// Why a datastore could not be mounted, kept mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each is documented by its message
@@ -12,6 +19,12 @@ pub enum MountError {
          container the device (--device /dev/fuse)"
     )]
     NoFuse { source: io::Error },
+    #[error(
+        "this kernel is Linux {found}, whose FUSE lacks what is needed: use {} or newer (on Debian 12 \
+         from bookworm-backports)",
+        oldest_kernel()
+    )]
+    KernelTooOld { found: String },
     #[error("mount point {} does not exist: create it (mkdir -p {0})", mount_point.display())]
     Missing { mount_point: PathBuf },
     #[error("mount point {} is not a directory: name a directory", mount_point.display())]

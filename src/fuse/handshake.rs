@@ -5,8 +5,13 @@ use std::io;
 use fuser::{InitFlags, KernelConfig};
 use lockstep_types::limits::WRITE_BYTES_MAX;
 
+use super::MountError;
+
+/// The first Linux whose FUSE has all of [`NEEDED`].
+pub(super) const OLDEST_KERNEL: (u32, u32) = (6, 6);
+
 /// Without one of these the mount would not keep what `docs/semantics.md` promises. All are there
-/// since Linux 6.6.
+/// since [`OLDEST_KERNEL`].
 const NEEDED: InitFlags = InitFlags::FUSE_EXPORT_SUPPORT
     // a umask must wait for the default ACL of the directory
     .union(InitFlags::FUSE_POSIX_ACL)
@@ -34,6 +39,20 @@ const WANTED: [InitFlags; 6] = [
 /// Most requests that nobody waits for in person (read-ahead, asynchronous input and output).
 const BACKGROUND_MAX: u16 = 256;
 
+/// Looks whether the kernel of this release (as `uname -r` has it) has what is needed, before it is
+/// asked. What a release that says nothing has, shows when it is asked.
+pub(super) fn check_kernel(release: &str) -> Result<(), MountError> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse::<u32>().ok();
+    match (number(), number()) {
+        (Some(major), Some(minor)) if (major, minor) < OLDEST_KERNEL => {
+            let found = release.to_owned();
+            Err(MountError::KernelTooOld { found })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Sets up the connection.
 pub(super) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     config.add_capabilities(NEEDED).map_err(too_old)?;
@@ -50,12 +69,33 @@ pub(super) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
 fn too_old(missing: InitFlags) -> io::Error {
     let names: Vec<_> = missing.iter_names().map(|(name, _)| name).collect();
     let text = format!(
-        "this kernel's FUSE lacks {}: use Linux 6.6 or newer",
-        names.join(", ")
+        "this kernel's FUSE lacks {}: use Linux {}.{} or newer",
+        names.join(", "),
+        OLDEST_KERNEL.0,
+        OLDEST_KERNEL.1
     );
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 fn refused<T: std::fmt::Display>(nearest: T) -> io::Error {
     io::Error::other(format!("a limit is out of range, nearest is {nearest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_is_too_old_is_refused_before_it_is_asked() {
+        for fine in ["6.6.0", "6.12.41+deb13-amd64", "7.0-rc1", "mine"] {
+            check_kernel(fine).unwrap();
+        }
+        for old in ["6.1.0-37-amd64", "5.15.0", "6.5"] {
+            let refused = check_kernel(old).unwrap_err().to_string();
+            assert!(
+                refused.contains(old) && refused.contains("6.6 or newer"),
+                "{refused}"
+            );
+        }
+    }
 }

@@ -14,8 +14,8 @@ use lockstep_types::limits::WRITE_BYTES_MAX;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::MountError;
 use super::mount_table::{self, Entry};
+use super::{MountError, handshake};
 
 /// Type of our mounts in the mount table.
 const KIND: &str = "fuse.lockstep";
@@ -41,6 +41,7 @@ impl MountPoint {
     /// Looks whether the datastore `name` could be mounted on `path`.
     pub fn check(path: &Path, name: &str) -> Result<(), MountError> {
         open_device()?;
+        handshake::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
         usable(path, &source_of(name)).map(drop)
     }
 

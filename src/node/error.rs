@@ -1,0 +1,65 @@
+//! Why a node could not start, or had to stop.
+
+use std::io;
+use std::path::PathBuf;
+
+use lockstep_link::LinkError;
+
+use crate::control::ControlError;
+use crate::datastore::DatastoreError;
+use crate::fuse::MountError;
+
+/// Why a node could not start, or had to stop, with what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The system refused something that every node needs.
+    #[error("cannot {operation}: {source}")]
+    System {
+        /// What.
+        operation: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address for peers cannot be listened on.
+    #[error(
+        "cannot listen on {listen}: {source}\n  cure: stop what uses the port, or set `listen` to an \
+         address of this server"
+    )]
+    Listen {
+        /// By the configuration.
+        listen: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The keys of this node cannot be used.
+    #[error(transparent)]
+    Identity(#[from] LinkError),
+    /// A datastore cannot be mounted, or its mount failed.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A datastore cannot be opened.
+    #[error(transparent)]
+    Datastore(#[from] DatastoreError),
+    /// The control socket cannot be made.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// Somebody else unmounted a datastore.
+    #[error(
+        "somebody unmounted {}, so this node stopped\n  cure: start it again", mount_point.display()
+    )]
+    Unmounted {
+        /// Where it was mounted.
+        mount_point: PathBuf,
+    },
+    /// Not everything was put away.
+    #[error(
+        "this node did not stop in order: its log says what failed; what was acknowledged is as safe as \
+         after a kill, and the next start recovers it"
+    )]
+    NotInOrder,
+}
+
+/// An error of the system.
+pub(super) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> NodeError {
+    move |source| NodeError::System { operation, source }
+}

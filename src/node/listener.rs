@@ -1,0 +1,185 @@
+//! Peers that connect: they are let in, authenticated, and led to their datastore.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lockstep_link::{
+    Encryption as LinkEncryption, Fingerprint, Identity, LinkError, LinkOptions, SendFrames,
+};
+use lockstep_repl::message::{Envelope, Message, MessageError};
+
+use super::Shared;
+use super::door::{Door, Visit};
+use super::error::{NodeError, system};
+use crate::config::{Encryption, LinkConfig, NodeConfig};
+use crate::{datastore, threads};
+
+/// Between two looks whether somebody connects, or the node stops.
+const LOOK: Duration = Duration::from_millis(20);
+/// Before the next look, when the system could not let somebody in.
+const BREATH: Duration = Duration::from_millis(200);
+
+/// The listener for peers and what it needs.
+pub(super) struct Listening {
+    pub identity: Arc<Identity>,
+    listener: TcpListener,
+    options: LinkOptions,
+}
+
+/// Why a connection was not let in, for the log.
+#[derive(Debug, thiserror::Error)]
+enum Rejected {
+    #[error("cannot {operation}: {source}")]
+    System {
+        operation: &'static str,
+        source: io::Error,
+    },
+    #[error("too many connections at once that have not proven who they are")]
+    Crowd,
+    #[error("the peer did not introduce itself")]
+    NotIntroduced,
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Message(#[from] MessageError),
+}
+
+impl Rejected {
+    fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { operation, source }
+    }
+}
+
+impl Listening {
+    /// Binds the address for peers, if this node has any.
+    pub fn open(config: &NodeConfig) -> Result<Option<Self>, NodeError> {
+        let Some(LinkConfig { identity, listen }) = &config.link else {
+            return Ok(None);
+        };
+        let identity = Arc::new(Identity::load(identity)?);
+        let listener = TcpListener::bind(listen).map_err(|source| NodeError::Listen {
+            listen: listen.to_string(),
+            source,
+        })?;
+        listener
+            .set_nonblocking(true)
+            .map_err(system("set up the listener"))?;
+        let options = LinkOptions {
+            encryption: encryption(config),
+            ..LinkOptions::default()
+        };
+        Ok(Some(Self {
+            identity,
+            listener,
+            options,
+        }))
+    }
+
+    /// Takes connections until the node stops; each is answered on a thread of its own.
+    pub fn run(self, shared: &Arc<Shared>) {
+        let door = Arc::new(Door::default());
+        while !shared.stopping.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    if let Err(error) = self.let_in(shared, &door, socket) {
+                        tracing::warn!(%error, "connection refused");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(LOOK);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot let anybody in for the moment");
+                    std::thread::sleep(BREATH);
+                }
+            }
+        }
+    }
+
+    /// Has a connection answered on a thread of its own, unless too many are.
+    fn let_in(
+        &self,
+        shared: &Arc<Shared>,
+        door: &Arc<Door>,
+        socket: TcpStream,
+    ) -> Result<(), Rejected> {
+        let visit = door
+            .enter(&socket)
+            .map_err(Rejected::system("watch the socket"))?
+            .ok_or(Rejected::Crowd)?;
+        let shared = Arc::clone(shared);
+        let (identity, options) = (Arc::clone(&self.identity), self.options);
+        let answer = move || {
+            if let Err(error) = answer(&shared, visit, socket, &identity, &options) {
+                tracing::warn!(%error, "connection refused");
+            }
+        };
+        threads::spawn("peer", answer).map_err(Rejected::system("start a thread"))?;
+        Ok(())
+    }
+}
+
+/// The encryption setting that all datastores of a node share, for it counts before anything is
+/// said of datastores.
+fn encryption(config: &NodeConfig) -> LinkEncryption {
+    let mut peers = config
+        .datastores
+        .iter()
+        .filter_map(|datastore| datastore.peer.as_ref());
+    match peers.next().map(|peer| peer.encryption) {
+        None | Some(Encryption::On) => LinkEncryption::On,
+        Some(Encryption::Off) => LinkEncryption::Off,
+    }
+}
+
+/// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.
+fn answer(
+    shared: &Shared,
+    visit: Visit,
+    socket: TcpStream,
+    identity: &Identity,
+    options: &LinkOptions,
+) -> Result<(), Rejected> {
+    socket
+        .set_nonblocking(false)
+        .map_err(Rejected::system("set up the socket"))?;
+    let pinned: BTreeSet<Fingerprint> = shared
+        .datastores
+        .iter()
+        .filter_map(|datastore| Some(datastore.config().peer.as_ref()?.fingerprint))
+        .collect();
+    let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
+    // From here on it is one of few.
+    drop(visit);
+    let fingerprint = connection.peer_fingerprint();
+    let (sender, mut receiver) = connection.split();
+    let sender: Arc<dyn SendFrames> = Arc::new(sender);
+    receiver.set_timeout(Some(options.handshake_timeout))?;
+    let envelope = Envelope::decode(receiver.recv()?.header)?;
+    let datastore = shared.datastores.iter().find(|datastore| {
+        let peer = datastore.config().peer.as_ref();
+        datastore.uuid() == envelope.datastore
+            && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
+    });
+    match (datastore, &envelope.message) {
+        (Some(datastore), Message::Hello(hello)) => {
+            datastore.follow(&sender, Box::new(receiver), hello, &envelope);
+        }
+        (Some(datastore), Message::Poisoned { reason }) => datastore.told_of_poison(reason),
+        (Some(_), _) => return Err(Rejected::NotIntroduced),
+        (None, _) => datastore::refuse(
+            &*sender,
+            &envelope,
+            &format!(
+                "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \
+                 configurations",
+                shared.name, envelope.datastore
+            ),
+        ),
+    }
+    Ok(())
+}
