@@ -1,10 +1,11 @@
 //! What of the content lies in the cache of the system only: a process that stops loses nothing of
 //! it, a power loss may.
 //!
-//! Invariants: content is noted here after it was changed, and forgotten before it is synced, so
-//! a change is never missed. A file's name is on stable storage when a sync of it has returned.
+//! Invariants: content is noted here after it was changed, with a number that grows. A note goes only
+//! when a sync that began after it has returned, so that whoever finds none relies on no sync that still
+//! runs, or that failed. A file's name is on stable storage when a sync of it has returned.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
@@ -21,25 +22,62 @@ const SYNC_EACH_MAX: usize = 256;
 /// Content and names that were not synced since they were changed.
 #[derive(Default)]
 pub(super) struct Unsynced {
-    /// Files.
-    contents: Mutex<HashSet<Ino>>,
+    contents: Mutex<Contents>,
     /// Directories in which names were made.
     names: Mutex<HashSet<String>>,
     /// Held while a directory is synced, so that nobody takes its name for durable before.
     syncing_names: Mutex<()>,
 }
 
+/// Files whose content was changed.
+#[derive(Default)]
+struct Contents {
+    /// The number of the last change noted for each.
+    notes: HashMap<Ino, u64>,
+    /// The last number given out.
+    last: u64,
+}
+
 impl Unsynced {
     pub(super) fn content_changed(&self, ino: Ino) {
-        self.contents.lock().insert(ino);
+        let mut contents = self.contents.lock();
+        contents.last += 1;
+        let number = contents.last;
+        contents.notes.insert(ino, number);
     }
 
+    /// The content is gone.
     pub(super) fn forget(&self, ino: Ino) {
-        self.contents.lock().remove(&ino);
+        self.contents.lock().notes.remove(&ino);
+    }
+
+    /// The last change noted, of any file: a sync that begins now covers all up to it.
+    fn now(&self) -> u64 {
+        self.contents.lock().last
+    }
+
+    /// A sync of one file has returned that began at `number`.
+    fn synced(&self, ino: Ino, number: u64) {
+        let mut contents = self.contents.lock();
+        if contents
+            .notes
+            .get(&ino)
+            .is_some_and(|noted| *noted <= number)
+        {
+            contents.notes.remove(&ino);
+        }
+    }
+
+    /// A sync of the whole disk has returned that began at `number`.
+    fn all_synced(&self, number: u64) {
+        self.contents
+            .lock()
+            .notes
+            .retain(|_, noted| *noted > number);
     }
 
     fn all(&self) -> Vec<Ino> {
-        self.contents.lock().iter().copied().collect()
+        self.contents.lock().notes.keys().copied().collect()
     }
 
     fn sync_names(&self, backing: &dyn Backing, dir: &str) -> Result<(), StoreError> {
@@ -82,12 +120,13 @@ impl Store {
 
     fn sync_content_alone(&self, ino: Ino) -> Result<(), StoreError> {
         self.check_trust()?;
-        self.unsynced.forget(ino);
+        let number = self.unsynced.now();
         if let Some(content) = self.content_of(ino)? {
             let synced = content
                 .sync()
                 .map_err(StoreError::disk("sync", content_path(ino)));
             self.trust(synced)?;
+            self.unsynced.synced(ino, number);
             if is_on(Bug::NoNameSync) {
                 return Ok(());
             }
@@ -99,21 +138,58 @@ impl Store {
 
     /// Puts all that the store holds on stable storage.
     pub fn sync_everything(&self) -> Result<(), StoreError> {
+        self.sync_disk()?;
+        self.checkpoint()
+    }
+
+    /// Syncs the whole disk.
+    pub(super) fn sync_disk(&self) -> Result<(), StoreError> {
+        let number = self.unsynced.now();
         let synced = self.backing.sync_all();
         self.trust(synced.map_err(StoreError::disk("sync", ".")))?;
-        self.checkpoint()
+        self.unsynced.all_synced(number);
+        Ok(())
     }
 
     /// Puts all content that was changed on stable storage.
     pub(super) fn sync_all_content(&self) -> Result<(), StoreError> {
         let mut changed = self.unsynced.all();
         if changed.len() > SYNC_EACH_MAX {
-            let synced = self.backing.sync_all();
-            return self.trust(synced.map_err(StoreError::disk("sync", ".")));
+            return self.sync_disk();
         }
         changed.sort_unstable();
         changed
             .into_iter()
             .try_for_each(|ino| self.sync_content(ino))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ino(number: u64) -> Ino {
+        Ino::new(number).unwrap()
+    }
+
+    /// Whoever finds no note may rely on the disk having it.
+    #[test]
+    fn a_note_stays_until_a_sync_has_returned_that_began_after_it() {
+        let unsynced = Unsynced::default();
+        unsynced.content_changed(ino(2));
+        unsynced.content_changed(ino(3));
+        let began = unsynced.now();
+        assert_eq!(unsynced.all().len(), 2, "while the sync runs");
+        unsynced.content_changed(ino(3));
+        unsynced.synced(ino(2), began);
+        unsynced.synced(ino(3), began);
+        assert_eq!(unsynced.all(), [ino(3)], "changed since the sync began");
+        unsynced.content_changed(ino(4));
+        let began = unsynced.now();
+        unsynced.content_changed(ino(5));
+        unsynced.all_synced(began);
+        assert_eq!(unsynced.all(), [ino(5)]);
+        unsynced.forget(ino(5));
+        assert!(unsynced.all().is_empty());
     }
 }

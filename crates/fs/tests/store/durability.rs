@@ -1,6 +1,7 @@
 //! What is on stable storage, and when.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -175,7 +176,7 @@ fn content_that_an_image_left_without_an_inode_is_removed() {
     let left = path(Ino::new(77).unwrap());
     node.disk.open_or_create(&left).unwrap();
     node.store.begin_image().unwrap();
-    node.store.finish_image(node.store.applied()).unwrap();
+    node.store.finish_image(node.store.applied(), 2).unwrap();
     assert!(!node.disk.exists(&left).unwrap());
 }
 
@@ -360,6 +361,19 @@ fn numbers_that_came_from_the_other_node_are_not_given_out() {
     assert!(other.store.next_ino().unwrap() > far);
 }
 
+/// The same for numbers that came with a resync, also of what is gone by then: a file handle somewhere
+/// may still bear them.
+#[test]
+fn numbers_that_the_other_node_had_given_before_a_resync_are_not_given_out() {
+    let mut node = Node::new();
+    node.store.begin_image().unwrap();
+    let far = 1 << 40;
+    node.store.finish_image(node.store.applied(), far).unwrap();
+    assert!(node.store.next_ino().unwrap().get() >= far);
+    node.kill();
+    assert!(node.store.next_ino().unwrap().get() >= far);
+}
+
 /// A file that grows by a synced write and then loses power: its attributes and bytes.
 fn grown_then_lost(times: bool) -> (Attr, Vec<u8>, Timestamp) {
     let (node, mut client, ino) = with_file();
@@ -415,14 +429,16 @@ fn an_old_slot_sets_nothing_back_after_a_close() {
     assert_eq!((after.size, after.mtime), (before.size, before.mtime));
 }
 
-/// A disk on which somebody comes in right after a content file got its name.
+/// A disk on which somebody comes in right after a content file got its name, or when a file is opened.
 struct Watched {
     below: Arc<Disk>,
     made: Box<dyn Fn() + Send + Sync>,
+    opened: Box<dyn Fn(&str) -> io::Result<()> + Send + Sync>,
 }
 
 impl Backing for Watched {
     fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        (self.opened)(path)?;
         self.below.open(path)
     }
 
@@ -486,6 +502,7 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
             // It may have to wait for us: then it comes later.
             let _late_or_over = over.lock().recv_timeout(Duration::from_millis(300));
         }),
+        opened: Box::new(|_| Ok(())),
     });
     let store = Store::open(watched, &open_options(Access::Write)).unwrap();
     let node = Node {
@@ -510,4 +527,41 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
         other.join().unwrap()
     });
     assert!(was_durable);
+}
+
+/// A sync that could not be tried, as no more files can be opened, leaves the content to the next one.
+#[test]
+fn a_close_saves_what_a_sync_could_not_open() {
+    const TOO_MANY_FILES: i32 = 23;
+    let disk = new_disk();
+    let refuses = Arc::new(AtomicBool::new(false));
+    let is_refused = Arc::clone(&refuses);
+    let watched: Arc<dyn Backing> = Arc::new(Watched {
+        below: Arc::clone(&disk),
+        made: Box::new(|| {}),
+        opened: Box::new(move |path| {
+            if path.starts_with("content/") && is_refused.load(Ordering::Relaxed) {
+                return Err(io::Error::from_raw_os_error(TOO_MANY_FILES));
+            }
+            Ok(())
+        }),
+    });
+    let store = Store::open(watched, &open_options(Access::Write)).unwrap();
+    let node = Node {
+        disk,
+        store: store.store,
+        boot: BOOT,
+    };
+    let mut client = Client::new();
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"bytes");
+    // The second one lets go of the file, which the first one has found in use.
+    node.store.checkpoint().unwrap();
+    node.store.checkpoint().unwrap();
+    refuses.store(true, Ordering::Relaxed);
+    node.store.sync_file(ino, true).map(drop).unwrap_err();
+    refuses.store(false, Ordering::Relaxed);
+    assert!(!node.store.is_poisoned() && !node.disk.is_durable(&path(ino)));
+    node.store.close().unwrap();
+    assert!(node.disk.is_durable(&path(ino)));
 }
