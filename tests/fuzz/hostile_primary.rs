@@ -161,7 +161,11 @@ impl Talk<'_> {
     /// So that what follows meets a copy that is being made.
     fn begin_resync(&mut self) -> Result<(), Over> {
         let applied = self.known.last;
-        for request in [Request::BeginResync, Request::EndImage { applied }] {
+        let end = Request::EndImage {
+            applied,
+            inos_below: 2,
+        };
+        for request in [Request::BeginResync, end] {
             self.say(Message::Request { id: 1, request })?;
             self.hear()?;
         }

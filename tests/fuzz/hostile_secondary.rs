@@ -235,7 +235,7 @@ fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
         Message::Ping => Message::Pong { available_bytes: 1 },
         Message::Request {
             id,
-            request: Request::EndImage { applied },
+            request: Request::EndImage { applied, .. },
         } => {
             known.last = *applied;
             Message::Response {

@@ -212,6 +212,7 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
         3 => Request::ImageChunk,
         4 => Request::EndImage {
             applied: osn(chance, known),
+            inos_below: number(chance),
         },
         5 => Request::SettleFiles {
             files: list(chance, |chance| {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// What a frame's header says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -183,6 +183,8 @@ pub enum Request {
     EndImage {
         /// OSN of the last metadata operation in it.
         applied: Osn,
+        /// The sender has given out inode numbers below this.
+        inos_below: u64,
     },
     /// Take over size and times of files, in this order. Whose content then differs from the
     /// hash over all its bytes? One without a hash counts as differing.

@@ -50,8 +50,11 @@ pub fn send_image(store: &Store, peer: &dyn Peer, progress: &Progress) -> Result
     for table in REPLICATED {
         send_table(store, peer, table, progress)?;
     }
-    let applied = store.applied();
-    order(peer, "end the image", Request::EndImage { applied }, &[])
+    let end = Request::EndImage {
+        applied: store.applied(),
+        inos_below: store.inos_below(),
+    };
+    order(peer, "end the image", end, &[])
 }
 
 fn send_table(

@@ -32,7 +32,14 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
     let answered = match request {
         Request::BeginResync => done(store.begin_image().map_err(OpError::from)),
         Request::ImageChunk => load_chunk(store, payload),
-        Request::EndImage { applied } => done(store.finish_image(*applied).map_err(OpError::from)),
+        Request::EndImage {
+            applied,
+            inos_below,
+        } => done(
+            store
+                .finish_image(*applied, *inos_below)
+                .map_err(OpError::from),
+        ),
         Request::SettleFiles { files } => settle(store, files),
         Request::CompareBlocks {
             ino,

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use lockstep_types::{Ino, Osn};
 use serde::{Deserialize, Serialize};
@@ -162,9 +163,17 @@ impl Store {
         self.change_content_file(ino, "resize", |content| content.set_len(size))
     }
 
-    /// The image is complete: makes it durable and takes over the sender's OSN.
-    pub fn finish_image(&self, applied: Osn) -> Result<(), StoreError> {
+    /// Every inode number that was given out here, or came from the other node, is below this.
+    pub fn inos_below(&self) -> u64 {
+        self.next_ino.load(Ordering::Relaxed)
+    }
+
+    /// The image is complete: makes it durable and takes over the sender's OSN. The sender has given
+    /// out inode numbers below `inos_below`: none of them is ever given out here, also if the inode
+    /// is gone by now (rule P13).
+    pub fn finish_image(&self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
         self.applying.lock().applied = applied;
+        self.next_ino.fetch_max(inos_below, Ordering::Relaxed);
         // A stop in the middle of an image leaves content that was fitted before its inode came.
         self.find_lost_content()?;
         self.checkpoint()?;

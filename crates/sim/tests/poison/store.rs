@@ -140,7 +140,7 @@ const PROMISES: [(&str, Promise); 13] = [
     }),
     ("InSync", |store| Ok(store.sync_everything()?)),
     ("BeginResync", |store| Ok(store.begin_image()?)),
-    ("EndImage", |store| Ok(store.finish_image(osn(99))?)),
+    ("EndImage", |store| Ok(store.finish_image(osn(99), 2)?)),
     ("an operation, always", |store| {
         let applied = store.commit(&create(50, "another"))?;
         Ok(store.sync_applied(&applied)?)
