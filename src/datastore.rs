@@ -110,6 +110,8 @@ pub struct Datastore {
     /// Held by the thread that serves the one connection a secondary has.
     serving: Turnstile,
     stopping: AtomicBool,
+    /// Garbage is being removed, or a checkpoint made.
+    keeping_up: AtomicBool,
 }
 
 /// A standing connection with the peer.

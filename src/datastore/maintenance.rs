@@ -36,14 +36,27 @@ impl Datastore {
                 continue;
             }
             if self.host.since(collected) >= GARBAGE {
-                collected = self.host.now();
-                self.remove_garbage();
+                self.keep_up(Self::remove_garbage, &mut collected);
             }
             if self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT {
-                checkpointed = self.host.now();
-                self.checkpoint();
+                self.keep_up(Self::checkpoint, &mut checkpointed);
             }
         }
+    }
+
+    /// Has something done for the store that may take long, one at a time; the next look follows if
+    /// another is under way. Not on this thread: while it waits for the disk, the peer must hear of this
+    /// node, and the pause must end.
+    fn keep_up(self: &Arc<Self>, work: fn(&Self), begun: &mut Duration) {
+        if self.keeping_up.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *begun = self.host.now();
+        let datastore = Arc::clone(self);
+        self.host.spawn(Box::new(move || {
+            work(&datastore);
+            datastore.keeping_up.store(false, Ordering::Release);
+        }));
     }
 
     /// Only the primary asks; the courier sends, so that a peer that does not read holds up

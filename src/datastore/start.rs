@@ -446,6 +446,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         reign: AtomicU64::new(0),
         serving: Turnstile::default(),
         stopping: AtomicBool::new(false),
+        keeping_up: AtomicBool::new(false),
     }
 }
 
