@@ -187,6 +187,18 @@ impl StoreError {
         }
     }
 
+    /// Whether there was only no room: on the disk, or in the log, which a checkpoint could not empty.
+    pub fn is_full_disk(&self) -> bool {
+        match self {
+            Self::Kv(error) => error.is_full_disk(),
+            Self::Log(error) => error.is_full_disk() || matches!(error, LogError::Full { .. }),
+            Self::Disk { source, .. } => {
+                matches!(errno_of(source), Errno::NoSpace | Errno::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+
     /// The error a client is to see.
     pub fn errno(&self) -> Errno {
         match self {
@@ -195,6 +207,7 @@ impl StoreError {
                 Errno::TooBig => Errno::TooBig,
                 _ => Errno::Io,
             },
+            _ if self.is_full_disk() => Errno::NoSpace,
             _ => Errno::Io,
         }
     }

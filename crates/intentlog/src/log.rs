@@ -202,10 +202,18 @@ impl IntentLog {
         }
     }
 
-    /// Whether half the log is used: time for the owner to make a checkpoint and cut.
+    /// Whether half the log is used: time for the owner to make a checkpoint and cut. The other half is
+    /// left for what is appended meanwhile.
     pub fn needs_checkpoint(&self) -> bool {
         let usage = self.usage();
         usage.used_bytes >= usage.capacity_bytes / 2
+    }
+
+    /// Whether three quarters of the log are used: whoever is about to begin something new should wait
+    /// for the owner's checkpoint. The last quarter is left for what is under way.
+    pub fn is_filling(&self) -> bool {
+        let usage = self.usage();
+        usage.used_bytes >= usage.capacity_bytes / 4 * 3
     }
 
     fn current(&self, head: &Head) -> &SegmentFile {
@@ -266,22 +274,28 @@ impl IntentLog {
         }
         // our turn: a sync that runs now may be the one that is told of a failure
         let turn = self.flush.take_turn();
-        turn.map_err(|poison| self.refuse(poison))?;
+        let batch = turn.map_err(|poison| self.refuse(poison))?;
         let next = head.current.next(head.tail, head.cut);
-        let begun = self.begin_segment(head, &next);
+        let completed = self.current(head).sync();
+        self.poison_on_error(completed)?;
+        let file = self.segments.of(next.number);
+        match file.write_header(&next) {
+            // A disk that copies what is written over may be full here too. A header that was written all
+            // the same says that the current segment has ended; so it has, for the next attempt too.
+            Err(error) if error.is_full_disk() => {
+                head.offset = head.current.segment_bytes;
+                self.flush.finish(batch);
+                return Err(error);
+            }
+            written => self.poison_on_error(written)?,
+        }
+        let begun = file.sync();
         self.poison_on_error(begun)?;
         self.flush.finish_switch(next.number, next.base);
         head.current = next;
         head.offset = FRAMES_START;
         head.tail = next.base;
         Ok(())
-    }
-
-    fn begin_segment(&self, head: &Head, next: &SegmentHeader) -> Result<(), LogError> {
-        self.current(head).sync()?;
-        let file = self.segments.of(next.number);
-        file.write_header(next)?;
-        file.sync()
     }
 }
 

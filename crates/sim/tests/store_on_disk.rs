@@ -30,9 +30,12 @@ const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 const BOOT: u8 = 1;
 const NEXT_BOOT: u8 = 2;
 
+/// Of each of the two.
+const LOG_SEGMENT_BYTES: u64 = 64 << 10;
+
 fn log_options() -> LogOptions {
     LogOptions {
-        segment_bytes: 64 << 10,
+        segment_bytes: LOG_SEGMENT_BYTES,
         salt: [9; 16],
         keep_from: None,
         is_whole: false,

@@ -53,6 +53,7 @@ impl Store {
     /// Logs the intent of `op`, before it is sent to the peer (paper, section 5.1: PENDING).
     pub fn log_pending(&self, op: &MetaOp) -> Result<Intent, OpError> {
         self.check_trust()?;
+        self.wait_for_log(may_make_room(&op.request))?;
         let mut applying = self.applying.lock();
         let position = self.log_record(&Record::Pending(op.clone()))?;
         let last = applying.pending.last().map(|intent| intent.op.osn);
@@ -118,6 +119,7 @@ impl Store {
     /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
     pub fn commit(&self, op: &MetaOp) -> Result<Applied, OpError> {
         self.check_trust()?;
+        self.wait_for_log(may_make_room(&op.request))?;
         let mut applying = self.applying.lock();
         let committed = Record::CommittedOp(op.clone());
         let taken_back = Record::RolledBack { osn: op.osn };
@@ -285,8 +287,7 @@ impl Store {
     pub fn sync_all_applied(&self) -> Result<(), StoreError> {
         self.check_trust()?;
         if self.inherited_doubt {
-            let synced = self.backing.sync_all();
-            self.trust(synced.map_err(StoreError::disk("sync", ".")))?;
+            self.sync_disk()?;
         } else {
             self.sync_all_content()?;
         }
@@ -318,6 +319,23 @@ impl Applying {
             .position(|intent| intent.op.osn == osn)?;
         Some((at, self.pending.remove(at)))
     }
+}
+
+/// Whether a request may be one that gives room on the disk back.
+const fn may_make_room(request: &MetaRequest) -> bool {
+    matches!(
+        request,
+        MetaRequest::Unlink { .. }
+            | MetaRequest::Rmdir { .. }
+            | MetaRequest::Rename { .. }
+            | MetaRequest::Truncate { .. }
+            | MetaRequest::Allocate {
+                mode: AllocateMode::PunchHole,
+                ..
+            }
+            | MetaRequest::RemoveXattr { .. }
+            | MetaRequest::Reap { .. }
+    )
 }
 
 /// An operation that could not be applied.

@@ -36,7 +36,25 @@ impl Store {
         self.checkpoint_with_limit(self.ino_limit.load(Ordering::Acquire))
     }
 
-    /// The same with a new limit of inode numbers; the caller holds `checkpointing`.
+    /// Waits until the log has room for what begins now, if it is filling faster than it is emptied
+    /// (back-pressure); the rest of it is for what is under way. On a full disk, which takes no
+    /// checkpoint, only what may make room goes on.
+    pub(super) fn wait_for_log(&self, may_make_room: bool) -> Result<(), StoreError> {
+        if !self.log()?.is_filling() {
+            return Ok(());
+        }
+        let _alone = self.checkpointing.lock();
+        if !self.log()?.is_filling() {
+            return Ok(());
+        }
+        match self.checkpoint_with_limit(self.ino_limit.load(Ordering::Acquire)) {
+            Err(error) if error.is_full_disk() && may_make_room => Ok(()),
+            made => made,
+        }
+    }
+
+    /// The same as [`Self::checkpoint`] with a new limit of inode numbers; the caller holds
+    /// `checkpointing`.
     pub(super) fn checkpoint_with_limit(&self, ino_limit: u64) -> Result<(), StoreError> {
         self.check_trust()?;
         self.write_checkpoint(ino_limit, Some(self.boot))

@@ -224,6 +224,7 @@ impl Store {
     pub fn sync_file(&self, ino: Ino, times: bool) -> Result<(), OpError> {
         self.check_trust()?;
         if let Some(file) = self.files.get(ino).filter(|_| times) {
+            self.wait_for_log(true)?;
             self.log_times(&file)?;
         }
         // Whether or not the file is in the table: a checkpoint drops it from there, unsynced.

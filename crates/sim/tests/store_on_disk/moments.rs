@@ -1,9 +1,10 @@
 //! A power loss, or a kill, at moments that need more than one thing to go wrong or to coincide.
 
+use lockstep_fs::OpError;
 use lockstep_sim::disk::{CallClass, Survivors, Verdict};
 use lockstep_sim::random::Random;
 use lockstep_types::{
-    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp, XattrMode,
 };
 use parking_lot::Mutex;
 
@@ -290,4 +291,83 @@ fn an_operation_that_could_not_be_carried_out_is_pending_again() {
         }
         assert!(node.bytes(ino) == [1; 5000] && node.has("g"));
     }
+}
+
+/// Sets an attribute of 4 KiB that was not there.
+fn set_attribute(node: &Node, ino: Ino, number: u64) -> Result<(), OpError> {
+    let op = node.op(MetaRequest::SetXattr {
+        ino,
+        name: format!("user.{number}").into_bytes(),
+        value: vec![0; 4096],
+        mode: XattrMode::Any,
+    });
+    node.store.commit(&op).map(drop)
+}
+
+/// So much of it as fills the log several times over.
+const ATTRIBUTES: u64 = 3 * 2 * LOG_SEGMENT_BYTES / 4096;
+
+/// Who fills the log faster than somebody else empties it waits, and is refused nothing.
+#[test]
+fn a_log_that_is_filled_fast_refuses_nothing() {
+    let node = Node::new();
+    let ino = node.create("f");
+    for number in 0..ATTRIBUTES {
+        set_attribute(&node, ino, number % 8).unwrap();
+    }
+}
+
+/// What a full disk keeps from being emptied says so in time: what makes room still finds room in it.
+#[test]
+fn on_a_full_disk_the_rest_of_the_log_is_for_what_makes_room() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.create("g");
+    node.disk.observe(Some(Arc::new(|call| {
+        let is_checkpoint = call.path.starts_with("namespace.redb");
+        if is_checkpoint && call.kind != CallKind::SyncDirectory {
+            Verdict::Fail(Errno::NoSpace)
+        } else {
+            Verdict::Go
+        }
+    })));
+    let refused = (0..ATTRIBUTES).find_map(|number| set_attribute(&node, ino, number % 8).err());
+    assert_eq!(refused.map(|error| error.errno()), Some(Errno::NoSpace));
+    let removal = node.op(MetaRequest::Unlink {
+        parent: Ino::ROOT,
+        name: file_name("g"),
+    });
+    node.store.commit(&removal).unwrap();
+    assert!(!node.has("g") && !node.store.is_poisoned());
+    node.disk.observe(None);
+    set_attribute(&node, ino, 0).unwrap();
+    node.store.close().unwrap();
+    assert!(!node.after_power_loss().has("g"));
+}
+
+/// A disk that copies what is written over may be full where the log changes its segment. Nothing is
+/// broken by that, and nothing is lost, whether or not the header was written.
+#[test]
+fn a_disk_that_is_full_at_a_change_of_segment_breaks_nothing() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.disk.observe(Some(Arc::new(|call| {
+        let is_header = call.path.starts_with("log/") && call.offset < 4096;
+        if is_header && call.kind == CallKind::Write {
+            Verdict::Fail(Errno::NoSpace)
+        } else {
+            Verdict::Go
+        }
+    })));
+    let refused = (0..ATTRIBUTES).find_map(|number| set_attribute(&node, ino, number % 8).err());
+    assert_eq!(refused.map(|error| error.errno()), Some(Errno::NoSpace));
+    // A smaller record would fit into what is left of the segment, which counts as ended.
+    let (small, _) = node.creation("small");
+    let errno = node.store.commit(&small).map(drop).unwrap_err().errno();
+    assert_eq!(errno, Errno::NoSpace);
+    assert!(!node.store.is_poisoned());
+    node.disk.observe(None);
+    node.create("g");
+    node.disk.kill();
+    assert!(Node::on(node.disk, BOOT).has("g"));
 }
