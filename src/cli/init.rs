@@ -246,25 +246,41 @@ impl Plan {
             return Vec::new();
         };
         let own = self.own_address();
-        if peer.fingerprint.is_some() {
-            return vec![format!(
+        let there = if peer.fingerprint.is_some() {
+            format!(
                 "On the other server, in its node.toml under [datastore.peer], put:\n\n       \
                  address = \"{own}\"\n       fingerprint = \"{fingerprint}\""
-            )];
-        }
-        let fill_in = self.missing_lines().join(" and ");
-        vec![
+            )
+        } else {
             format!(
                 "On the other server:\n\n{}",
                 self.other_init(fingerprint, &own)
-            ),
-            format!(
-                "That prints a fingerprint. Here, in {} under [datastore.peer] (line {}),\n   \
-                 fill in {fill_in} of the other server.",
-                self.config_path().display(),
-                peer_line(text)
-            ),
-        ]
+            )
+        };
+        [Some(there), self.fill_in(text)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// What is still to be written into the file here, if anything: the node does not start before.
+    fn fill_in(&self, text: &str) -> Option<String> {
+        let missing = self.missing_lines();
+        if missing.is_empty() {
+            return None;
+        }
+        let printed = if missing.contains(&"fingerprint") {
+            "That prints a fingerprint. "
+        } else {
+            ""
+        };
+        Some(format!(
+            "{printed}Here, in {} under [datastore.peer] (line {}),\n   \
+             fill in {} of the other server.",
+            self.config_path().display(),
+            peer_line(text),
+            missing.join(" and ")
+        ))
     }
 
     /// The command that sets up the other server.
@@ -382,7 +398,45 @@ fn shell(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        init: InitArgs,
+    }
+
+    fn plan(arguments: &[&str]) -> Plan {
+        let line = [&["init", "--name", "a"][..], arguments].concat();
+        Plan::new(Line::try_parse_from(line).unwrap().init).unwrap()
+    }
+
+    fn steps(arguments: &[&str]) -> String {
+        let plan = plan(arguments);
+        plan.next_steps(some_fingerprint(), &plan.config_text().unwrap())
+    }
+
+    fn some_fingerprint() -> Fingerprint {
+        Fingerprint::of_certificate(&[])
+    }
+
+    #[test]
+    fn whatever_is_left_open_is_to_be_filled_in() {
+        let known = some_fingerprint().to_string();
+        let (address, fingerprint) = (["--peer", "b:7400"], ["--peer-fingerprint", &known]);
+        for (arguments, open) in [
+            (&[][..], "fill in address and fingerprint of"),
+            (&address[..], "fill in fingerprint of"),
+            (&fingerprint[..], "fill in address of"),
+        ] {
+            let steps = steps(arguments);
+            assert!(steps.contains(open), "{open} is not in:\n{steps}");
+        }
+        let nothing_open = steps(&[address, fingerprint].concat());
+        assert!(!nothing_open.contains("fill in"), "{nothing_open}");
+    }
 
     #[test]
     fn paths_are_quoted_for_the_shell() {
