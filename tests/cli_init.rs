@@ -175,3 +175,17 @@ fn what_would_be_a_wrong_configuration_is_not_made() {
     );
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn what_cannot_be_made_whole_is_not_left_in_part() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |part: &str| root.path().join(part).display().to_string();
+    std::fs::write(path("file"), "").unwrap();
+    let (dir, mount) = (path("new/etc"), path("file/mnt"));
+    let output = lockstep(&["init", "--name", "a", "--dir", &dir, "--mount", &mount]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("cannot make the directory"), "{error}");
+    let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only what was there: {left:?}");
+}

@@ -1,11 +1,11 @@
 //! `lockstep init`: a node's identity and configuration, and what to do next.
 //!
-//! Invariants: nothing that exists is overwritten, and everything asked for is checked before
-//! anything is made. The private key is never printed.
+//! Invariants: nothing that exists is overwritten, everything asked for is checked before anything
+//! is made, and what could be made only in part is removed again. The private key is never printed.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -173,11 +173,13 @@ impl Plan {
     }
 
     fn make(&self, text: &str) -> Result<Fingerprint> {
-        make_directory(&self.directory)?;
-        make_directory(&self.draft.mount)?;
+        let mut directories = NewDirectories::default();
+        directories.make(&self.directory)?;
+        directories.make(&self.draft.mount)?;
         let config = NewFile::write(&self.config_path(), text)?;
         let identity = Identity::create(&self.directory, &self.draft.node)?;
         config.keep();
+        directories.keep();
         Ok(identity.fingerprint())
     }
 
@@ -346,12 +348,46 @@ fn peer_line(text: &str) -> usize {
         .count()
 }
 
-fn make_directory(path: &Path) -> Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(path)
-        .with_context(|| format!("cannot make the directory {}", path.display()))
+/// Directories that did not exist before, and are removed again unless they are kept. What holds
+/// something by then stays.
+#[derive(Default)]
+struct NewDirectories(Vec<PathBuf>);
+
+impl NewDirectories {
+    /// Makes the directory, and those above it that are missing.
+    fn make(&mut self, path: &Path) -> Result<()> {
+        self.make_missing(path)
+            .with_context(|| format!("cannot make the directory {}", path.display()))
+    }
+
+    fn make_missing(&mut self, path: &Path) -> io::Result<()> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        if let Some(above) = path.parent() {
+            self.make_missing(above)?;
+        }
+        match DirBuilder::new().mode(0o755).create(path) {
+            Ok(()) => self.0.push(path.to_owned()),
+            // Somebody else was faster: it is theirs.
+            Err(_) if path.is_dir() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewDirectories {
+    fn drop(&mut self) {
+        for path in self.0.iter().rev() {
+            // Not empty, if it cannot be removed: then it is not ours alone any more.
+            let _ = std::fs::remove_dir(path);
+        }
+    }
 }
 
 /// A file that did not exist before, and is removed again unless it is kept.
@@ -436,6 +472,26 @@ mod tests {
         }
         let nothing_open = steps(&[address, fingerprint].concat());
         assert!(!nothing_open.contains("fill in"), "{nothing_open}");
+    }
+
+    #[test]
+    fn directories_that_are_not_kept_go_but_for_what_others_made_or_use() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        std::fs::create_dir(path("there")).unwrap();
+        let mut made = NewDirectories::default();
+        for name in ["there", "there/new", "a/b", "a/used"] {
+            made.make(&path(name)).unwrap();
+        }
+        std::fs::write(path("a/used/file"), "").unwrap();
+        drop(made);
+        assert!(path("there").is_dir() && path("a/used/file").is_file());
+        assert!(!path("there/new").exists() && !path("a/b").exists());
+
+        let mut made = NewDirectories::default();
+        made.make(&path("kept")).unwrap();
+        made.keep();
+        assert!(path("kept").is_dir());
     }
 
     #[test]
