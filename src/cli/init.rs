@@ -223,16 +223,16 @@ impl Plan {
             self.draft.role.word()
         );
         let mut steps = self.pairing_steps(fingerprint, text);
-        let where_to = if self.draft.peer.is_some() {
-            "On both servers"
+        let (where_to, well) = if self.draft.peer.is_some() {
+            ("On both servers", "in sync")
         } else {
-            "Here"
+            ("Here", "in order")
         };
         steps.push(format!(
             "{where_to}, as root:\n\n       lockstep node --config {config}"
         ));
         steps.push(format!(
-            "Ask how it is, with exit code 0 when all is well:\n\n       \
+            "Check it (exit code 0: {well}):\n\n       \
              lockstep status --config {config}\n\n   \
              Programs find the directory at {} on the primary.",
             self.draft.mount.display()
@@ -255,7 +255,7 @@ impl Plan {
             )
         } else {
             format!(
-                "On the other server:\n\n{}",
+                "On the other server, as root:\n\n{}",
                 self.other_init(fingerprint, &own)
             )
         };
@@ -278,10 +278,10 @@ impl Plan {
         };
         Some(format!(
             "{printed}Here, in {} under [datastore.peer] (line {}),\n   \
-             fill in {} of the other server.",
+             fill in the {} of the other server.",
             self.config_path().display(),
             peer_line(text),
-            missing.join(" and ")
+            missing.join(" and the ")
         ))
     }
 
@@ -463,15 +463,31 @@ mod tests {
         let known = some_fingerprint().to_string();
         let (address, fingerprint) = (["--peer", "b:7400"], ["--peer-fingerprint", &known]);
         for (arguments, open) in [
-            (&[][..], "fill in address and fingerprint of"),
-            (&address[..], "fill in fingerprint of"),
-            (&fingerprint[..], "fill in address of"),
+            (&[][..], "fill in the address and the fingerprint of"),
+            (&address[..], "fill in the fingerprint of"),
+            (&fingerprint[..], "fill in the address of"),
         ] {
             let steps = steps(arguments);
             assert!(steps.contains(open), "{open} is not in:\n{steps}");
         }
         let nothing_open = steps(&[address, fingerprint].concat());
         assert!(!nothing_open.contains("fill in"), "{nothing_open}");
+    }
+
+    #[test]
+    fn the_readme_shows_what_is_printed() {
+        let readme = include_str!("../../README.md");
+        let plan = plan(&["--listen", "10.0.0.1:7400", "--peer", "10.0.0.2:7400"]);
+        let fingerprint = some_fingerprint();
+        let printed = plan
+            .next_steps(fingerprint, &plan.config_text().unwrap())
+            .replace(&fingerprint.to_string(), "SHA256:…")
+            .replace(&plan.draft.uuid.to_string(), "…");
+        let first_step = printed.split("\n2. ").next().unwrap();
+        assert!(
+            readme.contains(first_step),
+            "not in README.md:\n{first_step}"
+        );
     }
 
     #[test]
