@@ -46,7 +46,8 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 /// Starts a primary and a secondary as two processes on loopback addresses, mounts the datastore,
 /// waits until it is in sync, writes DIR/playground.json (mount, and for each node its pid, paths
 /// and the command that starts it again) and prints the single line `ready`. SIGTERM or SIGINT
-/// stops everything. A DIR that holds an earlier playground carries on with its data.
+/// stops everything. A DIR that holds an earlier playground carries on with its data. Needs root
+/// and /dev/fuse, for the mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PlaygroundArgs {
