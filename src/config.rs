@@ -11,7 +11,7 @@
 //! - there is at least one datastore, and names, UUIDs, stores and mount points are all different;
 //! - every path is absolute, and no store or mount point lies inside another;
 //! - [`NodeConfig::link`] is there whenever any datastore has a peer;
-//! - a secondary has a peer;
+//! - a secondary has a peer, and all peers have the same setting of `encryption`;
 //! - every number lies within its documented bounds.
 
 mod address;

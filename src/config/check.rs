@@ -5,7 +5,7 @@ use std::path::Path;
 use super::problem::{Problems, Refusal};
 use super::section::Place;
 use super::sections::{NodeSection, PlacedDatastore};
-use super::{DatastoreConfig, Role};
+use super::{Choice, DatastoreConfig, Role};
 
 /// Compares the datastores with each other and with the node.
 pub(super) fn datastores(
@@ -18,6 +18,7 @@ pub(super) fn datastores(
         datastore.uuid.to_string()
     });
     refuse_overlaps(problems, node, all);
+    refuse_mixed_encryption(problems, all);
     for placed in all {
         check_peer(problems, node, placed);
     }
@@ -130,11 +131,42 @@ fn report_overlap(problems: &mut Problems<'_>, claim: &Claim<'_>, earlier: &Clai
     );
 }
 
+/// A node has one setting of encryption, for it counts before a connection says which datastore it
+/// is for.
+fn refuse_mixed_encryption(problems: &mut Problems<'_>, all: &[PlacedDatastore]) {
+    let mut settings = all.iter().filter_map(|placed| {
+        let peer = placed.datastore.peer.as_ref()?;
+        Some((peer.encryption, placed.peer_place.as_ref()?))
+    });
+    let Some((first, first_place)) = settings.next() else {
+        return;
+    };
+    for (other, place) in settings.filter(|(other, _)| *other != first) {
+        let refusal = Refusal::new(
+            format!(
+                "it is {:?} here, but {:?} in the {} at line {}",
+                other.word(),
+                first.word(),
+                first_place.title,
+                first_place.line("encryption")
+            ),
+            "give all datastores of this node the same, or run a second node process for the others",
+        );
+        problems.report(
+            place.line("encryption"),
+            &place.title,
+            "encryption",
+            refusal,
+        );
+    }
+}
+
 fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, placed: &PlacedDatastore) {
     let PlacedDatastore {
         datastore,
         place,
         has_peer,
+        peer_place,
     } = placed;
     if datastore.role == Role::Secondary && !has_peer {
         let refusal = Refusal::new(
@@ -143,7 +175,7 @@ fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, placed: &Plac
         );
         problems.report(place.line("role"), &place.title, "role", refusal);
     }
-    let Some(peer) = &datastore.peer else {
+    let (Some(peer), Some(place)) = (&datastore.peer, peer_place) else {
         return;
     };
     let own = node.listen.map(|listen| listen.to_string());
@@ -152,6 +184,6 @@ fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, placed: &Plac
             format!("{} is this node itself (its `listen`)", peer.address),
             "write the `listen` of the other node",
         );
-        problems.report(place.line("peer"), "[datastore.peer]", "address", refusal);
+        problems.report(place.line("address"), &place.title, "address", refusal);
     }
 }

@@ -10,7 +10,7 @@ use toml::de::DeTable;
 
 use super::check;
 use super::problem::{Problem, Problems, Refusal};
-use super::section::{Found, Place, Section};
+use super::section::{Place, Section};
 use super::value;
 use super::{
     ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, Durability, Encryption,
@@ -164,6 +164,8 @@ pub(super) struct PlacedDatastore {
     pub(super) place: Place,
     /// Whether a peer is written, rightly or wrongly.
     pub(super) has_peer: bool,
+    /// Where the keys of the peer stand, if it is written as a section.
+    pub(super) peer_place: Option<Place>,
 }
 
 fn read_datastores(problems: &mut Problems<'_>, document: &Section<'_>) -> Vec<PlacedDatastore> {
@@ -189,7 +191,7 @@ fn read_datastore(
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section);
     let fuse_threads = read_fuse_threads(problems, &section);
     let place = section.place(problems);
-    let peer = read_peer(problems, &section);
+    let (peer, peer_place) = read_peer(problems, &section).unzip();
     let required = read_required(problems, &section);
     let (uuid, store, mount, role) = required;
     let datastore = DatastoreConfig {
@@ -204,12 +206,13 @@ fn read_datastore(
         peer_timeout,
         answer_limit,
         fuse_threads,
-        peer: peer.value(),
+        peer: peer.flatten(),
     };
     Some(PlacedDatastore {
         datastore,
         place,
         has_peer: section.has("peer"),
+        peer_place,
     })
 }
 
@@ -274,14 +277,14 @@ fn read_fuse_threads(problems: &mut Problems<'_>, section: &Section<'_>) -> usiz
     })
 }
 
-fn read_peer(problems: &mut Problems<'_>, datastore: &Section<'_>) -> Found<PeerConfig> {
-    if !datastore.has("peer") {
-        return Found::Absent;
-    }
-    let peer = datastore
-        .table(problems, "peer", "[datastore.peer]")
-        .and_then(|section| read_peer_keys(problems, &section));
-    peer.map_or(Found::Refused, Found::Value)
+/// The peer, unless it is refused, and where its keys stand.
+fn read_peer(
+    problems: &mut Problems<'_>,
+    datastore: &Section<'_>,
+) -> Option<(Option<PeerConfig>, Place)> {
+    let section = datastore.table(problems, "peer", "[datastore.peer]")?;
+    let place = section.place(problems);
+    Some((read_peer_keys(problems, &section), place))
 }
 
 fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<PeerConfig> {

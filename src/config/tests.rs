@@ -412,11 +412,32 @@ fn roles_and_peers_must_fit() {
     refused(
         "10.0.0.2:7400",
         "10.0.0.1:7400",
-        17,
+        18,
         "address",
         "this node itself",
         "other node",
     );
+}
+
+#[test]
+fn datastores_of_one_node_are_encrypted_alike() {
+    let peer = |encryption: &str| {
+        format!(
+            "\n[datastore.peer]\naddress = \"10.0.0.3:7400\"\nfingerprint = \"{FINGERPRINT}\"\n\
+             {encryption}"
+        )
+    };
+    read(&(good() + &peer(""))).unwrap();
+    let found = problems(&(good() + &peer("encryption = \"off\"\n")));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let place = (found[0].line, found[0].key.as_str());
+    assert_eq!(place, (32, "encryption"), "{}", found[0]);
+    let cause = "it is \"off\" here, but \"on\" in the [datastore.peer] at line 20";
+    assert_eq!(found[0].cause, cause);
+    // Where the key is not written, its default counts, and the section is named.
+    let off = good().replace("encryption = \"on\"", "encryption = \"off\"");
+    let found = problems(&(off + &peer("")));
+    assert_eq!((found.len(), found[0].line), (1, 29), "{found:#?}");
 }
 
 #[test]
