@@ -1,8 +1,9 @@
 //! The configuration of one node: what an operator may say, and what is made of it.
 //!
-//! A configuration file is TOML. It is read whole, checked whole and refused whole: every mistake
-//! found is reported at once, each with its line, key, cause and cure, and an unknown key is never
-//! ignored. `docs/reference-config.md` describes each key for operators.
+//! A configuration file is TOML. It is read whole, checked whole and refused whole: the mistakes
+//! found are reported at once, each with its line, key, cause and cure, up to [`LISTED_MAX`] of them,
+//! and an unknown key is never ignored. What is wrong besides its syntax is looked for once that is
+//! right. `docs/reference-config.md` describes each key for operators.
 //!
 //! The types here hold values only and touch neither disks nor sockets; [`load`] alone reads the
 //! file.
@@ -34,7 +35,7 @@ use lockstep_types::DatastoreUuid;
 
 pub use address::{NotAnAddress, PeerAddress};
 pub use choice::{Choice, Durability, Encryption, OnPeerLoss, Role};
-pub use problem::{ConfigError, Problem};
+pub use problem::{ConfigError, LISTED_MAX, Problem};
 pub use template::{Draft, DraftPeer, draft_text};
 
 /// How long acknowledgements wait for a lost peer unless said otherwise.
@@ -173,9 +174,10 @@ fn read_bounded(path: &Path) -> io::Result<String> {
 
 /// Checks the text of a configuration file; `path` only names it in errors.
 pub fn parse(text: &str, path: &Path) -> Result<NodeConfig, ConfigError> {
-    sections::read(text).map_err(|problems| ConfigError::Invalid {
+    sections::read(text).map_err(|(problems, more)| ConfigError::Invalid {
         path: path.to_owned(),
         problems,
+        more,
     })
 }
 

@@ -15,13 +15,15 @@ pub enum ConfigError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file holds mistakes: every one that could be found.
-    #[error("{}", InvalidText(path, problems))]
+    /// The file holds mistakes.
+    #[error("{}", InvalidText(path, problems, *more))]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The mistakes in the order of their lines; never empty.
+        /// The first [`LISTED_MAX`] mistakes in the order of their lines; never empty.
         problems: Vec<Problem>,
+        /// How many were found besides.
+        more: usize,
     },
     /// A path that a configuration file cannot hold.
     #[error(
@@ -61,23 +63,23 @@ pub struct Problem {
     pub cure: String,
 }
 
-/// Most mistakes that are shown at once.
-const SHOWN_MAX: usize = 50;
+/// Most mistakes that are listed at once: in what is no TOML at all, each character may be one.
+pub const LISTED_MAX: usize = 50;
 
-struct InvalidText<'a>(&'a PathBuf, &'a [Problem]);
+struct InvalidText<'a>(&'a PathBuf, &'a [Problem], usize);
 
 impl fmt::Display for InvalidText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(path, problems) = self;
-        let count = match problems.len() {
+        let Self(path, problems, more) = self;
+        let count = match problems.len() + more {
             1 => "a mistake".to_owned(),
             count => format!("{count} mistakes"),
         };
         write!(f, "the configuration {} has {count}", path.display())?;
-        for problem in problems.iter().take(SHOWN_MAX) {
+        for problem in *problems {
             write!(f, "\n\n{}:{}: {problem}", path.display(), problem.line)?;
         }
-        match problems.len().saturating_sub(SHOWN_MAX) {
+        match more {
             0 => Ok(()),
             more => write!(
                 f,
@@ -138,10 +140,15 @@ impl Refusal {
     }
 }
 
+/// The first [`LISTED_MAX`] mistakes, and how many there are besides.
+pub(super) type Listed = (Vec<Problem>, usize);
+
 /// The mistakes found so far in one text.
 pub(super) struct Problems<'t> {
     text: &'t str,
     found: Vec<Problem>,
+    /// How many there are that nobody looked at more closely.
+    unlisted: usize,
 }
 
 impl<'t> Problems<'t> {
@@ -149,6 +156,7 @@ impl<'t> Problems<'t> {
         Self {
             text,
             found: Vec::new(),
+            unlisted: 0,
         }
     }
 
@@ -168,12 +176,20 @@ impl<'t> Problems<'t> {
         });
     }
 
+    /// Counts mistakes that will not be listed, as there are too many.
+    pub(super) const fn add_unlisted(&mut self, count: usize) {
+        self.unlisted += count;
+    }
+
     pub(super) const fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    pub(super) fn into_sorted(mut self) -> Vec<Problem> {
+    /// The first mistakes in the order of their lines, and how many there are besides.
+    pub(super) fn into_listed(mut self) -> Listed {
         self.found.sort_by_key(|problem| problem.line);
-        self.found
+        let more = self.unlisted + self.found.len().saturating_sub(LISTED_MAX);
+        self.found.truncate(LISTED_MAX);
+        (self.found, more)
     }
 }

@@ -9,7 +9,7 @@ use lockstep_types::DatastoreUuid;
 use toml::de::DeTable;
 
 use super::check;
-use super::problem::{Problem, Problems, Refusal};
+use super::problem::{LISTED_MAX, Listed, Problems, Refusal};
 use super::section::{Place, Section};
 use super::value;
 use super::{
@@ -41,24 +41,22 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
 /// Keys of `[datastore.peer]`.
 pub(super) const PEER_KEYS: &[&str] = &["address", "fingerprint", "encryption"];
 
-/// Most mistakes of syntax that are reported: in what is no TOML at all, each character may be one.
-const SYNTAX_ERRORS_MAX: usize = 20;
-
 /// Reads and checks a whole file.
-pub(super) fn read(text: &str) -> Result<NodeConfig, Vec<Problem>> {
+pub(super) fn read(text: &str) -> Result<NodeConfig, Listed> {
     let mut problems = Problems::new(text);
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
-    for error in syntax_errors.iter().take(SYNTAX_ERRORS_MAX) {
+    for error in syntax_errors.iter().take(LISTED_MAX) {
         report_syntax(&mut problems, error);
     }
+    problems.add_unlisted(syntax_errors.len().saturating_sub(LISTED_MAX));
     // After a syntax error, keys may be lost: what else seems missing may be there.
     if !problems.is_empty() {
-        return Err(problems.into_sorted());
+        return Err(problems.into_listed());
     }
     let config = read_document(&mut problems, &Section::document(document.get_ref()));
     match config {
         Some(config) if problems.is_empty() => Ok(config),
-        _ => Err(problems.into_sorted()),
+        _ => Err(problems.into_listed()),
     }
 }
 

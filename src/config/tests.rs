@@ -556,14 +556,26 @@ fn the_reference_describes_every_key() {
 
 #[test]
 fn what_is_no_configuration_at_all_is_refused_in_few_words() {
-    let noise: String = "a\r\u{7}b = = \n".repeat(4000);
-    let said = read(&noise).unwrap_err().to_string();
-    assert!(said.len() < 10_000, "{} bytes", said.len());
+    let noise = "a\r\u{7}b = = \n".repeat(4000);
     let unknown: Vec<String> = (0..4000).map(|key| format!("key{key} = 1")).collect();
-    let unknown = unknown.join("\n");
-    let said = read(&unknown).unwrap_err().to_string();
-    assert!(said.contains("more, to be seen when these are corrected"));
-    assert!(said.len() < 20_000, "{} bytes", said.len());
+    for text in [noise, unknown.join("\n")] {
+        let error = read(&text).unwrap_err();
+        let ConfigError::Invalid { problems, more, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(problems.len(), LISTED_MAX);
+        let said = error.to_string();
+        let (total, more) = (
+            LISTED_MAX + more,
+            format!("and {more} more, to be seen when"),
+        );
+        assert!(
+            said.contains(&format!("has {total} mistakes")) && total >= 4000,
+            "{said}"
+        );
+        assert!(said.contains(&more), "{said}");
+        assert!(said.len() < 20_000, "{} bytes", said.len());
+    }
 }
 
 #[test]
