@@ -130,7 +130,7 @@ store = {store}
 mount = {mount}
 # One node says \"primary\", the other \"secondary\".
 role = {role}
-# \"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every write.
+# \"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every operation.
 durability = {durability}
 # When the peer stays away: \"continue\" with one copy (status says so) or \"freeze\" until it is back.
 on_peer_loss = {on_peer_loss}
