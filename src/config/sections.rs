@@ -64,7 +64,7 @@ fn report_syntax(problems: &mut Problems<'_>, error: &toml::de::Error) {
     let offset = error.span().map_or(0, |span| span.start);
     let refusal = Refusal::new(
         error.message(),
-        "correct the TOML of this line: key = value, with texts in double quotes",
+        "correct the TOML of this line: key = value, with strings in double quotes",
     );
     problems.report(problems.line_at(offset), "", "syntax", refusal);
 }

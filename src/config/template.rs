@@ -1,7 +1,7 @@
 //! The configuration file that `lockstep init` and the playground write: commented, ready to edit,
 //! and read back by the same reader as any other.
 //!
-//! What is not known yet is written as a text the reader refuses, so that a node never runs
+//! What is not known yet is written as a string the reader refuses, so that a node never runs
 //! unmirrored because somebody forgot a line.
 
 use std::net::SocketAddr;

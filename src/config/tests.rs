@@ -459,7 +459,7 @@ fn the_error_names_file_line_key_cause_and_cure() {
     for part in [
         "/etc/node.toml:13:",
         "durability in [[datastore]] \"alpha\"",
-        "cause: \"posx\" is no value",
+        "cause: \"posx\" is not a valid value for this key",
         "cure:  write \"posix\" or \"always\"; did you mean \"posix\"?",
     ] {
         assert!(error.contains(part), "{part} is not in:\n{error}");

@@ -21,7 +21,10 @@ type Read<T> = Result<T, Refusal>;
 fn text<'v>(value: &'v DeValue<'_>) -> Read<&'v str> {
     value.as_str().ok_or_else(|| {
         Refusal::new(
-            format!("this must be a text, but is {}", article(value.type_str())),
+            format!(
+                "this must be a string, but is {}",
+                article(value.type_str())
+            ),
             "put the value in double quotes",
         )
     })
@@ -161,7 +164,10 @@ pub(super) fn choice<T: Choice>(value: &DeValue<'_>) -> Read<T> {
         let hint = near
             .map(|word| format!("; did you mean {word:?}?"))
             .unwrap_or_default();
-        Refusal::new(format!("{written:?} is no value of this key"), cure + &hint)
+        Refusal::new(
+            format!("{written:?} is not a valid value for this key"),
+            cure + &hint,
+        )
     })
 }
 
