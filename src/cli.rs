@@ -1,9 +1,9 @@
 //! The commands: what each takes, prints and answers with its exit code.
 //!
 //! Every command ends with 0 (done, or the answer is yes), 1 (the answer is no) or 2 (could not be
-//! done); what 0 and 1 mean for a command stands in its help. Results go to standard output,
-//! everything else to standard error. Nothing outside this module, the playground and the demo
-//! prints.
+//! done), and the demo with 130 when it is interrupted; what 0 and 1 mean for a command stands in its
+//! help. Results go to standard output, everything else to standard error. Nothing outside this
+//! module, the playground and the demo prints.
 
 mod clear_poison;
 pub(crate) mod export;

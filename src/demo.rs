@@ -51,7 +51,8 @@ const INTERRUPTED: u8 = 130;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DemoArgs {
-    /// Directory to work in: a new directory in it is made and removed again [default: /tmp]
+    /// Directory to work in: a new directory in it is made and removed again [default: $TMPDIR, or
+    /// /tmp]
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -61,7 +62,7 @@ Examples:
   lockstep demo
   lockstep demo --dir /var/tmp
 
-Exit codes: 0 everything is as it should be, 1 something is not, 2 could not start.";
+Exit codes: 0 everything is as it should be, 1 something is not, 2 could not start, 130 interrupted.";
 
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
