@@ -1,0 +1,152 @@
+//! `docs/json.md` describes every key that the commands print as JSON, and no other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use lockstep_fs::poison::Failure;
+use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::{
+    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
+    SpaceStatus, VerifyReport,
+};
+use lockstepfs::datastore::Cleared;
+use serde_json::Value;
+
+/// A status in which nothing is missing.
+fn status() -> NodeStatus {
+    let datastore = DatastoreStatus {
+        name: String::new(),
+        uuid: String::new(),
+        role: Role::Primary,
+        state: String::new(),
+        service: ServiceStatus::Alone,
+        in_sync: false,
+        marked_in_sync: false,
+        since_ms: 0,
+        reason: None,
+        poisoned: Some(PoisonStatus {
+            reason: String::new(),
+            time: String::new(),
+        }),
+        peer: Some(PeerStatus {
+            address: String::new(),
+            connected: false,
+            encryption: Encryption::On,
+            disk_failed: false,
+        }),
+        generation: 1,
+        osn: String::new(),
+        writes_in_flight: 0,
+        metadata_in_flight: 0,
+        paw: 0,
+        saw: 0,
+        mount: None,
+        durability: Durability::Posix,
+        on_peer_loss: OnPeerLoss::Continue,
+        space: Some(SpaceStatus {
+            total_bytes: 0,
+            available_bytes: 0,
+        }),
+        resync: Some(ResyncStatus {
+            files_total: 0,
+            files_done: 0,
+            bytes_total: 0,
+            bytes_done: 0,
+            bytes_sent: 0,
+        }),
+    };
+    NodeStatus {
+        node: String::new(),
+        version: String::new(),
+        pid: 0,
+        fingerprint: None,
+        datastores: vec![datastore],
+    }
+}
+
+fn report() -> VerifyReport {
+    let differences = vec![Difference {
+        inode: 0,
+        path: None,
+        what: String::new(),
+    }];
+    VerifyReport {
+        differences,
+        ..VerifyReport::default()
+    }
+}
+
+fn cleared() -> Cleared {
+    Cleared {
+        datastore: String::new(),
+        role: Role::Secondary,
+        failure: Failure {
+            reason: String::new(),
+            time: String::new(),
+            boot: None,
+        },
+        cache_dropped: false,
+        was_in_sync: false,
+    }
+}
+
+/// What `lockstep init` prints.
+fn made() -> Value {
+    let root = tempfile::tempdir().unwrap();
+    let path = |part: &str| root.path().join(part).display().to_string();
+    let (dir, mount) = (path("etc"), path("mnt"));
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(["init", "--json", "--name", "a"])
+        .args(["--dir", &dir, "--mount", &mount])
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn collect(value: &Value, keys: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            keys.extend(members.keys().cloned());
+            members.values().for_each(|member| collect(member, keys));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, keys)),
+        _ => {}
+    }
+}
+
+/// The keys of each section of the page that begins with `## `: the first column of its tables.
+fn described() -> Vec<BTreeSet<String>> {
+    let page = include_str!("../docs/json.md");
+    let keys = |section: &str| {
+        let lines = section.lines();
+        lines
+            .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+            .map(str::to_owned)
+            .collect()
+    };
+    page.split("\n## ").skip(1).map(keys).collect()
+}
+
+#[test]
+fn every_key_is_described_and_no_other() {
+    let printed = [
+        serde_json::to_value(status()).unwrap(),
+        serde_json::to_value(report()).unwrap(),
+        made(),
+        serde_json::to_value(cleared()).unwrap(),
+    ];
+    let described = described();
+    assert_eq!(printed.len(), described.len());
+    for (value, described) in printed.iter().zip(described) {
+        let mut keys = BTreeSet::new();
+        collect(value, &mut keys);
+        // The object is the one of `lockstep status`, where these are described.
+        if value.get("failure").is_some() {
+            keys.remove("reason");
+            keys.remove("time");
+        }
+        assert_eq!(keys, described);
+    }
+}
