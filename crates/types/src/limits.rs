@@ -1,4 +1,5 @@
-//! Every bound of the system, in one place. Each is enforced where it is named.
+//! Bounds of the protocol, of the formats on the disk, and of what clients may ask for. Each is enforced
+//! where it is named; a bound that concerns one room alone stands at the head of that room.
 
 /// The unit of hash and of copy-on-write.
 pub const BLOCK_BYTES: usize = 4096;
