@@ -1,7 +1,8 @@
 //! The messages of the data path, as they travel in the headers of frames.
 //!
 //! Every message carries the watermark of finished writes, so that acks of acks cost no message of
-//! their own. The bytes of a write travel as the payload of the frame, covered by block hashes.
+//! their own. The bytes of a write travel as the payload of the frame, covered by the frame's one
+//! checksum of it.
 
 use lockstep_paw_saw::Entry;
 use lockstep_types::{BlockHash, DatastoreUuid, Errno, Generation, Ino, MetaOp, Osn, Timestamp};
@@ -16,7 +17,8 @@ pub const PROTOCOL_VERSION: u32 = 2;
 pub struct Envelope {
     /// Which datastore; a message for another one is refused.
     pub datastore: DatastoreUuid,
-    /// The sender's generation; a message from an older one is refused.
+    /// The sender's generation; any but the receiver's own is refused. The primary looks at the one of
+    /// the greeting only: all that comes over that connection is of the same process.
     pub generation: Generation,
     /// Every write below this OSN is done on both nodes (the ack of the ack, paper section 4.2).
     /// Zero from a secondary.
