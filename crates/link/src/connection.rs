@@ -122,11 +122,6 @@ impl Connection {
         (self.sender, self.receiver)
     }
 
-    /// Where the peer is.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
-    }
-
     /// Who the peer is: one of the pinned fingerprints, proven.
     pub fn peer_fingerprint(&self) -> Fingerprint {
         self.peer_fingerprint
@@ -139,9 +134,6 @@ impl Connection {
 }
 
 /// Connects to the node at `peer`, which must prove to be `pinned`.
-///
-/// # Errors
-/// [`LinkError`]; its class tells whether to try again.
 pub fn dial(
     peer: SocketAddr,
     identity: &Identity,

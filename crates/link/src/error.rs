@@ -12,15 +12,6 @@ use crate::connection::Encryption;
 use crate::frame::FrameError;
 use crate::identity::Fingerprint;
 
-/// What whoever meets an error should do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorClass {
-    /// Trying again as things are gives the same answer: configuration or caller must change.
-    Refuse,
-    /// The peer or the network: connect again.
-    Retry,
-}
-
 /// The errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -248,22 +239,6 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// What to do about it.
-    pub const fn class(&self) -> ErrorClass {
-        match self {
-            Self::Connect { .. }
-            | Self::Socket { .. }
-            | Self::HandshakeTimedOut { .. }
-            | Self::HandshakeClosed { .. }
-            | Self::BadFrame { .. }
-            | Self::BadStream { .. }
-            | Self::TimedOut { .. }
-            | Self::QueueFull { .. }
-            | Self::Closed { .. } => ErrorClass::Retry,
-            _ => ErrorClass::Refuse,
-        }
-    }
-
     /// Whether the receiver merely saw nothing in time: the connection stands.
     pub const fn is_timed_out(&self) -> bool {
         matches!(self, Self::TimedOut { .. })

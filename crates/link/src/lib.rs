@@ -25,7 +25,7 @@ mod wire;
 
 pub use connection::{Connection, Encryption, LinkOptions, accept, dial};
 pub use delay_proxy::DelayProxy;
-pub use error::{ErrorClass, LinkError};
+pub use error::LinkError;
 pub use frame::{FrameError, FrameRef};
 pub use halves::{ReceiveFrames, SendFrames};
 pub use identity::{Fingerprint, Identity};
