@@ -53,7 +53,8 @@ impl FromStr for DatastoreUuid {
 
 /// The number of a file within its datastore: the FUSE node id, the inode number and so part of
 /// every file handle. The primary alone assigns it, counting up; it is the same on both nodes and
-/// never reused (paper, section 3.4).
+/// never reused. With the [`DatastoreUuid`] it is the paper's file id (section 3.4): the two are never
+/// kept side by side, as a store, a mount and a message each are of one datastore and name it once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ino(NonZeroU64);
 
@@ -92,15 +93,6 @@ impl fmt::Debug for Ino {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}", self.0)
     }
-}
-
-/// The global name of a file (paper, section 3.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct FileId {
-    /// The datastore the file lives in.
-    pub datastore: DatastoreUuid,
-    /// The file within it.
-    pub ino: Ino,
 }
 
 /// How often the datastore has changed its primary, starting at one.

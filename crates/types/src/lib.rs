@@ -19,7 +19,7 @@ pub mod time;
 pub use attr::{Attr, NodeKind};
 pub use errno::Errno;
 pub use hash::{BlockHash, FrameHash};
-pub use id::{DatastoreUuid, FileId, Generation, Ino, Osn};
+pub use id::{DatastoreUuid, Generation, Ino, Osn};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use time::Timestamp;
