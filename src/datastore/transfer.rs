@@ -186,7 +186,7 @@ impl Datastore {
         self.transfer_later("resync of the namespace", |datastore, peer, _| {
             let noted = datastore.role.carry_over();
             noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
-            lockstep_resync::send_image(&datastore.store, peer, &datastore.resync)?;
+            lockstep_resync::send_image(&datastore.store, peer)?;
             Ok(Event::Happened(Trigger::ImageDone))
         })
     }

@@ -43,12 +43,11 @@ const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 const UNASKED_BYTES_MAX: u64 = 64 << 10;
 
 /// Carries the whole namespace over. No metadata operation may run meanwhile, here or there.
-pub fn send_image(store: &Store, peer: &dyn Peer, progress: &Progress) -> Result<(), ResyncError> {
+pub fn send_image(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
     store.checkpoint()?;
-    progress.image_bytes_sent.set(0);
     order(peer, "begin a resync", Request::BeginResync, &[])?;
     for table in REPLICATED {
-        send_table(store, peer, table, progress)?;
+        send_table(store, peer, table)?;
     }
     let end = Request::EndImage {
         applied: store.applied(),
@@ -57,18 +56,12 @@ pub fn send_image(store: &Store, peer: &dyn Peer, progress: &Progress) -> Result
     order(peer, "end the image", end, &[])
 }
 
-fn send_table(
-    store: &Store,
-    peer: &dyn Peer,
-    table: u8,
-    progress: &Progress,
-) -> Result<(), ResyncError> {
+fn send_table(store: &Store, peer: &dyn Peer, table: u8) -> Result<(), ResyncError> {
     let mut after = Vec::new();
     loop {
         let chunk = store.image_chunk(table, &after, CHUNK_BYTES)?;
         let bytes = postcard::to_allocvec(&chunk)?;
         order(peer, "load records", Request::ImageChunk, &bytes)?;
-        progress.image_bytes_sent.add(bytes.len() as u64);
         match next_start(chunk) {
             Some(next) => after = next,
             None => return Ok(()),

@@ -26,8 +26,6 @@ impl Counter {
 /// How far it is. The totals are those at the start.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes of records of the namespace sent.
-    pub image_bytes_sent: Counter,
     /// Inodes there are; a resync of content counts regular files only.
     pub inodes_total: Counter,
     /// Inodes done.

@@ -13,7 +13,7 @@ use super::steps::{Change, Step, resolve, step, take_all};
 
 fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
     let progress = Progress::default();
-    send_image(primary.store(), peer, &progress)?;
+    send_image(primary.store(), peer)?;
     send_content(primary.store(), peer, locks, &progress)?;
     Ok(progress)
 }

@@ -13,7 +13,7 @@ fn in_sync() -> (Node, Node, Ino) {
     let ino = primary.file("file", &[1; 10_000]);
     let progress = Progress::default();
     let peer = PeerAtHand::new(&secondary);
-    send_image(primary.store(), &peer, &progress).unwrap();
+    send_image(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     primary.later_than(100);
     (primary, secondary, ino)

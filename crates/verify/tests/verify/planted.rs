@@ -36,7 +36,7 @@ impl Pair {
         let mut secondary = Node::new();
         let peer = PeerAtHand::new(&secondary);
         let progress = Progress::default();
-        send_image(primary.store(), &peer, &progress).unwrap();
+        send_image(primary.store(), &peer).unwrap();
         send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
         // Closed and opened, so that it has no content open that is damaged behind its back, and
         // numbers for new inodes that are its own.
@@ -260,7 +260,7 @@ fn many_inodes_take_few_questions() {
     let secondary = Node::new();
     let peer = PeerAtHand::new(&secondary);
     let progress = Progress::default();
-    send_image(primary.store(), &peer, &progress).unwrap();
+    send_image(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     let peer = PeerAtHand::new(&secondary);
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
