@@ -27,8 +27,6 @@ pub const REPLICATED: [u8; 5] = [COOKIES, ENTRIES, INODES, ORPHANS, XATTRS];
 
 /// Number of the checkpoint record under [`LOCAL`].
 pub const CHECKPOINT: &[u8] = b"mcheckpoint";
-/// Role state under [`LOCAL`].
-pub const STATE: &[u8] = b"mstate";
 
 /// A key of `table` that starts with `ino`.
 fn by_ino(table: u8, ino: Ino, rest: &[u8]) -> Vec<u8> {

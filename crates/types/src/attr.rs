@@ -25,19 +25,6 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The `S_IFMT` part of `st_mode`.
-    pub const fn format_bits(self) -> u32 {
-        match self {
-            Self::Fifo => 0o010_000,
-            Self::CharDevice => 0o020_000,
-            Self::Directory => 0o040_000,
-            Self::BlockDevice => 0o060_000,
-            Self::File => 0o100_000,
-            Self::Symlink => 0o120_000,
-            Self::Socket => 0o140_000,
-        }
-    }
-
     /// The kind that `st_mode` says, if it says one.
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {

@@ -91,11 +91,6 @@ impl<K: Kv> Memtable<K> {
         &self.base
     }
 
-    /// The store below, to check it.
-    pub fn base_mut(&mut self) -> &mut K {
-        &mut self.base
-    }
-
     /// Puts a batch of new values, and deletions where the value is `None`, before all readers
     /// at once. Of several changes of one key the last one holds. Not durable.
     pub fn apply<B, V>(&self, batch: impl IntoIterator<Item = (B, Option<V>)>)

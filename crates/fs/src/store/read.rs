@@ -130,11 +130,6 @@ impl Store {
         Ok(keys.iter().filter_map(|key| keys::ino_of(key)).collect())
     }
 
-    /// Whether an inode has lost its last name.
-    pub fn is_orphan(&self, ino: Ino) -> Result<bool, OpError> {
-        Ok(self.names.get(&keys::orphan(ino))?.is_some())
-    }
-
     /// Next data or hole of a file at or after `offset`.
     pub fn seek(&self, ino: Ino, offset: u64, what: SeekFor) -> Result<u64, OpError> {
         let file = self.file_for(ino)?;
