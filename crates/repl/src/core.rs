@@ -223,8 +223,6 @@ pub struct InFlight {
     pub writes: usize,
     /// Mirrored metadata operations not yet applied here.
     pub metadata: usize,
-    /// Operations that wait for the state to change.
-    pub held: usize,
 }
 
 /// The highest number of an operation: these are for writes of the process before, counted down.
@@ -319,7 +317,6 @@ impl Core {
         InFlight {
             writes: self.writes.len(),
             metadata: self.metas.len() + self.applying,
-            held: self.held.len(),
         }
     }
 

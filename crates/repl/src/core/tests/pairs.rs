@@ -167,6 +167,7 @@ fn what_is_refused_changes_nothing() {
 fn assert_same(core: &Core, other: &Core) {
     assert_eq!(core.state(), other.state());
     assert_eq!(core.in_flight(), other.in_flight());
+    assert_eq!(core.held, other.held);
     assert_eq!(core.done_below(), other.done_below());
     assert_eq!(core.next_osn(), other.next_osn());
 }
