@@ -152,11 +152,29 @@ fn put(into: &mut [u8], bytes: impl IntoIterator<Item = u8>) {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::{Generation, Osn};
+    use lockstep_types::{Generation, Ino, MetaOp, MetaRequest, Osn, Timestamp, XattrMode};
 
     use super::*;
 
     const SALT: Salt = [9; 16];
+
+    /// A record with a payload of `bytes` bytes.
+    fn long(bytes: usize) -> Record {
+        let value = |bytes: usize| {
+            Record::CommittedOp(MetaOp {
+                osn: Osn::ZERO,
+                time: Timestamp::default(),
+                request: MetaRequest::SetXattr {
+                    ino: Ino::ROOT,
+                    name: b"user.a".to_vec(),
+                    value: vec![7; bytes],
+                    mode: XattrMode::Any,
+                },
+            })
+        };
+        let around = value(bytes).encode(Vec::new()).unwrap().len() - bytes;
+        value(bytes - around)
+    }
 
     #[test]
     fn the_room_left_for_an_outcome_is_enough() {
@@ -175,14 +193,14 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_and_checked() {
-        let mut draft = Draft::of(&Record::State(vec![5; 11])).unwrap();
+        let mut draft = Draft::of(&long(197)).unwrap();
         let bytes = draft
             .finish(&SALT, Position::new(640), Position::new(64))
             .to_vec();
-        assert_eq!(bytes.len(), 56);
+        assert_eq!(bytes.len(), 240);
         let header = FrameHeader::parse(bytes.first_chunk().unwrap()).unwrap();
-        assert_eq!(header.frame_bytes(), 56);
-        assert_eq!((header.payload_bytes, header.kind), (11, 7));
+        assert_eq!(header.frame_bytes(), 240);
+        assert_eq!((header.payload_bytes, header.kind), (197, 3));
         assert_eq!(header.position, Position::new(640));
         assert_eq!(header.durable, Position::new(64));
         let mut scratch = Vec::new();
@@ -197,8 +215,9 @@ mod tests {
 
     #[test]
     fn a_payload_over_the_limit_is_refused() {
-        let draft = Draft::of(&Record::State(vec![0; PAYLOAD_BYTES_MAX + 1]));
+        let draft = Draft::of(&long(PAYLOAD_BYTES_MAX + 1));
         assert!(matches!(draft, Err(LogError::TooLarge { .. })));
-        assert!(Draft::of(&Record::State(vec![0; PAYLOAD_BYTES_MAX])).is_ok());
+        let largest = Draft::of(&long(PAYLOAD_BYTES_MAX)).unwrap();
+        assert_eq!(largest.payload_bytes(), PAYLOAD_BYTES_MAX);
     }
 }

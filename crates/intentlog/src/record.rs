@@ -41,13 +41,11 @@ pub enum Record {
         /// Its time of change.
         ctime: Timestamp,
     },
-    /// The role's own small state, opaque here; the latest counts. The owner appends it again
-    /// before it lets the log cut the last one away.
-    State(Vec<u8>),
 }
 
 impl Record {
-    /// The number that stands for the kind of record on disk, from 1 up.
+    /// The number that stands for the kind of record on disk, from 1 up. 7 is never given again: earlier
+    /// programs could read it as something else.
     pub(crate) const fn kind(&self) -> u8 {
         match self {
             Self::Pending(_) => 1,
@@ -56,22 +54,17 @@ impl Record {
             Self::RolledBack { .. } => 4,
             Self::Done { .. } => 5,
             Self::FileTimes { .. } => 6,
-            Self::State(_) => 7,
         }
     }
 
     /// Appends the payload to `to`.
-    pub(crate) fn encode(&self, mut to: Vec<u8>) -> Result<Vec<u8>, Error> {
+    pub(crate) fn encode(&self, to: Vec<u8>) -> Result<Vec<u8>, Error> {
         match self {
             Self::Pending(op) | Self::CommittedOp(op) => postcard::to_extend(op, to),
             Self::Committed { osn } | Self::RolledBack { osn } | Self::Done { osn } => {
                 postcard::to_extend(osn, to)
             }
             Self::FileTimes { ino, mtime, ctime } => postcard::to_extend(&(ino, mtime, ctime), to),
-            Self::State(state) => {
-                to.extend_from_slice(state);
-                Ok(to)
-            }
         }
     }
 
@@ -93,7 +86,6 @@ impl Record {
                 let (ino, mtime, ctime) = whole(payload)?;
                 Self::FileTimes { ino, mtime, ctime }
             }
-            7 => Self::State(payload.to_vec()),
             _ => return Err(Error::DeserializeBadEnum),
         })
     }
@@ -134,7 +126,6 @@ mod tests {
                 mtime: Timestamp::default(),
                 ctime: Timestamp { secs: 9, nanos: 9 },
             },
-            Record::State(vec![1, 2, 3]),
         ]
     }
 
@@ -150,15 +141,14 @@ mod tests {
     #[test]
     fn what_was_not_written_by_us_is_refused() {
         assert!(Record::decode(0, &[]).is_err());
+        assert!(Record::decode(7, &[]).is_err());
         assert!(Record::decode(8, &[]).is_err());
         for record in every_kind() {
             let mut payload = record.encode(Vec::new()).unwrap();
             payload.push(0);
-            let longer = Record::decode(record.kind(), &payload);
-            assert!(longer.is_err() || record.kind() == 7);
+            assert!(Record::decode(record.kind(), &payload).is_err());
             payload.truncate(payload.len() - 2);
-            let shorter = Record::decode(record.kind(), &payload);
-            assert!(shorter.is_err() || record.kind() == 7);
+            assert!(Record::decode(record.kind(), &payload).is_err());
         }
     }
 }

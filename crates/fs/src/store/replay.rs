@@ -41,7 +41,7 @@ impl Records {
     }
 
     /// Operations are logged and carried out one at a time, so the next record of any operation
-    /// proves that the one before it was carried out or taken back. Other records prove nothing:
+    /// proves that the one before it was carried out or taken back. Times of files prove nothing:
     /// they are logged at any moment.
     fn outcome(&mut self, osn: Osn) -> Result<Outcome, LogError> {
         let mut at = 0;
@@ -56,7 +56,7 @@ impl Records {
                 return Ok(Outcome::Unknown);
             };
             match record {
-                Record::FileTimes { .. } | Record::State(_) => at += 1,
+                Record::FileTimes { .. } => at += 1,
                 Record::RolledBack { osn: back } if *back == osn => return Ok(Outcome::RolledBack),
                 // It could not be carried out, and waits again.
                 Record::Pending(op) if op.osn == osn => return Ok(Outcome::RolledBack),

@@ -62,14 +62,7 @@ fn times_of_another_file_prove_nothing() {
     let (mut node, mut client, one, two) = two_files();
     let op = truncate(&mut client, one, 4);
     killed(&mut node);
-    append(
-        &node,
-        &[
-            Record::CommittedOp(op),
-            times_of(two),
-            Record::State(vec![1]),
-        ],
-    );
+    append(&node, &[Record::CommittedOp(op), times_of(two)]);
     assert_eq!(read_all(&open(&node.disk), one), b"0123");
 }
 

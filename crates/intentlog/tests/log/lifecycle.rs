@@ -1,9 +1,9 @@
 //! Making, filling, cutting, failing.
 
-use lockstep_intentlog::{IntentLog, LogError, LogOptions, PAYLOAD_BYTES_MAX, Position, Record};
+use lockstep_intentlog::{IntentLog, LogError, LogOptions, PAYLOAD_BYTES_MAX, Position};
 
 use crate::sim_backing::{Random, SimBacking};
-use crate::{DIR, open, options, read, record};
+use crate::{DIR, long, open, options, read, record};
 
 const SEGMENT_BYTES: u64 = 8192;
 
@@ -164,11 +164,11 @@ fn a_checkpoint_that_does_not_fit_the_log_is_refused() {
 fn a_record_that_can_never_fit_is_refused_and_harmless() {
     let (disk, log) = new_log();
     for length in [8000, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX + 1] {
-        let refused = log.append(&Record::State(vec![1; length]));
+        let refused = log.append(&long(length));
         assert!(matches!(refused, Err(LogError::TooLarge { .. })));
     }
-    log.append(&Record::State(vec![1; 3900])).unwrap();
-    log.append(&Record::State(vec![1; 4000])).unwrap();
+    log.append(&long(3900)).unwrap();
+    log.append(&long(4000)).unwrap();
     assert_eq!(open(&disk, &options(SEGMENT_BYTES)).unwrap().1.len(), 2);
 }
 

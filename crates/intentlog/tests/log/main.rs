@@ -9,7 +9,7 @@ mod sim_backing;
 mod threads;
 
 use lockstep_intentlog::{IntentLog, LogError, LogOptions, Position, Record};
-use lockstep_types::{Ino, MetaOp, MetaRequest, Osn, Timestamp};
+use lockstep_types::{Ino, MetaOp, MetaRequest, Osn, Timestamp, XattrMode};
 use sim_backing::SimBacking;
 
 /// Directory of the log in every test.
@@ -34,21 +34,47 @@ fn osn(sequence: u64) -> Osn {
 /// The record with this number; kinds and lengths vary.
 fn record(number: u64) -> Record {
     match number % 5 {
-        0 => Record::Pending(MetaOp {
-            osn: osn(number),
-            time: Timestamp::default(),
-            request: MetaRequest::SetXattr {
-                ino: Ino::ROOT,
-                name: b"user.test".to_vec(),
-                value: vec![7; usize::try_from(number % 300).unwrap()],
-                mode: lockstep_types::XattrMode::Any,
-            },
-        }),
+        0 => Record::Pending(set_xattr(number, usize::try_from(number % 300).unwrap())),
         1 => Record::Committed { osn: osn(number) },
         2 => Record::Done { osn: osn(number) },
         3 => Record::RolledBack { osn: osn(number) },
-        _ => Record::State(number.to_le_bytes().repeat(4)),
+        _ => Record::FileTimes {
+            ino: Ino::ROOT,
+            mtime: late(number),
+            ctime: late(number + 1),
+        },
     }
+}
+
+/// Sets an attribute to a value of so many bytes.
+fn set_xattr(number: u64, bytes: usize) -> MetaOp {
+    MetaOp {
+        osn: osn(number),
+        time: Timestamp::default(),
+        request: MetaRequest::SetXattr {
+            ino: Ino::ROOT,
+            name: b"user.test".to_vec(),
+            value: vec![7; bytes],
+            mode: XattrMode::Any,
+        },
+    }
+}
+
+/// A time whose encoding is as long as any.
+fn late(number: u64) -> Timestamp {
+    Timestamp {
+        secs: i64::MAX - i64::try_from(number).unwrap(),
+        nanos: 999_999_999,
+    }
+}
+
+/// A record with a payload of so many bytes.
+fn long(bytes: usize) -> Record {
+    let payload = |op: &MetaOp| postcard::to_allocvec(op).unwrap().len();
+    let around = payload(&set_xattr(1, bytes)) - bytes;
+    let op = set_xattr(1, bytes - around);
+    assert_eq!(payload(&op), bytes);
+    Record::CommittedOp(op)
 }
 
 type Found = Vec<(Position, Record)>;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use lockstep_intentlog::{IntentLog, LogError, Position, Record};
 
 use crate::sim_backing::{Random, SimBacking};
-use crate::{DIR, options, osn, read};
+use crate::{DIR, long, options, osn, read, record};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ fn those_that_wait_share_one_sync() {
     }));
     std::thread::scope(|scope| {
         let log = &log;
-        let append = || log.append(&Record::State(vec![1])).unwrap();
+        let append = || log.append(&record(2)).unwrap();
         let first = append();
         scope.spawn(move || log.sync(first).unwrap());
         has_reached.recv().unwrap();
@@ -82,9 +82,9 @@ fn what_is_appended_during_a_sync_is_not_covered_by_it() {
     let (weak, filled) = (Arc::downgrade(&log), late.clone());
     disk.on_sync(Arc::new(move |_| {
         let log = weak.upgrade().unwrap();
-        filled.get_or_init(|| log.append(&Record::State(vec![2; 5000])).unwrap());
+        filled.get_or_init(|| log.append(&long(5000)).unwrap());
     }));
-    let first = log.append(&Record::State(vec![1])).unwrap();
+    let first = log.append(&record(2)).unwrap();
     log.sync(first).unwrap();
     let late = *late.get().unwrap();
     assert!(first < log.durable() && log.durable() <= late);
@@ -103,7 +103,7 @@ fn a_failed_sync_reaches_everyone_who_waits() {
     disk.fail_sync_after(1);
     let errors: Vec<_> = std::thread::scope(|scope| {
         let log = &log;
-        let position = log.append(&Record::State(vec![1])).unwrap();
+        let position = log.append(&record(2)).unwrap();
         let threads = [0; 4].map(|_| scope.spawn(move || log.sync(position).unwrap_err()));
         threads
             .into_iter()
