@@ -39,7 +39,7 @@ mod extended;
 mod handshake;
 mod listing;
 mod mount_point;
-mod mount_table;
+pub mod mount_table;
 mod names;
 mod privileges;
 mod reply;

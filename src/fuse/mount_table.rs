@@ -1,4 +1,5 @@
-//! The kernel's table of mounts, `/proc/self/mountinfo`.
+//! The kernel's table of mounts, `/proc/self/mountinfo`. Reading it asks no mount anything, also none
+//! whose process is gone.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,7 +11,7 @@ const TABLE: &str = "/proc/self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub struct Entry {
     /// Number of the mount, unique while it exists.
     pub id: u64,
     /// Where it is mounted.
@@ -28,8 +29,8 @@ impl Entry {
     }
 }
 
-/// All mounts on `path`, the visible one last.
-pub(super) fn mounts_on(path: &Path) -> Result<Vec<Entry>, MountError> {
+/// All mounts on `path`, which must be free of symbolic links; the visible one last.
+pub fn mounts_on(path: &Path) -> Result<Vec<Entry>, MountError> {
     let table = std::fs::read(TABLE).map_err(|source| MountError::Table { source })?;
     let entries = table.split(|&byte| byte == b'\n').filter_map(parse);
     Ok(entries.filter(|entry| entry.path == path).collect())
@@ -81,10 +82,11 @@ mod tests {
 
     #[test]
     fn reads_a_line_of_the_table() {
-        let line = br"41 29 0:36 / /mnt/a\040b rw shared:5 master:1 - fuse.lockstep lockstep:x rw";
+        let line =
+            br"41 29 0:36 / /mnt/a\040b\134c rw shared:5 master:1 - fuse.lockstep lockstep:x rw";
         let entry = parse(line).unwrap();
         assert_eq!(entry.id, 41);
-        assert_eq!(entry.path, Path::new("/mnt/a b"));
+        assert_eq!(entry.path, Path::new(r"/mnt/a b\c"));
         assert_eq!(entry.kind, "fuse.lockstep");
         assert_eq!(entry.source, "lockstep:x");
     }
