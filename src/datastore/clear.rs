@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use lockstep_fs::Store;
+use lockstep_fs::boot::boot_id;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Backing;
@@ -18,9 +19,7 @@ use thiserror::Error;
 
 use super::role::RoleFile;
 use super::stamp::RuntimeStamp;
-use super::start::{
-    DatastoreError, boot_id, failed, open_existing, open_options, read_role, refused,
-};
+use super::start::{DatastoreError, failed, open_existing, open_options, read_role, refused};
 use crate::config::{DatastoreConfig, Role};
 
 /// Where a store lies that is not in use.

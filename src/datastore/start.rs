@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
@@ -19,7 +20,7 @@ use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{DatastoreUuid, Osn, limits};
+use lockstep_types::{Osn, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
@@ -498,16 +499,6 @@ pub(super) fn open_existing(directory: &Path) -> Result<Arc<dyn Backing>, Datast
         }
         Err(error) => Err(io(error)),
     }
-}
-
-/// A value that the kernel makes anew at each start of the machine. Where it cannot be read, one
-/// that never was before: then every start counts as one after a power loss.
-pub(super) fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let parsed: Result<DatastoreUuid, _> = text.trim().parse();
-    *parsed
-        .unwrap_or_else(|_| DatastoreUuid::random())
-        .as_bytes()
 }
 
 #[cfg(test)]

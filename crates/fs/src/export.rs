@@ -26,6 +26,7 @@ use lockstep_types::{Attr, Ino, NodeKind};
 pub use error::ExportError;
 pub use manifest::HEADER;
 
+use crate::boot::boot_id;
 use crate::error::{OpError, StoreError};
 use crate::os_backing::OsBacking;
 use crate::record::NamedEntry;
@@ -85,14 +86,6 @@ fn open_store(dir: &Path) -> Result<Store, ExportError> {
     };
     let opened = Store::open(backing, &options).map_err(ExportError::store(dir))?;
     Ok(opened.store)
-}
-
-/// This run of the machine; zeros if unknown, which counts as another: sizes are then taken from
-/// the content.
-fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let uuid: Option<lockstep_types::DatastoreUuid> = text.trim().parse().ok();
-    uuid.map_or([0; 16], |uuid| *uuid.as_bytes())
 }
 
 /// Makes the destination if it is missing.

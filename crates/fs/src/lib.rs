@@ -4,6 +4,7 @@
 //! [`store`].
 
 pub mod acl;
+pub mod boot;
 pub mod error;
 pub mod export;
 pub mod files;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lockstep_fs::Store;
+use lockstep_fs::boot::boot_id;
 use lockstep_fs::export::{ExportError, HEADER, export};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, OpenOptions};
@@ -28,12 +29,6 @@ struct Filler {
 }
 
 const SPARSE: u64 = 64 << 20;
-
-fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let uuid: lockstep_types::DatastoreUuid = text.trim().parse().unwrap();
-    *uuid.as_bytes()
-}
 
 fn options() -> OpenOptions {
     OpenOptions {
