@@ -114,7 +114,9 @@ pub trait FileService: Send + Sync + 'static {
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>);
 
     /// Copies up to `length` bytes from one file to another; the answer is how many were copied,
-    /// which may be fewer than asked, and is zero only at the end of the source.
+    /// which may be fewer than asked, and is zero only at the end of the source. At most
+    /// `limits::WRITE_BYTES_MAX` are, as a copy is one write: whoever asks asks again for the rest, and
+    /// others do not wait long.
     fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>);
 
     /// Answers when everything acknowledged on this file, and the names that lead to it, are on

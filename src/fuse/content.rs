@@ -12,10 +12,6 @@ use super::reply::{self, Refuse};
 use super::steps;
 use crate::client::{Seek, WriteOptions};
 
-/// Most bytes that one request copies: the caller asks again for the rest, and other requests for
-/// the file do not wait long. Also keeps the count within the 32 bits a reply has for it.
-const COPY_BYTES_MAX: u64 = 64 << 20;
-
 /// `lseek`'s numbers for the two ways that are not the kernel's own business.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
@@ -179,6 +175,5 @@ pub(super) fn copy(
 
 fn begin_copy(context: &Context, from: (Ino, u64), to: (Ino, u64), length: u64, reply: ReplyWrite) {
     let done = Box::new(|outcome| reply::written(reply, outcome));
-    let length = length.min(COPY_BYTES_MAX);
     context.service().copy(from, to, length, done);
 }

@@ -125,7 +125,7 @@ fn open_new(context: &Context, attr: Attr) -> Result<Attr, Errno> {
     Ok(attr)
 }
 
-/// So many bytes were written or copied; at most 4 GiB, which requests are cut to.
+/// So many bytes were written or copied; the service cuts a copy to much less than 4 GiB.
 pub(super) fn written(reply: ReplyWrite, outcome: Result<u64, Errno>) {
     match outcome {
         Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_types::limits::FILE_BYTES_MAX;
+use lockstep_types::limits::{FILE_BYTES_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{AllocateMode, Attr, Errno, FileName, Ino, NodeKind, Timestamp};
 
 use super::acl::{self, Acl};
@@ -224,8 +224,8 @@ impl Tree {
         to: (Ino, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        let length = usize::try_from(length.min(ALLOCATE_MAX)).unwrap();
-        let data = self.read(from.0, from.1, length)?;
+        let length = length.min(WRITE_BYTES_MAX as u64);
+        let data = self.read(from.0, from.1, usize::try_from(length).unwrap())?;
         self.write(time, to.0, to.1, &data, false)?;
         Ok(data.len() as u64)
     }
