@@ -28,6 +28,7 @@ mod references;
 mod role;
 mod secondary;
 mod service;
+mod settings;
 mod stamp;
 mod start;
 mod status;

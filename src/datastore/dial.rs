@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_link::{Connection, Identity, LinkOptions, ReceiveFrames, SendFrames};
 
-use crate::config::{DatastoreConfig, Encryption, PeerConfig};
+use crate::config::{DatastoreConfig, PeerConfig};
 
 /// The two halves of a connection.
 pub type Halves = (Arc<dyn SendFrames>, Box<dyn ReceiveFrames>);
@@ -53,10 +53,7 @@ impl Dialer {
 
     fn options(&self) -> LinkOptions {
         LinkOptions {
-            encryption: match self.peer.encryption {
-                Encryption::On => lockstep_link::Encryption::On,
-                Encryption::Off => lockstep_link::Encryption::Off,
-            },
+            encryption: self.peer.encryption.into(),
             connect_timeout: self.peer_timeout,
             handshake_timeout: self.peer_timeout.max(Duration::from_secs(2)),
             user_timeout: Some(self.peer_timeout),

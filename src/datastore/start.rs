@@ -15,7 +15,7 @@ use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
-use lockstep_repl::core::{Core, CoreConfig, OnPeerLoss, Start};
+use lockstep_repl::core::{Core, CoreConfig, Start};
 use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
@@ -33,7 +33,7 @@ use super::stamp::RuntimeStamp;
 use super::status::Facts;
 use super::tables::{TableError, Tables};
 use super::{Datastore, lockset};
-use crate::config::{self, Choice, DatastoreConfig, Role};
+use crate::config::{Choice, DatastoreConfig, Role};
 
 /// Slots for writes that the core counts as over and whose entries are just being removed.
 const SLOTS_SPARE: usize = 128;
@@ -465,10 +465,7 @@ fn core_config(config: &DatastoreConfig) -> CoreConfig {
     CoreConfig {
         pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
         answer_limit: config.answer_limit_beats(),
-        on_peer_loss: match config.on_peer_loss {
-            config::OnPeerLoss::Continue => OnPeerLoss::Continue,
-            config::OnPeerLoss::Freeze => OnPeerLoss::Freeze,
-        },
+        on_peer_loss: config.on_peer_loss.into(),
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
     }
 }

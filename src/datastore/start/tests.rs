@@ -7,6 +7,7 @@ use lockstep_paw_saw::Entry;
 use lockstep_types::{Generation, Ino};
 
 use super::*;
+use crate::config;
 
 /// A node's store in a directory of its own.
 struct Place {
