@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lockstep_fs::poison::Stamp;
-use lockstep_types::FrameHash;
+use lockstep_types::Hash128;
 
 /// Where the stamps of all stores lie.
 const DIRECTORY: &str = "/run/lockstep/poisoned";
@@ -28,7 +28,7 @@ impl RuntimeStamp {
     fn within(stamps: &Path, directory: &Path) -> Self {
         let directory = directory.canonicalize();
         let directory = directory.as_deref().unwrap_or(Path::new("")).as_os_str();
-        let name = u128::from_be_bytes(FrameHash::of(directory.as_encoded_bytes()).0);
+        let name = u128::from_be_bytes(Hash128::of(directory.as_encoded_bytes()).0);
         Self(stamps.join(format!("{name:032x}.json")))
     }
 }

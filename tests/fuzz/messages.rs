@@ -6,7 +6,7 @@ use lockstep_repl::message::{
     Envelope, FileFacts, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
 };
 use lockstep_types::{
-    AllocateMode, BlockHash, DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest,
+    AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
     NodeKind, Osn, RenameMode, Timestamp, XattrMode,
 };
 
@@ -436,8 +436,8 @@ fn time(chance: &mut Chance) -> Timestamp {
     }
 }
 
-fn hash(chance: &mut Chance) -> BlockHash {
-    BlockHash::of(&[index(chance, 256).to_le_bytes()[0]])
+fn hash(chance: &mut Chance) -> Hash128 {
+    Hash128::of(&[index(chance, 256).to_le_bytes()[0]])
 }
 
 fn errno(chance: &mut Chance) -> Errno {

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use lockstep_types::backing::BackingTable;
-use lockstep_types::{FrameHash, Generation, Ino, Osn, Timestamp};
+use lockstep_types::{Generation, Hash128, Ino, Osn, Timestamp};
 use parking_lot::Mutex;
 
 /// Bytes of a slot: 44 of content, 16 of hash, 4 spare.
@@ -133,14 +133,14 @@ fn encode(slot: &Slot) -> [u8; SLOT_BYTES] {
     let (head, tail) = bytes.split_at_mut(BODY_BYTES);
     head.copy_from_slice(&body);
     if let Some(hash) = tail.first_chunk_mut::<16>() {
-        *hash = FrameHash::of(&body).0;
+        *hash = Hash128::of(&body).0;
     }
     bytes
 }
 
 fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Slot> {
     let (body, tail) = bytes.split_at_checked(BODY_BYTES)?;
-    if *tail.first_chunk::<16>()? != FrameHash::of(body).0 {
+    if *tail.first_chunk::<16>()? != Hash128::of(body).0 {
         return None;
     }
     let word = |at: usize| -> Option<u64> {

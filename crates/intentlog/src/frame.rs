@@ -2,7 +2,7 @@
 //!
 //! Invariant: a frame that checks out was written by this log, whole, at the position it names.
 
-use lockstep_types::FrameHash;
+use lockstep_types::Hash128;
 
 use crate::error::LogError;
 use crate::position::Position;
@@ -130,7 +130,7 @@ impl Draft {
             .chain(self.payload_bytes.to_le_bytes())
             .chain([self.kind]);
         put(&mut self.bytes, fields);
-        let hash = FrameHash::of(&self.bytes);
+        let hash = Hash128::of(&self.bytes);
         put(&mut self.bytes, hash.0);
         &self.bytes
     }
@@ -141,7 +141,7 @@ pub(crate) fn checks_out(frame: &[u8], salt: &Salt, scratch: &mut Vec<u8>) -> bo
     scratch.clear();
     scratch.extend_from_slice(frame);
     put(scratch, salt.iter().copied());
-    frame.starts_with(&FrameHash::of(scratch).0)
+    frame.starts_with(&Hash128::of(scratch).0)
 }
 
 fn put(into: &mut [u8], bytes: impl IntoIterator<Item = u8>) {

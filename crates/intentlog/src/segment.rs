@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{DatastoreUuid, FrameHash};
+use lockstep_types::{DatastoreUuid, Hash128};
 
 use crate::error::LogError;
 use crate::frame::Salt;
@@ -110,7 +110,7 @@ impl SegmentHeader {
             bytes.extend(number.to_le_bytes());
         }
         bytes.extend(self.salt);
-        bytes.extend(FrameHash::of(&bytes).0);
+        bytes.extend(Hash128::of(&bytes).0);
         bytes
     }
 
@@ -127,7 +127,7 @@ impl SegmentHeader {
         let [number, segment_bytes, base, before_end, cut] = fields else {
             unreachable!("five words lie between version and salt")
         };
-        if FrameHash::of(hashed).0 != hash {
+        if Hash128::of(hashed).0 != hash {
             return Err(damaged_header(path, "the checksum of its header is wrong"));
         }
         let mut salt = [0; 16];

@@ -20,7 +20,7 @@
 //! only once the CRC of the prefix fits, the rest only once its sum does.
 
 use blake3::{Hash, Hasher};
-use lockstep_types::FrameHash;
+use lockstep_types::Hash128;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 
 /// Most header bytes of a frame.
@@ -98,14 +98,14 @@ impl Sums {
     }
 
     /// The sum over the head of the next frame, and what its payload's sum will be made with.
-    fn next(&mut self, head: &[u8]) -> (FrameHash, PayloadSums) {
+    fn next(&mut self, head: &[u8]) -> (Hash128, PayloadSums) {
         let payload = PayloadSums {
             key: self.key.clone(),
             frame: self.frames,
         };
         self.frames = self.frames.wrapping_add(1);
         let sum = payload.keyed(HEAD, head);
-        (sum.unwrap_or_else(|| FrameHash::of(head)), payload)
+        (sum.unwrap_or_else(|| Hash128::of(head)), payload)
     }
 }
 
@@ -122,16 +122,16 @@ pub struct PayloadSums {
 
 impl PayloadSums {
     /// The sum of a payload whose BLAKE3 is `hash`.
-    pub fn sum(&self, hash: &Hash) -> FrameHash {
+    pub fn sum(&self, hash: &Hash) -> Hash128 {
         self.keyed(PAYLOAD, hash.as_bytes())
-            .unwrap_or_else(|| FrameHash::from(*hash))
+            .unwrap_or_else(|| Hash128::from(*hash))
     }
 
-    fn keyed(&self, kind: [u8; 1], bytes: &[u8]) -> Option<FrameHash> {
+    fn keyed(&self, kind: [u8; 1], bytes: &[u8]) -> Option<Hash128> {
         let FrameKey(key) = self.key.as_ref()?;
         let mut hasher = Hasher::new_keyed(key);
         hasher.update(&kind).update(&self.frame.to_le_bytes());
-        Some(FrameHash::from(hasher.update(bytes).finalize()))
+        Some(Hash128::from(hasher.update(bytes).finalize()))
     }
 }
 
@@ -165,7 +165,7 @@ impl Sealer {
         out.extend_from_slice(&prefix);
         out.extend_from_slice(header);
         let head = out.get(start..).unwrap_or_default();
-        let (FrameHash(sum), payload) = self.0.next(head);
+        let (Hash128(sum), payload) = self.0.next(head);
         out.extend_from_slice(&sum);
         Ok(payload)
     }
@@ -237,7 +237,7 @@ impl Opener {
             return Ok(Head::Need(span.head_bytes()));
         };
         let (sum, sums) = self.sums.next(head);
-        if sum != FrameHash(*found) {
+        if sum != Hash128(*found) {
             return Err(FrameError::Sum);
         }
         self.hasher.reset();
@@ -258,7 +258,7 @@ impl Opener {
         self.hash_up_to(frame, payload, payload.len());
         match rest.first_chunk() {
             None => Ok(false),
-            Some(sum) if frame.sums.sum(&self.hasher.finalize()) == FrameHash(*sum) => Ok(true),
+            Some(sum) if frame.sums.sum(&self.hasher.finalize()) == Hash128(*sum) => Ok(true),
             Some(_) => Err(FrameError::Payload),
         }
     }

@@ -18,7 +18,7 @@ use std::mem;
 use std::sync::Arc;
 
 use blake3::{Hash, Hasher};
-use lockstep_types::FrameHash;
+use lockstep_types::Hash128;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::LinkError;
@@ -300,7 +300,7 @@ impl Outgoing {
             hasher.update(piece);
             let last = pieces.peek().is_none();
             let sum = last.then(|| sums.sum(&hasher.finalize()));
-            let sum = sum.as_ref().map_or(&[][..], |FrameHash(sum)| sum);
+            let sum = sum.as_ref().map_or(&[][..], |Hash128(sum)| sum);
             self.wire.send([frames, piece, sum], &mut batch.scratch)?;
             frames = &[];
         }

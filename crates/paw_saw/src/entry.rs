@@ -13,7 +13,7 @@
 //! never taken for an empty slot. A slot of zeros is damage too: the format is put in all of them
 //! when the table is made.
 
-use lockstep_types::{FrameHash, Generation, Ino, Osn};
+use lockstep_types::{Generation, Hash128, Ino, Osn};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one slot: a cache line.
@@ -76,7 +76,7 @@ impl Entry {
         for (place, word) in body.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *place = word.to_le_bytes();
         }
-        checksum.copy_from_slice(&FrameHash::of(body).0);
+        checksum.copy_from_slice(&Hash128::of(body).0);
         slot
     }
 }
@@ -92,7 +92,7 @@ impl Content {
                 Self::Damaged
             };
         }
-        let right = FrameHash::of(body).0;
+        let right = Hash128::of(body).0;
         let mut pairs = checksum.iter().zip(right);
         match decode_body(body) {
             Some(entry) if pairs.all(|(&found, right)| found == right || found == 0) => {

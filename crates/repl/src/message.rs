@@ -5,7 +5,7 @@
 //! checksum of it.
 
 use lockstep_paw_saw::Entry;
-use lockstep_types::{BlockHash, DatastoreUuid, Errno, Generation, Ino, MetaOp, Osn, Timestamp};
+use lockstep_types::{DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -192,7 +192,7 @@ pub enum Request {
     /// hash over all its bytes? One without a hash counts as differing.
     SettleFiles {
         /// For each file.
-        files: Vec<(Ino, FileFacts, Option<BlockHash>)>,
+        files: Vec<(Ino, FileFacts, Option<Hash128>)>,
     },
     /// Which of these blocks differ from yours?
     CompareBlocks {
@@ -201,7 +201,7 @@ pub enum Request {
         /// First byte; a multiple of the block size.
         offset: u64,
         /// Hashes of the blocks from there, the last one of the file filled up with zeros.
-        hashes: Vec<BlockHash>,
+        hashes: Vec<Hash128>,
     },
     /// Overwrite a range with the payload.
     WriteBlocks {
@@ -259,7 +259,7 @@ pub enum Response {
         /// First inode number beyond those covered; at most the one asked for.
         to: u64,
         /// Digests by inode number, in order.
-        digests: Vec<(u64, BlockHash)>,
+        digests: Vec<(u64, Hash128)>,
     },
     /// All about an inode but for its content and its records in other tables.
     Inspected {
@@ -271,7 +271,7 @@ pub enum Response {
     /// Records in the order of their keys.
     Records {
         /// What follows the inode number in the key, and the hash of the value.
-        records: Vec<(Vec<u8>, BlockHash)>,
+        records: Vec<(Vec<u8>, Hash128)>,
         /// Whether there are no more.
         last: bool,
     },

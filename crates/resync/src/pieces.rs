@@ -8,7 +8,7 @@
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
-use lockstep_types::{BlockHash, Ino};
+use lockstep_types::{Hash128, Ino};
 use smallvec::smallvec;
 
 use crate::{Locks, ResyncError};
@@ -118,6 +118,6 @@ fn read_piece(
 }
 
 /// The hashes of whole blocks.
-pub fn hashes(blocks: &[u8]) -> Vec<BlockHash> {
-    blocks.chunks(BLOCK_BYTES).map(BlockHash::of).collect()
+pub fn hashes(blocks: &[u8]) -> Vec<Hash128> {
+    blocks.chunks(BLOCK_BYTES).map(Hash128::of).collect()
 }

@@ -25,7 +25,7 @@ use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{FileFacts, Request};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{BlockHash, Errno, Ino, NodeKind};
+use lockstep_types::{Errno, Hash128, Ino, NodeKind};
 
 use crate::pieces::{self, Piece};
 use crate::secondary::{SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
@@ -202,7 +202,7 @@ impl Sender<'_> {
         ino: Ino,
         size: u64,
         hashed: &mut u64,
-    ) -> Result<Option<BlockHash>, ResyncError> {
+    ) -> Result<Option<Hash128>, ResyncError> {
         if size > SETTLED_HASH_BYTES_MAX || *hashed + size > BATCH_HASH_BYTES_MAX {
             return Ok(None);
         }
@@ -293,11 +293,11 @@ impl Sender<'_> {
 }
 
 /// The hash of the first `size` bytes of a file; `size` is at most [`SETTLED_HASH_BYTES_MAX`].
-pub fn whole_hash(store: &Store, ino: Ino, size: u64) -> Result<BlockHash, OpError> {
+pub fn whole_hash(store: &Store, ino: Ino, size: u64) -> Result<Hash128, OpError> {
     let length = usize::try_from(size.min(SETTLED_HASH_BYTES_MAX)).unwrap_or(0);
     let mut content = vec![0; length];
     store.read_raw(ino, 0, &mut content)?;
-    Ok(BlockHash::of(&content))
+    Ok(Hash128::of(&content))
 }
 
 pub(crate) const fn to_wire(facts: &Facts) -> FileFacts {

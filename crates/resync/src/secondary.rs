@@ -10,7 +10,7 @@ use lockstep_fs::store::{Facts, ImageChunk};
 use lockstep_fs::{OpError, Store, keys};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
-use lockstep_types::{BlockHash, Ino};
+use lockstep_types::{Hash128, Ino};
 
 use crate::pieces;
 use crate::{bits, primary};
@@ -129,10 +129,7 @@ fn present(found: bool, ino: Ino) -> Result<(), String> {
     Err(format!("there is no regular file with inode {ino} here"))
 }
 
-fn settle(
-    store: &Store,
-    files: &[(Ino, FileFacts, Option<BlockHash>)],
-) -> Result<Response, String> {
+fn settle(store: &Store, files: &[(Ino, FileFacts, Option<Hash128>)]) -> Result<Response, String> {
     if files.len() > SETTLED_MAX {
         return Err(format!("{} files at once are over the limit", files.len()));
     }
@@ -163,7 +160,7 @@ fn compare_blocks(
     store: &Store,
     ino: Ino,
     offset: u64,
-    theirs: &[BlockHash],
+    theirs: &[Hash128],
 ) -> Result<Response, String> {
     if theirs.len() > COMPARED_BLOCKS_MAX {
         return Err(format!(

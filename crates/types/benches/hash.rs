@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use lockstep_types::FrameHash;
+use lockstep_types::Hash128;
 
 const BYTES: usize = 256 << 10;
 /// Hashings of one measurement, and measurements, of which the median counts.
@@ -32,7 +32,7 @@ fn measure_us(data: &[u8], piece: usize) -> f64 {
     let start = Instant::now();
     for _ in 0..REPEATS {
         for piece in data.chunks(piece) {
-            black_box(FrameHash::of(piece));
+            black_box(Hash128::of(piece));
         }
     }
     start.elapsed().as_secs_f64() * 1e6 / f64::from(REPEATS)

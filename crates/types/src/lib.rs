@@ -18,8 +18,11 @@ pub mod time;
 
 pub use attr::{Attr, NodeKind};
 pub use errno::Errno;
-pub use hash::{BlockHash, FrameHash};
+pub use hash::Hash128;
 pub use id::{DatastoreUuid, Generation, Ino, Osn};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use time::Timestamp;
+
+/// The hash as `role.json` still calls it.
+pub type FrameHash = Hash128;

@@ -17,7 +17,7 @@ use lockstep_repl::message::{Request, Response};
 use lockstep_resync::pieces::{self, Piece};
 use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError, ask_differing, bits};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{BlockHash, Ino, NodeKind};
+use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::digest::{self, CONTENT_BYTES_MAX, Digests, Limits};
 use crate::paths;
@@ -72,9 +72,9 @@ struct Batch {
     /// First number beyond it.
     to: u64,
     /// Inodes here.
-    ours: Vec<(u64, BlockHash)>,
+    ours: Vec<(u64, Hash128)>,
     /// Inodes there.
-    theirs: Vec<(u64, BlockHash)>,
+    theirs: Vec<(u64, Hash128)>,
 }
 
 impl Comparer<'_> {
@@ -220,6 +220,6 @@ fn differing(batch: &Batch) -> BTreeSet<Ino> {
         .collect()
 }
 
-fn flat((number, digest): &(u64, BlockHash)) -> (u64, [u8; 16]) {
+fn flat((number, digest): &(u64, Hash128)) -> (u64, [u8; 16]) {
     (*number, digest.0)
 }

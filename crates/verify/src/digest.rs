@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use lockstep_fs::record::{self, Body};
 use lockstep_fs::{OpError, Store, keys};
-use lockstep_types::{BlockHash, Ino};
+use lockstep_types::{Hash128, Ino};
 
 /// Longest content that is part of the digest.
 pub const CONTENT_BYTES_MAX: u64 = lockstep_resync::secondary::SETTLED_HASH_BYTES_MAX;
@@ -32,7 +32,7 @@ pub struct Digests {
     /// First number beyond those covered.
     pub to: u64,
     /// Numbers and digests, in order.
-    pub list: Vec<(u64, BlockHash)>,
+    pub list: Vec<(u64, Hash128)>,
     /// Bytes of content in them.
     pub bytes: u64,
 }
@@ -61,11 +61,11 @@ pub fn digests(store: &Store, from: u64, to: u64, limits: Limits) -> Result<Dige
 }
 
 /// The digest of one inode; `None` if there is no such inode.
-pub fn digest(store: &Store, ino: Ino) -> Result<Option<BlockHash>, OpError> {
+pub fn digest(store: &Store, ino: Ino) -> Result<Option<Hash128>, OpError> {
     Ok(digest_and_bytes(store, ino)?.map(|(digest, _)| digest))
 }
 
-fn digest_and_bytes(store: &Store, ino: Ino) -> Result<Option<(BlockHash, u64)>, OpError> {
+fn digest_and_bytes(store: &Store, ino: Ino) -> Result<Option<(Hash128, u64)>, OpError> {
     let Some(inode) = store.inode_now(ino)? else {
         return Ok(None);
     };
@@ -106,12 +106,7 @@ impl Hasher {
         Ok(size)
     }
 
-    fn finish(&self) -> BlockHash {
-        let mut short = [0; 16];
-        let whole = self.0.finalize();
-        for (to, from) in short.iter_mut().zip(whole.as_bytes()) {
-            *to = *from;
-        }
-        BlockHash(short)
+    fn finish(&self) -> Hash128 {
+        self.0.finalize().into()
     }
 }

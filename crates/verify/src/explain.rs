@@ -12,7 +12,7 @@ use lockstep_repl::message::{Request, Response};
 use lockstep_resync::pieces::Piece;
 use lockstep_resync::{PeerError, ResyncError};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{BlockHash, Ino, NodeKind};
+use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::compare::Comparer;
 use crate::digest::{self, CONTENT_BYTES_MAX};
@@ -166,7 +166,7 @@ impl Comparer<'_> {
         table: u8,
         ino: Ino,
         after: &[u8],
-    ) -> Result<(BTreeMap<Vec<u8>, BlockHash>, bool), ResyncError> {
+    ) -> Result<(BTreeMap<Vec<u8>, Hash128>, bool), ResyncError> {
         let request = Request::Records {
             table,
             ino,
@@ -195,14 +195,14 @@ impl Comparer<'_> {
         ino: Ino,
         after: &[u8],
         until: Option<&[u8]>,
-    ) -> Result<BTreeMap<Vec<u8>, BlockHash>, ResyncError> {
+    ) -> Result<BTreeMap<Vec<u8>, Hash128>, ResyncError> {
         let mut records = BTreeMap::new();
         self.store
             .each_record(table, ino, after, &mut |key, value| {
                 if until.is_some_and(|until| key > until) {
                     return ControlFlow::Break(());
                 }
-                records.insert(key.to_vec(), BlockHash::of(value));
+                records.insert(key.to_vec(), Hash128::of(value));
                 ControlFlow::Continue(())
             })?;
         Ok(records)
@@ -263,8 +263,8 @@ fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
 
 /// Keys whose hashes differ, or that one side alone has.
 fn unequal(
-    ours: &BTreeMap<Vec<u8>, BlockHash>,
-    theirs: &BTreeMap<Vec<u8>, BlockHash>,
+    ours: &BTreeMap<Vec<u8>, Hash128>,
+    theirs: &BTreeMap<Vec<u8>, Hash128>,
 ) -> BTreeMap<Vec<u8>, Option<Side>> {
     let mut unequal = BTreeMap::new();
     for (key, hash) in ours {

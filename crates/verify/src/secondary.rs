@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use lockstep_fs::{OpError, Store, keys, record};
 use lockstep_repl::message::{Request, Response};
-use lockstep_types::{BlockHash, Ino};
+use lockstep_types::{Hash128, Ino};
 
 use crate::digest::{self, Limits};
 
@@ -58,7 +58,7 @@ fn records(store: &Store, table: u8, ino: Ino, after: &[u8]) -> Result<Response,
                 last = false;
                 return ControlFlow::Break(());
             }
-            let hash = BlockHash::of(value);
+            let hash = Hash128::of(value);
             bytes += key.len() + hash.0.len();
             records.push((key.to_vec(), hash));
             ControlFlow::Continue(())

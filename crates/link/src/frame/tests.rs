@@ -156,10 +156,10 @@ fn sums_without_a_key_are_the_frame_hash() {
     let (mut stream, message) = (Vec::new(), small(b"h"));
     message.seal(&mut Sealer::new(None), &mut stream);
     let (rest, payload_sum) = stream.split_last_chunk().unwrap();
-    assert_eq!(FrameHash::of(&message.payload), FrameHash(*payload_sum));
+    assert_eq!(Hash128::of(&message.payload), Hash128(*payload_sum));
     let head = &rest[..rest.len() - message.payload.len()];
     let (covered, sum) = head.split_last_chunk().unwrap();
-    assert_eq!(FrameHash::of(covered), FrameHash(*sum));
+    assert_eq!(Hash128::of(covered), Hash128(*sum));
 }
 
 #[test]

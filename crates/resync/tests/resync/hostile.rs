@@ -5,7 +5,7 @@ use lockstep_fs::store::{ImageChunk, ImageRecord};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
-use lockstep_types::{BlockHash, Ino, Timestamp};
+use lockstep_types::{Hash128, Ino, Timestamp};
 use proptest::prelude::*;
 
 use super::nodes::{Node, records};
@@ -71,7 +71,7 @@ fn ranges_that_no_file_has_are_refused() {
     let node = Node::new();
     let ino = node.file("file", &[1; 100]);
     let nobody = Ino::new(1 << 50).unwrap();
-    let hash = BlockHash::of(&[]);
+    let hash = Hash128::of(&[]);
     let compare = |offset, count| Request::CompareBlocks {
         ino,
         offset,
@@ -115,7 +115,7 @@ fn a_hash_over_more_than_is_hashed_at_once_counts_as_differing() {
     let node = Node::new();
     let ino = node.file("file", &[1; 100]);
     let request = Request::SettleFiles {
-        files: vec![(ino, facts(1 << 40), Some(BlockHash::of(&[])))],
+        files: vec![(ino, facts(1 << 40), Some(Hash128::of(&[])))],
     };
     let answered = answer(node.store(), &request, &[]).unwrap();
     assert_eq!(answered, Response::Differing(vec![1]));
@@ -144,7 +144,7 @@ proptest! {
             let ino = Ino::new(ino).unwrap();
             let request = match kind {
                 0 => Request::ImageChunk,
-                1 => Request::CompareBlocks { ino, offset, hashes: vec![BlockHash::of(&[]); 3] },
+                1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3] },
                 2 => Request::WriteBlocks { ino, offset },
                 3 => Request::CompareHole { ino, offset, length, punch: offset % 2 == 0 },
                 _ => Request::RecoverRange { ino, offset, facts: facts(length) },

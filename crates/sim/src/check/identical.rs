@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{BlockHash, Ino};
+use lockstep_types::{Hash128, Ino};
 
 use super::dump::{Body, Dump, Entry, Inode};
 use super::violation::Violation;
@@ -95,7 +95,7 @@ fn compare_bodies(ino: Ino, here: &Body, there: &Body, found: &mut Vec<String>) 
 fn compare_blocks(ino: Ino, here: &[u8], there: &[u8], found: &mut Vec<String>) {
     let block = |bytes: &[u8], number: usize| {
         let bytes = bytes.chunks(BLOCK_BYTES).nth(number).unwrap_or_default();
-        (bytes.len(), BlockHash::of(bytes))
+        (bytes.len(), Hash128::of(bytes))
     };
     let blocks = here.len().max(there.len()).div_ceil(BLOCK_BYTES);
     for number in (0..blocks).filter(|number| block(here, *number) != block(there, *number)) {
