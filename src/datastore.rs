@@ -14,6 +14,7 @@
 
 mod calls;
 mod clear;
+mod commit;
 mod copy;
 mod dial;
 mod effects;
@@ -21,6 +22,7 @@ mod flight;
 mod host;
 mod lockset;
 mod maintenance;
+mod marking;
 mod owed;
 mod poison;
 mod primary;
@@ -53,9 +55,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::config::DatastoreConfig;
 use calls::Calls;
 pub use clear::{ClearError, Cleared, Repair, clear_poison};
+use commit::Committed;
 pub use copy::doubts;
 pub use dial::{Dial, Dialer, Halves};
-use effects::Committed;
 use flight::Work;
 use host::Turnstile;
 pub use host::{Gate, Host, Job, Machine};

@@ -1,33 +1,25 @@
-//! Carrying out what the core decides.
+//! Carrying out what the core decides. Metadata operations are in `commit`, the mark of the sync state
+//! in `marking`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::{Refused, State, Trigger};
+use lockstep_repl::state::{Refused, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{Errno, MetaOp, Osn};
+use lockstep_types::{Errno, Osn};
 
 use super::flight::{MetaWork, Work, WriteFacts};
-use super::{Datastore, Thread, lockset};
-use crate::config::{Durability, Role};
+use super::{Datastore, Thread};
 
 /// Bytes of an operation that lie in the buffer of the thread that brought it.
 #[derive(Clone, Copy)]
 pub(super) struct Inline<'a> {
     pub op: OpId,
     pub data: &'a [u8],
-}
-
-/// A metadata operation that was applied after both sides had agreed on it.
-pub(super) struct Committed {
-    osn: Osn,
-    op: Option<OpId>,
-    outcome: Result<Option<Applied>, OpError>,
 }
 
 impl Datastore {
@@ -321,219 +313,6 @@ impl Datastore {
         None
     }
 
-    /// Numbers, validates, logs and sends a metadata operation, alone (rule P2).
-    fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
-        let mut outcome = None;
-        let earlier = {
-            let _turn = self.sequencer.lock();
-            let effects = self.decide(Event::Sequence(op));
-            // What was committed before this one was numbered is applied before it.
-            let earlier = self.apply_committed();
-            for effect in effects {
-                if let Effect::Sequenced { op, osn, mirrored } = effect {
-                    outcome = self.begin_meta(op, osn, mirrored);
-                }
-            }
-            earlier
-        };
-        self.settle_committed(Thread::MayWait, earlier);
-        outcome
-    }
-
-    fn begin_meta(&self, id: OpId, osn: Osn, mirrored: bool) -> Option<Event> {
-        let done = |result| Some(Event::LocalDone(id, result));
-        let op = {
-            let mut works = self.works.lock();
-            let Some(Work::Meta(meta)) = works.get_mut(&id) else {
-                return done(Err(Errno::Io));
-            };
-            if lockset::targets(&self.store, &meta.request) != meta.targets {
-                meta.again = true;
-                return done(Err(Errno::Again));
-            }
-            MetaOp {
-                osn,
-                time: meta.time,
-                request: meta.request.clone(),
-            }
-        };
-        match self.begin_checked(id, &op, mirrored) {
-            Ok(true) => done(Ok(())),
-            Ok(false) => None,
-            Err(error) => done(Err(self.told(&error))),
-        }
-    }
-
-    /// Whether the operation is over already.
-    fn begin_checked(&self, id: OpId, op: &MetaOp, mirrored: bool) -> Result<bool, OpError> {
-        let durable = self.config.durability == Durability::Always;
-        if !mirrored {
-            let applied = self.store.commit(op)?;
-            if durable {
-                self.store.sync_applied(&applied)?;
-            }
-            self.keep_outcome(id, applied);
-            return Ok(true);
-        }
-        self.store.validate(op)?;
-        let intent = self.store.log_pending(op)?;
-        let message = Message::Meta {
-            op: op.clone(),
-            previous: intent.previous,
-            durable,
-        };
-        self.send(message, &[]);
-        Ok(false)
-    }
-
-    fn keep_outcome(&self, id: OpId, applied: Applied) {
-        if let Some(Work::Meta(meta)) = self.works.lock().get_mut(&id) {
-            meta.applied = Some(applied);
-        }
-    }
-
-    fn resend_meta(&self, osn: Osn) -> Option<Event> {
-        if let Some((op, previous)) = self.store.pending(osn) {
-            let durable = self.config.durability == Durability::Always;
-            let message = Message::Meta {
-                op,
-                previous,
-                durable,
-            };
-            self.send(message, &[]);
-        }
-        None
-    }
-
-    /// Applies what both sides have agreed on.
-    fn commit(self: &Arc<Self>, thread: Thread) -> Option<Event> {
-        let applied = {
-            let _turn = self.sequencer.lock();
-            self.apply_committed()
-        };
-        self.settle_committed(thread, applied);
-        None
-    }
-
-    /// Applies, in their order, all metadata operations that were decided to be committed,
-    /// whichever thread was told first. The caller holds the sequencer.
-    fn apply_committed(self: &Arc<Self>) -> Vec<Committed> {
-        let mut applied = Vec::new();
-        while self.stuck.lock().is_none() {
-            let next = self.committed.lock().pop_first();
-            let Some((osn, op)) = next else { break };
-            let outcome = self.store.commit_pending(osn);
-            let failed = outcome.as_ref().err().map(ToString::to_string);
-            let committed = Committed { osn, op, outcome };
-            match failed {
-                None => applied.push(committed),
-                Some(why) => {
-                    self.happened_later(Trigger::PeerFailed, &why);
-                    applied.extend(self.give_up(committed));
-                }
-            }
-        }
-        applied
-    }
-
-    /// An operation that the secondary has done could not be applied here. It did not happen, once
-    /// the secondary is marked out of sync; until then a restart would have to try it again, before
-    /// all that came after it (rules P8, P15). The caller holds the sequencer.
-    fn give_up(&self, committed: Committed) -> Option<Committed> {
-        if self.poison.has_failed() {
-            // The mark it would wait for is not made any more (rule P16): it ends with an error.
-            return Some(committed);
-        }
-        if self.role.state().in_sync {
-            *self.stuck.lock() = Some(committed);
-            return None;
-        }
-        if let Err(error) = self.store.roll_back(committed.osn) {
-            tracing::error!(datastore = self.name(), %error, "store");
-        }
-        Some(committed)
-    }
-
-    /// The secondary is marked out of sync: what could not be applied did not happen, and what was
-    /// behind it goes on.
-    fn go_on_alone(self: &Arc<Self>) {
-        for slot in std::mem::take(&mut *self.failed.lock()) {
-            self.paw.remove(slot);
-        }
-        self.apply_stuck();
-    }
-
-    /// Ends what could not be applied, and lets what was behind it go on.
-    pub(super) fn apply_stuck(self: &Arc<Self>) {
-        let applied = {
-            let _turn = self.sequencer.lock();
-            let stuck = self.stuck.lock().take();
-            let mut applied: Vec<Committed> = stuck
-                .and_then(|committed| self.give_up(committed))
-                .into_iter()
-                .collect();
-            applied.extend(self.apply_committed());
-            applied
-        };
-        self.settle_committed(Thread::MayWait, applied);
-    }
-
-    /// Tells the core what became of operations that were applied.
-    fn settle_committed(self: &Arc<Self>, thread: Thread, applied: Vec<Committed>) {
-        for committed in applied {
-            if let Some(event) = self.settle(thread, committed) {
-                self.drive(thread, event);
-            }
-        }
-    }
-
-    fn settle(self: &Arc<Self>, thread: Thread, committed: Committed) -> Option<Event> {
-        let Committed { osn, op, outcome } = committed;
-        let result = match outcome {
-            // Refused here before it was sent: whoever refused it tells the core.
-            Ok(None) if op.is_some() => return None,
-            Ok(None) => Ok(()),
-            Ok(Some(applied)) => {
-                if let Some(op) = op {
-                    self.keep_outcome(op, applied);
-                    if self.config.durability == Durability::Always {
-                        return self.finish_durably(thread, op, applied);
-                    }
-                } else if let Some(ino) = applied.orphaned {
-                    self.orphaned(ino);
-                }
-                Ok(())
-            }
-            Err(error) => Err(self.told(&error)),
-        };
-        Some(match op {
-            Some(op) => Event::LocalDone(op, result),
-            None => Event::Applied(osn),
-        })
-    }
-
-    /// With `durability = "always"`: first to stable storage, then the answer.
-    fn finish_durably(
-        self: &Arc<Self>,
-        thread: Thread,
-        op: OpId,
-        applied: Applied,
-    ) -> Option<Event> {
-        let datastore = Arc::clone(self);
-        let sync = move || {
-            let synced = datastore.store.sync_applied(&applied);
-            let result = synced.map_err(|error| datastore.told(&error.into()));
-            Event::LocalDone(op, result)
-        };
-        if thread == Thread::MayWait {
-            return Some(sync());
-        }
-        let datastore = Arc::clone(self);
-        self.host
-            .spawn(Box::new(move || datastore.drive(Thread::MayWait, sync())));
-        None
-    }
-
     /// Answers whoever waits for an operation.
     fn finish(self: &Arc<Self>, op: OpId, result: Result<(), Errno>) -> Option<Event> {
         let work = self.works.lock().remove(&op)?;
@@ -603,44 +382,5 @@ impl Datastore {
         self.host.spawn(Box::new(move || {
             datastore.drive(Thread::MayWait, Event::Happened(trigger));
         }));
-    }
-
-    fn mark(&self, in_sync: bool) -> std::io::Result<()> {
-        if !in_sync && is_on(Bug::FinishAloneUnmarked) {
-            return Ok(());
-        }
-        self.role.mark(in_sync)
-    }
-
-    /// Makes the mark durable on another thread, trying until it is: nothing may go on before
-    /// (rule P1).
-    fn mark_later(self: &Arc<Self>, in_sync: bool) -> Option<Event> {
-        let datastore = Arc::clone(self);
-        self.host.in_order(Box::new(move || {
-            // Given up in the meantime; the mark that followed may be made already.
-            if in_sync && datastore.core.lock().state() != State::EnteringSync {
-                return;
-            }
-            while let Err(error) = datastore.mark(in_sync) {
-                tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
-                // A secondary marks itself again before anything of its copy is changed
-                // (`BeginResync`, which waits behind this), and says so when it cannot.
-                // A disk that has failed takes no mark, and the one it has stays right: nothing is
-                // acknowledged on it any more.
-                let is_over = datastore.is_stopping() || datastore.poison.has_failed();
-                if is_over || datastore.config.role == Role::Secondary {
-                    return;
-                }
-                datastore.host.sleep(std::time::Duration::from_secs(1));
-            }
-            let trigger = if in_sync {
-                Trigger::MarkedInSync
-            } else {
-                datastore.go_on_alone();
-                Trigger::MarkedOutOfSync
-            };
-            datastore.drive(Thread::MayWait, Event::Happened(trigger));
-        }));
-        None
     }
 }
