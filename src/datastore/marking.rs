@@ -4,6 +4,7 @@
 //! order in which they were decided on, so by the courier.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
@@ -11,6 +12,9 @@ use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Datastore, Thread};
 use crate::config::Role;
+
+/// Between two attempts to make a mark that could not be made.
+const RETRY: Duration = Duration::from_secs(1);
 
 impl Datastore {
     /// Makes the mark durable on another thread, trying until it is: nothing may go on before
@@ -32,7 +36,7 @@ impl Datastore {
                 if is_over || datastore.config.role == Role::Secondary {
                     return;
                 }
-                datastore.host.sleep(std::time::Duration::from_secs(1));
+                datastore.host.sleep(RETRY);
             }
             let trigger = if in_sync {
                 Trigger::MarkedInSync

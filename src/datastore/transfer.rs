@@ -2,6 +2,7 @@
 //! the comparison that verify makes. Runs on threads that may wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{Event, LockSet};
@@ -16,6 +17,8 @@ use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
 /// So many times longer than any other answer may one take for which a whole store is gone through.
 const WHOLE_STORE_FACTOR: u64 = 10;
+/// How often a comparison tells how far it is.
+const PROGRESS: Duration = Duration::from_millis(50);
 
 /// The secondary, reached over one connection: what is asked after that is lost fails.
 struct LinkedPeer<'a> {
@@ -290,9 +293,6 @@ fn could_not_compare(error: &ResyncError) -> VerifyFailure {
         cure: "see the log of both nodes, then verify again".to_owned(),
     }
 }
-
-/// How often a comparison tells how far it is.
-const PROGRESS: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// What a request is for, for operators.
 const fn describe(request: &Request) -> &'static str {
