@@ -1,0 +1,86 @@
+//! What the process before had left under way.
+
+use super::*;
+
+#[test]
+fn in_doubt_operations_are_settled_after_a_restart() {
+    let config = CoreConfig {
+        pause_limit_ms: 1000,
+        answer_limit: LIMIT,
+        on_peer_loss: OnPeerLoss::Freeze,
+        writes_max: 4,
+    };
+    let start = Start {
+        state: State::Paused,
+        first_osn: osn(100),
+        in_doubt: vec![osn(3), osn(4)],
+        under_way: Vec::new(),
+    };
+    let mut core = Core::new(config, start, 0);
+    let up = Event::LinkUp {
+        in_sync: true,
+        peer_applied: osn(3),
+    };
+    assert_eq!(
+        core.on(up),
+        [
+            Effect::Entered(State::CatchingUp),
+            Effect::ResendMeta { osn: osn(4) },
+            Effect::Commit {
+                osn: osn(3),
+                op: None
+            }
+        ]
+    );
+    core.on(Event::Applied(osn(3)));
+    core.on(Event::MetaAcked(osn(4), Ok(())));
+    assert_eq!(core.on(Event::Applied(osn(4))), [Effect::RecoverRanges]);
+}
+
+/// What the process before had under way may be on this node only: nobody reads it until it is not.
+#[test]
+fn what_was_under_way_is_not_read_until_it_is_settled() {
+    for settled in [true, false] {
+        let start = Start {
+            state: State::Paused,
+            first_osn: osn(9),
+            in_doubt: Vec::new(),
+            under_way: vec![write_locks(5)],
+        };
+        let mut core = Core::new(core(State::Paused).config, start, 0);
+        assert_eq!(core.submit_read(1, 5), [], "the same file");
+        assert_eq!(core.submit_read(2, 6).len(), 1, "another one");
+        let effects = if settled {
+            core.on(Event::LinkUp {
+                in_sync: true,
+                peer_applied: Osn::ZERO,
+            });
+            core.on(Event::RangesRecovered)
+        } else {
+            core.on(Event::Happened(Trigger::PauseOverContinue));
+            core.on(Event::Happened(Trigger::MarkedOutOfSync))
+        };
+        let read = |effect: &Effect| matches!(effect, Effect::Execute { op: OpId(1), .. });
+        assert!(effects.iter().any(read), "{effects:?}");
+    }
+}
+
+/// Why a node that starts out of sync has to settle them first: the image waits for them.
+#[test]
+fn an_image_is_sent_only_when_nothing_is_in_doubt() {
+    for (in_doubt, sent) in [(vec![osn(3)], false), (Vec::new(), true)] {
+        let config = core(State::OutOfSync).config;
+        let start = Start {
+            state: State::OutOfSync,
+            first_osn: osn(100),
+            in_doubt,
+            under_way: Vec::new(),
+        };
+        let mut core = Core::new(config, start, 0);
+        let up = Event::LinkUp {
+            in_sync: false,
+            peer_applied: osn(3),
+        };
+        assert_eq!(core.on(up).contains(&Effect::SendImage), sent);
+    }
+}
