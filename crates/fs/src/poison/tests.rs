@@ -1,0 +1,156 @@
+//! What a disk that fails leaves behind, and what is refused from then on.
+
+use std::sync::atomic::AtomicI32;
+
+use super::*;
+use crate::os_backing::OsBacking;
+
+/// A directory whose syncs fail with an error number, unless that is zero.
+struct Failing {
+    below: OsBacking,
+    errno: Arc<AtomicI32>,
+}
+
+impl Backing for Failing {
+    fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        self.below.open(path)
+    }
+    fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        self.below.open_or_create(path)
+    }
+    fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
+        self.below.open_table(path, length)
+    }
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.below.remove(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.below.rename(from, to)
+    }
+    fn exists(&self, path: &str) -> io::Result<bool> {
+        self.below.exists(path)
+    }
+    fn stat(&self, path: &str) -> io::Result<BackingStat> {
+        self.below.stat(path)
+    }
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.below.list(path)
+    }
+    fn sync_dir(&self, _: &str) -> io::Result<()> {
+        match self.errno.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync_dir("")
+    }
+    fn space(&self) -> io::Result<Space> {
+        self.below.space()
+    }
+}
+
+/// What was put there last.
+#[derive(Default)]
+struct Kept(Mutex<Option<Vec<u8>>>);
+
+impl Stamp for Kept {
+    fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().clone())
+    }
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        *self.0.lock() = Some(bytes.to_vec());
+        Ok(())
+    }
+    fn remove(&self) -> io::Result<()> {
+        *self.0.lock() = None;
+        Ok(())
+    }
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    errno: Arc<AtomicI32>,
+    stamp: Arc<Kept>,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            errno: Arc::default(),
+            stamp: Arc::default(),
+        }
+    }
+
+    fn marks(&self) -> Marks {
+        let below: Arc<dyn Backing> = Arc::new(Failing {
+            below: OsBacking::open(self.dir.path()).unwrap(),
+            errno: Arc::clone(&self.errno),
+        });
+        Marks::new(below, Some(self.stamp.clone()))
+    }
+
+    fn guarded(&self) -> Guarded {
+        let marks = self.marks();
+        let below = Arc::clone(&marks.backing);
+        let found = marks.read();
+        let poison = Poison::new(marks, [5; 16], Box::new(Timestamp::default), found);
+        Guarded::new(below, Arc::new(poison))
+    }
+}
+
+#[test]
+fn a_sync_that_was_not_tried_does_no_harm() {
+    let place = Place::new();
+    let guarded = place.guarded();
+    for errno in NOT_TRIED {
+        place.errno.store(errno, Ordering::SeqCst);
+        guarded.sync_dir(".").unwrap_err();
+        assert!(!guarded.is_poisoned(), "{errno}");
+    }
+    place.errno.store(28, Ordering::SeqCst);
+    guarded.sync_dir(".").unwrap_err();
+    place.errno.store(0, Ordering::SeqCst);
+    assert!(guarded.is_poisoned());
+    assert!(guarded.sync_dir(".").is_err() && guarded.sync_all().is_err());
+}
+
+/// The mark says what an operator needs, and either of the two places is enough.
+#[test]
+fn a_mark_is_found_in_both_places_until_it_is_taken_away() {
+    let place = Place::new();
+    place.guarded().poison("cannot sync content/00/07: EIO");
+    let expected = Failure {
+        reason: "cannot sync content/00/07: EIO".to_owned(),
+        time: "1970-01-01T00:00:00Z".to_owned(),
+        boot: Some([5; 16]),
+    };
+    assert_eq!(place.marks().read(), Some(expected.clone()));
+    let file = place.dir.path().join(MARK_FILE);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(place.marks().read(), Some(expected.clone()));
+    assert!(place.guarded().is_poisoned());
+    place.marks().renew(&expected).unwrap();
+    place.stamp.remove().unwrap();
+    assert_eq!(place.marks().read(), Some(expected));
+    // What is not surely gone is put back.
+    place.errno.store(5, Ordering::SeqCst);
+    place.marks().remove().unwrap_err();
+    assert!(file.exists());
+    place.errno.store(0, Ordering::SeqCst);
+    place.marks().remove().unwrap();
+    assert_eq!(place.marks().read(), None);
+    assert!(!place.guarded().is_poisoned());
+}
+
+#[test]
+fn the_first_failure_is_the_one_that_is_told() {
+    let place = Place::new();
+    let guarded = place.guarded();
+    guarded.poison("first");
+    guarded.poison("second");
+    assert_eq!(place.marks().read().unwrap().reason, "first");
+    let refused = guarded.open_or_create("f").err().unwrap();
+    assert!(refused.to_string().contains("first"), "{refused}");
+}
