@@ -1,15 +1,15 @@
 //! Opening a store, and bringing it back to where a crash left it.
 //!
 //! What is refused is refused before anything is written: all is first looked at through an
-//! overlay. Recovery after a crash of the process
-//! takes the last checkpoint, applies the committed operations of the log since, and takes sizes and
-//! times of files that were being written from the time table. After a power loss the lengths of
-//! all content files are looked at, because those that were not synced may be shorter than recorded.
+//! overlay. Recovery after a crash of the process takes the last checkpoint, applies the committed
+//! operations of the log since, and takes sizes and times of files that were being written from the
+//! time table. After a power loss the lengths of all content files are looked at, because those that
+//! were not synced may be shorter than recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use lockstep_intentlog::{IntentLog, LogOptions, Position};
+use lockstep_intentlog::{IntentLog, LogOptions, Position, Replay};
 use lockstep_types::DatastoreUuid;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
@@ -147,17 +147,7 @@ impl Store {
         let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
         let was_killed = checkpoint.boot == Some(options.boot);
         check_table(backing.as_ref(), &checkpoint, options)?;
-        let log_options = log_options(&checkpoint, options);
-        let (log, replay) = match options.access {
-            Access::Write => {
-                let (log, replay) = IntentLog::open(backing.as_ref(), LOG_DIR, &log_options)?;
-                (Some(log), replay)
-            }
-            Access::Read => (
-                None,
-                IntentLog::read(backing.as_ref(), LOG_DIR, &log_options)?,
-            ),
-        };
+        let (log, replay) = open_log(backing.as_ref(), &checkpoint, options)?;
         let table = backing
             .open_table(TIMES_FILE, TABLE_BYTES)
             .map_err(StoreError::disk("open", TIMES_FILE))?;
@@ -246,6 +236,22 @@ fn open_namespace(backing: &dyn Backing) -> Result<(Memtable<RedbKv>, Checkpoint
     let names = Memtable::new(kv);
     let checkpoint = read_checkpoint(&names)?;
     Ok((names, checkpoint))
+}
+
+/// The log, if it is to be written to, and what it holds.
+fn open_log(
+    backing: &dyn Backing,
+    checkpoint: &Checkpoint,
+    options: &OpenOptions,
+) -> Result<(Option<IntentLog>, Replay), StoreError> {
+    let log_options = log_options(checkpoint, options);
+    Ok(match options.access {
+        Access::Write => {
+            let (log, replay) = IntentLog::open(backing, LOG_DIR, &log_options)?;
+            (Some(log), replay)
+        }
+        Access::Read => (None, IntentLog::read(backing, LOG_DIR, &log_options)?),
+    })
 }
 
 fn log_options(checkpoint: &Checkpoint, options: &OpenOptions) -> LogOptions {
