@@ -30,6 +30,14 @@ pub enum Step {
 /// A metadata operation whose inodes are yet to be picked.
 #[derive(Clone, Debug)]
 pub enum Change {
+    Names(Names),
+    Attributes(Attributes),
+    Content(Content),
+}
+
+/// A change of names, and the end of an inode that has none.
+#[derive(Clone, Debug)]
+pub enum Names {
     Create {
         dir: u8,
         name: u8,
@@ -56,23 +64,20 @@ pub enum Change {
         to: (u8, u8),
         mode: RenameMode,
     },
+    Reap {
+        ino: u8,
+    },
+}
+
+/// A change of attributes, extended ones among them.
+#[derive(Clone, Debug)]
+pub enum Attributes {
     SetAttr {
         ino: u8,
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
         time: Option<u8>,
-    },
-    Truncate {
-        file: u8,
-        size: u64,
-        drop_set_id: bool,
-    },
-    Allocate {
-        file: u8,
-        offset: u64,
-        length: u64,
-        mode: AllocateMode,
     },
     DropPrivileges {
         ino: u8,
@@ -87,8 +92,21 @@ pub enum Change {
         ino: u8,
         name: u8,
     },
-    Reap {
-        ino: u8,
+}
+
+/// A change of how long a file is, or of what is allocated to it.
+#[derive(Clone, Debug)]
+pub enum Content {
+    Truncate {
+        file: u8,
+        size: u64,
+        drop_set_id: bool,
+    },
+    Allocate {
+        file: u8,
+        offset: u64,
+        length: u64,
+        mode: AllocateMode,
     },
 }
 
@@ -153,15 +171,23 @@ impl Known {
 
 impl Change {
     /// The request, on a file system that is now as `model` says.
-    #[allow(clippy::too_many_lines)] // one arm per kind of operation
     pub fn request(
         &self,
         known: &Known,
         model: &Model,
         fresh: impl FnOnce() -> Ino,
     ) -> MetaRequest {
+        match self {
+            Self::Names(change) => change.request(known, model, fresh),
+            Self::Attributes(change) => change.request(known),
+            Self::Content(change) => change.request(known, model),
+        }
+    }
+}
+
+impl Names {
+    fn request(&self, known: &Known, model: &Model, fresh: impl FnOnce() -> Ino) -> MetaRequest {
         let dir = |pick: u8| known.dir(model, pick);
-        let file = |pick: u8| known.file(model, pick);
         match *self {
             Self::Create {
                 dir: parent,
@@ -191,7 +217,7 @@ impl Change {
                 dir: parent,
                 name,
             } => MetaRequest::Link {
-                ino: file(ino),
+                ino: known.file(model, ino),
                 parent: dir(parent),
                 name: file_name(name),
             },
@@ -210,6 +236,16 @@ impl Change {
                 new_name: file_name(to.1),
                 mode,
             },
+            Self::Reap { ino } => MetaRequest::Reap {
+                ino: known.orphan(model, ino),
+            },
+        }
+    }
+}
+
+impl Attributes {
+    fn request(&self, known: &Known) -> MetaRequest {
+        match *self {
             Self::SetAttr {
                 ino,
                 mode,
@@ -228,26 +264,6 @@ impl Change {
                 mtime: time
                     .filter(|secs| secs % 2 == 0)
                     .map(|_| Timestamp { secs: -7, nanos: 1 }),
-            },
-            Self::Truncate {
-                file: ino,
-                size,
-                drop_set_id,
-            } => MetaRequest::Truncate {
-                ino: file(ino),
-                size,
-                drop_set_id,
-            },
-            Self::Allocate {
-                file: ino,
-                offset,
-                length,
-                mode,
-            } => MetaRequest::Allocate {
-                ino: file(ino),
-                offset,
-                length,
-                mode,
             },
             Self::DropPrivileges { ino } => MetaRequest::DropPrivileges {
                 ino: known.any(ino),
@@ -270,8 +286,33 @@ impl Change {
                 ino: known.any(ino),
                 name: xattr(name, 0).0,
             },
-            Self::Reap { ino } => MetaRequest::Reap {
-                ino: known.orphan(model, ino),
+        }
+    }
+}
+
+impl Content {
+    fn request(&self, known: &Known, model: &Model) -> MetaRequest {
+        let file = |pick: u8| known.file(model, pick);
+        match *self {
+            Self::Truncate {
+                file: ino,
+                size,
+                drop_set_id,
+            } => MetaRequest::Truncate {
+                ino: file(ino),
+                size,
+                drop_set_id,
+            },
+            Self::Allocate {
+                file: ino,
+                offset,
+                length,
+                mode,
+            } => MetaRequest::Allocate {
+                ino: file(ino),
+                offset,
+                length,
+                mode,
             },
         }
     }
@@ -315,10 +356,10 @@ fn mode() -> impl Strategy<Value = u32> {
     0..0o10_000u32
 }
 
-fn names() -> impl Strategy<Value = Change> {
+fn names() -> impl Strategy<Value = Names> {
     let place = || (any::<u8>(), 0..5u8);
     let create = (any::<u8>(), 0..5u8, kind(), mode(), 0..0o1000u32, 0..3u32).prop_map(
-        |(dir, name, kind, mode, umask, owner)| Change::Create {
+        |(dir, name, kind, mode, umask, owner)| Names::Create {
             dir,
             name,
             kind,
@@ -328,20 +369,20 @@ fn names() -> impl Strategy<Value = Change> {
         },
     );
     let link = (any::<u8>(), place());
-    let link = link.prop_map(|(ino, (dir, name))| Change::Link { ino, dir, name });
+    let link = link.prop_map(|(ino, (dir, name))| Names::Link { ino, dir, name });
     let rename = (place(), place(), rename_mode());
-    let rename = rename.prop_map(|(from, to, mode)| Change::Rename { from, to, mode });
+    let rename = rename.prop_map(|(from, to, mode)| Names::Rename { from, to, mode });
     prop_oneof![
         8 => create,
         2 => link,
-        3 => place().prop_map(|(dir, name)| Change::Unlink { dir, name }),
-        2 => place().prop_map(|(dir, name)| Change::Rmdir { dir, name }),
+        3 => place().prop_map(|(dir, name)| Names::Unlink { dir, name }),
+        2 => place().prop_map(|(dir, name)| Names::Rmdir { dir, name }),
         5 => rename,
-        2 => any::<u8>().prop_map(|ino| Change::Reap { ino }),
+        2 => any::<u8>().prop_map(|ino| Names::Reap { ino }),
     ]
 }
 
-fn attributes() -> impl Strategy<Value = Change> {
+fn attributes() -> impl Strategy<Value = Attributes> {
     let maybe = || prop::option::of(0..5u32);
     let set_attr = (
         any::<u8>(),
@@ -350,7 +391,7 @@ fn attributes() -> impl Strategy<Value = Change> {
         maybe(),
         any::<Option<u8>>(),
     );
-    let set_attr = set_attr.prop_map(|(ino, mode, uid, gid, time)| Change::SetAttr {
+    let set_attr = set_attr.prop_map(|(ino, mode, uid, gid, time)| Attributes::SetAttr {
         ino,
         mode,
         uid,
@@ -358,7 +399,7 @@ fn attributes() -> impl Strategy<Value = Change> {
         time,
     });
     let set_xattr = (any::<u8>(), any::<u8>(), any::<u8>(), xattr_mode());
-    let set_xattr = set_xattr.prop_map(|(ino, name, value, mode)| Change::SetXattr {
+    let set_xattr = set_xattr.prop_map(|(ino, name, value, mode)| Attributes::SetXattr {
         ino,
         name,
         value,
@@ -368,20 +409,20 @@ fn attributes() -> impl Strategy<Value = Change> {
     prop_oneof![
         3 => set_attr,
         3 => set_xattr,
-        1 => remove.prop_map(|(ino, name)| Change::RemoveXattr { ino, name }),
-        1 => any::<u8>().prop_map(|ino| Change::DropPrivileges { ino }),
+        1 => remove.prop_map(|(ino, name)| Attributes::RemoveXattr { ino, name }),
+        1 => any::<u8>().prop_map(|ino| Attributes::DropPrivileges { ino }),
     ]
 }
 
-fn content() -> impl Strategy<Value = Change> {
+fn content() -> impl Strategy<Value = Content> {
     let truncate = (any::<u8>(), size(), any::<bool>());
-    let truncate = truncate.prop_map(|(file, size, drop_set_id)| Change::Truncate {
+    let truncate = truncate.prop_map(|(file, size, drop_set_id)| Content::Truncate {
         file,
         size,
         drop_set_id,
     });
     let allocate = (any::<u8>(), size(), size(), allocate_mode());
-    let allocate = allocate.prop_map(|(file, offset, length, mode)| Change::Allocate {
+    let allocate = allocate.prop_map(|(file, offset, length, mode)| Content::Allocate {
         file,
         offset,
         length,
@@ -392,7 +433,11 @@ fn content() -> impl Strategy<Value = Change> {
 
 /// A metadata operation.
 pub fn change() -> impl Strategy<Value = Change> {
-    prop_oneof![5 => names(), 2 => attributes(), 1 => content()]
+    prop_oneof![
+        5 => names().prop_map(Change::Names),
+        2 => attributes().prop_map(Change::Attributes),
+        1 => content().prop_map(Change::Content),
+    ]
 }
 
 /// A write.
