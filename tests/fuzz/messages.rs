@@ -273,27 +273,39 @@ fn meta(chance: &mut Chance) -> MetaRequest {
         ino(chance)
     };
     match chance.within(0..16) {
-        0..4 => MetaRequest::Create {
-            parent,
-            name: name(chance),
-            ino: target,
-            kind: *chance.pick(&[
-                NodeKind::File,
-                NodeKind::File,
-                NodeKind::Directory,
-                NodeKind::Symlink,
-                NodeKind::Fifo,
-                NodeKind::Socket,
-                NodeKind::CharDevice,
-                NodeKind::BlockDevice,
-            ]),
-            mode: small(chance),
-            umask: small(chance),
-            uid: small(chance),
-            gid: small(chance),
-            rdev: small(chance),
-            target: random(chance, 10_000),
-        },
+        0..4 => creation(chance, parent, target),
+        which @ 4..8 => of_names(chance, which, parent, target),
+        which @ 8..12 => of_files(chance, which, target),
+        which => of_attributes(chance, which, target),
+    }
+}
+
+fn creation(chance: &mut Chance, parent: Ino, target: Ino) -> MetaRequest {
+    MetaRequest::Create {
+        parent,
+        name: name(chance),
+        ino: target,
+        kind: *chance.pick(&[
+            NodeKind::File,
+            NodeKind::File,
+            NodeKind::Directory,
+            NodeKind::Symlink,
+            NodeKind::Fifo,
+            NodeKind::Socket,
+            NodeKind::CharDevice,
+            NodeKind::BlockDevice,
+        ]),
+        mode: small(chance),
+        umask: small(chance),
+        uid: small(chance),
+        gid: small(chance),
+        rdev: small(chance),
+        target: random(chance, 10_000),
+    }
+}
+
+fn of_names(chance: &mut Chance, which: u64, parent: Ino, target: Ino) -> MetaRequest {
+    match which {
         4 => MetaRequest::Link {
             ino: target,
             parent,
@@ -307,7 +319,7 @@ fn meta(chance: &mut Chance) -> MetaRequest {
             parent,
             name: name(chance),
         },
-        7 => MetaRequest::Rename {
+        _ => MetaRequest::Rename {
             parent,
             name: name(chance),
             new_parent: ino(chance),
@@ -318,6 +330,11 @@ fn meta(chance: &mut Chance) -> MetaRequest {
                 RenameMode::Exchange,
             ]),
         },
+    }
+}
+
+fn of_files(chance: &mut Chance, which: u64, target: Ino) -> MetaRequest {
+    match which {
         8 => MetaRequest::SetAttr {
             ino: target,
             mode: maybe(chance, small),
@@ -331,7 +348,7 @@ fn meta(chance: &mut Chance) -> MetaRequest {
             size: number(chance),
             drop_set_id: chance.percent(50),
         },
-        10 | 11 => MetaRequest::Allocate {
+        _ => MetaRequest::Allocate {
             ino: target,
             offset: number(chance),
             length: length(chance),
@@ -343,6 +360,11 @@ fn meta(chance: &mut Chance) -> MetaRequest {
                 AllocateMode::ZeroRangeKeepSize,
             ]),
         },
+    }
+}
+
+fn of_attributes(chance: &mut Chance, which: u64, target: Ino) -> MetaRequest {
+    match which {
         12 => MetaRequest::DropPrivileges { ino: target },
         13 => MetaRequest::SetXattr {
             ino: target,
