@@ -3,6 +3,7 @@
 //! The primary reads its wall clock once per operation and sends the value along, so both nodes
 //! store the same one. Wall clocks may jump: nothing but file times may depend on a [`Timestamp`].
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,13 @@ pub struct Timestamp {
     pub secs: i64,
     /// Nanoseconds to add, below one thousand million.
     pub nanos: u32,
+}
+
+/// In seconds since the epoch, the nanoseconds behind a point; they count up before the epoch too.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.secs, self.nanos)
+    }
 }
 
 impl From<SystemTime> for Timestamp {
@@ -65,6 +73,13 @@ impl From<Timestamp> for SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_shown_with_all_its_digits() {
+        let shown = |secs, nanos| Timestamp { secs, nanos }.to_string();
+        assert_eq!(shown(1_700_000_000, 5), "1700000000.000000005");
+        assert_eq!(shown(-3, 999_999_999), "-3.999999999");
+    }
 
     #[test]
     fn round_trips_on_both_sides_of_the_epoch() {

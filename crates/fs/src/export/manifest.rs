@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use blake3::{Hash, Hasher};
-use lockstep_types::{Attr, NodeKind, Timestamp};
+use lockstep_types::{Attr, NodeKind};
 
 /// First line: the columns. Lines follow in the order of paths, compared name by name as bytes.
 ///
@@ -40,9 +40,9 @@ impl Line<'_> {
             attr.uid,
             attr.gid,
             attr.size,
-            time(attr.atime),
-            time(attr.mtime),
-            time(attr.ctime),
+            attr.atime,
+            attr.mtime,
+            attr.ctime,
             rustix::fs::major(attr.rdev.into()),
             rustix::fs::minor(attr.rdev.into()),
             attr.nlink,
@@ -62,10 +62,6 @@ const fn letter(kind: NodeKind) -> char {
         NodeKind::CharDevice => 'c',
         NodeKind::BlockDevice => 'b',
     }
-}
-
-fn time(time: Timestamp) -> String {
-    format!("{}.{:09}", time.secs, time.nanos)
 }
 
 fn xattrs(xattrs: &[(Vec<u8>, Vec<u8>)]) -> String {

@@ -166,7 +166,7 @@ fn attributes() {
             "/d/e (inode",
             "mode is 644 here and 700",
             "owner is 3 here and 77",
-            "ctime",
+            "ctime is 3.000000005 here and 1000.000000005 on the peer",
             "last op",
         ],
     );
