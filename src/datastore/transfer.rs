@@ -9,7 +9,6 @@ use lockstep_repl::core::{Event, LockSet};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
-
 use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Datastore, Link};
@@ -58,7 +57,7 @@ impl LinkedPeer<'_> {
     }
 }
 
-/// The locks of the core, for work of our own.
+/// The locks of the core, and the time of its host, for work of our own.
 struct CoreLocks<'a>(&'a Arc<Datastore>);
 
 impl Locks for CoreLocks<'_> {
@@ -73,6 +72,10 @@ impl Locks for CoreLocks<'_> {
                 why: "the node is stopping".to_owned(),
             }),
         }
+    }
+
+    fn pause(&self, time: Duration) {
+        self.0.host.sleep(time);
     }
 }
 
@@ -271,7 +274,7 @@ impl Datastore {
         std::thread::scope(|scope| {
             let comparison = scope.spawn(|| self.compare_with(peer, done));
             while !comparison.is_finished() {
-                std::thread::sleep(PROGRESS);
+                self.host.sleep(PROGRESS);
                 progress(VerifyProgress {
                     inodes_compared: done.inodes_done.get(),
                     inodes_total: Some(done.inodes_total.get()),

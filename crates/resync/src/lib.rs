@@ -12,6 +12,8 @@ pub mod progress;
 pub mod recovery;
 pub mod secondary;
 
+use std::time::Duration;
+
 use lockstep_fs::{OpError, StoreError};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
@@ -30,7 +32,7 @@ pub trait Peer: Sync {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError>;
 }
 
-/// The lock manager, as somebody sees it who is no client.
+/// The lock manager, as somebody sees it who is no client, and the time it works in.
 pub trait Locks: Sync {
     /// Runs `body` while `locks` are held, once, or fails without running it.
     fn with_locks(
@@ -38,6 +40,9 @@ pub trait Locks: Sync {
         locks: LockSet,
         body: &mut dyn FnMut() -> Result<(), ResyncError>,
     ) -> Result<(), ResyncError>;
+
+    /// Lets that time pass, with no locks held: operations that are under way get further meanwhile.
+    fn pause(&self, time: Duration);
 }
 
 /// Why the peer did not answer what was asked.

@@ -51,7 +51,7 @@ impl Comparer<'_> {
                 break;
             }
             suspects = one_sided;
-            std::thread::sleep(LOOK_AGAIN_AFTER);
+            self.locks.pause(LOOK_AGAIN_AFTER);
         }
         Ok(())
     }

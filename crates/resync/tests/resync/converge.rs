@@ -1,6 +1,7 @@
 //! Whatever the two nodes hold, after a resync they hold the same.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use lockstep_repl::core::LockSet;
 use lockstep_resync::{Locks, Peer, Progress, ResyncError, send_content, send_image};
@@ -98,6 +99,9 @@ impl Locks for BusyLocks<'_> {
         }
         body()
     }
+
+    /// What is under way is over before anybody can look.
+    fn pause(&self, _: Duration) {}
 }
 
 fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
@@ -203,6 +204,9 @@ impl Locks for FreeLocks {
         }
         body()
     }
+
+    /// Nothing is under way.
+    fn pause(&self, _: Duration) {}
 }
 
 #[allow(dead_code)]
