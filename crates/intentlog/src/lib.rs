@@ -44,10 +44,11 @@
 //! anew) says so ([`LogOptions::is_whole`]): then only the last record may be torn, and any valid
 //! frame behind an invalid one shows damage.
 //!
-//! Each record carries the position known durable when it was appended, and each sync is followed by a mark at the tail (not itself synced; the next record overwrites it)
-//! that carries the newest. So after a stop of the process, damage to any synced record is
-//! noticed; after a power loss, to any but perhaps those of the last sync before it. Damage is
-//! never cut away, and nothing is written to a log that has some.
+//! Each record carries the position known durable when it was appended, and each sync is followed by
+//! a mark at the tail (not itself synced; the next record overwrites it) that carries the newest. So
+//! after a stop of the process, damage to any synced record is noticed; after a power loss, to any but
+//! perhaps those of the last sync before it. Damage is never cut away, and nothing is written to a log
+//! that has some.
 //!
 //! # What is promised
 //!

@@ -1,10 +1,10 @@
 //! The sending half: many threads, one socket, no thread of its own.
 //!
 //! Flat combining. Whoever finds the socket free holds it: it writes its own frame straight from
-//! the caller's memory, a large one piece by piece as it hashes it, then whatever others queued meanwhile, until nothing is queued. Whoever
-//! finds it held copies its frame into the queue and returns at once, so under load many frames
-//! leave in one system call and no thread is woken for it. A queue at its bound makes senders wait:
-//! that is the back-pressure of a peer that does not read.
+//! the caller's memory, a large one piece by piece as it hashes it, then whatever others queued
+//! meanwhile, until nothing is queued. Whoever finds it held copies its frame into the queue and
+//! returns at once, so under load many frames leave in one system call and no thread is woken for it.
+//! A queue at its bound makes senders wait: that is the back-pressure of a peer that does not read.
 //!
 //! Threads that must never wait for the peer (the one that reads from it above all) use
 //! [`Sender::send_nowait`]: what they queue leaves with whoever sends next, by

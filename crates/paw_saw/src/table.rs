@@ -44,7 +44,10 @@ pub enum Damage {
         expected: usize,
     },
     /// A slot holds neither an entry nor the mark of an empty one.
-    #[error("slot {slot} (bytes {} to {}) does not match its checksum", slot * SLOT_BYTES, slot * SLOT_BYTES + SLOT_BYTES - 1)]
+    #[error(
+        "slot {slot} (bytes {} to {}) does not match its checksum",
+        slot * SLOT_BYTES, slot * SLOT_BYTES + SLOT_BYTES - 1
+    )]
     Slot {
         /// Which, from 0.
         slot: usize,

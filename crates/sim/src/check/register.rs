@@ -17,8 +17,8 @@
 //!
 //! After a loss (see `history::Loss`) any value may be there that was there before, or was on its
 //! way, unless something durable came after it; where the file ended it may also have zeros, a
-//! length having lasted without the data. Which of them it is shows at the first look; from then on it is one value, and after a loss
-//! of power one that lasts.
+//! length having lasted without the data. Which of them it is shows at the first look; from then on it
+//! is one value, and after a loss of power one that lasts.
 
 use super::timeline::Value;
 use crate::history::{CallId, Cause, Loss};
