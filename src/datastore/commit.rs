@@ -154,7 +154,7 @@ impl Datastore {
             return None;
         }
         if let Err(error) = self.store.roll_back(committed.osn) {
-            tracing::error!(datastore = self.name(), %error, "store");
+            tracing::error!(datastore = self.name(), %error, "an agreed operation failed here");
         }
         Some(committed)
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, replace};
-use lockstep_types::{FrameHash, Generation};
+use lockstep_types::{Generation, Hash128};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ struct Written {
 impl RoleState {
     /// In hex, over the state as it is written in one line.
     fn checksum(&self) -> io::Result<String> {
-        let sum = FrameHash::of(&serde_json::to_vec(self)?);
+        let sum = Hash128::of(&serde_json::to_vec(self)?);
         Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
     }
 

@@ -15,7 +15,7 @@ use lockstep_repl::message::{Envelope, Message, MessageError};
 use super::Shared;
 use super::door::{Door, Visit};
 use super::error::{NodeError, system};
-use crate::config::{Encryption, LinkConfig, NodeConfig};
+use crate::config::{LinkConfig, NodeConfig};
 use crate::{datastore, threads};
 
 /// Between two looks whether somebody connects, or the node stops.
@@ -123,17 +123,16 @@ impl Listening {
     }
 }
 
-/// The encryption setting that all datastores of a node share, for it counts before anything is
-/// said of datastores.
+/// The encryption setting that all datastores of a node share (their configuration was checked), for it
+/// counts before anything is said of datastores.
 fn encryption(config: &NodeConfig) -> LinkEncryption {
     let mut peers = config
         .datastores
         .iter()
         .filter_map(|datastore| datastore.peer.as_ref());
-    match peers.next().map(|peer| peer.encryption) {
-        None | Some(Encryption::On) => LinkEncryption::On,
-        Some(Encryption::Off) => LinkEncryption::Off,
-    }
+    peers
+        .next()
+        .map_or(LinkEncryption::On, |peer| peer.encryption.into())
 }
 
 /// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.

@@ -23,6 +23,3 @@ pub use id::{DatastoreUuid, Generation, Ino, Osn};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use time::Timestamp;
-
-/// The hash as `role.json` still calls it.
-pub type FrameHash = Hash128;

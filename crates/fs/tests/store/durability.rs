@@ -429,11 +429,14 @@ fn an_old_slot_sets_nothing_back_after_a_close() {
     assert_eq!((after.size, after.mtime), (before.size, before.mtime));
 }
 
+/// Looks at a path that is about to be opened, and may refuse.
+type Opened = Box<dyn Fn(&str) -> io::Result<()> + Send + Sync>;
+
 /// A disk on which somebody comes in right after a content file got its name, or when a file is opened.
 struct Watched {
     below: Arc<Disk>,
     made: Box<dyn Fn() + Send + Sync>,
-    opened: Box<dyn Fn(&str) -> io::Result<()> + Send + Sync>,
+    opened: Opened,
 }
 
 impl Backing for Watched {
