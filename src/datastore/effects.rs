@@ -165,6 +165,14 @@ impl Datastore {
             Job::Write(facts) => self.write_here(op, facts, inline),
             Job::Sync(ino) => self.store.sync_file(ino, true),
         };
+        if let Err(OpError::Store(error)) = &result
+            && self.link.read().is_some()
+        {
+            // The secondary may have done it: that is why the sync ends (P15).
+            self.set_reason(&format!(
+                "this node could not do what the secondary can: {error}"
+            ));
+        }
         Some(Event::LocalDone(
             op,
             result.map_err(|error| self.told(&error)),
@@ -174,7 +182,7 @@ impl Datastore {
     /// The error a client sees; what is not its own doing is logged.
     pub(super) fn told(&self, error: &OpError) -> Errno {
         if let OpError::Store(error) = error {
-            tracing::error!(datastore = self.name(), %error, "store");
+            tracing::error!(datastore = self.name(), %error, "the store failed");
         }
         error.errno()
     }
@@ -231,11 +239,12 @@ impl Datastore {
 
     /// Makes the PAW entry of a write, before its first byte is put anywhere (rule P6). Returns what is
     /// known of the write, unless it is over.
-    fn enter_write(&self, op: OpId, osn: Osn) -> Option<WriteFacts> {
+    fn enter_write(self: &Arc<Self>, op: OpId, osn: Osn) -> Option<WriteFacts> {
         let mut works = self.works.lock();
         let Some(Work::Write(write)) = works.get_mut(&op) else {
             return None;
         };
+        let facts = write.facts;
         if write.slot.is_none() && !is_on(Bug::NoPawEntry) {
             let entry = Entry {
                 ino: write.facts.ino,
@@ -243,13 +252,25 @@ impl Datastore {
                 offset: write.facts.offset,
                 length: u32::try_from(write.facts.length).unwrap_or(u32::MAX),
             };
-            // The core lets no more writes in flight than the table has slots.
-            write.slot = self.paw.insert(entry).ok();
+            // The core lets no more writes in flight than the table has slots; should it be full all the
+            // same, nothing would say after a crash where the nodes may differ.
+            match self.paw.insert(entry) {
+                Ok(slot) => write.slot = Some(slot),
+                Err(full) => {
+                    drop(works);
+                    self.happened_later(Trigger::PeerFailed, &full.to_string());
+                }
+            }
         }
-        Some(write.facts)
+        Some(facts)
     }
 
-    fn send_write(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
+    fn send_write(
+        self: &Arc<Self>,
+        op: OpId,
+        osn: Osn,
+        inline: Option<Inline<'_>>,
+    ) -> Option<Event> {
         let facts = self.enter_write(op, osn)?;
         if let Err(error) = self.store.check_file(facts.ino) {
             // Its locks are held, so it stays gone; the peer has not got it either (P2, P4).

@@ -62,6 +62,9 @@ impl Datastore {
         for slot in std::mem::take(&mut *self.failed.lock()) {
             self.paw.remove(slot);
         }
+        // What the process before had under way is compared with everything else: its slots are
+        // needed for what is mirrored from the resync on (rule P6).
+        self.paw.remove_below(self.first_osn);
         self.apply_stuck();
     }
 }
