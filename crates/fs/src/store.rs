@@ -28,7 +28,7 @@ mod unsynced;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_intentlog::IntentLog;
+use lockstep_intentlog::{IntentLog, Usage};
 use lockstep_types::backing::{Backing, Space};
 use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn};
 use parking_lot::Mutex;
@@ -166,6 +166,11 @@ impl Store {
     /// were lost with power, because the count of openings is made durable before the first use (P13).
     pub fn first_sequence(&self) -> u64 {
         u64::from(self.applying.lock().epoch) << 40
+    }
+
+    /// How full the intent log is; `None` for a store that is only read.
+    pub fn log_usage(&self) -> Option<Usage> {
+        self.log.as_ref().map(IntentLog::usage)
     }
 
     /// Whether a checkpoint is due.

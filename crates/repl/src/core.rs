@@ -225,6 +225,15 @@ pub struct InFlight {
     pub metadata: usize,
 }
 
+/// Locks, for those who look whether all of them are given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Locks {
+    /// Held or waited for.
+    pub taken: usize,
+    /// Those of them that belong to nothing under way: always none.
+    pub stray: usize,
+}
+
 /// The highest number of an operation: these are for writes of the process before, counted down.
 const LAST_OP: u64 = u64::MAX;
 
@@ -317,6 +326,22 @@ impl Core {
         InFlight {
             writes: self.writes.len(),
             metadata: self.metas.len() + self.applying,
+        }
+    }
+
+    /// Operations submitted and not finished, whatever they wait for.
+    pub fn operations(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Locks, counted one by one: for tests of the whole, not for status.
+    pub fn locks(&self) -> Locks {
+        let of_ops = self.ops.values().map(|op| op.locks.len());
+        let of_before = self.under_way.iter().map(|(_, locks)| locks.len());
+        let taken = self.locks.len();
+        Locks {
+            taken,
+            stray: taken.abs_diff(of_ops.chain(of_before).sum()),
         }
     }
 

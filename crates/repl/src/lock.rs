@@ -205,6 +205,12 @@ impl LockTable {
         true
     }
 
+    /// How many locks are held or awaited. Costs time for each.
+    pub fn len(&self) -> usize {
+        let of_key = |state: &KeyState| state.holders.len() + state.waiters.len();
+        self.keys.values().map(of_key).sum()
+    }
+
     /// Whether nothing is held or awaited.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.waiting.is_empty()
