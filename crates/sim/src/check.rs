@@ -15,6 +15,8 @@ mod ending;
 mod evidence;
 pub mod exactly_once;
 pub mod identical;
+pub mod in_time;
+pub mod leaks;
 mod namespace;
 pub mod one_primary;
 mod order;

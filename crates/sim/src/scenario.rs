@@ -4,6 +4,7 @@
 //! in sync, and when the clients are gone too, identical and at rest. All that clients asked and were
 //! told is then judged, and what a node that stops leaves behind is judged at once.
 
+mod bounds;
 mod clients;
 mod coverage;
 mod dump;

@@ -2,7 +2,7 @@
 //!
 //! The world samples every counter as often as it likes, and marks the samples taken when the pair
 //! was in sync, no call was open and it had been given the time to settle. What a counter may show
-//! then is its floor: zero for most; the log keeps what the last checkpoint has not taken over.
+//! then is its floor: zero for most; the log keeps the segment that it is writing to.
 
 use super::violation::Violation;
 use crate::world::Side;
@@ -14,18 +14,18 @@ pub enum Counter {
     PawEntries,
     /// Entries of the SAW table.
     SawEntries,
-    /// Bytes of the intent log.
+    /// Bytes of the intent log that cannot take records.
     LogBytes,
-    /// Metadata operations logged PENDING.
+    /// Mirrored writes not done on both nodes.
+    WritesInFlight,
+    /// Mirrored metadata operations not applied on the primary.
     PendingIntents,
-    /// Operations that the core holds.
+    /// Operations that the core has, whatever they wait for.
+    Operations,
+    /// Those of them that wait for the state to change.
     HeldOperations,
-    /// Inodes without a name that nobody has open.
-    Orphans,
-    /// Locks held or waited for.
-    Locks,
-    /// Files that should be gone by now: `*.tmp`, content of freed inodes.
-    TemporaryFiles,
+    /// Operations of which the driver remembers what has to be done.
+    Works,
 }
 
 /// How far a counter may go.

@@ -1,89 +1,52 @@
 //! What must hold when everything is over.
 
-use lockstep_fs::files::{CONTENT_DIR, content_owner};
-use lockstep_types::backing::Backing;
 use lockstepfs::datastore::Datastore;
 
+use super::bounds;
 use super::dump::dump;
-use crate::check::bounded::{self, Bound, Counter, Sample};
+use crate::check::leaks::{self, Kept};
 use crate::check::{self, Dump, Violation, identical};
+use crate::disk::Disk;
 use crate::history::History;
 use crate::world::Side;
 
-/// What may be left when nothing is under way.
-const BOUNDS: [Bound; 6] = [
-    nothing_left(Counter::PawEntries),
-    nothing_left(Counter::SawEntries),
-    nothing_left(Counter::PendingIntents),
-    nothing_left(Counter::HeldOperations),
-    nothing_left(Counter::Orphans),
-    nothing_left(Counter::TemporaryFiles),
-];
-
-const fn nothing_left(counter: Counter) -> Bound {
-    Bound {
-        counter,
-        limit: u64::MAX,
-        floor: 0,
-    }
+/// A node at the end.
+#[derive(Clone, Copy)]
+pub struct Ended<'a> {
+    /// What lives on it.
+    pub datastore: &'a Datastore,
+    /// Its disk.
+    pub disk: &'a Disk,
 }
 
 /// Both nodes are in sync and at rest, and no client asks any more: judges everything.
-pub fn judge(history: &History, nodes: [&Datastore; 2]) -> Result<(), String> {
-    let [primary, secondary] = nodes.map(|node| dump(node.store()));
+pub fn judge(history: &History, clients: u32, nodes: [Ended<'_>; 2]) -> Result<(), String> {
+    let [primary, secondary] = nodes.map(|node| dump(node.datastore.store()));
     let (primary, secondary) = (primary?, secondary?);
-    let violation = |violation: Violation| violation.to_string();
     identical::check(&primary, &secondary)
         .map_err(|violation| format!("in sync but different: {violation}"))?;
-    check::history(history, &primary).map_err(violation)?;
-    let mut samples = Vec::new();
+    let said = |violation: Violation| violation.to_string();
+    check::history(history, &primary).map_err(said)?;
     for (side, node) in Side::BOTH.into_iter().zip(nodes) {
-        sample(side, node, &primary, &mut samples)?;
+        bounds::check(side, node.datastore, clients, history, true).map_err(said)?;
+        look_for_leaks(side, node, &primary)?;
     }
-    bounded::check(&samples, &BOUNDS).map_err(violation)
-}
-
-fn sample(
-    side: Side,
-    node: &Datastore,
-    dump: &Dump,
-    samples: &mut Vec<Sample>,
-) -> Result<(), String> {
-    let status = node.status();
-    let orphans = node.store().orphans();
-    let orphans = orphans.map_err(|error| format!("{error:?}"))?;
-    let counted = [
-        (Counter::PawEntries, status.paw),
-        (Counter::SawEntries, status.saw),
-        (Counter::PendingIntents, status.metadata_in_flight),
-        (Counter::HeldOperations, status.writes_in_flight),
-        (Counter::Orphans, orphans.len() as u64),
-        (
-            Counter::TemporaryFiles,
-            garbage(&**node.store().backing(), dump)?,
-        ),
-    ];
-    samples.extend(counted.into_iter().map(|(counter, value)| Sample {
-        at: 0,
-        node: side,
-        counter,
-        value,
-        is_idle: true,
-    }));
     Ok(())
 }
 
-/// Content files that belong to no inode.
-fn garbage(backing: &dyn Backing, dump: &Dump) -> Result<u64, String> {
-    let said = |error: std::io::Error| format!("a disk cannot be listed: {error}");
-    let mut garbage = 0;
-    for directory in backing.list(CONTENT_DIR).map_err(said)? {
-        let directory = format!("{CONTENT_DIR}/{directory}");
-        for file in backing.list(&directory).map_err(said)? {
-            let ino = content_owner(&format!("{directory}/{file}"));
-            let is_known = ino.is_some_and(|ino| dump.inodes.contains_key(&ino));
-            garbage += u64::from(!is_known);
-        }
-    }
-    Ok(garbage)
+fn look_for_leaks(side: Side, node: Ended<'_>, inodes: &Dump) -> Result<(), String> {
+    let orphans = node.datastore.store().orphans();
+    let orphans = orphans.map_err(|error| format!("{error:?}"))?;
+    let kept = Kept {
+        node: side,
+        files: &node.disk.files(),
+        inodes,
+        orphans: orphans.len(),
+        locks: node.datastore.load().locks.taken,
+        locks_max: match side {
+            Side::Primary => 0,
+            Side::Secondary => usize::try_from(bounds::IN_VAIN).unwrap_or(0),
+        },
+    };
+    leaks::check(&kept).map_err(|violation| violation.to_string())
 }

@@ -12,15 +12,17 @@ use lockstepfs::config::Durability;
 use lockstepfs::datastore::{Datastore, Service};
 use parking_lot::Mutex;
 
+use super::bounds;
 use super::clients::{Client, ask_the_secondary};
 use super::coverage::Coverage;
-use super::end;
+use super::end::{self, Ended};
 use super::faults::Fault;
 use super::half::{CallAt, Half};
 use super::left;
 use super::plan::Settings;
 use super::tables;
 use super::witness::Witness;
+use crate::check::in_time;
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;
 use crate::workload::Source;
@@ -353,14 +355,25 @@ impl Pair {
         self.look_after()
     }
 
-    /// The same, and looks on the way and at the end of it whether the tables tell where the nodes
-    /// differ.
+    /// The same, and looks on the way and at the end of it whether no more is under way than may be, and
+    /// whether the tables tell where the nodes differ.
     pub fn run_and_look(&mut self, time: Duration) -> Result<(), String> {
         for _ in 0..LOOKS {
             self.run_for(time / LOOKS)?;
+            self.hold_to_bounds()?;
             if self.counts_as_in_sync() && !self.is_any_poisoned() {
                 self.hold_the_tables_against_the_disks();
             }
+        }
+        Ok(())
+    }
+
+    fn hold_to_bounds(&self) -> Result<(), String> {
+        let witness = self.witness.lock();
+        for (side, datastore) in Side::BOTH.into_iter().zip(self.datastores()) {
+            let Some(datastore) = datastore else { continue };
+            let checked = bounds::check(side, &datastore, self.clients, witness.history(), false);
+            checked.map_err(|violation| violation.to_string())?;
         }
         Ok(())
     }
@@ -436,18 +449,15 @@ impl Pair {
 
     /// Waits until both nodes say that they are in sync.
     pub fn until_in_sync(&mut self, limit: Duration) -> Result<(), String> {
-        let until = self.now() + limit;
+        let start = self.now();
         loop {
             self.run_for(LOOK_EVERY)?;
             if self.is_in_sync() {
                 return Ok(());
             }
-            if self.now() > until {
-                let [primary, secondary] = self.states();
-                return Err(format!(
-                    "not in sync {limit:?} after the last fault: {primary:?}, {secondary:?}"
-                ));
-            }
+            let waited = self.now().saturating_sub(start);
+            in_time::check(waited, limit, self.states())
+                .map_err(|violation| violation.to_string())?;
         }
     }
 
@@ -468,7 +478,12 @@ impl Pair {
         let [Some(primary), Some(secondary)] = self.datastores() else {
             return Err("a node does not live at the end".to_owned());
         };
-        end::judge(witness.history(), [&*primary, &*secondary])
+        let [here, there] = &self.halves;
+        let nodes = [(&primary, here), (&secondary, there)].map(|(datastore, half)| Ended {
+            datastore,
+            disk: &half.disk,
+        });
+        end::judge(witness.history(), self.clients, nodes)
     }
 
     /// Of everything on both disks, and of the time it took.
