@@ -352,6 +352,7 @@ impl Datastore {
                     Some(slot) if result.is_err() && self.role.state().in_sync => {
                         self.failed.lock().push(slot);
                     }
+                    Some(_) if is_on(Bug::KeepPawEntry) => {}
                     Some(slot) => self.paw.remove(slot),
                     None => {}
                 }

@@ -6,7 +6,8 @@
 use std::io;
 use std::sync::Arc;
 
-use lockstep_types::backing::{Backing, replace};
+use lockstep_types::backing::{Backing, draft_of, replace};
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Generation, Hash128};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -156,7 +157,11 @@ impl RoleFile {
     fn write(&self, state: RoleState) -> io::Result<()> {
         let checksum = state.checksum()?;
         let text = serde_json::to_vec_pretty(&Written { state, checksum })?;
-        replace(self.backing.as_ref(), FILE, &text)
+        replace(self.backing.as_ref(), FILE, &text)?;
+        if is_on(Bug::LeaveDraft) {
+            self.backing.open_or_create(&draft_of(FILE))?;
+        }
+        Ok(())
     }
 }
 

@@ -171,7 +171,9 @@ impl Datastore {
             return Err("a message of another datastore or generation".to_owned());
         }
         // The ack of the ack (rules P3, P7).
-        self.saw.remove_below(envelope.done_below);
+        if !is_on(Bug::KeepSawEntry) {
+            self.saw.remove_below(envelope.done_below);
+        }
         match envelope.message {
             Message::Write(write) => self.obey_write(sender, &write, frame),
             Message::Meta {

@@ -62,10 +62,20 @@ pub enum Bug {
     ResyncBySize,
     /// A secondary does what clients ask it for, without the primary.
     SecondaryServes,
+    /// An operation that ends with an error does not give its locks back (P4).
+    KeepLock,
+    /// The PAW entry of a write stays when both nodes are done with it (P6).
+    KeepPawEntry,
+    /// The watermark removes no SAW entries (P7).
+    KeepSawEntry,
+    /// A checkpoint does not cut the log.
+    KeepLog,
+    /// The draft of the role file is left beside it.
+    LeaveDraft,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 27] = [
+pub const ALL: [Bug; 32] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -93,6 +103,11 @@ pub const ALL: [Bug; 27] = [
     Bug::HideFailure,
     Bug::ResyncBySize,
     Bug::SecondaryServes,
+    Bug::KeepLock,
+    Bug::KeepPawEntry,
+    Bug::KeepSawEntry,
+    Bug::KeepLog,
+    Bug::LeaveDraft,
 ];
 
 #[cfg(feature = "deliberate-bugs")]

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::Position;
 use lockstep_types::Ino;
+use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
@@ -69,7 +70,9 @@ impl Store {
         let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
         self.flush_names()?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
-        self.log()?.cut(keep_from);
+        if !is_on(Bug::KeepLog) {
+            self.log()?.cut(keep_from);
+        }
         self.files.close_idle();
         for folded in &folded {
             self.release_slot(folded);

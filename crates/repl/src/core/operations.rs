@@ -241,7 +241,9 @@ impl Core {
             // The peer has bytes that we could not write: only a resync makes us equal again (P15).
             self.trigger(Trigger::PeerFailed, effects);
         }
-        self.release(id, &op.locks, effects);
+        if outcome.is_ok() || !is_on(Bug::KeepLock) {
+            self.release(id, &op.locks, effects);
+        }
     }
 
     fn release(&mut self, id: OpId, locks: &LockSet, effects: &mut Effects) {
