@@ -308,6 +308,15 @@ impl FileTable {
         self.shard(ino).lock().files.remove(&ino)
     }
 
+    /// Whether a write was begun that has not ended.
+    pub fn are_written(&self) -> bool {
+        let unflushed = self.unflushed();
+        let mut active = unflushed
+            .iter()
+            .map(|file| file.with_facts(|facts| facts.active));
+        active.any(|active| active > 0)
+    }
+
     /// Every file whose record may be behind, by number: what a checkpoint does, it does in the same order
     /// each time.
     pub fn unflushed(&self) -> Vec<Arc<FileState>> {

@@ -216,8 +216,10 @@ impl Store {
         // The log too: what waits for the peer's word is nowhere else.
         self.sync_all_logged()?;
         // What an earlier process of this run of the machine had not synced is not known: a power
-        // loss must still be noticed.
-        let boot = self.inherited_doubt.then_some(self.boot);
+        // loss must still be noticed. And where the other node has not answered for a write, the
+        // content may be longer than its record says: as after a kill, the content decides.
+        let is_in_doubt = self.inherited_doubt || self.files.are_written();
+        let boot = is_in_doubt.then_some(self.boot);
         self.write_checkpoint(self.ino_limit.load(Ordering::Acquire), boot)
     }
 }
