@@ -196,7 +196,9 @@ impl Store {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::disk("remove", path)(error));
             }
-            _ => {}
+            // It never had any content, or an earlier process has removed it.
+            Err(_) => {}
+            Ok(()) => self.unsynced.name_removed(ino),
         }
         self.unsynced.forget(ino);
         self.delete_record(keys::garbage(ino));
@@ -213,6 +215,7 @@ impl Store {
         self.collect_garbage()?;
         let _alone = self.checkpointing.lock();
         self.sync_all_content()?;
+        self.sync_removals()?;
         // The log too: what waits for the peer's word is nowhere else.
         self.sync_all_logged()?;
         // What an earlier process of this run of the machine had not synced is not known: a power

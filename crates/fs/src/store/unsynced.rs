@@ -25,6 +25,8 @@ pub(super) struct Unsynced {
     contents: Mutex<Contents>,
     /// Directories in which names were made.
     names: Mutex<HashSet<String>>,
+    /// Directories from which names were removed: a sync of a file has no need of that.
+    removals: Mutex<HashSet<String>>,
     /// Held while a directory is synced, so that nobody takes its name for durable before.
     syncing_names: Mutex<()>,
 }
@@ -74,6 +76,10 @@ impl Unsynced {
             .lock()
             .notes
             .retain(|_, noted| *noted > number);
+    }
+
+    pub(super) fn name_removed(&self, ino: Ino) {
+        self.removals.lock().insert(content_dir(ino));
     }
 
     fn all(&self) -> Vec<Ino> {
@@ -161,6 +167,19 @@ impl Store {
         changed
             .into_iter()
             .try_for_each(|ino| self.sync_content(ino))
+    }
+
+    /// Puts on stable storage that content was removed: what comes back with a power loss after a close
+    /// in order nobody looks for.
+    pub(super) fn sync_removals(&self) -> Result<(), StoreError> {
+        let mut dirs: Vec<_> = std::mem::take(&mut *self.unsynced.removals.lock())
+            .into_iter()
+            .collect();
+        dirs.sort_unstable();
+        dirs.into_iter().try_for_each(|dir| {
+            let synced = self.backing.sync_dir(&dir);
+            self.trust(synced.map_err(StoreError::disk("sync the names in", dir)))
+        })
     }
 }
 

@@ -275,6 +275,29 @@ fn a_close_while_a_write_waits_leaves_a_store_in_order() {
     }
 }
 
+/// A name that comes back after a stop in order would be there for ever: nobody looks for it then.
+#[test]
+fn content_that_was_removed_before_a_close_does_not_come_back() {
+    for is_collected_before in [false, true] {
+        let node = Node::new();
+        let ino = node.create("f");
+        node.write(ino, b"bytes");
+        node.store.sync_file(ino, true).unwrap();
+        let (parent, name) = (Ino::ROOT, file_name("f"));
+        let unlink = node.op(MetaRequest::Unlink { parent, name });
+        node.store.commit(&unlink).unwrap();
+        let reap = node.op(MetaRequest::Reap { ino });
+        node.store.commit(&reap).unwrap();
+        if is_collected_before {
+            assert_eq!(node.store.collect_garbage().unwrap(), 1);
+        }
+        node.store.close().unwrap();
+        let node = node.after_power_loss();
+        let content = lockstep_fs::files::content_path(ino);
+        assert!(!node.disk.files().contains(&content));
+    }
+}
+
 /// What waits for the secondary's word does so after a stop in order too.
 #[test]
 fn a_close_saves_what_is_pending() {
