@@ -8,6 +8,7 @@
 //! stores at the end, and [samples](bounded::Sample) of the counters on the way.
 
 pub mod bounded;
+pub mod closed;
 mod content;
 mod dump;
 pub mod durable;

@@ -172,6 +172,8 @@ const fn leaves_doubt(errno: Errno) -> bool {
 pub enum NodeEvent {
     /// It stopped.
     Crashed(Stop),
+    /// It stopped in order, and its store says so: all it held is on stable storage.
+    Closed,
     /// It started.
     Started,
     /// A flush of its disk failed: what was not synced may be gone.
@@ -282,6 +284,28 @@ impl History {
     /// What happened to nodes, in order.
     pub fn events(&self) -> &[(u64, Side, NodeEvent)] {
         &self.events
+    }
+
+    /// The same, but for what closes make durable: that is so on the node that closed its store, and not
+    /// on the other one.
+    #[must_use]
+    pub fn without_closes(&self) -> Self {
+        let mut without = self.clone();
+        let crashed = NodeEvent::Crashed(Stop::Process);
+        for (_, _, event) in &mut without.events {
+            if *event == NodeEvent::Closed {
+                *event = crashed;
+            }
+        }
+        without
+    }
+
+    /// When the primary's store was closed in order.
+    pub fn closes(&self) -> Vec<u64> {
+        let closed = |(_, node, event): &&(u64, Side, NodeEvent)| {
+            *node == Side::Primary && *event == NodeEvent::Closed
+        };
+        self.events.iter().filter(closed).map(|it| it.0).collect()
     }
 
     /// The time of the last event so far.

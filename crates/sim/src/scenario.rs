@@ -24,7 +24,8 @@ use std::time::Duration;
 use lockstep_types::deliberate::{Bug, put_in};
 
 pub use coverage::{CrashPoint, FileClass, Met};
-pub use faults::Fault;
+pub use faults::{Cut, Fault, Order, Then};
+pub use half::CallAt;
 pub use pair::{Pair, Users};
 pub use plan::{ANSWER_LIMIT, Ending, Less, Plan, Settings};
 

@@ -4,6 +4,7 @@
 //! its choices come from its seed.
 
 mod fibers;
+mod leaving;
 mod network;
 mod node;
 mod process;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use fibers::Fibers;
 pub use fibers::{Event, Wait, is_inside, wait};
+pub use leaving::Leaving;
 pub use network::{FrameObserver, Network, OnFrame};
 use node::Births;
 pub use node::{Life, Living, Node};

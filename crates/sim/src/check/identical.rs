@@ -31,7 +31,7 @@ pub fn check(primary: &Dump, secondary: &Dump) -> Result<(), Violation> {
 }
 
 /// All differences, in the order of inode numbers.
-fn differences(primary: &Dump, secondary: &Dump) -> Vec<String> {
+pub(super) fn differences(primary: &Dump, secondary: &Dump) -> Vec<String> {
     let mut found = Vec::new();
     let inos: BTreeSet<&Ino> = primary
         .inodes

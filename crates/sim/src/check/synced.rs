@@ -6,6 +6,7 @@
 //! - Either covers every metadata operation that returned before it was invoked: the log is one, and
 //!   is synced whole (docs/protocol.md, "Durability").
 //! - Where everything answered is durable, each call covers itself.
+//! - A store that is closed in order covers all that was answered before (P12).
 //!
 //! A sync covers nothing that a loss may have taken back before it was over. What else it may have
 //! taken along is not counted: nobody was promised it.
@@ -26,6 +27,7 @@ pub(super) struct Synced {
     losses: Vec<Loss>,
     of_file: BTreeMap<Ino, Spans>,
     of_log: Spans,
+    closes: Spans,
 }
 
 impl Synced {
@@ -36,6 +38,7 @@ impl Synced {
             losses: history.losses(),
             of_file: BTreeMap::new(),
             of_log: Vec::new(),
+            closes: history.closes().into_iter().map(|at| (at, at)).collect(),
         };
         let done = history.calls().map(|(_, call)| call);
         for call in done.filter(|call| call.fate() == Fate::Done) {
@@ -61,9 +64,8 @@ impl Synced {
         } else if self.always || durable {
             call.over()
         } else {
-            self.of_file
-                .get(&ino)
-                .map_or(u64::MAX, |spans| self.first_after(spans, call.over()))
+            let spans = self.of_file.get(&ino).map_or(&[][..], |spans| spans);
+            self.first_after(spans, call.over())
         }
     }
 
@@ -79,11 +81,12 @@ impl Synced {
         }
     }
 
-    /// The first end of a span that began after `time`, if no loss came before that.
+    /// The first end of a span, or a close, that began after `time`, if no loss came before that.
     fn first_after(&self, spans: &[(u64, u64)], time: u64) -> u64 {
         let losses = self.losses.iter().map(|loss| loss.at);
         let next_loss = losses.filter(|at| *at >= time).min().unwrap_or(u64::MAX);
-        let begun = spans.iter().filter(|(invoked, _)| *invoked > time);
+        let spans = spans.iter().chain(&self.closes);
+        let begun = spans.filter(|(invoked, _)| *invoked > time);
         let first = begun.map(|(_, returned)| *returned).min();
         first.filter(|end| *end <= next_loss).unwrap_or(u64::MAX)
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::witness::Witness;
 use crate::history::{Answer, Entry, Outcome};
 use crate::workload::{Op, WriteOp};
-use crate::world::{self, Opened, Process, Side, Wait};
+use crate::world::{self, Leaving, Opened, Process, Side, Wait};
 
 /// One client.
 pub struct Client {
@@ -21,6 +21,8 @@ pub struct Client {
     pub id: u32,
     /// The process through which it sees the mount.
     pub process: Arc<Process>,
+    /// How far that is with a stop in order, which takes the mount away.
+    pub leaving: Arc<Leaving>,
     /// The mount.
     pub service: Service,
     /// Who tells it what to ask, and hears the answers.
@@ -37,10 +39,10 @@ impl Client {
         let mut spare = None;
         loop {
             self.pause();
-            if self.enough.load(Ordering::Relaxed) {
+            if self.enough.load(Ordering::Relaxed) || self.leaving.is_unmounted() {
                 return;
             }
-            let ino = match spare.map_or_else(|| self.service.next_ino(), Ok) {
+            let ino = match spare.map_or_else(|| self.ask(Service::next_ino), Ok) {
                 Ok(ino) => ino,
                 Err(errno) => return self.witness.lock().no_number(self.id, errno),
             };
@@ -68,7 +70,7 @@ impl Client {
     fn submit(&self, op: &Op) -> Outcome {
         match op {
             Op::Change(request) => self
-                .wait_for(|done| self.service.change(request.clone(), done))
+                .wait_for(|mount, done| mount.change(request.clone(), done))
                 .map(|attr| attr.map_or(Answer::Done, Answer::Attr)),
             Op::Write(write) => self.write(write),
             Op::Read {
@@ -77,25 +79,41 @@ impl Client {
                 length,
             } => self.read(*ino, *offset, *length),
             Op::Sync { ino } => self
-                .wait_for(|done| self.service.sync(*ino, done))
+                .wait_for(|mount, done| mount.sync(*ino, done))
                 .map(|()| Answer::Done),
-            Op::Lookup { parent, name } => attr(self.service.lookup(*parent, name)),
-            Op::GetAttr { ino } => attr(self.service.getattr(*ino)),
+            Op::Lookup { parent, name } => attr(self.ask(|mount| mount.lookup(*parent, name))),
+            Op::GetAttr { ino } => attr(self.ask(|mount| mount.getattr(*ino))),
             Op::ReadDir { directory } => self.list(*directory),
-            Op::GetXattr { ino, name } => self.service.getxattr(*ino, name).map(Answer::Value),
-            Op::ReadLink { ino } => self.service.readlink(*ino).map(Answer::Value),
+            Op::GetXattr { ino, name } => {
+                let value = self.ask(|mount| mount.getxattr(*ino, name));
+                value.map(Answer::Value)
+            }
+            Op::ReadLink { ino } => {
+                let target = self.ask(|mount| mount.readlink(*ino));
+                target.map(Answer::Value)
+            }
         }
     }
 
+    /// Gives a request to the mount.
+    fn ask<T>(&self, request: impl FnOnce(&Service) -> T) -> T {
+        let _inside = self.leaving.enter();
+        request(&self.service)
+    }
+
     /// Submits an operation and waits for its answer.
-    fn wait_for<T: Send + 'static>(&self, submit: impl FnOnce(Done<T>)) -> Result<T, Errno> {
+    fn wait_for<T: Send + 'static>(
+        &self,
+        submit: impl FnOnce(&Service, Done<T>),
+    ) -> Result<T, Errno> {
         let answered = Arc::new(Opened::default());
         let answer = Arc::new(Mutex::new(None));
         let (opened, slot) = (Arc::clone(&answered), Arc::clone(&answer));
-        submit(Box::new(move |result| {
+        let done = Box::new(move |result| {
             *slot.lock() = Some(result);
             opened.open();
-        }));
+        });
+        self.ask(|mount| submit(mount, done));
         self.process.wait_for(answered, None);
         let answer = answer.lock().take();
         answer.unwrap_or_else(|| unreachable!("the gate is opened with the answer in place"))
@@ -108,15 +126,15 @@ impl Client {
         };
         let data = write.bytes();
         let (ino, offset) = (write.ino, write.offset);
-        let written = self.wait_for(|done| self.service.write(ino, offset, &data, options, done));
+        let written = self.wait_for(|mount, done| mount.write(ino, offset, &data, options, done));
         written.map(|()| Answer::Done)
     }
 
     fn read(&self, ino: Ino, offset: u64, length: u64) -> Outcome {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let bytes = self.wait_for(|done: Done<Vec<u8>>| {
+        let bytes = self.wait_for(|mount, done: Done<Vec<u8>>| {
             let copied = move |read: Result<&[u8], Errno>| done(read.map(<[u8]>::to_vec));
-            self.service.read(ino, offset, length, Box::new(copied));
+            mount.read(ino, offset, length, Box::new(copied));
         });
         bytes.map(|bytes| Answer::read(ino, offset, &bytes))
     }
@@ -129,7 +147,7 @@ impl Client {
             entries.push(Entry { name, ino, kind });
             ControlFlow::Continue(())
         };
-        self.service.readdir(directory, 0, &mut each)?;
+        self.ask(|mount| mount.readdir(directory, 0, &mut each))?;
         Ok(Answer::Entries(entries))
     }
 }

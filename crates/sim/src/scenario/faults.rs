@@ -6,9 +6,13 @@ use crate::random::Random;
 use crate::world::{Hang, Side};
 
 use super::coverage::FileClass;
+use super::half::CallAt;
 
 /// Disk calls until a crash at one of them, at most.
 const CALLS_MAX: u64 = 400;
+
+/// The same from the beginning of a stop in order, or of a start: few take more.
+const ORDER_CALLS_MAX: u64 = 60;
 
 /// The same, where only calls on one class of files count.
 const CALLS_OF_CLASS_MAX: u64 = 12;
@@ -31,13 +35,11 @@ pub enum Fault {
         side: Side,
         /// How.
         stop: Stop,
-        /// Counted are only calls on files of this class, or all.
-        only: Option<FileClass>,
-        /// How many of them from now.
-        calls: u64,
-        /// What becomes of that call.
-        verdict: Verdict,
+        /// At which.
+        at: CallAt,
     },
+    /// A node is stopped in order.
+    StopsInOrder(Order),
     /// The connection is lost.
     Cut,
     /// The next frame from a node is damaged.
@@ -60,6 +62,59 @@ pub enum Fault {
     Hangs(Hang),
     /// Frames pass again, disks have room, and who is away comes back.
     Healed,
+}
+
+/// A node is to stop in order, and what comes of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// Which node.
+    pub side: Side,
+    /// In the middle of it, it stops otherwise.
+    pub cut: Option<Cut>,
+    /// What follows, if nothing comes between.
+    pub then: Then,
+}
+
+/// What follows when a node has stopped in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Then {
+    /// Its machine loses power.
+    pub loses_power: bool,
+    /// It starts again only some time later.
+    pub is_away: bool,
+    /// Soon after it has started, it stops otherwise.
+    pub cut: Option<Cut>,
+}
+
+/// A node stops at a call of its disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// How.
+    pub stop: Stop,
+    /// At which.
+    pub at: CallAt,
+}
+
+impl Order {
+    /// Any.
+    pub fn random(chance: &mut Random) -> Self {
+        let side = *chance.pick(&Side::BOTH);
+        let cut = chance.percent(25).then(|| Cut::random(chance));
+        let then = Then {
+            loses_power: chance.percent(50),
+            is_away: chance.percent(20),
+            cut: chance.percent(25).then(|| Cut::random(chance)),
+        };
+        Self { side, cut, then }
+    }
+}
+
+impl Cut {
+    fn random(chance: &mut Random) -> Self {
+        let stop = stop(chance);
+        let at = CallAt::random(chance, ORDER_CALLS_MAX);
+        Self { stop, at }
+    }
 }
 
 impl Fault {
@@ -93,25 +148,8 @@ impl Fault {
     }
 
     fn stops_at_call(chance: &mut Random, side: Side, stop: Stop) -> Self {
-        let only = chance
-            .percent(50)
-            .then(|| *chance.pick(&FileClass::TELLING));
-        let most = if only.is_some() {
-            CALLS_OF_CLASS_MAX
-        } else {
-            CALLS_MAX
-        };
-        Self::StopsAtCall {
-            side,
-            stop,
-            only,
-            calls: chance.below(most),
-            verdict: *chance.pick(&[
-                Verdict::CrashBefore,
-                Verdict::CrashAfter,
-                Verdict::CrashTorn(4096),
-            ]),
-        }
+        let at = CallAt::random(chance, CALLS_MAX);
+        Self::StopsAtCall { side, stop, at }
     }
 
     /// Whether it hurts until it is healed.
@@ -120,6 +158,29 @@ impl Fault {
             self,
             Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs(_)
         )
+    }
+}
+
+impl CallAt {
+    /// One of the next `calls_max`, or of fewer on files of one class.
+    fn random(chance: &mut Random, calls_max: u64) -> Self {
+        let only = chance
+            .percent(50)
+            .then(|| *chance.pick(&FileClass::TELLING));
+        let most = if only.is_some() {
+            CALLS_OF_CLASS_MAX
+        } else {
+            calls_max
+        };
+        Self {
+            only,
+            calls: chance.below(most),
+            verdict: *chance.pick(&[
+                Verdict::CrashBefore,
+                Verdict::CrashAfter,
+                Verdict::CrashTorn(4096),
+            ]),
+        }
     }
 }
 

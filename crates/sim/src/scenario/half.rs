@@ -12,9 +12,11 @@ use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
 use lockstepfs::datastore::{ClearError, Datastore, Repair, clear_poison};
 
 use super::coverage::{Coverage, CrashPoint, FileClass};
+use super::faults::{Cut, Then};
 use super::left;
 use super::plan::Settings;
-use crate::check::Dump;
+use super::tables;
+use crate::check::{Dump, closed};
 use crate::disk::{Call, CallClass, Disk, DiskOptions, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
@@ -70,6 +72,19 @@ pub struct Half {
     trouble: Trouble,
     /// It does not start by itself.
     pub is_away: bool,
+    /// It is stopping in order: what follows when it has.
+    pub then: Option<Then>,
+    /// How it stops soon after it has started the next time.
+    pub cut_at_start: Option<Cut>,
+}
+
+/// How a process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// In the middle of its work.
+    Stopped(Stop),
+    /// In order.
+    InOrder,
 }
 
 fn config(role: Role, settings: &Settings) -> DatastoreConfig {
@@ -156,6 +171,8 @@ impl Half {
             needs_operator: false,
             trouble: Trouble::default(),
             is_away: false,
+            then: None,
+            cut_at_start: None,
         }
     }
 
@@ -173,6 +190,7 @@ impl Half {
     pub fn power_on(&mut self, process: &Process) -> Arc<dyn Backing> {
         process.hang(self.trouble.hangs);
         self.is_away = false;
+        self.then = None;
         self.stop_at_call = None;
         self.disk.observe(None);
         self.disk.mount()
@@ -180,6 +198,7 @@ impl Half {
 
     /// What a stop does to its disk.
     pub fn power_off(&mut self, stop: Stop, chance: &mut Random) {
+        self.then = None;
         self.stop_at_call = None;
         self.disk.observe(None);
         match stop {
@@ -215,6 +234,26 @@ impl Half {
     /// What it leaves on its disk.
     pub fn left(&self) -> Result<Dump, String> {
         left::on(&self.disk, UUID, self.boot())
+    }
+
+    /// All that its store holds, which nobody has open.
+    pub fn store_at_rest(&self) -> Result<closed::Store, String> {
+        let [paw, saw] = tables::both(&self.disk)?;
+        Ok(closed::Store {
+            dump: self.left()?,
+            paw,
+            saw,
+        })
+    }
+
+    /// Whether its role file says that its store was closed in order.
+    pub fn is_closed(&self) -> bool {
+        left::is_closed(&self.disk)
+    }
+
+    /// Whether a process lives on it.
+    pub fn lives(&self) -> bool {
+        self.process().is_some_and(|process| !process.is_dead())
     }
 
     /// Lets a call of its disk fail.
@@ -269,7 +308,7 @@ impl Half {
     }
 
     /// How it has to stop, if its process has ended by itself or given up; and why it may not have.
-    pub fn has_ended(&mut self) -> Result<Option<Stop>, String> {
+    pub fn has_ended(&mut self) -> Result<Option<End>, String> {
         let Some(life) = self.node.life() else {
             return Ok(None);
         };
@@ -284,8 +323,11 @@ impl Half {
             }
             life.process.die();
         }
-        let stop = self.stop_at_call.unwrap_or(Stop::Process);
-        Ok(life.process.is_dead().then_some(stop))
+        if life.process.is_dead() {
+            let stop = self.stop_at_call.unwrap_or(Stop::Process);
+            return Ok(Some(End::Stopped(stop)));
+        }
+        Ok(life.leaving.is_over().then_some(End::InOrder))
     }
 
     /// Tells whether it has an inode, whether it lives or not. A store that is closed is opened once,

@@ -28,7 +28,7 @@ pub fn on(disk: &Disk, uuid: DatastoreUuid, boot: [u8; 16]) -> Result<Dump, Stri
 
 /// The secondary lost power while in sync: what was acknowledged as durable must be on its disk.
 pub fn holds_the_durable(secondary: &Dump, history: &History) -> Result<(), String> {
-    durable::check(history, secondary)
+    durable::check(&history.without_closes(), secondary)
         .map_err(|violation| format!("on the secondary, after its loss of power: {violation}"))
 }
 
@@ -40,11 +40,20 @@ pub fn could_take_over(secondary: &Dump, history: &History) -> Result<(), String
 
 /// The secondary is being resynced: were it to go on alone now, it must know that it cannot (P10).
 pub fn is_marked_out_of_sync(disk: &Disk) -> Result<(), String> {
-    let role = disk.read_all("role.json").unwrap_or_default();
-    let role = String::from_utf8_lossy(&role).replace(char::is_whitespace, "");
+    let role = role_file(disk);
     if role.contains("\"in_sync\":false") {
         Ok(())
     } else {
         Err(format!("the secondary is being resynced and says: {role}"))
     }
+}
+
+/// Whether the role file says that the store was closed in order (P12).
+pub fn is_closed(disk: &Disk) -> bool {
+    role_file(disk).contains("\"boot\":null")
+}
+
+fn role_file(disk: &Disk) -> String {
+    let role = disk.read_all("role.json").unwrap_or_default();
+    String::from_utf8_lossy(&role).replace(char::is_whitespace, "")
 }

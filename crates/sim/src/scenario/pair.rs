@@ -2,6 +2,7 @@
 
 mod calm;
 mod exact;
+mod order;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use super::clients::{Client, ask_the_secondary};
 use super::coverage::Coverage;
 use super::end::{self, Ended};
 use super::faults::Fault;
-use super::half::{CallAt, Half};
+use super::half::{End, Half};
 use super::left;
 use super::plan::Settings;
 use super::tables;
@@ -125,14 +126,22 @@ impl Pair {
         let process = self.world.give_birth();
         let network = Arc::clone(&self.world.network);
         let peer = self.half(Side::Secondary).node.living();
-        let half = self.half(side);
+        let half = side.of_mut(&mut self.halves);
         let backing = half.power_on(&process);
         half.node
             .start(&process, backing, half.boot(), &network, peer);
+        if let Some(cut) = half.cut_at_start.take() {
+            half.stop_at_call(cut.stop, cut.at, &self.coverage);
+        }
         self.witness.lock().node(side, NodeEvent::Started);
     }
 
     fn stop(&mut self, side: Side, stop: Stop) {
+        self.end(side, stop, NodeEvent::Crashed(stop));
+    }
+
+    /// Ends what lives on a node; `event` is what is to be written down.
+    fn end(&mut self, side: Side, stop: Stop, event: NodeEvent) {
         let mut chance = self.chance.fork();
         let half = self.half(side);
         half.power_off(stop, &mut chance);
@@ -145,7 +154,7 @@ impl Pair {
         self.world.network.process_gone(side, &shared, is_told);
         let left = self.look_at_what_is_left(side, stop);
         self.note(left);
-        self.witness.lock().node(side, NodeEvent::Crashed(stop));
+        self.witness.lock().node(side, event);
         if side == Side::Primary {
             self.served_by = None;
             self.tables_are_due = stop == Stop::Process && self.counts_as_in_sync();
@@ -250,18 +259,8 @@ impl Pair {
                 self.stop(side, stop);
                 self.half(side).is_away = true;
             }
-            Fault::StopsAtCall {
-                side,
-                stop,
-                only,
-                calls,
-                verdict,
-            } => {
-                let at = CallAt {
-                    only,
-                    calls,
-                    verdict,
-                };
+            Fault::StopsInOrder(order) => self.ask_to_stop(order),
+            Fault::StopsAtCall { side, stop, at } => {
                 let half = side.of_mut(&mut self.halves);
                 half.stop_at_call(stop, at, &self.coverage);
             }
@@ -304,6 +303,9 @@ impl Pair {
             self.world.network.set_silent(side, false);
             let half = self.half(side);
             half.mend_disk();
+            if let Some(then) = &mut half.then {
+                then.is_away = false;
+            }
             let called = std::mem::take(&mut half.needs_operator);
             if called {
                 self.stop(side, Stop::Process);
@@ -381,11 +383,15 @@ impl Pair {
     /// Restarts who has died by itself, and brings clients to a new mount.
     fn look_after(&mut self) -> Result<(), String> {
         for side in Side::BOTH {
-            if let Some(stop) = self.half(side).has_ended()? {
-                self.stop(side, stop);
-                if !self.half(side).is_away {
-                    self.start(side);
+            match self.half(side).has_ended()? {
+                Some(End::Stopped(stop)) => {
+                    self.stop(side, stop);
+                    if !self.half(side).is_away {
+                        self.start(side);
+                    }
                 }
+                Some(End::InOrder) => self.has_stopped_in_order(side),
+                None => {}
             }
         }
         self.has_recovered |= self.is_in_sync();
@@ -425,6 +431,7 @@ impl Pair {
             let client = Client {
                 id,
                 process: Arc::clone(&life.process),
+                leaving: Arc::clone(&life.leaving),
                 service: Service(Arc::clone(&datastore)),
                 witness: Arc::clone(&self.witness),
                 pause_max: self.pause_max,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstepfs::config::{Durability, OnPeerLoss};
 
-use super::faults::Fault;
+use super::faults::{Fault, Order};
 use crate::random::Random;
 use crate::workload::Options;
 use crate::world::Hang;
@@ -19,6 +19,10 @@ const FAULT_EVERY_MAX_US: u64 = 1_500_000;
 const HANG: u64 = 0x6861_6e67;
 /// In so many schedules of a hundred it may.
 const HANG_PERCENT: u64 = 12;
+/// Of what is drawn for nodes that are stopped in order, apart from all else for the same reason.
+const ORDER: u64 = 0x006f_7264_6572;
+/// In so many schedules of a hundred some are.
+const ORDER_PERCENT: u64 = 40;
 /// More than all that delays an answer between nodes whose disks do what they are told.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Longest pauses of clients between two operations.
@@ -123,6 +127,7 @@ impl Plan {
         let pause_max = *chance.pick(&PAUSES);
         let mut faults = faults(&mut chance);
         hang(&mut faults, &mut Random::new(seed ^ HANG));
+        order(&mut faults, &mut Random::new(seed ^ ORDER));
         Self {
             luck: chance.any(),
             settings,
@@ -164,6 +169,26 @@ fn hang(faults: &mut [(Duration, Fault)], chance: &mut Random) {
     let place = usize::try_from(chance.below(faults.len() as u64)).unwrap_or(0);
     if let Some((_, fault)) = faults.get_mut(place) {
         *fault = Fault::Hangs(*chance.pick(&[Hang::Flushes, Hang::All]));
+    }
+}
+
+/// In some schedules nodes are stopped in order besides; the other faults keep their moments.
+fn order(faults: &mut Vec<(Duration, Fault)>, chance: &mut Random) {
+    if !chance.percent(ORDER_PERCENT) {
+        return;
+    }
+    for _ in 0..=chance.below(2) {
+        let place = usize::try_from(chance.below(faults.len() as u64 + 1)).unwrap_or(0);
+        let next = faults.get_mut(place).map(|(wait, _)| wait);
+        let most = next.as_ref().map_or(FAULT_EVERY_MAX_US, |next| {
+            u64::try_from(next.as_micros()).unwrap_or(0)
+        });
+        let wait = Duration::from_micros(chance.below(most + 1));
+        if let Some(next) = next {
+            *next -= wait;
+        }
+        let order = Order::random(chance);
+        faults.insert(place, (wait, Fault::StopsInOrder(order)));
     }
 }
 

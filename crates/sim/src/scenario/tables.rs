@@ -51,6 +51,11 @@ fn waiting(disk: &Disk, table: &str) -> Result<Vec<Entry>, String> {
     Ok(opened.1)
 }
 
+/// The writes that both tables of a node remember: PAW, then SAW.
+pub fn both(disk: &Disk) -> Result<[Vec<Entry>; 2], String> {
+    Ok([waiting(disk, "tables/paw")?, waiting(disk, "tables/saw")?])
+}
+
 /// All bytes of all files.
 fn contents(disk: &Disk) -> BTreeMap<Ino, Vec<u8>> {
     let content = |path: String| Some((content_owner(&path)?, disk.read_all(&path)?));

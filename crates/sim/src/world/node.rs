@@ -10,6 +10,7 @@ use lockstepfs::datastore::{self, Datastore, Dial, Halves, Place};
 use parking_lot::Mutex;
 
 use super::fibers::{self, Wait};
+use super::leaving::{Leaving, leave};
 use super::network::{End, Network};
 use super::process::{Inside, Process, ProcessId, Shared};
 
@@ -27,6 +28,8 @@ pub struct Life {
     pub datastore: Arc<Mutex<Option<Arc<Datastore>>>>,
     /// Why the process has given up, if it has.
     pub refused: Arc<Mutex<Option<String>>>,
+    /// How far it is with a stop in order.
+    pub leaving: Arc<Leaving>,
 }
 
 impl Life {
@@ -83,6 +86,7 @@ impl Node {
             process: Arc::clone(process),
             datastore: Arc::default(),
             refused: Arc::default(),
+            leaving: Arc::default(),
         };
         *self.living.lock() = Some(life.clone());
         let place = Place {
@@ -98,6 +102,14 @@ impl Node {
         };
         let config = self.config.clone();
         process.start(move || run(config, place, &life, dialer));
+    }
+
+    /// Asks the process that lives on it to stop in order, as SIGTERM does.
+    pub fn stop_in_order(&self) {
+        if let Some(life) = self.life().filter(|life| life.leaving.ask()) {
+            let process = Arc::clone(&life.process);
+            process.start(move || leave(&life));
+        }
     }
 
     /// Nothing lives on it any more.
@@ -119,11 +131,13 @@ fn run(config: DatastoreConfig, place: Place, life: &Life, dialer: Dialer) {
     let process = &life.process;
     process.end_if_dead();
     let maintained = Arc::clone(&datastore);
-    process.start(move || maintained.run_maintenance());
+    life.leaving
+        .start(process, move || maintained.run_maintenance());
     if datastore.config().role == Role::Primary {
         datastore.reap_orphans();
         let leading = Arc::clone(&datastore);
-        process.start(move || leading.run_primary(&dialer));
+        life.leaving
+            .start(process, move || leading.run_primary(&dialer));
     }
     *life.datastore.lock() = Some(datastore);
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lockstep_sim::disk::{CallClass, Verdict};
 use lockstep_sim::history::Stop;
-use lockstep_sim::scenario::{ANSWER_LIMIT, Ending, Fault, FileClass, Settings};
+use lockstep_sim::scenario::{
+    ANSWER_LIMIT, CallAt, Ending, Fault, FileClass, Order, Settings, Then,
+};
 use lockstep_sim::world::Side;
 use lockstep_types::{AllocateMode, NodeKind, RenameMode};
 use lockstepfs::config::{Durability, OnPeerLoss};
@@ -90,11 +92,13 @@ fn fault() -> impl Strategy<Value = Fault> {
             |(side, stop, (only, calls), verdict)| Fault::StopsAtCall {
                 side,
                 stop,
-                only,
-                calls,
-                verdict,
+                at: CallAt { only, calls, verdict },
             }
         ),
+        1 => (side(), any::<bool>(), any::<bool>()).prop_map(|(side, loses_power, is_away)| {
+            let then = Then { loses_power, is_away, cut: None };
+            Fault::StopsInOrder(Order { side, cut: None, then })
+        }),
         1 => side().prop_map(Fault::Corrupt),
         1 => side().prop_map(Fault::Silent),
         1 => side().prop_map(Fault::Full),

@@ -11,6 +11,7 @@ use super::Pair;
 use crate::disk::Disk;
 use crate::history::Stop;
 use crate::scenario::IN_SYNC_WITHIN;
+use crate::scenario::faults::{Order, Then};
 use crate::world::Side;
 
 impl Pair {
@@ -21,11 +22,21 @@ impl Pair {
 
     /// Stops a node in order, as at SIGTERM.
     pub fn stop_in_order(&mut self, side: Side) -> Result<(), String> {
-        self.let_it_do(side, |datastore| {
-            datastore.stop();
-            datastore.close();
-        })?;
-        self.stop(side, Stop::Process);
+        self.ask_to_stop(Order {
+            side,
+            cut: None,
+            then: Then {
+                is_away: true,
+                ..Then::default()
+            },
+        });
+        let until = self.now() + IN_SYNC_WITHIN;
+        while self.half(side).lives() {
+            if self.now() > until {
+                return Err(format!("{side:?} does not stop in {IN_SYNC_WITHIN:?}"));
+            }
+            self.run_for(super::LOOK_EVERY)?;
+        }
         Ok(())
     }
 

@@ -1,0 +1,64 @@
+//! Nodes that are stopped in order, at any moment: by an operator, or as their machines go down.
+
+use super::Pair;
+use crate::check::closed;
+use crate::history::{NodeEvent, Stop};
+use crate::scenario::faults::Order;
+use crate::world::Side;
+
+impl Pair {
+    /// Asks a node to stop in order. What follows comes when it has, and if nothing stops it before.
+    pub(super) fn ask_to_stop(&mut self, order: Order) {
+        let half = order.side.of_mut(&mut self.halves);
+        if !half.lives() {
+            return;
+        }
+        if let Some(cut) = order.cut {
+            half.stop_at_call(cut.stop, cut.at, &self.coverage);
+        }
+        half.then = Some(order.then);
+        half.node.stop_in_order();
+    }
+
+    /// A node has stopped in order.
+    pub(super) fn has_stopped_in_order(&mut self, side: Side) {
+        let then = self.half(side).then.take().unwrap_or_default();
+        let is_closed = self.half(side).is_closed();
+        if !is_closed && self.disks_are_well {
+            self.note(Err(format!(
+                "{side:?} was stopped in order, and its role file does not say so"
+            )));
+        }
+        let event = if is_closed {
+            NodeEvent::Closed
+        } else {
+            NodeEvent::Crashed(Stop::Process)
+        };
+        self.end(side, Stop::Process, event);
+        if then.loses_power {
+            self.lose_power_at_rest(side, is_closed);
+        }
+        let half = self.half(side);
+        half.is_away = then.is_away;
+        half.cut_at_start = then.cut;
+        if !then.is_away {
+            self.start(side);
+        }
+    }
+
+    /// A machine on which no process has the store open loses power.
+    fn lose_power_at_rest(&mut self, side: Side, is_closed: bool) {
+        if !is_closed {
+            self.stop(side, Stop::Power);
+            return;
+        }
+        let mut chance = self.chance.fork();
+        let half = self.half(side);
+        let judged = half.store_at_rest().and_then(|before| {
+            half.power_off(Stop::Power, &mut chance);
+            let after = half.store_at_rest()?;
+            closed::check(side, &before, &after).map_err(|violation| violation.to_string())
+        });
+        self.note(judged);
+    }
+}
