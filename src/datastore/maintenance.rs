@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::message::Message;
+use lockstep_types::deliberate::{Bug, is_on};
 
 use super::start::{DatastoreError, failed, refused};
 use super::{Datastore, Thread, tables};
@@ -110,13 +111,15 @@ impl Datastore {
     }
 
     fn close_in_order(&self) -> Result<(), DatastoreError> {
-        if self.role.was_killed() {
+        if self.role.was_killed() && !is_on(Bug::ClosedTooEarly) {
             let synced = self.store.sync_everything();
             synced.map_err(refused(&self.config))?;
         }
         self.store.close().map_err(refused(&self.config))?;
-        let tables = tables::sync(self.store.backing().as_ref());
-        tables.map_err(refused(&self.config))?;
+        if !is_on(Bug::NoTablesSync) {
+            let tables = tables::sync(self.store.backing().as_ref());
+            tables.map_err(refused(&self.config))?;
+        }
         self.role.closed().map_err(failed(&self.config))
     }
 }

@@ -72,10 +72,14 @@ pub enum Bug {
     KeepLog,
     /// The draft of the role file is left beside it.
     LeaveDraft,
+    /// A store is closed without a sync of PAW and SAW (P6, P12).
+    NoTablesSync,
+    /// A store is closed without a sync of what a process that was killed had left (P12).
+    ClosedTooEarly,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 32] = [
+pub const ALL: [Bug; 34] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -108,6 +112,8 @@ pub const ALL: [Bug; 32] = [
     Bug::KeepSawEntry,
     Bug::KeepLog,
     Bug::LeaveDraft,
+    Bug::NoTablesSync,
+    Bug::ClosedTooEarly,
 ];
 
 #[cfg(feature = "deliberate-bugs")]
