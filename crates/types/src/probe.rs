@@ -14,8 +14,13 @@ thread_local! {
 /// An event came in a state.
 #[cfg(feature = "deliberate-bugs")]
 pub fn came(event: impl Debug, state: impl Debug) {
-    let pair = format!("{event:?} in {state:?}");
-    CAME.with_borrow_mut(|came| came.insert(pair));
+    CAME.with_borrow_mut(|came| came.insert(pair(event, state)));
+}
+
+/// An event in a state, as it is counted.
+#[cfg(feature = "deliberate-bugs")]
+pub fn pair(event: impl Debug, state: impl Debug) -> String {
+    format!("{event:?} in {state:?}")
 }
 
 /// An event came in a state: nobody counts.

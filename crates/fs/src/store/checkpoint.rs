@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::Position;
 use lockstep_types::Ino;
-use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
@@ -70,9 +69,7 @@ impl Store {
         let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
         self.flush_names()?;
         self.ino_limit.fetch_max(ino_limit, Ordering::Release);
-        if !is_on(Bug::KeepLog) {
-            self.log()?.cut(keep_from);
-        }
+        self.log()?.cut(keep_from);
         self.files.close_idle();
         for folded in &folded {
             self.release_slot(folded);
