@@ -38,8 +38,9 @@ pub use violation::Violation;
 use crate::history::History;
 
 /// Judges a history and the store of the primary at its end, after all calls have ended: every
-/// invariant that needs no more than these. The first violation, if there is one.
-pub fn history(history: &History, last: &Dump) -> Result<(), Violation> {
+/// invariant that needs no more than these. The first violation, if there is one; `false` if there is
+/// none, but a question had to be left undecided.
+pub fn history(history: &History, last: &Dump) -> Result<bool, Violation> {
     one_primary::check(history)?;
     // What clients saw is judged again together with the end: alone only to name what is wrong.
     let survives = survives::check(history, last);
@@ -48,5 +49,5 @@ pub fn history(history: &History, last: &Dump) -> Result<(), Violation> {
     }
     durable::check(history, last)?;
     survives?;
-    exactly_once::check(history, last)
+    exactly_once::decide(history, last)
 }

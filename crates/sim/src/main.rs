@@ -202,10 +202,12 @@ fn say(report: &Report, failed: &[u64], start: Instant) {
         faults,
         simulated,
         met,
+        undecided,
     } = report;
     println!(
         "{schedules} schedules, {operations} operations answered, {faults} faults, {:.1} hours \
-         simulated in {:.0?}; met: {} pairs of event and state, {} crash points; failed: {failed:?}",
+         simulated in {:.0?}; met: {} pairs of event and state, {} crash points; {undecided} questions \
+         left undecided; failed: {failed:?}",
         simulated.as_secs_f64() / 3600.0,
         start.elapsed(),
         met.pairs.len(),
@@ -219,6 +221,11 @@ fn say_what_was_met(report: &Report) {
     }
     for point in &report.met.crash_points {
         println!("  {point}");
+    }
+    let missed = report.met.missed();
+    println!("{} rows of the state table were not met", missed.len());
+    for pair in missed {
+        println!("  not met: {pair}");
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Outcome {
     pub simulated: Duration,
     /// What it met.
     pub met: Met,
+    /// Questions about its history that were too entangled to be decided.
+    pub undecided: u64,
     /// Of everything that happened: the same plan has the same.
     pub digest: u64,
 }
@@ -160,6 +162,7 @@ impl Schedule {
             faults: self.told.len() as u64,
             simulated: self.pair.now(),
             met,
+            undecided: self.pair.undecided(),
             digest: self.pair.digest(),
         }
     }

@@ -21,6 +21,8 @@ pub struct Report {
     pub simulated: Duration,
     /// What they met.
     pub met: Met,
+    /// Questions about their histories that were too entangled to be decided.
+    pub undecided: u64,
 }
 
 impl Report {
@@ -30,6 +32,7 @@ impl Report {
         self.faults += outcome.faults;
         self.simulated += outcome.simulated;
         self.met.add(outcome.met);
+        self.undecided += outcome.undecided;
     }
 }
 

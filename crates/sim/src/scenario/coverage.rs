@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use lockstep_repl::state::{State, TABLE};
 use lockstep_types::probe;
 use parking_lot::Mutex;
 
@@ -112,6 +113,19 @@ impl Met {
     pub fn add(&mut self, other: Self) {
         self.pairs.extend(other.pairs);
         self.crash_points.extend(other.crash_points);
+    }
+}
+
+impl Met {
+    /// The rows of the state table that were not met, but for those of a node without a peer: in a
+    /// schedule each has one.
+    pub fn missed(&self) -> Vec<String> {
+        let rows = TABLE
+            .iter()
+            .filter(|(state, ..)| *state != State::Unmirrored);
+        rows.map(|(state, trigger, ..)| probe::pair(trigger, state))
+            .filter(|pair| !self.pairs.contains(pair))
+            .collect()
     }
 }
 

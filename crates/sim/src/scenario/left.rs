@@ -32,8 +32,9 @@ pub fn holds_the_durable(secondary: &Dump, history: &History) -> Result<(), Stri
         .map_err(|violation| format!("on the secondary, after its loss of power: {violation}"))
 }
 
-/// The primary is gone while in sync: the secondary could go on in its place.
-pub fn could_take_over(secondary: &Dump, history: &History) -> Result<(), String> {
+/// The primary is gone while in sync: the secondary could go on in its place. `false` if that had to
+/// be left undecided.
+pub fn could_take_over(secondary: &Dump, history: &History) -> Result<bool, String> {
     check::history(history, secondary)
         .map_err(|violation| format!("on the secondary, had it to go on alone: {violation}"))
 }

@@ -61,6 +61,8 @@ pub struct Pair {
     /// The primary has been in sync since it started. Before, a size may show of which the secondary
     /// knows nothing: that of a write under way when the process before it stopped.
     has_recovered: bool,
+    /// Questions about the history that were too entangled to be decided.
+    undecided: u64,
     chance: Random,
     steps: u64,
 }
@@ -100,6 +102,7 @@ impl Pair {
             tables_are_due: false,
             disks_are_well: true,
             has_recovered: false,
+            undecided: 0,
             chance,
             steps: 0,
         }
@@ -153,7 +156,7 @@ impl Pair {
         let shared = Arc::clone(&self.world.shared);
         self.world.network.process_gone(side, &shared, is_told);
         let left = self.look_at_what_is_left(side, stop);
-        self.note(left);
+        self.note_decided(left);
         self.witness.lock().node(side, event);
         if side == Side::Primary {
             self.served_by = None;
@@ -165,6 +168,11 @@ impl Pair {
         self.half(side).node.forget();
     }
 
+    fn note_decided(&mut self, judged: Result<bool, String>) {
+        self.undecided += u64::from(judged == Ok(false));
+        self.note(judged.map(drop));
+    }
+
     fn note(&self, judged: Result<(), String>) {
         if let Err(what) = judged {
             self.witness.lock().wrong(what);
@@ -172,7 +180,8 @@ impl Pair {
     }
 
     /// Holds what a node leaves against what must be there, while both count as in sync.
-    fn look_at_what_is_left(&self, side: Side, stop: Stop) -> Result<(), String> {
+    /// `false` if a question had to be left undecided.
+    fn look_at_what_is_left(&self, side: Side, stop: Stop) -> Result<bool, String> {
         let [_, secondary] = &self.halves;
         if let [
             Some(State::ResyncContent | State::EnteringSync),
@@ -183,14 +192,16 @@ impl Pair {
             left::is_marked_out_of_sync(&secondary.disk)?;
         }
         if !self.counts_as_in_sync() {
-            return Ok(());
+            return Ok(true);
         }
         let witness = self.witness.lock();
         let history = witness.history();
         match (side, stop) {
-            (Side::Secondary, Stop::Process) => Ok(()),
-            (Side::Secondary, Stop::Power) => left::holds_the_durable(&secondary.left()?, history),
-            (Side::Primary, _) if !self.has_recovered => Ok(()),
+            (Side::Secondary, Stop::Process) => Ok(true),
+            (Side::Secondary, Stop::Power) => {
+                left::holds_the_durable(&secondary.left()?, history).map(|()| true)
+            }
+            (Side::Primary, _) if !self.has_recovered => Ok(true),
             (Side::Primary, _) => left::could_take_over(&secondary.left()?, history),
         }
     }
@@ -339,6 +350,11 @@ impl Pair {
         &self.coverage
     }
 
+    /// How many questions about the history were left undecided.
+    pub const fn undecided(&self) -> u64 {
+        self.undecided
+    }
+
     /// What clients asked and were told, and what happened to the nodes, for people.
     pub fn history(&self) -> String {
         self.witness.lock().history().to_string()
@@ -474,7 +490,13 @@ impl Pair {
     }
 
     /// Holds what there is at the end against what must be.
-    pub fn judge(&self) -> Result<(), String> {
+    pub fn judge(&mut self) -> Result<(), String> {
+        let is_decided = self.judge_all()?;
+        self.undecided += u64::from(!is_decided);
+        Ok(())
+    }
+
+    fn judge_all(&self) -> Result<bool, String> {
         let witness = self.witness.lock();
         witness.verdict()?;
         if let Some(told) = self.world.network.failure().filter(|_| self.disks_are_well) {
