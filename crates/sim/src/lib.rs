@@ -10,6 +10,7 @@ pub mod scenario;
 pub mod shrink;
 pub mod small;
 pub mod soak;
+pub mod told;
 pub mod workload;
 pub mod world;
 

@@ -16,10 +16,11 @@ mod bit;
 mod stores;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{IN_SYNC_WITHIN, Pair};
+use lockstep_sim::told::tell;
 use lockstep_sim::world::Side;
 use lockstep_types::Ino;
 use lockstep_verify::Report;
@@ -40,6 +41,7 @@ type Came = Result<String, String>;
 
 /// Runs many cases; tells how often each thing came of them.
 fn cases(run: impl Fn(&Stores, &mut Random) -> Came) -> BTreeMap<String, u64> {
+    let start = Instant::now();
     let mut came = BTreeMap::new();
     let mut last: Option<(u64, Stores)> = None;
     for seed in seeds() {
@@ -54,7 +56,12 @@ fn cases(run: impl Fn(&Stores, &mut Random) -> Came) -> BTreeMap<String, u64> {
         *came.entry(told).or_default() += 1;
         last = Some((luck, stores));
     }
-    println!("{came:#?}");
+    let test = std::thread::current();
+    tell(
+        test.name().unwrap_or("rot"),
+        format!("{came:?}"),
+        start.elapsed(),
+    );
     came
 }
 

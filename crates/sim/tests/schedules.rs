@@ -3,11 +3,12 @@
 //! `LOCKSTEP_SCHEDULES=N` runs N of them instead.
 
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_repl::state::{State, Trigger};
 use lockstep_sim::shrink::{Case, Found};
 use lockstep_sim::soak::Soak;
+use lockstep_sim::told::tell;
 use strum::VariantArray as _;
 
 /// As many threads, each with worlds of its own.
@@ -24,6 +25,7 @@ fn schedules() -> u64 {
 
 #[test]
 fn no_schedule_finds_anything() {
+    let start = Instant::now();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let fresh = u64::try_from(now.as_nanos() & u128::from(u64::MAX >> 1)).unwrap();
     let seeds = |number: u64| {
@@ -38,14 +40,17 @@ fn no_schedule_finds_anything() {
         panic!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
     }
     let report = soak.so_far();
-    println!(
+    let told = format!(
         "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} pairs of \
-         event and state, {} crash points",
+         event and state ({} of the table missed), {} crash points, {} questions left undecided",
         report.schedules,
         report.operations,
         report.met.pairs.len(),
-        report.met.crash_points.len()
+        report.met.missed().len(),
+        report.met.crash_points.len(),
+        report.undecided
     );
+    tell("no_schedule_finds_anything", told, start.elapsed());
     assert_eq!(faults(&report.met.pairs), [""; 0], "from seed {fresh}");
 }
 

@@ -1,9 +1,10 @@
 //! Small worlds in every run of the tests: all of one operation, and of the others some that differ
 //! each time.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_sim::small::{self, Campaign, Choice, Report};
+use lockstep_sim::told::tell;
 use lockstep_types::deliberate::Bug;
 
 /// As many threads, each with worlds of its own.
@@ -35,13 +36,16 @@ fn run(choice: Choice) -> Report {
 
 #[test]
 fn every_world_of_one_operation_ends_well() {
+    let start = Instant::now();
     let report = run(all_of((0..small::singles().len()).collect()));
-    println!("{report}");
+    let test = "every_world_of_one_operation_ends_well";
+    tell(test, report, start.elapsed());
     assert_eq!(report.run + report.alike, report.faults);
 }
 
 #[test]
 fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
+    let start = Instant::now();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let fresh = usize::try_from(now.as_nanos() % 1_000_000_007).unwrap();
     let (first, count) = (small::singles().len(), small::all().len());
@@ -53,7 +57,8 @@ fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
         luck: fresh as u64 % 1000,
         bug: None,
     });
-    println!("{report}");
+    let test = "worlds_of_two_operations_that_nobody_has_seen_end_well";
+    tell(test, report, start.elapsed());
 }
 
 #[test]
