@@ -7,6 +7,9 @@ use lockstep_types::Errno;
 use super::names::InodeNumber;
 use super::pages::{PAGE_BYTES, index};
 
+/// A sector of a disk: written whole or not at all.
+const SECTOR_BYTES: u64 = 512;
+
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallKind {
@@ -96,6 +99,12 @@ pub enum Verdict {
     /// whole pages of the file, as the kernel copies them; of a table at any byte. As `CrashBefore`
     /// in every other call.
     CrashTorn(u64),
+    /// The same, when so many thousandths of its bytes have reached the file: of a write in whole sectors of
+    /// the file, as the kernel copies them that has to wait for a page of the process in between.
+    CrashInside {
+        /// Less than a thousand.
+        thousandths: u16,
+    },
     /// It fails and changes nothing; a sync fails as in Linux, see [`Disk::fail_call`]. A table
     /// cannot fail: there it is as `Go`.
     ///
@@ -172,10 +181,21 @@ impl Action<'_> {
 
     /// The part of it that is done when the process ends after so many bytes.
     pub(super) fn torn(self, bytes: u64) -> Option<Self> {
+        self.part(bytes, PAGE_BYTES)
+    }
+
+    /// The part of it that is done when the process ends after so many thousandths of it.
+    pub(super) fn cut(self, thousandths: u16) -> Option<Self> {
+        let length = self.call(0).length;
+        let bytes = length.saturating_mul(thousandths.into()) / 1000;
+        self.part(bytes, SECTOR_BYTES)
+    }
+
+    fn part(self, bytes: u64, grain: u64) -> Option<Self> {
         let Self::File(path, number, action) = self else {
             return None;
         };
-        Some(Self::File(path, number, action.torn(bytes)?))
+        Some(Self::File(path, number, action.part(bytes, grain)?))
     }
 }
 
@@ -192,14 +212,15 @@ impl<'a> FileAction<'a> {
         }
     }
 
-    fn torn(self, bytes: u64) -> Option<Self> {
+    /// Its first bytes, to the end of a piece of the file.
+    fn part(self, bytes: u64, grain: u64) -> Option<Self> {
         let prefix = |data: &'a [u8], bytes| data.get(..index(bytes)).unwrap_or(data);
         match self {
             Self::Write { offset, data } => {
                 let end = offset.saturating_add(bytes);
-                let pages = (end - end % PAGE_BYTES).saturating_sub(offset);
+                let pieces = (end - end % grain).saturating_sub(offset);
                 let is_whole = bytes >= data.len() as u64;
-                let data = prefix(data, if is_whole { bytes } else { pages });
+                let data = prefix(data, if is_whole { bytes } else { pieces });
                 Some(Self::Write { offset, data })
             }
             Self::Store { offset, data } => {

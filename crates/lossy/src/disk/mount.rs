@@ -110,6 +110,10 @@ impl Mount {
                 let _ = action.torn(bytes).map(|part| state.act(part));
                 state.crash()
             }
+            Verdict::CrashInside { thousandths } => {
+                let _ = action.cut(thousandths).map(|part| state.act(part));
+                state.crash()
+            }
         }
     }
 

@@ -120,6 +120,24 @@ fn a_torn_write_has_whole_pages_of_its_beginning() {
 }
 
 #[test]
+fn a_write_that_is_cut_has_whole_sectors_of_its_beginning() {
+    // Of bytes 700 to 1700, the sectors end at 1024 and 1536.
+    for (thousandths, length) in [
+        (0, 0),
+        (323, 0),
+        (324, 1024),
+        (835, 1024),
+        (836, 1536),
+        (999, 1536),
+    ] {
+        let (disk, _, file) = with_file();
+        answer(&disk, 1, Verdict::CrashInside { thousandths });
+        assert!(file.write_at(700, &[1; 1000]).is_err());
+        assert_eq!(bytes(&disk, "f").len(), length, "{thousandths}");
+    }
+}
+
+#[test]
 fn a_torn_store_stops_at_any_byte_and_torn_calls_of_other_kinds_are_not_done() {
     let (disk, backing) = mounted();
     let table = backing.open_table("t", 8).unwrap();
