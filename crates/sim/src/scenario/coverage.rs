@@ -80,7 +80,7 @@ impl CrashPoint {
             file: FileClass::of(call.path),
             when: match verdict {
                 Verdict::CrashAfter => When::After,
-                Verdict::CrashTorn(_) => When::Within,
+                Verdict::CrashTorn(_) | Verdict::CrashInside { .. } => When::Within,
                 _ => When::Before,
             },
         }

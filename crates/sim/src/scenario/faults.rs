@@ -5,6 +5,8 @@ use crate::history::Stop;
 use crate::random::Random;
 use crate::world::{Hang, Side};
 
+use lockstep_types::Errno;
+
 use super::coverage::FileClass;
 use super::half::CallAt;
 
@@ -16,6 +18,9 @@ const ORDER_CALLS_MAX: u64 = 60;
 
 /// The same, where only calls on one class of files count.
 const CALLS_OF_CLASS_MAX: u64 = 12;
+
+/// So many writes of a hundred that a process ends in are cut after whole pages.
+const WHOLE_PAGES_PERCENT: u64 = 30;
 
 /// Disk calls of a class until one fails, at most.
 const FAILING_CALLS_MAX: u64 = 30;
@@ -54,6 +59,8 @@ pub enum Fault {
         class: CallClass,
         /// Which of them from now.
         nth: u64,
+        /// With which error.
+        errno: Errno,
     },
     /// Nothing more fits on the disk of a node.
     Full(Side),
@@ -107,6 +114,21 @@ impl Order {
         };
         Self { side, cut, then }
     }
+
+    fn detailed(self, chance: &mut Random) -> Self {
+        let mut detailed = |cut: Option<Cut>| {
+            cut.map(|Cut { stop, at }| Cut {
+                stop,
+                at: at.detailed(stop, chance),
+            })
+        };
+        let cut = detailed(self.cut);
+        let then = Then {
+            cut: detailed(self.then.cut),
+            ..self.then
+        };
+        Self { cut, then, ..self }
+    }
 }
 
 impl Cut {
@@ -141,6 +163,7 @@ impl Fault {
                     CallClass::Sync,
                 ]),
                 nth: 1 + chance.below(FAILING_CALLS_MAX),
+                errno: Errno::Io,
             },
             12 => Self::Full(side),
             _ => Self::Silent(side),
@@ -150,6 +173,29 @@ impl Fault {
     fn stops_at_call(chance: &mut Random, side: Side, stop: Stop) -> Self {
         let at = CallAt::random(chance, CALLS_MAX);
         Self::StopsAtCall { side, stop, at }
+    }
+
+    /// The same fault, with how exactly a disk fails or a process ends in the middle of a call drawn by
+    /// another chance.
+    #[must_use]
+    pub fn detailed(self, chance: &mut Random) -> Self {
+        match self {
+            Self::DiskFails {
+                side, class, nth, ..
+            } => Self::DiskFails {
+                side,
+                class,
+                nth,
+                errno: errno(class, chance),
+            },
+            Self::StopsAtCall { side, stop, at } => Self::StopsAtCall {
+                side,
+                stop,
+                at: at.detailed(stop, chance),
+            },
+            Self::StopsInOrder(order) => Self::StopsInOrder(order.detailed(chance)),
+            other => other,
+        }
     }
 
     /// Whether it hurts until it is healed.
@@ -181,6 +227,37 @@ impl CallAt {
                 Verdict::CrashTorn(4096),
             ]),
         }
+    }
+}
+
+impl CallAt {
+    /// A process that ends may have done any part of a write; of one that is under way when power is lost,
+    /// only whole pages count.
+    fn detailed(self, stop: Stop, chance: &mut Random) -> Self {
+        let thousandths = u16::try_from(chance.below(1000)).unwrap_or(0);
+        let is_torn = matches!(self.verdict, Verdict::CrashTorn(_));
+        if !is_torn || stop == Stop::Power || chance.percent(WHOLE_PAGES_PERCENT) {
+            return self;
+        }
+        Self {
+            verdict: Verdict::CrashInside { thousandths },
+            ..self
+        }
+    }
+}
+
+/// With what a call fails: a sync, and a look at the disk, mostly as on a broken disk.
+fn errno(class: CallClass, chance: &mut Random) -> Errno {
+    let for_want_of_room = [Errno::NoSpace, Errno::QuotaExceeded];
+    let percent = match class {
+        CallClass::Write | CallClass::Name => 60,
+        CallClass::Sync => 20,
+        CallClass::Read | CallClass::Look => 0,
+    };
+    if chance.percent(percent) {
+        *chance.pick(&for_want_of_room)
+    } else {
+        Errno::Io
     }
 }
 

@@ -257,10 +257,10 @@ impl Half {
     }
 
     /// Lets a call of its disk fail.
-    pub fn fail_disk(&mut self, class: CallClass, nth: u64) {
+    pub fn fail_disk(&mut self, class: CallClass, nth: u64, errno: Errno) {
         self.may_refuse += 1;
         self.needs_operator = true;
-        self.disk.fail_call(class, nth, Errno::Io);
+        self.disk.fail_call(class, nth, errno);
     }
 
     /// Leaves no room on its disk.

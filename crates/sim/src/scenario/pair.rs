@@ -275,9 +275,14 @@ impl Pair {
                 let half = side.of_mut(&mut self.halves);
                 half.stop_at_call(stop, at, &self.coverage);
             }
-            Fault::DiskFails { side, class, nth } => {
+            Fault::DiskFails {
+                side,
+                class,
+                nth,
+                errno,
+            } => {
                 self.expect_disk_errors(side);
-                self.half(side).fail_disk(class, nth);
+                self.half(side).fail_disk(class, nth, errno);
             }
             Fault::Full(side) => {
                 self.expect_disk_errors(side);

@@ -21,7 +21,9 @@ const HANG: u64 = 0x6861_6e67;
 const HANG_PERCENT: u64 = 12;
 /// Of what is drawn for nodes that are stopped in order, apart from all else for the same reason.
 const ORDER: u64 = 0x006f_7264_6572;
-/// In so many schedules of a hundred some are.
+/// Of what is drawn for details of faults, likewise.
+const DETAILS: u64 = 0x6465_7461_696c;
+/// In so many schedules of a hundred some are stopped in order.
 const ORDER_PERCENT: u64 = 40;
 /// More than all that delays an answer between nodes whose disks do what they are told.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
@@ -128,6 +130,10 @@ impl Plan {
         let mut faults = faults(&mut chance);
         hang(&mut faults, &mut Random::new(seed ^ HANG));
         order(&mut faults, &mut Random::new(seed ^ ORDER));
+        let mut details = Random::new(seed ^ DETAILS);
+        for (_, fault) in &mut faults {
+            *fault = fault.detailed(&mut details);
+        }
         Self {
             luck: chance.any(),
             settings,

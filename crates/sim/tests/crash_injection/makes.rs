@@ -8,7 +8,7 @@ use lockstep_sim::scenario::{
     ANSWER_LIMIT, CallAt, Ending, Fault, FileClass, Order, Settings, Then,
 };
 use lockstep_sim::world::Side;
-use lockstep_types::{AllocateMode, NodeKind, RenameMode};
+use lockstep_types::{AllocateMode, Errno, NodeKind, RenameMode};
 use lockstepfs::config::{Durability, OnPeerLoss};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -74,13 +74,16 @@ fn fault() -> impl Strategy<Value = Fault> {
             Verdict::CrashBefore,
             Verdict::CrashAfter,
             Verdict::CrashTorn(4096),
+            Verdict::CrashInside { thousandths: 500 },
         ])
     };
     let class = select(vec![
-        CallClass::Write,
-        CallClass::Name,
-        CallClass::Read,
-        CallClass::Sync,
+        (CallClass::Write, Errno::Io),
+        (CallClass::Write, Errno::NoSpace),
+        (CallClass::Name, Errno::Io),
+        (CallClass::Name, Errno::QuotaExceeded),
+        (CallClass::Read, Errno::Io),
+        (CallClass::Sync, Errno::Io),
     ]);
     prop_oneof![
         2 => Just(Fault::Cut),
@@ -103,7 +106,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => side().prop_map(Fault::Silent),
         1 => side().prop_map(Fault::Full),
         1 => (side(), class, 1..30_u64)
-            .prop_map(|(side, class, nth)| Fault::DiskFails { side, class, nth }),
+            .prop_map(|(side, (class, errno), nth)| Fault::DiskFails { side, class, nth, errno }),
     ]
 }
 
