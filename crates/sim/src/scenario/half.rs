@@ -24,8 +24,9 @@ use crate::world::{self, Hang, Node, Process, Side, Wait};
 
 /// The datastore of all schedules.
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
-/// Small, so that logs fill and are cut in every schedule.
-const SEGMENT_BYTES: u32 = 64 << 10;
+/// Small, so that the larger schedules fill a segment and go on in the other; large enough for all that
+/// clients do until a checkpoint comes.
+const SEGMENT_BYTES: u32 = 16 << 10;
 const DISK: DiskOptions = DiskOptions {
     capacity_bytes: 1 << 30,
     capacity_files: 100_000,
