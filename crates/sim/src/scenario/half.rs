@@ -252,6 +252,11 @@ impl Half {
         left::is_closed(&self.disk)
     }
 
+    /// Whether its role file says that its copy is out of sync.
+    pub fn is_out_of_sync(&self) -> bool {
+        left::is_marked_out_of_sync(&self.disk).is_ok()
+    }
+
     /// Whether a process lives on it.
     pub fn lives(&self) -> bool {
         self.process().is_some_and(|process| !process.is_dead())

@@ -44,11 +44,12 @@ pub fn tell(
 }
 
 /// The writes that a table remembers.
-fn waiting(disk: &Disk, table: &str) -> Result<Vec<Entry>, String> {
-    let opened = disk.fork().mount().open_table(table, TABLE_BYTES);
+fn waiting(disk: &Disk, path: &str) -> Result<Vec<Entry>, String> {
+    let opened = disk.fork().mount().open_table(path, TABLE_BYTES);
     let table = opened.map_err(|error| error.to_string())?;
-    let opened = InFlightTable::open(table).map_err(|damage| damage.to_string())?;
-    Ok(opened.1)
+    let opened = InFlightTable::open(table);
+    let (_, entries) = opened.map_err(|damage| format!("{path} is damaged: {damage}"))?;
+    Ok(entries)
 }
 
 /// The writes that both tables of a node remember: PAW, then SAW.
