@@ -33,6 +33,7 @@ mod attributes;
 mod birth;
 mod content;
 mod context;
+mod doorway;
 mod ending;
 mod error;
 mod extended;

@@ -81,10 +81,7 @@ impl Adaptor {
 
     /// Counts references of the kernel that are gone; such requests have no reply.
     fn forget_one(&self, node: INodeNo, count: u64) {
-        if self.context.is_closed() {
-            return;
-        }
-        self.context.guard("forget", || {
+        self.context.tell("forget", || {
             if let Ok(ino) = ino(node) {
                 self.context.service().forgotten(ino, count);
             }

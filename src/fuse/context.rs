@@ -5,13 +5,13 @@
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fuser::{INodeNo, Notifier};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::MountError;
+use super::doorway::Doorway;
 use super::ending::Ending;
 use super::reply::Refuse;
 use crate::client::FileService;
@@ -21,7 +21,7 @@ pub(super) struct Context {
     service: Arc<dyn FileService>,
     notifier: OnceLock<Notifier>,
     ending: Arc<Ending>,
-    closed: AtomicBool,
+    doorway: Doorway,
 }
 
 impl std::fmt::Debug for Context {
@@ -36,7 +36,7 @@ impl Context {
             service,
             notifier: OnceLock::new(),
             ending,
-            closed: AtomicBool::new(false),
+            doorway: Doorway::default(),
         }
     }
 
@@ -56,25 +56,29 @@ impl Context {
         let _ = self.notifier.set(notifier);
     }
 
-    /// From now on requests are refused instead of given to the service.
+    /// From now on requests are refused instead of given to the service. Returns when those that were
+    /// being given to it are: they may wait for answers, but work on the store no more.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.doorway.close();
     }
 
     /// Runs `body`, which answers `reply`, so that a panic in it costs one request and is told.
     pub fn answer<R: Refuse>(&self, operation: &'static str, reply: R, body: impl FnOnce(R)) {
-        if self.is_closed() {
-            return reply.refuse(Errno::Io);
+        match self.doorway.enter() {
+            Some(_inside) => self.guard(operation, || body(reply)),
+            None => reply.refuse(Errno::Io),
         }
-        self.guard(operation, || body(reply));
+    }
+
+    /// Runs `body`, which has nobody to answer, unless the mount is closed.
+    pub fn tell(&self, operation: &'static str, body: impl FnOnce()) {
+        if let Some(_inside) = self.doorway.enter() {
+            self.guard(operation, body);
+        }
     }
 
     /// Runs `body` so that a panic in it ends neither the thread nor goes unheard.
-    pub fn guard(&self, operation: &'static str, body: impl FnOnce()) {
+    fn guard(&self, operation: &'static str, body: impl FnOnce()) {
         let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) else {
             return;
         };
