@@ -116,9 +116,21 @@ impl Disk {
         self.state.lock().arm(class, nth, errno);
     }
 
-    /// Takes back what [`Self::fail_call`] has set and no call has met yet.
+    /// Lets every call of a class fail from now on, as [`Self::fail_call`] does one.
+    pub fn fail_calls(&self, class: CallClass, errno: Errno) {
+        self.state.lock().break_down(class, errno);
+    }
+
+    /// Takes back what [`Self::fail_call`] has set and no call has met yet, and what
+    /// [`Self::fail_calls`] has.
     pub fn stop_failing(&self) {
         self.state.lock().disarm();
+    }
+
+    /// The pages that failed syncs have given up are seen as stable storage has them, as if they had
+    /// been dropped from memory: any time may be the one. Lengths and names are still seen.
+    pub fn drop_lost_pages(&self) {
+        self.state.lock().drop_lost_pages();
     }
 
     /// Takes everything off the disk, for one that is of no more use but may still be held somewhere.

@@ -25,6 +25,7 @@ use lockstep_types::backing::{Backing, BackingFile, BackingStat};
 use parking_lot::Mutex;
 
 use crate::disk::{Kind, Mount};
+use crate::gate::Gate;
 use nodes::{Found, Nodes};
 
 /// Everything that changes the disk comes through the kernel, which knows when it does.
@@ -40,16 +41,30 @@ const NAME_BYTES_MAX: u32 = 255;
 /// Answers the kernel for one mounting of a disk.
 pub(crate) struct Server {
     disk: Mount,
+    gate: Arc<Gate>,
     nodes: Mutex<Nodes>,
 }
 
 impl Server {
-    /// Answers for a disk, until that loses power.
-    pub(crate) fn new(disk: Mount) -> Self {
+    /// Answers for a disk, until that loses power; syncs once they have passed the gate.
+    pub(crate) fn new(disk: Mount, gate: Arc<Gate>) -> Self {
         Self {
             nodes: Mutex::new(Nodes::new(disk.clone())),
             disk,
+            gate,
         }
+    }
+
+    /// Syncs and answers: at once, or on a thread of its own when it has to wait.
+    fn sync(&self, reply: ReplyEmpty, sync: impl FnOnce() -> io::Result<()> + Send + 'static) {
+        if !self.gate.is_closed() {
+            return answer_empty(reply, sync());
+        }
+        let gate = Arc::clone(&self.gate);
+        std::thread::spawn(move || {
+            gate.pass();
+            answer_empty(reply, sync());
+        });
     }
 
     fn file(&self, node: INodeNo) -> io::Result<Arc<dyn BackingFile>> {
@@ -354,7 +369,10 @@ impl Filesystem for Server {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        answer_empty(reply, self.file(node).and_then(|file| file.sync()));
+        match self.file(node) {
+            Ok(file) => self.sync(reply, move || file.sync()),
+            Err(error) => reply.error(error.into()),
+        }
     }
 
     fn fsyncdir(
@@ -366,7 +384,13 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let path = self.nodes.lock().directory(node.0);
-        answer_empty(reply, path.and_then(|path| self.disk.sync_dir(&path)));
+        match path {
+            Ok(path) => {
+                let disk = self.disk.clone();
+                self.sync(reply, move || disk.sync_dir(&path));
+            }
+            Err(error) => reply.error(error.into()),
+        }
     }
 
     fn readdir(

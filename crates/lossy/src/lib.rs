@@ -10,6 +10,7 @@ pub mod disk;
 pub mod random;
 
 mod fuse;
+mod gate;
 mod mounted;
 mod syncs;
 

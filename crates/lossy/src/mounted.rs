@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session};
@@ -19,8 +20,9 @@ use rustix::mount::UnmountFlags;
 
 use crate::disk::{Disk, DiskOptions, Survivors};
 use crate::fuse::Server;
+use crate::gate::Gate;
 use crate::random::Random;
-use crate::syncs;
+use crate::syncs::{self, Target};
 
 /// More room than a test needs; what is not used costs nothing.
 const ROOM: DiskOptions = DiskOptions {
@@ -39,6 +41,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 pub struct Lossy {
     disk: Disk,
     mount_point: PathBuf,
+    gate: Arc<Gate>,
     session: Option<BackgroundSession>,
 }
 
@@ -51,6 +54,7 @@ impl Lossy {
         let mut lossy = Self {
             disk: Disk::new(ROOM),
             mount_point: mount_point.into(),
+            gate: Arc::default(),
             session: None,
         };
         lossy.attach()?;
@@ -90,6 +94,34 @@ impl Lossy {
         self.attach()
     }
 
+    /// The file system is unmounted and mounted anew: all is saved that can be, and what failed syncs
+    /// have given up is not seen any more.
+    ///
+    /// # Errors
+    /// As [`Self::lose_power`]; those of the disk, as which it is mounted anew as it was.
+    pub fn mount_anew(&mut self) -> io::Result<()> {
+        self.detach()?;
+        let saved = self.disk.mount().forget_cached();
+        self.attach()?;
+        saved
+    }
+
+    /// From now on no sync ends, as if the disk hung. Whoever waits for one cannot even be killed
+    /// before [`Self::release_syncs`].
+    pub fn hold_syncs(&self) {
+        self.gate.close();
+    }
+
+    /// Lets syncs end again, also those that wait.
+    pub fn release_syncs(&self) {
+        self.gate.open();
+    }
+
+    /// How many syncs wait to be released.
+    pub fn held_syncs(&self) -> usize {
+        self.gate.waiting()
+    }
+
     /// Starts a program whose calls of `syncfs` reach this disk. The kernel tells a FUSE file system
     /// nothing of them: in a program that was started otherwise they succeed and save nothing.
     /// `command` is of no use afterwards.
@@ -97,7 +129,12 @@ impl Lossy {
     /// # Errors
     /// Those of starting; then it does not run.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        syncs::spawn(command, self.mount_point.clone(), self.disk.take())
+        let target = Target {
+            mount_point: self.mount_point.clone(),
+            disk: self.disk.take(),
+            gate: Arc::clone(&self.gate),
+        };
+        syncs::spawn(command, target)
     }
 
     fn attach(&mut self) -> io::Result<()> {
@@ -105,7 +142,7 @@ impl Lossy {
         config.mount_options = vec![MountOption::FSName(NAME.to_owned())];
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
-        let server = Server::new(self.disk.take());
+        let server = Server::new(self.disk.take(), Arc::clone(&self.gate));
         self.session = Some(Session::new(server, &self.mount_point, &config)?.spawn()?);
         Ok(())
     }
@@ -132,6 +169,7 @@ impl Lossy {
 impl Drop for Lossy {
     /// Does not wait for those who still have files open.
     fn drop(&mut self) {
+        self.gate.open();
         if self.session.is_some() {
             let _ = rustix::mount::unmount(&self.mount_point, UnmountFlags::DETACH);
         }

@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use libc::{c_ulong, seccomp_notif, seccomp_notif_resp, sock_filter, sock_fprog};
 use lockstep_types::backing::Backing;
@@ -26,6 +27,7 @@ use rustix::net::{
 };
 
 use crate::disk::Mount;
+use crate::gate::Gate;
 
 /// Number and size of the two requests on the descriptor of a filter; libc does not have them.
 const NOTIF_RECV: c_ulong = request(0, size_of::<seccomp_notif>());
@@ -40,15 +42,23 @@ const fn request(number: c_ulong, size: usize) -> c_ulong {
     (3 << 30) | ((size as c_ulong) << 16) | ((b'!' as c_ulong) << 8) | number
 }
 
-/// Starts a program whose `syncfs` calls for the file system at `mount_point` save `disk`.
-pub(crate) fn spawn(command: &mut Command, mount_point: PathBuf, disk: Mount) -> io::Result<Child> {
+/// The disk that the calls are for.
+pub(crate) struct Target {
+    pub mount_point: PathBuf,
+    pub disk: Mount,
+    /// What they pass before they save anything.
+    pub gate: Arc<Gate>,
+}
+
+/// Starts a program whose `syncfs` calls for the file system of `target` save its disk.
+pub(crate) fn spawn(command: &mut Command, target: Target) -> io::Result<Child> {
     let (ours, theirs) = UnixStream::pair()?;
     let filtered = move || send(&theirs, &filter_syncs()?);
     // SAFETY: between fork and exec it makes system calls only and allocates nothing.
     unsafe { command.pre_exec(filtered) };
     let mut child = command.spawn()?;
     let served = receive(&ours).and_then(|calls| {
-        let serve = move || serve(&calls, &mount_point, &disk);
+        let serve = move || serve(&calls, &target);
         std::thread::Builder::new()
             .name("syncfs".to_owned())
             .spawn(serve)
@@ -123,11 +133,11 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
 }
 
 /// Decides calls until no process with the filter is left.
-fn serve(calls: &OwnedFd, mount_point: &Path, disk: &Mount) {
+fn serve(calls: &OwnedFd, target: &Target) {
     while wait(calls.as_fd()) {
         // An error means that the caller was killed meanwhile.
         if let Ok(call) = next(calls) {
-            answer(calls, call.id, decide(&call, mount_point, disk).as_ref());
+            answer(calls, call.id, decide(&call, target).as_ref());
         }
     }
 }
@@ -155,16 +165,18 @@ fn next(calls: &OwnedFd) -> io::Result<seccomp_notif> {
 }
 
 /// Whether the call is for this disk; if it is, how it ended.
-fn decide(call: &seccomp_notif, mount_point: &Path, disk: &Mount) -> Option<io::Result<()>> {
+fn decide(call: &seccomp_notif, target: &Target) -> Option<io::Result<()>> {
     let [fd, ..] = call.data.args;
     let meant = fs::metadata(format!("/proc/{}/fd/{fd}", call.pid)).ok()?;
-    let top = File::open(mount_point).ok()?;
+    let top = File::open(&target.mount_point).ok()?;
     if top.metadata().ok()?.dev() != meant.dev() {
         return None;
     }
     // Open until the disk is done: it cannot be unmounted meanwhile.
     let passed_on = rustix::fs::syncfs(&top);
-    Some(passed_on.map_err(Into::into).and_then(|()| disk.sync_all()))
+    target.gate.pass();
+    let saved = passed_on.map_err(Into::into);
+    Some(saved.and_then(|()| target.disk.sync_all()))
 }
 
 fn answer(calls: &OwnedFd, id: u64, outcome: Option<&io::Result<()>>) {

@@ -11,8 +11,9 @@ use std::process::Command;
 
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_lossy::Lossy;
-use lockstep_lossy::disk::{Disk, DiskOptions, Survivors};
+use lockstep_lossy::disk::{CallClass, Disk, DiskOptions, Survivors};
 use lockstep_lossy::random::Random;
+use lockstep_types::Errno;
 use lockstep_types::backing::{Backing, BackingFile};
 use tempfile::TempDir;
 
@@ -211,6 +212,126 @@ fn power_is_not_lost_under_those_who_have_files_open() {
     child.kill().unwrap();
     child.wait().unwrap();
     place.lossy.lose_power(&mut random).unwrap();
+}
+
+/// A call that the disk fails fails for those who use the file system.
+#[test]
+fn calls_fail_as_they_were_told_to() {
+    let Some(place) = Place::new() else { return };
+    let is_eio = |error: std::io::Error| assert_eq!(error.raw_os_error(), Some(5));
+    let disk = place.lossy.disk();
+    let file = place.open("file");
+    disk.fail_call(CallClass::Write, 2, Errno::Io);
+    file.write_all_at(b"there", 0).unwrap();
+    is_eio(file.write_all_at(b"not", 0).unwrap_err());
+    file.write_all_at(b"again", 0).unwrap();
+    disk.fail_call(CallClass::Name, 1, Errno::Io);
+    is_eio(fs::create_dir(place.at("d")).unwrap_err());
+    fs::create_dir(place.at("d")).unwrap();
+    disk.fail_call(CallClass::Read, 1, Errno::Io);
+    is_eio(file.read_exact_at(&mut [0; 5], 0).unwrap_err());
+    file.read_exact_at(&mut [0; 5], 0).unwrap();
+    disk.fail_calls(CallClass::Sync, Errno::Io);
+    for _ in 0..3 {
+        is_eio(file.sync_all().unwrap_err());
+        is_eio(
+            File::open(place.dir.path())
+                .unwrap()
+                .sync_all()
+                .unwrap_err(),
+        );
+        let mut command = Command::new("sync");
+        let command = command.arg("-f").arg(place.dir.path());
+        assert!(
+            !place
+                .lossy
+                .spawn(command)
+                .unwrap()
+                .wait()
+                .unwrap()
+                .success()
+        );
+    }
+    disk.stop_failing();
+    file.sync_all().unwrap();
+}
+
+/// What a failed sync has lost is seen as long as the kernel remembers it.
+#[test]
+fn what_a_failed_sync_has_lost_goes_with_the_cache() {
+    let Some(place) = Place::new() else { return };
+    let file = place.open("file");
+    file.write_all_at(b"kept", 0).unwrap();
+    file.sync_all().unwrap();
+    file.write_all_at(b"lost", 0).unwrap();
+    place.lossy.disk().fail_call(CallClass::Sync, 1, Errno::Io);
+    file.sync_all().unwrap_err();
+    file.sync_all().unwrap();
+    let seen = || fs::read(place.at("file")).unwrap();
+    assert_eq!(seen(), b"lost");
+    place.lossy.disk().drop_lost_pages();
+    assert_eq!(seen(), b"lost");
+    drop(file);
+    place.backing().forget_cached().unwrap();
+    assert_eq!(seen(), b"kept");
+}
+
+#[test]
+fn mounted_anew_it_shows_what_it_has() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let file = place.open("file");
+    file.write_all_at(b"kept", 0).unwrap();
+    file.sync_all().unwrap();
+    place.sync_directory("");
+    file.write_all_at(b"lost", 0).unwrap();
+    place.open("lost");
+    place.lossy.disk().fail_call(CallClass::Sync, 2, Errno::Io);
+    file.sync_all().unwrap();
+    file.write_all_at(b"more", 4096).unwrap();
+    file.sync_all().unwrap_err();
+    place.lossy.disk().fail_call(CallClass::Sync, 1, Errno::Io);
+    let top = File::open(place.dir.path()).unwrap();
+    top.sync_all().unwrap_err();
+    top.sync_all().unwrap();
+    place.open("saved");
+    drop((top, file));
+    place.lossy.mount_anew().unwrap();
+    assert_eq!(fs::read(place.at("file")).unwrap(), b"lost");
+    assert!(!place.at("lost").exists());
+    assert!(place.at("saved").exists());
+}
+
+#[test]
+fn syncs_that_are_held_wait_and_all_else_goes_on() {
+    let Some(place) = Place::new() else { return };
+    let (file, other) = (place.open("file"), place.open("other"));
+    file.write_all_at(b"kept", 0).unwrap();
+    place.lossy.hold_syncs();
+    let mut command = Command::new("sync");
+    let command = command.arg("-f").arg(place.dir.path());
+    let mut sync = place.lossy.spawn(command).unwrap();
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| file.sync_all());
+        // More than there are threads that take requests.
+        let more: Vec<_> = (0..8).map(|_| scope.spawn(|| other.sync_all())).collect();
+        // The kernel has one sync of a file at a time.
+        while place.lossy.held_syncs() < 3 {
+            std::thread::yield_now();
+        }
+        assert!(place.lossy.disk().unsynced() > 0);
+        fs::write(place.at("third"), b"x").unwrap();
+        assert_eq!(fs::read(place.at("file")).unwrap(), b"kept");
+        assert!(!one.is_finished() && sync.try_wait().unwrap().is_none());
+        place.lossy.release_syncs();
+        one.join().unwrap().unwrap();
+        for other in more {
+            other.join().unwrap().unwrap();
+        }
+    });
+    assert!(sync.wait().unwrap().success());
+    assert_eq!(place.lossy.held_syncs(), 0);
 }
 
 /// Does something to a disk, by chance. A store's own sync of a directory is one of all above it.

@@ -180,6 +180,21 @@ impl Inode {
         }
     }
 
+    /// The pages that a failed sync has given up are seen as stable storage has them.
+    pub(super) fn drop_lost_pages(&mut self) {
+        let seen = &mut self.seen;
+        self.pages.retain(|&number, history| {
+            if let Some(kept) = history.synced()
+                && !history.is_dirty()
+            {
+                seen.replace(number, kept.clone());
+            }
+            history.is_dirty()
+        });
+        // They may have been cut since.
+        seen.trim();
+    }
+
     /// Power is lost: chooses what is left, which from now on is what is seen.
     pub(super) fn lose_power(&mut self, survivors: Survivors, random: &mut Random) {
         for (number, history) in std::mem::take(&mut self.pages) {

@@ -71,11 +71,12 @@ impl Slot {
     }
 }
 
-/// A call that will fail.
+/// A call that will fail, or all of a class.
 #[derive(Clone, Copy, Debug)]
 struct Armed {
     class: CallClass,
-    calls_left: u64,
+    /// Calls until then; `None` if all fail from now on.
+    calls_left: Option<u64>,
     errno: Errno,
 }
 
@@ -170,7 +171,16 @@ impl State {
     pub(super) fn arm(&mut self, class: CallClass, nth: u64, errno: Errno) {
         self.armed.push(Armed {
             class,
-            calls_left: nth.max(1),
+            calls_left: Some(nth.max(1)),
+            errno,
+        });
+    }
+
+    /// Lets all calls of a class fail.
+    pub(super) fn break_down(&mut self, class: CallClass, errno: Errno) {
+        self.armed.push(Armed {
+            class,
+            calls_left: None,
             errno,
         });
     }
@@ -179,13 +189,16 @@ impl State {
     pub(super) fn meet(&mut self, class: CallClass) -> Option<Errno> {
         let mut met = None;
         self.armed.retain_mut(|armed| {
-            if armed.class == class {
-                armed.calls_left -= 1;
+            if armed.class != class {
+                return true;
             }
-            if armed.calls_left == 0 {
+            let left = armed.calls_left.map(|calls| calls - 1);
+            armed.calls_left = left;
+            let is_met = left.is_none_or(|calls| calls == 0);
+            if is_met {
                 met = met.or(Some(armed.errno));
             }
-            armed.calls_left > 0
+            !is_met || left.is_none()
         });
         met
     }
@@ -481,6 +494,16 @@ impl State {
     pub(super) fn forget_cached(&mut self) {
         // Nothing is left to chance when nothing survives.
         self.keep(Survivors::Nothing, &mut Random::new(0));
+    }
+
+    /// The pages that failed syncs have given up are read from the disk again.
+    pub(super) fn drop_lost_pages(&mut self) {
+        let numbers: Vec<InodeNumber> = self.slots.keys().copied().collect();
+        for number in numbers {
+            self.edit(number, |slot, _| {
+                Arc::make_mut(&mut slot.inode).drop_lost_pages();
+            });
+        }
     }
 
     /// What survives is from now on what is seen.
