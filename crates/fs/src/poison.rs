@@ -54,7 +54,7 @@ pub struct Failure {
 
 impl Failure {
     /// A mark that says nothing.
-    fn unreadable(why: &dyn std::fmt::Display) -> Self {
+    fn unreadable(why: &io::Error) -> Self {
         Self {
             reason: format!("unknown, as the mark cannot be read: {why}"),
             time: "an unknown time".to_owned(),
@@ -62,8 +62,8 @@ impl Failure {
         }
     }
 
-    fn parse(text: &[u8]) -> Self {
-        serde_json::from_slice(text).unwrap_or_else(|error| Self::unreadable(&error))
+    fn parse(text: &[u8]) -> io::Result<Self> {
+        Ok(serde_json::from_slice(text)?)
     }
 }
 
@@ -100,25 +100,35 @@ impl Marks {
         Self { backing, stamp }
     }
 
-    /// What the marks say, if there is one: the mark on the disk first.
+    /// What the marks say, if there is one: the mark on the disk first. A disk that takes no more
+    /// bytes may still have taken the name of the mark: what happened is then told by the other.
     pub fn read(&self) -> Option<Failure> {
-        self.read_file().or_else(|| self.read_stamp())
+        match self.read_file() {
+            Some(Ok(failure)) => Some(failure),
+            Some(Err(error)) => {
+                let stamp = self.read_stamp().and_then(Result::ok);
+                Some(stamp.unwrap_or_else(|| Failure::unreadable(&error)))
+            }
+            None => {
+                let stamp = self.read_stamp()?;
+                Some(stamp.unwrap_or_else(|error| Failure::unreadable(&error)))
+            }
+        }
     }
 
-    fn read_file(&self) -> Option<Failure> {
+    fn read_file(&self) -> Option<io::Result<Failure>> {
         let file = match self.backing.open(MARK_FILE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(Failure::unreadable(&error)),
-            Ok(file) => file,
+            opened => opened,
         };
-        let mut text = vec![0; MARK_BYTES_MAX];
-        Some(match file.read_at(0, &mut text) {
-            Ok(length) => Failure::parse(text.get(..length).unwrap_or_default()),
-            Err(error) => Failure::unreadable(&error),
-        })
+        Some(file.and_then(|file| {
+            let mut text = vec![0; MARK_BYTES_MAX];
+            let length = file.read_at(0, &mut text)?;
+            Failure::parse(text.get(..length).unwrap_or_default())
+        }))
     }
 
-    fn read_stamp(&self) -> Option<Failure> {
+    fn read_stamp(&self) -> Option<io::Result<Failure>> {
         match self.stamp.as_ref()?.read() {
             Ok(text) => text.map(|text| Failure::parse(&text)),
             Err(error) => {

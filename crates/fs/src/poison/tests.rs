@@ -131,6 +131,9 @@ fn a_mark_is_found_in_both_places_until_it_is_taken_away() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(place.marks().read(), Some(expected.clone()));
     assert!(place.guarded().is_poisoned());
+    // The disk has taken the name and nothing else.
+    std::fs::write(&file, b"").unwrap();
+    assert_eq!(place.marks().read(), Some(expected.clone()));
     place.marks().renew(&expected).unwrap();
     place.stamp.remove().unwrap();
     assert_eq!(place.marks().read(), Some(expected));
