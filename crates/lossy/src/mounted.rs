@@ -100,6 +100,8 @@ impl Lossy {
     /// # Errors
     /// As [`Self::lose_power`]; those of the disk, as which it is mounted anew as it was.
     pub fn mount_anew(&mut self) -> io::Result<()> {
+        // The kernel tells once of the writes that have failed since it was asked last.
+        let _told_late = rustix::fs::syncfs(File::open(&self.mount_point)?);
         self.detach()?;
         let saved = self.disk.mount().forget_cached();
         self.attach()?;

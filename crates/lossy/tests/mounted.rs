@@ -276,6 +276,30 @@ fn what_a_failed_sync_has_lost_goes_with_the_cache() {
     assert_eq!(seen(), b"kept");
 }
 
+/// The kernel tells of a failed write whoever asks next, of the file and of the file system, each once.
+/// Once memory has forgotten what was lost, nobody must hear of it any more.
+#[test]
+fn what_was_forgotten_does_not_count_as_a_failure_again() {
+    let Some(place) = Place::new() else { return };
+    let backing = place.backing();
+    let table = backing.open_table("table", 4096).unwrap();
+    table.store(0, b"lost");
+    place.lossy.disk().fail_calls(CallClass::Write, Errno::Io);
+    // As by itself after a while: the pages are written, and nobody asks how that went.
+    drop((table, backing));
+    let written = Command::new("sync").status().unwrap();
+    assert!(written.success());
+    place.lossy.disk().stop_failing();
+    let backing = place.backing();
+    backing.forget_cached().unwrap();
+    let file = backing.open("table").unwrap();
+    file.sync().unwrap();
+    backing.sync_all().unwrap();
+    let mut seen = [1; 4];
+    file.read_at(0, &mut seen).unwrap();
+    assert_eq!(seen, [0; 4]);
+}
+
 #[test]
 fn mounted_anew_it_shows_what_it_has() {
     let Some(mut place) = Place::new() else {

@@ -50,6 +50,9 @@ struct Counts {
 impl OsBacking {
     /// Saves what can be saved, then drops what memory holds of every file.
     pub(super) fn drop_cached(&self) -> io::Result<()> {
+        // Linux tells the next who syncs a file system of a write that failed at any time since the
+        // last one did: that is the failure which brought us here. The second counts.
+        let _told_late = self.sync_all();
         self.sync_all()?;
         if self.is_in_memory()? {
             return Ok(());
@@ -91,6 +94,7 @@ impl OsBacking {
         let fd = self.open_fd(path, flags);
         let fd = fd.map_err(|errno| self.fail("open", path, errno))?;
         let fail = |error| failed("drop the cache of", self.full_path(path), error);
+        hear_of_failures(&fd);
         for attempt in 1.. {
             rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed).map_err(|e| fail(e.into()))?;
             match cached_pages(&fd).map_err(fail)? {
@@ -101,6 +105,14 @@ impl OsBacking {
         }
         Ok(())
     }
+}
+
+/// Has the kernel tell of writes to a file that have failed. It does so once, to the next who asks, be it
+/// a process of much later: what they have lost is forgotten now, and must not count as a new failure.
+fn hear_of_failures(fd: &OwnedFd) {
+    // SAFETY: the descriptor is open, and no memory is passed.
+    let _told_late =
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
 }
 
 fn still_cached(pages: u64) -> io::Error {
