@@ -45,6 +45,7 @@ use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING};
 use nodes::{Ground, IMPATIENT, PATIENT, Pair, Settings, Which};
+use programs::Programs;
 use small_disk::{Ballast, SmallDisk};
 
 /// The default of what `LOCKSTEP_FAULT_KILLS` says.
@@ -79,6 +80,18 @@ fn kills() -> Option<u64> {
 /// How often everything but kills is repeated.
 fn rounds() -> Option<u64> {
     kills().map(|kills| kills.div_ceil(KILLS_IN_CI))
+}
+
+/// What fio and fsx find is not taken for what becomes of them when their mount is taken away.
+#[test]
+fn what_programs_find_is_heard_though_their_mount_is_gone() {
+    let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
+    let mut programs = Programs::start(dir.path(), dir.path(), &mut Chance::of_run());
+    programs.mislead(dir.path());
+    let found = programs.finish_bereft().unwrap_err();
+    for program in ["fio found a fault", "fsx found a fault"] {
+        assert!(found.contains(program), "{found}");
+    }
 }
 
 #[test]

@@ -55,12 +55,23 @@ impl Load {
         self.bereft = false;
     }
 
+    /// From now on the primary refuses, or is not there: errors are no failures. What the programs
+    /// have found up to here is one.
+    pub fn primary_goes(&mut self) {
+        if let Some(programs) = &mut self.programs
+            && !self.bereft
+        {
+            programs.look();
+        }
+        self.bereft = true;
+        self.writers.primary_goes();
+    }
+
     /// SIGKILL of a node. Of the mount of a primary the kernel still remembers the root, as after
     /// any `ls -l`: it is dead all the same when the node starts again.
     pub fn kill(&mut self, which: Which) {
         if which == Which::Primary {
-            self.bereft = true;
-            self.writers.primary_goes();
+            self.primary_goes();
             // Fails where the primary has not mounted yet since it was killed last.
             let _ = std::fs::metadata(self.pair.mount());
         }
@@ -78,12 +89,18 @@ impl Load {
         self.pair.await_in_sync();
         self.writers.primary_is_back();
         self.writers.await_progress();
-        match self.programs.take() {
-            Some(programs) if !self.bereft => programs.finish(),
-            _ => {}
-        }
+        self.end_programs();
         check::check(&mut self.pair, &self.writers, ending, while_down);
         self.writers.await_progress();
+    }
+
+    /// Ends the programs; none may have found a fault.
+    pub fn end_programs(&mut self) {
+        match self.programs.take() {
+            Some(programs) if self.bereft => programs.finish_bereft().unwrap(),
+            Some(programs) => programs.finish(),
+            None => {}
+        }
     }
 
     /// Whether the primary has gone on alone since the load came.

@@ -1,12 +1,15 @@
 //! Programs that check what they write themselves, as further load: fio, and fsx.
 //!
 //! Invariant: they run until they are asked to end, so one that has ended before has found a fault,
-//! or lost its mount. None is left when [`Programs`] is dropped.
+//! or lost its mount, and what it has said tells which. None is left when [`Programs`] is dropped.
+
+#![allow(dead_code)] // not every test uses all of it
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -18,6 +21,31 @@ const FILES: [&str; 3] = ["load.0.0", "load.1.0", "fsx"];
 
 /// How fio exits after a signal if it has found nothing.
 const FIO_OBEYED: Option<i32> = Some(128);
+
+/// What only a program says that has read something else than it wrote. The first three are fio's,
+/// the last of them the error that it makes of it; the others are those of fsx.
+const FINDINGS: [&str; 5] = [
+    "verify failed at",
+    "verify: bad",
+    "Invalid or incomplete multibyte",
+    "miscompare:",
+    "Size error:",
+];
+/// What a program says that has lost its mount, or was refused: `EIO`, `ENOTCONN`, `ECONNABORTED` and
+/// `ESTALE` as the C library, and as Rust has them; and a call that was cut short, as it is when the
+/// error comes in the middle.
+const LOSSES: [&str; 10] = [
+    "Input/output error",
+    "Transport endpoint is not connected",
+    "Software caused connection abort",
+    "Stale file handle",
+    "EIO",
+    "ENOTCONN",
+    "ECONNABORTED",
+    "ESTALE",
+    "short read:",
+    "short write:",
+];
 
 /// Programs that run.
 pub struct Programs {
@@ -53,10 +81,43 @@ impl Programs {
         programs
     }
 
+    /// None has found a fault so far, or ended for another reason.
+    pub fn look(&mut self) {
+        for program in &mut self.running {
+            program.look();
+        }
+    }
+
     /// Ends them; none may have found a fault.
     pub fn finish(mut self) {
         for program in &mut self.running {
             program.finish();
+        }
+    }
+
+    /// Ends them after their mount was taken from them, or has refused them: errors are no faults, but
+    /// none may have read something else than it wrote.
+    pub fn finish_bereft(mut self) -> Result<(), String> {
+        let ended = self.running.iter_mut().map(Program::finish_bereft);
+        let found: Vec<String> = ended.filter_map(Result::err).collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(found.join("\n"))
+    }
+
+    /// Damages what they have written until each has ended.
+    pub fn mislead(&mut self, mount: &Path) {
+        let names = [&FILES[..2], &FILES[2..]];
+        for (program, names) in self.running.iter_mut().zip(names) {
+            await_that(program.name, || {
+                for name in names {
+                    let file = mount.join("programs").join(name);
+                    let opened = fs::OpenOptions::new().write(true).open(file).unwrap();
+                    opened.write_all_at(&[0xee; 64], 0).unwrap();
+                }
+                program.process.try_wait().unwrap().is_some()
+            });
         }
     }
 }
@@ -88,25 +149,53 @@ impl Program {
         }
     }
 
-    fn finish(&mut self) {
+    fn look(&mut self) {
         if let Some(status) = self.process.try_wait().unwrap() {
             panic!("{} ended by itself ({status}): {}", self.name, self.said());
         }
-        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
-        await_that(self.name, || self.process.try_wait().unwrap().is_some());
-        let status = self.process.wait().unwrap();
-        let obeyed = status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_OBEYED;
+    }
+
+    fn finish(&mut self) {
+        self.look();
+        let status = self.end();
         assert!(
-            obeyed,
+            obeyed(status),
             "{} found a fault ({status}): {}",
             self.name,
             self.said()
         );
     }
 
+    fn finish_bereft(&mut self) -> Result<(), String> {
+        let status = self.end();
+        let said = self.said();
+        let any_of = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        // A page of a mapping that cannot be had.
+        let is_bus_error = status.signal() == Some(Signal::BUS.as_raw());
+        let has_lost = any_of(&LOSSES) || is_bus_error || obeyed(status);
+        if any_of(&FINDINGS) || !has_lost {
+            return Err(format!("{} found a fault ({status}): {said}", self.name));
+        }
+        Ok(())
+    }
+
+    /// Asks it to end, if it still runs, and waits for that.
+    fn end(&mut self) -> ExitStatus {
+        if self.process.try_wait().unwrap().is_none() {
+            kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+            await_that(self.name, || self.process.try_wait().unwrap().is_some());
+        }
+        self.process.wait().unwrap()
+    }
+
     fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
     }
+}
+
+/// Whether a program that was asked to end did so without having found anything.
+fn obeyed(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_OBEYED
 }
 
 /// Blocks that carry their own sums, read back while others are written. All of one size: what it
