@@ -21,6 +21,8 @@ mod chance;
 mod check;
 #[path = "faults/failed_disk.rs"]
 mod failed_disk;
+#[path = "faults/hung_disk.rs"]
+mod hung_disk;
 #[path = "faults/load.rs"]
 mod load;
 #[path = "faults/names.rs"]
@@ -33,6 +35,10 @@ mod nodes;
 mod programs;
 #[path = "faults/replacer.rs"]
 mod replacer;
+#[path = "power/server.rs"]
+mod server;
+#[path = "power/site.rs"]
+mod site;
 #[path = "faults/small_disk.rs"]
 mod small_disk;
 #[path = "faults/writers.rs"]
@@ -44,8 +50,9 @@ use std::time::{Duration, Instant};
 use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING};
-use nodes::{Ground, IMPATIENT, PATIENT, Pair, Settings, Which};
+use nodes::{FREEZING, Ground, IMPATIENT, PATIENT, Settings, Which};
 use programs::Programs;
+use site::Site;
 use small_disk::{Ballast, SmallDisk};
 
 /// The default of what `LOCKSTEP_FAULT_KILLS` says.
@@ -57,11 +64,9 @@ const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
 /// A node makes a checkpoint of its store every 20 s.
 const LONGER_THAN_A_CHECKPOINT: Duration = Duration::from_secs(25);
 
-/// Rather no answer than one copy; the network is trusted to keep secrets.
-const FREEZING: Settings = Settings {
-    pause_limit_ms: 400,
+/// A peer that cannot be reached holds everybody up; one whose disk has failed must not.
+const WAITING_FOR_EVER: Settings = Settings {
     on_peer_loss: "freeze",
-    encryption: "off",
     ..PATIENT
 };
 
@@ -281,16 +286,51 @@ fn fill(load: &mut Load, disk: &SmallDisk, chance: &mut Chance) -> Ballast {
 }
 
 #[test]
-fn a_node_whose_disk_failed_waits_for_an_operator() {
-    if kills().is_none() {
-        return;
+fn a_disk_of_the_secondary_that_fails_stops_nobody_and_waits_for_an_operator() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut site = Site::start(WAITING_FOR_EVER, &mut chance);
+    for _ in 0..rounds {
+        for failure in failed_disk::ways(&mut chance) {
+            failed_disk::of_the_secondary(&mut site, failure, &mut chance);
+        }
     }
-    let mut pair = Pair::prepare(PATIENT, [Ground::default(), Ground::default()]);
-    pair.start();
-    failed_disk::of_the_secondary(&mut pair);
-    failed_disk::of_the_primary(&mut pair);
-    pair.stop();
-    pair.end();
+}
+
+#[test]
+fn a_disk_of_the_primary_that_fails_leaves_reads_and_waits_for_an_operator() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut site = Site::start(PATIENT, &mut chance);
+    for _ in 0..rounds {
+        for failure in failed_disk::ways(&mut chance) {
+            failed_disk::of_the_primary(&mut site, failure, &mut chance);
+        }
+    }
+}
+
+#[test]
+fn a_disk_of_the_secondary_that_hangs_is_given_up_and_made_good() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut site = Site::start(hung_disk::CONTINUING, &mut chance);
+    for _ in 0..rounds {
+        hung_disk::is_given_up(&mut site, &mut chance);
+    }
+}
+
+#[test]
+fn a_disk_of_the_secondary_that_hangs_is_waited_for_where_one_copy_is_not_enough() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut site = Site::start(hung_disk::WAITING, &mut chance);
+    for _ in 0..rounds {
+        hung_disk::is_waited_for(&mut site, &mut chance);
+    }
+    assert!(
+        !site.load.was_out_of_sync(),
+        "one copy was not to be enough"
+    );
 }
 
 #[test]

@@ -33,6 +33,8 @@ mod programs;
 mod replacer;
 #[path = "power/server.rs"]
 mod server;
+#[path = "power/site.rs"]
+mod site;
 #[path = "faults/writers.rs"]
 mod writers;
 
@@ -41,10 +43,9 @@ use std::time::Duration;
 
 use chance::Chance;
 use check::Ending;
-use load::Load;
 use nodes::{IMPATIENT, PATIENT, Settings, Which};
 use pile::Pile;
-use server::Server;
+use site::Site;
 
 /// The default of what `LOCKSTEP_POWER_ROUNDS` says.
 const ROUNDS_IN_CI: u64 = 4;
@@ -172,33 +173,7 @@ fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
     println!("{rounds} rounds, {acknowledged} operations acknowledged");
 }
 
-/// Two servers, and all that runs on them.
-struct Site {
-    // The nodes go first: they have files open on the disks.
-    load: Load,
-    primary: Server,
-    secondary: Server,
-}
-
 impl Site {
-    fn start(settings: Settings, chance: &mut Chance) -> Self {
-        server::isolate();
-        let (primary, secondary) = (Server::new(), Server::new());
-        let grounds = [primary.ground(), secondary.ground()];
-        Self {
-            load: Load::start_on(settings, chance, grounds),
-            primary,
-            secondary,
-        }
-    }
-
-    fn server(&self, which: Which) -> &Server {
-        match which {
-            Which::Primary => &self.primary,
-            Which::Secondary => &self.secondary,
-        }
-    }
-
     /// Whether a node has said that its server had lost power.
     fn has_gone_down(&self) -> bool {
         let nodes = [&self.load.pair.primary, &self.load.pair.secondary];

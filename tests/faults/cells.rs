@@ -130,6 +130,16 @@ impl Client for CellWriter {
         self.cells.iter_mut().for_each(Cell::power_lost);
     }
 
+    fn copy(&self) -> Box<dyn Client> {
+        Box::new(Self {
+            asking: self.asking,
+            chance: self.chance.clone(),
+            names: self.names.clone(),
+            files: Vec::new(),
+            cells: self.cells.clone(),
+        })
+    }
+
     fn check(&mut self, root: &Path) -> Result<(), String> {
         let contents: Vec<Vec<u8>> = self
             .names
@@ -171,6 +181,7 @@ fn ranges(whole_blocks: bool) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// A range of a file and what is known of its content.
+#[derive(Clone)]
 struct Cell {
     file: usize,
     offset: u64,

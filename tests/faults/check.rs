@@ -3,6 +3,8 @@
 //! Everything is looked at from outside: through the mount, and in what `lockstep export` makes of
 //! each store alone, compared by the tools of `tests/acceptance/lib/compare.bash`.
 
+#![allow(dead_code)] // not every test uses all of it
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -73,8 +75,22 @@ fn against_accounts(root: &Path, seats: &mut [MutexGuard<'_, Seat>]) {
     }
 }
 
+/// Holds copies of the clients' accounts against what lies below `root`: what is found is not final.
+pub fn copies_against(root: &Path, seats: &[MutexGuard<'_, Seat>]) {
+    for seat in seats {
+        let mut copy = seat.client.copy();
+        if let Err(wrong) = copy.check(root) {
+            panic!(
+                "{} misses something in {}: {wrong}",
+                copy.name(),
+                root.display()
+            );
+        }
+    }
+}
+
 /// Writes the node's store out as a tree and a manifest in `place`.
-fn export(node: &Node, place: &Path) {
+pub fn export(node: &Node, place: &Path) {
     fs::create_dir(place).unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["export", DATASTORE]).arg(place.join("tree"));

@@ -1,62 +1,252 @@
-//! A node whose store bears the mark of a disk that failed, as an operator meets it: what it says, what
-//! it serves, and what `lockstep clear-poison` does. The mark is put there by hand; what puts it there
-//! is tested with disks that fail in `crates/sim`.
+//! A node whose disk fails under load, for real: what clients see of it, what the nodes say, what a
+//! restart changes, and what `lockstep clear-poison` does.
+//!
+//! The disk is the simulator's, mounted (`crates/lossy`). A call of it fails with `EIO`, one or all of a
+//! class from then on; what a failed sync should have saved is seen as long as memory holds it, and is
+//! not on the disk. So nothing that was acknowledged as durable may count on this disk alone.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use lockstep_lossy::disk::CallClass;
+use lockstepfs::control::PoisonStatus;
 use lockstepfs::datastore::Cleared;
 
+use crate::chance::Chance;
+use crate::check;
 use crate::nodes::{DATASTORE, PROGRAM, Pair, Which, await_that};
+use crate::server::Failure;
+use crate::site::Site;
 
-const REASON: &str = "cannot sync content/00/07: Input/output error (os error 5)";
+/// Longest time between two events that come at random moments.
+const MOMENT_MAX: Duration = Duration::from_millis(600);
+/// One call that fails is one of so many that come next: also one for a directory, the log, a table.
+const NEXT_CALLS: u64 = 40;
+const EIO: Option<i32> = Some(5);
 
-/// Runs a command on a node's configuration: exit code, output, errors.
+/// Every way in which a disk fails, in any order.
+pub fn ways(chance: &mut Chance) -> Vec<Failure> {
+    let mut nth = || 1 + chance.within(0..NEXT_CALLS);
+    let ways = vec![
+        Failure::Of(CallClass::Sync, nth()),
+        Failure::Of(CallClass::Write, nth()),
+        Failure::OfAll(CallClass::Sync),
+        Failure::OfAll(CallClass::Write),
+    ];
+    chance.shuffled(ways)
+}
+
+/// The secondary's disk fails: clients go on at once and see nothing of it. The node follows nobody until
+/// its mark is cleared; then it is made equal.
+pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) {
+    println!("the secondary's disk: {failure:?}");
+    site.load.start_programs(chance);
+    chance.pause(MOMENT_MAX);
+    site.secondary.fail(failure);
+    let failed = await_poisoned(&mut site.load.pair, Which::Secondary);
+    await_left_alone(site, &failed);
+    says_so(&site.load.pair, Which::Secondary, &failed);
+    restart(site, Which::Secondary, chance);
+    let still = await_poisoned(&mut site.load.pair, Which::Secondary);
+    assert_eq!(still, failed, "a restart changes nothing");
+    await_left_alone(site, &failed);
+    end(site, Which::Secondary, chance);
+    let pair = &site.load.pair;
+    assert_still_broken(pair, Which::Secondary, failure);
+    repair(site, Which::Secondary, chance);
+    let pair = &mut site.load.pair;
+    let (code, printed, error) = clear(pair, Which::Secondary, &["--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    let cleared: Cleared = serde_json::from_str(&printed).unwrap();
+    assert!(cleared.cache_dropped && cleared.failure.reason == failed.reason);
+    let (code, _, error) = clear(pair, Which::Secondary, &[]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("is not poisoned"), "{error}");
+    pair.secondary.start();
+    site.load.check(chance);
+}
+
+/// The primary goes on alone, says why, and clients see no error.
+fn await_left_alone(site: &mut Site, failed: &PoisonStatus) {
+    let why = format!("the secondary's disk failed at {}", failed.time);
+    site.load.pair.await_status("goes on alone", |status| {
+        let reason = status.reason.as_deref().unwrap_or_default();
+        status.state == "out of sync" && reason.contains(&why)
+    });
+    site.load.writers.await_progress();
+}
+
+/// The primary's disk fails: clients can read and nothing else. The secondary has all that was
+/// acknowledged. The primary has what was acknowledged as durable, and counts once somebody says so.
+pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
+    println!("the primary's disk: {failure:?}");
+    let known = site.load.pair.mount().join("known");
+    write_synced(&known, b"known");
+    site.load.start_programs(chance);
+    chance.pause(MOMENT_MAX);
+    site.load.primary_goes();
+    site.primary.fail(failure);
+    let failed = await_poisoned(&mut site.load.pair, Which::Primary);
+    says_so(&site.load.pair, Which::Primary, &failed);
+    site.load.end_programs();
+    only_reads(site, &failed);
+    restart(site, Which::Primary, chance);
+    let still = await_poisoned(&mut site.load.pair, Which::Primary);
+    assert_eq!(still, failed, "a restart changes nothing");
+    only_reads(site, &failed);
+    end(site, Which::Primary, chance);
+    end(site, Which::Secondary, chance);
+    the_secondary_has_everything(site);
+    clear_the_primary(site, failure, &failed, chance);
+    site.load.pair.start();
+    assert_eq!(fs::read(&known).unwrap(), b"known");
+    site.load.check(chance);
+}
+
+/// What is there can be read, and that is all; and the secondary knows why.
+fn only_reads(site: &mut Site, failed: &PoisonStatus) {
+    let pair = &mut site.load.pair;
+    let (known, more) = (pair.mount().join("known"), pair.mount().join("more"));
+    await_that("the primary to have mounted", || known.exists());
+    assert_eq!(fs::read(&known).unwrap(), b"known");
+    is_refused(fs::write(&more, b"x"));
+    let error = fs::metadata(more).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let opened = OpenOptions::new().write(true).open(&known).unwrap();
+    is_refused((&opened).write_all(b"other"));
+    is_refused(opened.sync_all());
+    is_refused(File::open(pair.mount()).unwrap().sync_all());
+    drop(opened);
+    assert_eq!(fs::read(&known).unwrap(), b"known");
+    let why = format!("the primary's disk failed at {}", failed.time);
+    await_that("the secondary to hear of it", || {
+        let status = pair.secondary.status().unwrap();
+        let reason = status.reason.unwrap_or_default();
+        !status.in_sync && reason.contains(&why)
+    });
+    let seats = site.load.writers.still();
+    check::copies_against(&site.load.pair.mount(), &seats);
+}
+
+fn is_refused(outcome: std::io::Result<()>) {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.raw_os_error(), EIO, "{error}");
+}
+
+/// All that was acknowledged, durable or not: it was in sync up to the failure.
+fn the_secondary_has_everything(site: &mut Site) {
+    let place = site.load.pair.outside("export-of-what-is-left");
+    check::export(&site.load.pair.secondary, &place);
+    check::copies_against(&place.join("tree"), &site.load.writers.still());
+    fs::remove_dir_all(place).unwrap();
+}
+
+/// Has the primary's disk count again: of what was not durable anything may be gone.
+fn clear_the_primary(
+    site: &mut Site,
+    failure: Failure,
+    failed: &PoisonStatus,
+    chance: &mut Chance,
+) {
+    let pair = &site.load.pair;
+    let (code, _, error) = clear(pair, Which::Primary, &[]);
+    assert_eq!(code, Some(2));
+    assert!(
+        error.contains("--accept-loss") && error.contains("cure:"),
+        "{error}"
+    );
+    assert_still_broken(pair, Which::Primary, failure);
+    repair(site, Which::Primary, chance);
+    site.load.writers.primary_lost_power();
+    let (code, said, error) = clear(&site.load.pair, Which::Primary, &["--accept-loss"]);
+    assert_eq!(code, Some(0), "{error}");
+    for part in [
+        "can be used again",
+        &failed.reason,
+        "the secondary is made equal",
+    ] {
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
+}
+
+/// Waits until the node says that its disk has failed, and how.
+fn await_poisoned(pair: &mut Pair, which: Which) -> PoisonStatus {
+    let mut found = None;
+    await_that("the node to say that its disk has failed", || {
+        let status = pair.node_mut(which).status();
+        found = status.and_then(|status| status.poisoned);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// What an operator sees who asks the node, and who is too hasty.
+fn says_so(pair: &Pair, which: Which, failed: &PoisonStatus) {
+    assert!(failed.reason.contains("Input/output error"), "{failed:?}");
+    let (code, said, _) = lockstep(pair, which, &["status"]);
+    assert_eq!(code, Some(1), "{said}");
+    for part in ["POISONED", &failed.time, &failed.reason, "clear-poison"] {
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
+    let (code, _, error) = clear(pair, which, &["--accept-loss"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("in use by another node process"), "{error}");
+}
+
+/// A disk that goes on failing cannot be cleared.
+fn assert_still_broken(pair: &Pair, which: Which, failure: Failure) {
+    if matches!(failure, Failure::OfAll(_)) {
+        let (code, said, error) = clear(pair, which, &["--accept-loss"]);
+        assert_eq!(code, Some(2), "{said}{error}");
+        assert!(error.contains("Input/output error"), "{error}");
+    } else {
+        assert!(mark_of(pair, which).exists());
+    }
+}
+
+/// The disk works again; by chance its file system was unmounted for that.
+fn repair(site: &Site, which: Which, chance: &mut Chance) {
+    if chance.percent(50) {
+        site.server(which).repair();
+    } else {
+        site.server(which).repair_and_mount_anew();
+    }
+}
+
+fn restart(site: &mut Site, which: Which, chance: &mut Chance) {
+    end(site, which, chance);
+    site.load.pair.node_mut(which).start();
+}
+
+/// Ends the node, in order or not.
+fn end(site: &mut Site, which: Which, chance: &mut Chance) {
+    if chance.percent(50) {
+        return site.load.kill(which);
+    }
+    let mut seats = site.load.writers.still();
+    if which == Which::Primary {
+        seats.iter_mut().for_each(|seat| seat.leave());
+    } else {
+        seats.clear();
+    }
+    site.load.pair.node_mut(which).stop();
+}
+
+/// Runs a command on a node's configuration, where the node runs: exit code, output, errors.
 fn lockstep(pair: &Pair, which: Which, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let node = match which {
-        Which::Primary => &pair.primary,
-        Which::Secondary => &pair.secondary,
-    };
+    let node = pair.node(which);
     let mut command = Command::new(PROGRAM);
     command.args(arguments).arg("--config").arg(node.config());
-    let output = command.output().unwrap();
+    let output = node.run(&mut command);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (
         output.status.code(),
         text(output.stdout),
         text(output.stderr),
     )
-}
-
-fn mark_of(pair: &Pair, which: Which) -> PathBuf {
-    let node = match which {
-        Which::Primary => &pair.primary,
-        Which::Secondary => &pair.secondary,
-    };
-    node.store().join("poisoned.json")
-}
-
-/// Stops a node, marks its store, and starts it again.
-fn poison(pair: &mut Pair, which: Which) {
-    pair.node_mut(which).stop();
-    let text = format!("{{\"reason\": \"{REASON}\", \"time\": \"2025-11-20T21:46:00Z\"}}");
-    fs::write(mark_of(pair, which), text).unwrap();
-    pair.node_mut(which).start();
-    await_that("the node to say what is wrong", || {
-        let status = pair.node_mut(which).status();
-        status.is_some_and(|status| status.poisoned.is_some())
-    });
-    let (code, said, _) = lockstep(pair, which, &["status"]);
-    assert_eq!(code, Some(1), "{said}");
-    for part in ["POISONED", "2025-11-20T21:46:00Z", REASON, "clear-poison"] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
-    }
-    // Not while it runs.
-    let (code, _, error) = clear(pair, which, &["--accept-loss"]);
-    assert_eq!(code, Some(2));
-    assert!(error.contains("in use by another node process"), "{error}");
 }
 
 fn clear(pair: &Pair, which: Which, more: &[&str]) -> (Option<i32>, String, String) {
@@ -67,76 +257,16 @@ fn clear(pair: &Pair, which: Which, more: &[&str]) -> (Option<i32>, String, Stri
     )
 }
 
-/// The secondary: left behind until it is cleared, then made equal.
-pub fn of_the_secondary(pair: &mut Pair) {
-    let file = pair.mount().join("file");
-    fs::write(&file, b"before").unwrap();
-    poison(pair, Which::Secondary);
-    pair.await_status("goes on alone", |status| {
-        let reason = status.reason.clone().unwrap_or_default();
-        status.state == "out of sync" && reason.contains("the secondary's disk failed at 2025")
-    });
-    write_synced(&file, b"alone");
-    pair.secondary.stop();
-    let (code, printed, error) = clear(pair, Which::Secondary, &["--json"]);
-    assert_eq!(code, Some(0), "{error}");
-    let cleared: Cleared = serde_json::from_str(&printed).unwrap();
-    assert!(cleared.cache_dropped && cleared.failure.reason == REASON);
-    assert!(!mark_of(pair, Which::Secondary).exists());
-    let (code, _, error) = clear(pair, Which::Secondary, &[]);
-    assert_eq!(code, Some(1));
-    assert!(error.contains("is not poisoned"), "{error}");
-    pair.secondary.start();
-    pair.await_in_sync();
-    let (code, said, error) = lockstep(pair, Which::Primary, &["verify", DATASTORE]);
-    assert_eq!(code, Some(0), "{said}{error}");
+fn mark_of(pair: &Pair, which: Which) -> PathBuf {
+    pair.node(which).store().join("poisoned.json")
 }
 
-/// The primary: reads only, until somebody says that its disk may count.
-pub fn of_the_primary(pair: &mut Pair) {
-    let file = pair.mount().join("file");
-    write_synced(&file, b"known");
-    poison(pair, Which::Primary);
-    assert_eq!(fs::read(&file).unwrap(), b"known");
-    let is_refused = |outcome: std::io::Result<()>| {
-        let error = outcome.unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(5), "{error}");
-    };
-    is_refused(fs::write(pair.mount().join("more"), b"x"));
-    let opened = OpenOptions::new().write(true).open(&file).unwrap();
-    is_refused((&opened).write_all(b"other"));
-    is_refused(opened.sync_all());
-    drop(opened);
-    assert_eq!(
-        fs::metadata(pair.mount().join("more")).unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
-    await_that("the secondary to hear of it", || {
-        let status = pair.secondary.status().unwrap();
-        let reason = status.reason.unwrap_or_default();
-        !status.in_sync && reason.contains("the primary's disk failed at 2025")
-    });
-    pair.primary.stop();
-    let (code, _, error) = clear(pair, Which::Primary, &[]);
-    assert_eq!(code, Some(2));
-    assert!(
-        error.contains("--accept-loss") && error.contains("cure:"),
-        "{error}"
-    );
-    assert!(mark_of(pair, Which::Primary).exists());
-    let (code, said, error) = clear(pair, Which::Primary, &["--accept-loss"]);
-    assert_eq!(code, Some(0), "{error}");
-    for part in ["can be used again", REASON, "the secondary is made equal"] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
-    }
-    pair.primary.start();
-    pair.await_in_sync();
-    assert_eq!(fs::read(&file).unwrap(), b"known");
-    write_synced(&file, b"again");
-}
-
-fn write_synced(path: &std::path::Path, bytes: &[u8]) {
-    let mut file = fs::File::create(path).unwrap();
+fn write_synced(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
     file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
+    File::open(path.parent().unwrap())
+        .unwrap()
+        .sync_all()
+        .unwrap();
 }

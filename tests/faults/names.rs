@@ -55,6 +55,7 @@ impl Step {
 type Tree = BTreeMap<String, Thing>;
 
 /// An operation that was tried.
+#[derive(Clone)]
 struct Tried {
     step: Step,
     acknowledged: bool,
@@ -210,6 +211,18 @@ impl Client for NameChanger {
 
     fn power_lost(&mut self) {
         self.power_lost = true;
+    }
+
+    fn copy(&self) -> Box<dyn Client> {
+        Box::new(Self {
+            chance: self.chance.clone(),
+            directory: None,
+            made: self.made,
+            tree: self.tree.clone(),
+            saved: self.saved.clone(),
+            since: self.since.clone(),
+            power_lost: self.power_lost,
+        })
     }
 
     fn check(&mut self, root: &Path) -> Result<(), String> {

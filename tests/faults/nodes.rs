@@ -45,6 +45,7 @@ const LOG_TAIL_LINES: usize = 40;
 pub struct Settings {
     pub pause_limit_ms: u64,
     pub peer_timeout_ms: u64,
+    pub answer_limit_ms: u64,
     /// `continue` or `freeze`.
     pub on_peer_loss: &'static str,
     /// `on` or `off`.
@@ -57,6 +58,7 @@ pub struct Settings {
 pub const PATIENT: Settings = Settings {
     pause_limit_ms: 600_000,
     peer_timeout_ms: 500,
+    answer_limit_ms: 60_000,
     on_peer_loss: "continue",
     encryption: "on",
     durability: "posix",
@@ -64,6 +66,14 @@ pub const PATIENT: Settings = Settings {
 /// A peer that is away is soon given up.
 pub const IMPATIENT: Settings = Settings {
     pause_limit_ms: 400,
+    ..PATIENT
+};
+
+/// Rather no answer than one copy; the network is trusted to keep secrets.
+pub const FREEZING: Settings = Settings {
+    pause_limit_ms: 400,
+    on_peer_loss: "freeze",
+    encryption: "off",
     ..PATIENT
 };
 
@@ -266,11 +276,13 @@ impl Pair {
         let rest = format!(
             "uuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\n\
              on_peer_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
+             answer_limit_ms = {}\n\
              durability = \"{}\"\n\n\
              [datastore.peer]\nencryption = \"{}\"",
             settings.on_peer_loss,
             settings.pause_limit_ms,
             settings.peer_timeout_ms,
+            settings.answer_limit_ms,
             settings.durability,
             settings.encryption
         );
@@ -293,6 +305,14 @@ impl Pair {
     /// A directory of that name outside the mount.
     pub fn outside(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The node.
+    pub fn node(&self, which: Which) -> &Node {
+        match which {
+            Which::Primary => &self.primary,
+            Which::Secondary => &self.secondary,
+        }
     }
 
     /// The node.

@@ -20,7 +20,7 @@ const FILES: usize = 24;
 const BYTES_MAX: u64 = 20_000;
 
 /// What is known of a file. Version 0 is that it does not exist.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Replaced {
     /// The last that was tried.
     last: u64,
@@ -145,6 +145,15 @@ impl Client for Replacer {
             file.settled = file.saved;
             file.in_doubt = (file.saved + 1..=file.last).collect();
         }
+    }
+
+    fn copy(&self) -> Box<dyn Client> {
+        Box::new(Self {
+            chance: self.chance.clone(),
+            key: self.key,
+            directory: None,
+            files: self.files.clone(),
+        })
     }
 
     fn check(&mut self, root: &Path) -> Result<(), String> {

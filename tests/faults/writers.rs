@@ -52,6 +52,9 @@ pub trait Client: Send {
 
     /// Compares what lies below `root` with the account; says what is lost or should not be.
     fn check(&mut self, root: &Path) -> Result<(), String>;
+
+    /// The same account once more: what a check finds by it is not final for this one.
+    fn copy(&self) -> Box<dyn Client>;
 }
 
 /// A client and its state between two steps.
@@ -180,6 +183,11 @@ impl Writers {
         let seats = self.shared.seats.iter().map(Mutex::lock).collect();
         self.assert_no_failure();
         seats
+    }
+
+    /// How many clients there are.
+    pub fn count(&self) -> usize {
+        self.shared.seats.len()
     }
 
     /// Operations acknowledged so far.

@@ -1,10 +1,14 @@
-//! A server that can lose power: a disk of its own that forgets, and a boot id of its own.
+//! A server that can lose power: a disk of its own that forgets, fails and hangs when told to, and a
+//! boot id of its own.
 //!
 //! What the kernel has only one of, the boot id, every process of a server sees in a mount namespace
 //! of its own, where a file lies over it; the nodes are the programs as they are shipped.
 //!
 //! Invariants: the processes of a server are gone when it loses power; its next ones see another boot
-//! id. All mounts are made in a namespace of the test, and go with it, however that ends.
+//! id. All mounts are made in a namespace of the test, and go with it, however that ends; so does what
+//! a node leaves in `/run`.
+
+#![allow(dead_code)] // not every test uses all of it
 
 use std::ffi::CString;
 use std::fs;
@@ -16,10 +20,11 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use lockstep_lossy::Lossy;
+use lockstep_lossy::disk::CallClass;
 use lockstep_lossy::random::Random;
-use lockstep_types::DatastoreUuid;
+use lockstep_types::{DatastoreUuid, Errno};
 use parking_lot::Mutex;
-use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
@@ -67,6 +72,36 @@ impl Server {
         self.boot();
     }
 
+    /// Calls of the disk fail from now on.
+    pub fn fail(&self, failure: Failure) {
+        let lossy = self.0.lossy.lock();
+        match failure {
+            Failure::Of(class, nth) => lossy.disk().fail_call(class, nth, Errno::Io),
+            Failure::OfAll(class) => lossy.disk().fail_calls(class, Errno::Io),
+        }
+    }
+
+    /// The disk does not fail any more. What it has lost is not seen any more once memory does not hold
+    /// it. Nothing may run here.
+    pub fn repair(&self) {
+        let lossy = self.0.lossy.lock();
+        lossy.disk().stop_failing();
+        lossy.disk().drop_lost_pages();
+    }
+
+    /// The same, with its file system unmounted, checked and mounted anew.
+    pub fn repair_and_mount_anew(&self) {
+        let mut lossy = self.0.lossy.lock();
+        lossy.disk().stop_failing();
+        lossy.mount_anew().unwrap();
+    }
+
+    /// No sync of the disk ends as long as the result lives.
+    pub fn hang(&self) -> Hang {
+        self.0.lossy.lock().hold_syncs();
+        Hang(self.clone())
+    }
+
     fn boot_id(&self) -> PathBuf {
         self.0.dir.path().join("boot_id")
     }
@@ -92,12 +127,38 @@ impl Server {
     }
 }
 
+/// What of a disk fails, with `EIO`.
+#[derive(Clone, Copy, Debug)]
+pub enum Failure {
+    /// One call of the class: the next if it is 1.
+    Of(CallClass, u64),
+    /// All of the class.
+    OfAll(CallClass),
+}
+
+/// A disk that hangs. Nobody who waits for it can be killed, so this must go before the nodes do.
+pub struct Hang(Server);
+
+impl Hang {
+    /// How many syncs wait.
+    pub fn waiting(&self) -> usize {
+        self.0.0.lossy.lock().held_syncs()
+    }
+}
+
+impl Drop for Hang {
+    fn drop(&mut self) {
+        self.0.0.lossy.lock().release_syncs();
+    }
+}
+
 fn path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Takes this thread, and those that it starts, to a mount namespace of its own: what is mounted there
-/// is seen by the servers of the test, not by the machine, and goes with the test.
+/// Takes this thread, and those that it starts, to a mount namespace of its own, with a `/run` of its
+/// own: what is mounted there is seen by the servers of the test, not by the machine, and goes with the
+/// test.
 pub fn isolate() {
     // SAFETY: the descriptors stay shared with the other threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS) }.unwrap();
@@ -107,4 +168,5 @@ pub fn isolate() {
     ] {
         mount_change("/", how | MountPropagationFlags::REC).unwrap();
     }
+    mount("run", "/run", "tmpfs", MountFlags::empty(), None).unwrap();
 }

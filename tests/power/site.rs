@@ -1,0 +1,37 @@
+//! Two servers, and all that runs on them: the nodes, each on a disk of its own, and their clients.
+
+use crate::chance::Chance;
+use crate::load::Load;
+use crate::nodes::{Settings, Which};
+use crate::server::{self, Server};
+
+/// Two servers under load.
+pub struct Site {
+    // The nodes go first: they have files open on the disks.
+    pub load: Load,
+    pub primary: Server,
+    pub secondary: Server,
+}
+
+impl Site {
+    /// Starts nodes and clients, and waits until all are at work. What this thread mounts is from now
+    /// on its own.
+    pub fn start(settings: Settings, chance: &mut Chance) -> Self {
+        server::isolate();
+        let (primary, secondary) = (Server::new(), Server::new());
+        let grounds = [primary.ground(), secondary.ground()];
+        Self {
+            load: Load::start_on(settings, chance, grounds),
+            primary,
+            secondary,
+        }
+    }
+
+    /// The server of a node.
+    pub fn server(&self, which: Which) -> &Server {
+        match which {
+            Which::Primary => &self.primary,
+            Which::Secondary => &self.secondary,
+        }
+    }
+}
