@@ -82,6 +82,11 @@ fn kills() -> Option<u64> {
     }))
 }
 
+/// Whether there is time to compare everything after each single event.
+fn is_long() -> bool {
+    kills().is_some_and(|kills| kills > KILLS_IN_CI)
+}
+
 /// How often everything but kills is repeated.
 fn rounds() -> Option<u64> {
     kills().map(|kills| kills.div_ceil(KILLS_IN_CI))
@@ -120,8 +125,14 @@ fn kill_often(load: &mut Load, wanted: u64, chance: &mut Chance) {
     let mut done = 0;
     while done < wanted {
         load.start_programs(chance);
-        // Most often one; the second comes while the first is being recovered from.
-        for _ in 0..*chance.pick(&[1, 1, 1, 2, 3]) {
+        // Most often one; the second comes while the first is being recovered from, and that is one
+        // event with it. More only save comparisons: a mistake of one may be hidden by the next.
+        let batches: &[u32] = if is_long() {
+            &[1, 1, 1, 1, 2]
+        } else {
+            &[1, 1, 1, 2, 3]
+        };
+        for _ in 0..*chance.pick(batches) {
             chance.pause(MOMENT_MAX);
             done += kill_some(load, chance);
         }
@@ -232,6 +243,10 @@ fn corrupt(load: &mut Load, chance: &mut Chance) {
         load.pair.await_in_sync();
         load.writers.await_progress();
         chance.pause(MOMENT_MAX);
+        if is_long() {
+            load.check(chance);
+            load.start_programs(chance);
+        }
     }
     load.check(chance);
 }
