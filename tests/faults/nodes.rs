@@ -69,6 +69,13 @@ pub const IMPATIENT: Settings = Settings {
     ..PATIENT
 };
 
+/// The least time that can be configured for an answer of a peer that is there, in milliseconds.
+pub const ANSWER_LIMIT_LEAST_MS: u64 = 1000;
+/// Neither a peer that is away is waited for, nor one that does not answer.
+pub const HASTY: Settings = Settings {
+    answer_limit_ms: ANSWER_LIMIT_LEAST_MS,
+    ..IMPATIENT
+};
 /// Rather no answer than one copy; the network is trusted to keep secrets.
 pub const FREEZING: Settings = Settings {
     pause_limit_ms: 400,
