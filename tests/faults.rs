@@ -31,6 +31,8 @@ mod names;
 mod network;
 #[path = "faults/nodes.rs"]
 mod nodes;
+#[path = "power/pile.rs"]
+mod pile;
 #[path = "faults/programs.rs"]
 mod programs;
 #[path = "faults/replacer.rs"]
@@ -50,7 +52,8 @@ use std::time::{Duration, Instant};
 use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING};
-use nodes::{FREEZING, Ground, HASTY, IMPATIENT, PATIENT, Settings, Which};
+use nodes::{FREEZING, Ground, HASTY, IMPATIENT, PATIENT, Settings, Which, await_that};
+use pile::Pile;
 use programs::Programs;
 use site::Site;
 use small_disk::{Ballast, SmallDisk};
@@ -59,8 +62,18 @@ use small_disk::{Ballast, SmallDisk};
 const KILLS_IN_CI: u64 = 20;
 /// Longest time between two events that come at random moments.
 const MOMENT_MAX: Duration = Duration::from_millis(600);
-/// Longer than every timeout of a node with [`IMPATIENT`], and of those who ask it.
+/// Longer than every timeout that a stopped node with [`HASTY`] can bring about: silence (500 ms), the
+/// pause (400 ms), TCP to connect and the handshake on the primary's side (500 ms, 2 s), the handshake
+/// and the first message on the secondary's (5 s), and a command's wait for its answer (5 s).
+///
+/// No stop can be long enough for the others. What an answer may take (1 s, and 10 s in a resync) is
+/// counted in `Pong`s, and a stopped node sends none: that limit is the least there is so that a node
+/// which counts otherwise blames its peer for the stop. The kernel's own limits for a connection of the
+/// secondary (15 s) are about a server that is gone: that of a stopped process answers, and silence ends
+/// the connection before.
 const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
+/// A resync of what there is in a test hardly takes longer.
+const RESYNC_MAX: Duration = Duration::from_millis(200);
 /// A node makes a checkpoint of its store every 20 s.
 const LONGER_THAN_A_CHECKPOINT: Duration = Duration::from_secs(25);
 
@@ -353,7 +366,7 @@ fn a_disk_of_the_secondary_that_hangs_is_waited_for_where_one_copy_is_not_enough
 fn a_process_that_stops_for_long_and_continues_does_no_harm() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
-    let mut load = Load::start(IMPATIENT, &mut chance);
+    let mut load = Load::start(HASTY, &mut chance);
     let both = vec![Which::Primary, Which::Secondary];
     for _ in 0..rounds {
         let choices = vec![vec![Which::Primary], vec![Which::Secondary], both.clone()];
@@ -364,6 +377,44 @@ fn a_process_that_stops_for_long_and_continues_does_no_harm() {
             load.check(&mut chance);
         }
     }
+}
+
+#[test]
+fn a_secondary_that_stops_for_long_in_a_resync_and_continues_does_no_harm() {
+    let Some(rounds) = rounds() else { return };
+    let mut chance = Chance::of_run();
+    let mut load = Load::start(HASTY, &mut chance);
+    let mut pile = Pile::default();
+    for _ in 0..rounds {
+        load.start_programs(&mut chance);
+        stop_in_resync(&mut load, &mut pile, &mut chance);
+        load.pair.await_state("out of sync");
+        load.writers.await_progress();
+        std::thread::sleep(LONGER_THAN_EVERY_TIMEOUT);
+        load.pair.secondary.thaw();
+        load.check(&mut chance);
+        pile.check(&load.pair.mount());
+    }
+}
+
+/// Stops the secondary at a random moment of a resync. Those that were over before are tried again.
+fn stop_in_resync(load: &mut Load, pile: &mut Pile, chance: &mut Chance) {
+    await_that("a resync that is not over too soon", || {
+        load.pair.network.suffer(Fault::Cut);
+        load.pair.await_state("out of sync");
+        pile.heap(&load.pair.mount(), chance);
+        load.pair.network.heal();
+        load.pair
+            .await_status("begins a resync", |status| status.state != "out of sync");
+        chance.pause(RESYNC_MAX);
+        load.pair.secondary.freeze();
+        let status = load.pair.primary.status().unwrap();
+        let is_caught = status.state.starts_with("resyncing");
+        if !is_caught {
+            load.pair.secondary.thaw();
+        }
+        is_caught
+    });
 }
 
 /// Stops those nodes for longer than every timeout.
