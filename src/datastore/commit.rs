@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lockstep_fs::OpError;
 use lockstep_fs::store::Applied;
-use lockstep_repl::core::{Effect, Event, OpId};
+use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::Trigger;
 use lockstep_types::{Errno, MetaOp, Osn};
@@ -29,6 +29,7 @@ impl Datastore {
     /// Numbers, validates, logs and sends a metadata operation, alone (rule P2).
     pub(super) fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
         let mut outcome = None;
+        let mut others = Effects::new();
         let earlier = {
             let _turn = self.sequencer.lock();
             let effects = self.decide(Event::Sequence(op));
@@ -37,11 +38,15 @@ impl Datastore {
             for effect in effects {
                 if let Effect::Sequenced { op, osn, mirrored } = effect {
                     outcome = self.begin_meta(op, osn, mirrored);
+                } else {
+                    others.push(effect);
                 }
             }
             earlier
         };
         self.settle_committed(Thread::MayWait, earlier);
+        // It was refused, as the disk has failed meanwhile, and let go on who waited behind it.
+        self.carry_out_all(Thread::MayWait, others, None);
         outcome
     }
 
