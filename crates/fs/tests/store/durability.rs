@@ -1,10 +1,11 @@
 //! What is on stable storage, and when.
 
+use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
 
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{Store, keys};
@@ -490,20 +491,51 @@ impl Backing for Watched {
     }
 }
 
+/// A thread, as the kernel shows it to others.
+struct Watch(PathBuf);
+
+impl Watch {
+    /// On this one.
+    fn of_this_thread() -> Self {
+        let own = fs::read_link("/proc/thread-self").unwrap();
+        Self(Path::new("/proc").join(own).join("status"))
+    }
+
+    /// Its status if it sleeps. What is alike twice shows that it did not wake up in between.
+    fn asleep(&self) -> Option<String> {
+        let status = fs::read_to_string(&self.0).ok()?;
+        status.contains("State:\tS").then_some(status)
+    }
+
+    /// Whether it waits for somebody. Nothing in memory keeps it waiting else.
+    fn waits(&self) -> bool {
+        let before = self.asleep();
+        thread::yield_now();
+        before.is_some() && before == self.asleep()
+    }
+}
+
 /// The first write to a file gives its content a name. Another one that comes at that moment, and is
 /// made durable, is acknowledged only when the name is durable too.
 #[test]
 fn a_durable_write_beside_the_first_one_keeps_the_name() {
     let disk = new_disk();
     let (say_made, made) = mpsc::channel();
+    let (say_coming, coming) = mpsc::channel::<Watch>();
     let (say_over, over) = mpsc::channel();
-    let over = Mutex::new(over);
+    let once = Mutex::new(Some((coming, over)));
     let watched: Arc<dyn Backing> = Arc::new(Watched {
         below: Arc::clone(&disk),
         made: Box::new(move || {
+            let Some((coming, over)) = once.lock().take() else {
+                return;
+            };
             say_made.send(()).unwrap();
+            let other = coming.recv().unwrap();
             // It may have to wait for us: then it comes later.
-            let _late_or_over = over.lock().recv_timeout(Duration::from_millis(300));
+            while over.try_recv().is_err() && !other.waits() {
+                thread::yield_now();
+            }
         }),
         opened: Box::new(|_| Ok(())),
     });
@@ -518,6 +550,7 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
         let node = &node;
         let other = scope.spawn(move || {
             made.recv().unwrap();
+            say_coming.send(Watch::of_this_thread()).unwrap();
             let ticket = node.store.begin_write(ino, 8192, 5, true).unwrap();
             node.store.write_begun(&ticket, 8192, b"other").unwrap();
             node.store.sync_file(ino, false).unwrap();
