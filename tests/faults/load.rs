@@ -96,11 +96,13 @@ impl Load {
 
     /// Ends the programs; none may have found a fault.
     pub fn end_programs(&mut self) {
-        match self.programs.take() {
+        match &mut self.programs {
             Some(programs) if self.bereft => programs.finish_bereft().unwrap(),
             Some(programs) => programs.finish(),
             None => {}
         }
+        // Not before: one that waits for a node for ever can end only when that has.
+        self.programs = None;
     }
 
     /// Whether the primary has gone on alone since the load came.

@@ -89,7 +89,7 @@ impl Programs {
     }
 
     /// Ends them; none may have found a fault.
-    pub fn finish(mut self) {
+    pub fn finish(&mut self) {
         for program in &mut self.running {
             program.finish();
         }
@@ -97,7 +97,7 @@ impl Programs {
 
     /// Ends them after their mount was taken from them, or has refused them: errors are no faults, but
     /// none may have read something else than it wrote.
-    pub fn finish_bereft(mut self) -> Result<(), String> {
+    pub fn finish_bereft(&mut self) -> Result<(), String> {
         let ended = self.running.iter_mut().map(Program::finish_bereft);
         let found: Vec<String> = ended.filter_map(Result::err).collect();
         if found.is_empty() {
