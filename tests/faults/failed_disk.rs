@@ -227,10 +227,12 @@ fn end(site: &mut Site, which: Which, chance: &mut Chance) {
         return site.load.kill(which);
     }
     let mut seats = site.load.writers.still();
-    if which == Which::Primary {
-        seats.iter_mut().for_each(|seat| seat.leave());
-    } else {
+    if which == Which::Secondary {
         seats.clear();
+    }
+    // Nobody has anything open on a mount that is about to go, or comes back before it has.
+    for seat in &mut seats {
+        seat.leave();
     }
     site.load.pair.node_mut(which).stop();
 }
