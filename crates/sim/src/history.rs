@@ -172,7 +172,8 @@ const fn leaves_doubt(errno: Errno) -> bool {
 pub enum NodeEvent {
     /// It stopped.
     Crashed(Stop),
-    /// It stopped in order, and its store says so: all it held is on stable storage.
+    /// It stopped, however, and its store says that it was closed in order: all it holds is on stable
+    /// storage.
     Closed,
     /// It started.
     Started,

@@ -139,12 +139,8 @@ impl Pair {
         self.witness.lock().node(side, NodeEvent::Started);
     }
 
+    /// Ends what lives on a node, if anything does.
     fn stop(&mut self, side: Side, stop: Stop) {
-        self.end(side, stop, NodeEvent::Crashed(stop));
-    }
-
-    /// Ends what lives on a node; `event` is what is to be written down.
-    fn end(&mut self, side: Side, stop: Stop, event: NodeEvent) {
         let mut chance = self.chance.fork();
         let half = self.half(side);
         half.power_off(stop, &mut chance);
@@ -157,6 +153,12 @@ impl Pair {
         self.world.network.process_gone(side, &shared, is_told);
         let left = self.look_at_what_is_left(side, stop);
         self.note_decided(left);
+        // Also of one that was about to take its store into use: it is as it was closed (P12).
+        let event = if self.half(side).is_closed() {
+            NodeEvent::Closed
+        } else {
+            NodeEvent::Crashed(stop)
+        };
         self.witness.lock().node(side, event);
         if side == Side::Primary {
             self.served_by = None;

@@ -2,7 +2,7 @@
 
 use super::Pair;
 use crate::check::closed;
-use crate::history::{NodeEvent, Stop};
+use crate::history::Stop;
 use crate::scenario::faults::Order;
 use crate::world::Side;
 
@@ -29,12 +29,7 @@ impl Pair {
                 "{side:?} was stopped in order, and its role file does not say so"
             )));
         }
-        let event = if is_closed {
-            NodeEvent::Closed
-        } else {
-            NodeEvent::Crashed(Stop::Process)
-        };
-        self.end(side, Stop::Process, event);
+        self.stop(side, Stop::Process);
         if then.loses_power {
             self.lose_power_at_rest(side, is_closed);
         }
