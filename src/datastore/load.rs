@@ -17,7 +17,9 @@ pub struct Load {
     pub operations: usize,
     /// Operations of which the driver remembers what has to be done.
     pub works: usize,
-    /// What of them waits for what.
+    /// Operations that wait for the state to let them begin.
+    pub held: usize,
+    /// What waits for the other side.
     pub in_flight: InFlight,
     /// Locks of the core.
     pub locks: Locks,
@@ -33,6 +35,7 @@ impl Datastore {
             paw: self.paw.len(),
             saw: self.saw.len(),
             operations: core.operations(),
+            held: core.held(),
             works: self.works.lock().len(),
             in_flight: core.in_flight(),
             locks: core.locks(),

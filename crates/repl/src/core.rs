@@ -334,6 +334,11 @@ impl Core {
         self.ops.len()
     }
 
+    /// Those of them that wait for the state to let them begin.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Locks, counted one by one: for tests of the whole, not for status.
     pub fn locks(&self) -> Locks {
         let of_ops = self.ops.values().map(|op| op.locks.len());

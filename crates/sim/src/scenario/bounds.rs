@@ -46,7 +46,7 @@ fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
         (Counter::WritesInFlight, load.in_flight.writes as u64),
         (Counter::PendingIntents, load.in_flight.metadata as u64),
         (Counter::Operations, load.operations as u64),
-        (Counter::HeldOperations, load.in_flight.held as u64),
+        (Counter::HeldOperations, load.held as u64),
         (Counter::Works, load.works as u64),
     ];
     let sample = |(counter, value)| Sample {
