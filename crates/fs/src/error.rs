@@ -129,8 +129,8 @@ pub enum StoreError {
     },
     /// There is already something where a new store should be made.
     #[error(
-        "there is no format.json, so no store, but {found}, which may hold something: a new \
-         store needs an empty or missing directory; if a store was here, see \"A store is damaged\" in \
+        "there is no format.json, so no store, but {found}, which may hold something: name an empty or \
+         missing directory as `store`; if a store was here, see \"A store is damaged\" in \
          docs/operations.md"
     )]
     NotEmpty {
