@@ -31,8 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Runs a node until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// A [`NodeError`] when it could not start, and then nothing was changed; or when it had to stop, or
-/// could not stop in order.
+/// A [`NodeError`] when it could not start; when it had to stop; or when it could not stop in order.
 pub fn run(config: &NodeConfig) -> Result<(), NodeError> {
     raise_open_files_limit();
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(system("handle signals"))?;

@@ -37,7 +37,11 @@ impl ControlServer {
     /// # Errors
     /// The [`ControlError`] that it would give.
     pub fn check(path: &Path) -> Result<(), ControlError> {
-        socket::listen(path).map(drop)
+        let (listener, file) = socket::listen(path)?;
+        // The file first: while we still listen, no other node takes the path for its own.
+        drop(file);
+        drop(listener);
+        Ok(())
     }
 
     /// Answers on a socket at `path` for `service`. Fails if another node answers there.

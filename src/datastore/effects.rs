@@ -166,7 +166,7 @@ impl Datastore {
             Job::Sync(ino) => self.store.sync_file(ino, true),
         };
         if let Err(OpError::Store(error)) = &result
-            && self.link.read().is_some()
+            && self.is_mirrored_write(op)
         {
             // The secondary may have done it: that is why the sync ends (P15).
             self.set_reason(&format!(
@@ -177,6 +177,10 @@ impl Datastore {
             op,
             result.map_err(|error| self.told(&error)),
         ))
+    }
+
+    fn is_mirrored_write(&self, op: OpId) -> bool {
+        matches!(self.works.lock().get(&op), Some(Work::Write(write)) if write.slot.is_some())
     }
 
     /// The error a client sees; what is not its own doing is logged.

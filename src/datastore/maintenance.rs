@@ -36,11 +36,12 @@ impl Datastore {
             if self.poison.has_failed() {
                 continue;
             }
-            if self.host.since(collected) >= GARBAGE {
-                self.keep_up(Self::remove_garbage, &mut collected);
-            }
+            // Checkpoints first: garbage may be due again as soon as some was removed.
             if self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT {
                 self.keep_up(Self::checkpoint, &mut checkpointed);
+            }
+            if self.host.since(collected) >= GARBAGE {
+                self.keep_up(Self::remove_garbage, &mut collected);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Whether requests still come through a mount to its service.
 //!
-//! Invariant: once [`Doorway::close`] has returned, no request is being given to the service, and none
-//! will be.
+//! Invariant: once [`Doorway::close`] has returned, no thread of the mount is giving a request to the
+//! service, and none will. What follows from a request that was given before, on the threads of the service,
+//! is the service's to end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

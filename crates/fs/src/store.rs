@@ -63,6 +63,8 @@ pub struct Store {
     applying: Mutex<Applying>,
     /// Held by the one checkpoint that may run.
     checkpointing: Mutex<()>,
+    /// Held while the content of freed inodes is removed.
+    collecting: Mutex<()>,
     next_ino: AtomicU64,
     ino_limit: AtomicU64,
     poisoned: AtomicBool,

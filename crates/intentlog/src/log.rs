@@ -46,6 +46,8 @@ struct Head {
     current: SegmentHeader,
     /// Place in the current segment's file.
     offset: u64,
+    /// The header of the next segment may be written: nothing more goes into this one.
+    has_ended: bool,
     tail: Position,
     cut: Position,
 }
@@ -53,7 +55,7 @@ struct Head {
 impl Head {
     /// Leaves room for the mark behind the frame.
     const fn fits(&self, frame_bytes: u64) -> bool {
-        self.offset + frame_bytes + MARK_BYTES <= self.current.segment_bytes
+        !self.has_ended && self.offset + frame_bytes + MARK_BYTES <= self.current.segment_bytes
     }
 
     fn other_is_free(&self) -> bool {
@@ -96,6 +98,7 @@ impl IntentLog {
             head: Mutex::new(Head {
                 current: scan.current,
                 offset,
+                has_ended: false,
                 tail,
                 cut: scan.start,
             }),
@@ -283,7 +286,7 @@ impl IntentLog {
             // A disk that copies what is written over may be full here too. A header that was written all
             // the same says that the current segment has ended; so it has, for the next attempt too.
             Err(error) if error.is_full_disk() => {
-                head.offset = head.current.segment_bytes;
+                head.has_ended = true;
                 self.flush.finish(batch);
                 return Err(error);
             }
@@ -294,6 +297,7 @@ impl IntentLog {
         self.flush.finish_switch(next.number, next.base);
         head.current = next;
         head.offset = FRAMES_START;
+        head.has_ended = false;
         head.tail = next.base;
         Ok(())
     }

@@ -37,7 +37,8 @@ impl Store {
     }
 
     /// Waits until the log has room for what begins now, if it is filling faster than it is emptied
-    /// (back-pressure); the rest of it is for what is under way. On a full disk, which takes no
+    /// (back-pressure); the rest of it is for what is under way, and for what comes while something that
+    /// the other node has not answered keeps the log from being cut. On a full disk, which takes no
     /// checkpoint, only what may make room goes on.
     pub(super) fn wait_for_log(&self, may_make_room: bool) -> Result<(), StoreError> {
         if !self.log()?.is_filling() {
@@ -145,7 +146,10 @@ impl Store {
     /// Removes the content of freed inodes from the disk. First makes it durable that they were
     /// freed: or a power loss could bring back a name, by a rename never synced, without the
     /// content.
+    ///
+    /// One at a time: who comes second relies on what the first has taken on being gone.
     pub fn collect_garbage(&self) -> Result<usize, StoreError> {
+        let _alone = self.collecting.lock();
         let garbage: Vec<Ino> = std::mem::take(&mut *self.garbage.lock());
         if garbage.is_empty() {
             return Ok(0);

@@ -165,6 +165,7 @@ impl Store {
                 epoch: checkpoint.epoch,
             }),
             checkpointing: Mutex::new(()),
+            collecting: Mutex::new(()),
             next_ino: AtomicU64::new(checkpoint.ino_limit),
             ino_limit: AtomicU64::new(checkpoint.ino_limit),
             poisoned: AtomicBool::new(false),

@@ -138,6 +138,9 @@ impl Store {
             }
             let backing = self.backing.as_ref();
             self.trust(self.unsynced.sync_names(backing, &content_dir(ino)))?;
+        } else {
+            // What was noted could not even be made.
+            self.unsynced.synced(ino, number);
         }
         Ok(())
     }
