@@ -36,29 +36,35 @@ impl Datastore {
             if self.poison.has_failed() {
                 continue;
             }
-            // Checkpoints first: garbage may be due again as soon as some was removed.
-            if self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT {
-                self.keep_up(Self::checkpoint, &mut checkpointed);
-            }
-            if self.host.since(collected) >= GARBAGE {
-                self.keep_up(Self::remove_garbage, &mut collected);
+            let garbage = self.host.since(collected) >= GARBAGE;
+            let checkpoint =
+                self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT;
+            if (garbage || checkpoint) && self.keep_up(garbage, checkpoint) {
+                let now = self.host.now();
+                collected = if garbage { now } else { collected };
+                checkpointed = if checkpoint { now } else { checkpointed };
             }
         }
     }
 
-    /// Has something done for the store that may take long, one at a time; the next look follows if
-    /// another is under way. Not on this thread: while it waits for the disk, the peer must hear of this
-    /// node, and the pause must end.
-    fn keep_up(self: &Arc<Self>, work: fn(&Self), begun: &mut Duration) {
+    /// Has done for the store what is due and may take long, unless that is under way already; whether
+    /// it was begun. All of it at once, so that neither keeps the other away. Not on this thread: while it
+    /// waits for the disk, the peer must hear of this node, and the pause must end.
+    fn keep_up(self: &Arc<Self>, garbage: bool, checkpoint: bool) -> bool {
         if self.keeping_up.swap(true, Ordering::AcqRel) {
-            return;
+            return false;
         }
-        *begun = self.host.now();
         let datastore = Arc::clone(self);
         self.host.spawn(Box::new(move || {
-            work(&datastore);
+            if garbage {
+                datastore.remove_garbage();
+            }
+            if checkpoint {
+                datastore.checkpoint();
+            }
             datastore.keeping_up.store(false, Ordering::Release);
         }));
+        true
     }
 
     /// Only the primary asks; the courier sends, so that a peer that does not read holds up

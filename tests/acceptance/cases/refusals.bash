@@ -27,7 +27,7 @@ state_of() {
 }
 
 # What an error that names a cure says, one way or another.
-cures='cure:|check|correct|create|modprobe|move|name an|remove|restore|stop|unmount|use (the|a) newer'
+cures='a store is damaged|cure:|check|correct|create|modprobe|move|name an|remove|restore|stop|unmount|use (the|a) newer'
 
 # untouched ROLE WHAT PATTERN COMMAND...: refused, and the store of that node is as it was.
 untouched() {
