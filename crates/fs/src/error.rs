@@ -202,12 +202,8 @@ impl StoreError {
     /// The error a client is to see.
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Disk { source, .. } => match errno_of(source) {
-                Errno::NoSpace | Errno::QuotaExceeded => Errno::NoSpace,
-                Errno::TooBig => Errno::TooBig,
-                _ => Errno::Io,
-            },
             _ if self.is_full_disk() => Errno::NoSpace,
+            Self::Disk { source, .. } if errno_of(source) == Errno::TooBig => Errno::TooBig,
             _ => Errno::Io,
         }
     }
