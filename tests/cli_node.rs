@@ -15,11 +15,7 @@ fn node(text: &str) -> (tempfile::TempDir, Output) {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("node.toml");
     std::fs::write(&config, text).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
-        .args(["node", "--config"])
-        .arg(&config)
-        .output()
-        .unwrap();
+    let output = lockstep_node(&config).output().unwrap();
     (directory, output)
 }
 
@@ -53,6 +49,13 @@ fn a_missing_configuration_says_what_to_do() {
     );
 }
 
+/// Starts the node whose configuration is `config`.
+fn lockstep_node(config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    command.args(["node", "--config"]).arg(config);
+    command
+}
+
 /// A configuration with one datastore and no peer, all of it in `directory`.
 fn unmirrored(directory: &Path) -> String {
     let path = directory.display();
@@ -71,11 +74,7 @@ fn a_control_socket_that_is_in_use_changes_nothing() {
     std::fs::create_dir(path.join("store")).unwrap();
     std::fs::write(path.join("node.toml"), unmirrored(path)).unwrap();
     let _other_node = UnixListener::bind(path.join("a.sock")).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
-        .args(["node", "--config"])
-        .arg(path.join("node.toml"))
-        .output()
-        .unwrap();
+    let output = lockstep_node(&path.join("node.toml")).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("another node is running"), "{error}");
@@ -95,9 +94,7 @@ impl Running {
         std::fs::create_dir(path.join("mount")).unwrap();
         std::fs::write(path.join("node.toml"), unmirrored(path)).unwrap();
         let log = File::create(path.join("log")).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_lockstep"))
-            .args(["node", "--config"])
-            .arg(path.join("node.toml"))
+        let process = lockstep_node(&path.join("node.toml"))
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()
