@@ -4,6 +4,8 @@
 //! leaves no gap; positions are given in that order. Locks are taken in the order head, flush, and
 //! no thread that syncs for the group holds the head, so appending goes on while a sync runs.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use lockstep_types::backing::Backing;
 use parking_lot::Mutex;
 
@@ -38,6 +40,9 @@ pub struct IntentLog {
     dir: String,
     segments: Segments,
     head: Mutex<Head>,
+    /// See [`Usage`]: for those who must not wait for a disk that is being written to.
+    used_bytes: AtomicU64,
+    segment_bytes: u64,
     flush: Flush,
 }
 
@@ -60,6 +65,15 @@ impl Head {
 
     fn other_is_free(&self) -> bool {
         self.cut >= self.current.before_end
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let other = if self.other_is_free() {
+            0
+        } else {
+            self.current.segment_bytes
+        };
+        self.offset + other
     }
 }
 
@@ -91,17 +105,20 @@ impl IntentLog {
     ) -> Result<(Self, Replay), LogError> {
         let scan = scan(backing, dir, options)?;
         let replay = Replay::new(&scan);
-        let (offset, tail) = begin_opening(&scan)?;
+        let opening = begin_opening(&scan)?;
+        let head = Head {
+            current: scan.current,
+            offset: opening.offset,
+            has_ended: opening.has_ended,
+            tail: opening.tail,
+            cut: scan.start,
+        };
         let log = Self {
             dir: dir.to_owned(),
-            flush: Flush::new(scan.current.number, tail),
-            head: Mutex::new(Head {
-                current: scan.current,
-                offset,
-                has_ended: false,
-                tail,
-                cut: scan.start,
-            }),
+            flush: Flush::new(scan.current.number, head.tail),
+            used_bytes: AtomicU64::new(head.used_bytes()),
+            segment_bytes: head.current.segment_bytes,
+            head: Mutex::new(head),
             segments: scan.segments,
         };
         log.mark()?;
@@ -155,6 +172,7 @@ impl IntentLog {
         }
         head.offset += draft.frame_bytes();
         head.tail = position.plus(draft.frame_bytes());
+        self.note_usage(&head);
         self.flush.wrote(head.tail);
         Ok(position)
     }
@@ -188,21 +206,20 @@ impl IntentLog {
     pub fn cut(&self, keep_from: Position) {
         let mut head = self.head.lock();
         head.cut = head.cut.max(keep_from.min(head.tail));
+        self.note_usage(&head);
     }
 
-    /// How full the log is.
+    /// How full the log is. Never waits for the disk.
     pub fn usage(&self) -> Usage {
-        let head = self.head.lock();
-        let segment_bytes = head.current.segment_bytes;
-        let other = if head.other_is_free() {
-            0
-        } else {
-            segment_bytes
-        };
         Usage {
-            used_bytes: head.offset + other,
-            capacity_bytes: capacity(segment_bytes),
+            used_bytes: self.used_bytes.load(Ordering::Relaxed),
+            capacity_bytes: capacity(self.segment_bytes),
         }
+    }
+
+    /// To be called wherever it changes.
+    fn note_usage(&self, head: &Head) {
+        self.used_bytes.store(head.used_bytes(), Ordering::Relaxed);
     }
 
     /// Whether half the log is used: time for the owner to make a checkpoint and cut. The other half is
@@ -299,15 +316,22 @@ impl IntentLog {
         head.offset = FRAMES_START;
         head.has_ended = false;
         head.tail = next.base;
+        self.note_usage(head);
         Ok(())
     }
 }
 
-/// Makes all that was found durable, and jumps ahead of every position ever given out. Gives
-/// offset and position for the next record.
+/// Where the first record after an opening goes.
+struct Opening {
+    offset: u64,
+    has_ended: bool,
+    tail: Position,
+}
+
+/// Makes all that was found durable, and jumps ahead of every position ever given out.
 ///
 /// If the frame for the jump does not fit, no record does, and the change of segment jumps.
-fn begin_opening(scan: &Scan) -> Result<(u64, Position), LogError> {
+fn begin_opening(scan: &Scan) -> Result<Opening, LogError> {
     let current = &scan.current;
     let file = scan.segments.of(current.number);
     file.write_header(current)?;
@@ -322,9 +346,17 @@ fn begin_opening(scan: &Scan) -> Result<(u64, Position), LogError> {
     }
     file.sync()?;
     Ok(if fits {
-        (end, position.plus(draft.frame_bytes()))
+        Opening {
+            offset: end,
+            has_ended: false,
+            tail: position.plus(draft.frame_bytes()),
+        }
     } else {
-        (current.segment_bytes, scan.tail)
+        Opening {
+            offset: scan.tail_offset,
+            has_ended: true,
+            tail: scan.tail,
+        }
     })
 }
 
