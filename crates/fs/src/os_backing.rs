@@ -32,6 +32,8 @@ use failure::{failed, refused};
 use file::{OsFile, retry, to_backing};
 use table::OsTable;
 
+/// Directories that are remembered as synced.
+const ROOTED_MAX: usize = 16 << 10;
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o700);
 const DIRECTORY_FLAGS: OFlags = OFlags::RDONLY
@@ -155,7 +157,12 @@ impl OsBacking {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         self.root_directory(parent)?;
         self.sync_one(parent)?;
-        self.rooted.lock().insert(path.into());
+        let mut rooted = self.rooted.lock();
+        if rooted.len() >= ROOTED_MAX {
+            // It only saves syncs.
+            rooted.clear();
+        }
+        rooted.insert(path.into());
         Ok(())
     }
 

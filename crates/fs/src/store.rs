@@ -46,6 +46,8 @@ use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
 use crate::times::TimeTable;
 
+/// Numbers of operations of one opening: so many bits.
+const EPOCH_SHIFT: u32 = 40;
 /// Inode numbers reserved at a time: each reservation costs one sync.
 const INO_RESERVE: u64 = 1 << 20;
 
@@ -61,6 +63,8 @@ pub struct Store {
     times: TimeTable,
     /// Held while operations are applied and while a checkpoint takes its cut.
     applying: Mutex<Applying>,
+    /// What `applying` says was applied, for those who must not wait for the disk.
+    applied: Mutex<Osn>,
     /// Held by the one checkpoint that may run.
     checkpointing: Mutex<()>,
     /// Held while the content of freed inodes is removed.
@@ -108,6 +112,16 @@ impl Store {
     /// Highest OSN of a metadata operation applied here.
     pub fn applied(&self) -> Osn {
         self.applying.lock().applied
+    }
+
+    /// The same, but for one that is being applied at this moment: never waits for the disk.
+    pub fn applied_lately(&self) -> Osn {
+        *self.applied.lock()
+    }
+
+    fn note_applied(&self, applying: &mut Applying, osn: Osn) {
+        applying.applied = osn;
+        *self.applied.lock() = osn;
     }
 
     /// Room on this node's disk.
@@ -167,7 +181,7 @@ impl Store {
     /// First OSN sequence of this opening: higher than any given out before, even if the highest
     /// were lost with power, because the count of openings is made durable before the first use (P13).
     pub fn first_sequence(&self) -> u64 {
-        u64::from(self.applying.lock().epoch) << 40
+        u64::from(self.applying.lock().epoch) << EPOCH_SHIFT
     }
 
     /// How full the intent log is; `None` for a store that is only read.

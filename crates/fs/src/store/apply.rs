@@ -6,7 +6,7 @@ use lockstep_intentlog::{Position, Record};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
 
-use super::{Applying, PendingIntent, Store};
+use super::{Applying, EPOCH_SHIFT, PendingIntent, Store};
 use crate::error::{OpError, StoreError};
 use crate::keys::{self, KeyRange};
 use crate::plan::{self, ContentEffect, Plan, View};
@@ -143,7 +143,8 @@ impl Store {
         };
         let (attr, orphaned) = (plan.attr, plan.orphaned);
         self.install(plan, &op.request);
-        applying.applied = applying.applied.max(op.osn);
+        let applied = applying.applied.max(op.osn);
+        self.note_applied(applying, applied);
         Ok(Applied {
             attr,
             orphaned,
@@ -311,6 +312,13 @@ impl Store {
 }
 
 impl Applying {
+    /// The opening whose numbers the operations have reached that are known here.
+    pub(super) fn epoch_reached(&self) -> u32 {
+        let pending = self.pending.iter().map(|intent| intent.op.osn);
+        let highest = pending.fold(self.applied, Osn::max);
+        u32::try_from(highest.sequence >> EPOCH_SHIFT).unwrap_or(u32::MAX - 1)
+    }
+
     /// Takes out an intent, and tells its place.
     fn take_pending(&mut self, osn: Osn) -> Option<(usize, PendingIntent)> {
         let at = self

@@ -32,6 +32,7 @@ struct Folded {
 impl Store {
     /// Makes a checkpoint. Operations go on meanwhile, but for the short time of step one.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.forget_directories()?;
         let _alone = self.checkpointing.lock();
         self.checkpoint_with_limit(self.ino_limit.load(Ordering::Acquire))
     }

@@ -172,7 +172,7 @@ impl Store {
     /// out inode numbers below `inos_below`: none of them is ever given out here, also if the inode
     /// is gone by now (rule P13).
     pub fn finish_image(&self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
-        self.applying.lock().applied = applied;
+        self.note_applied(&mut self.applying.lock(), applied);
         self.next_ino.fetch_max(inos_below, Ordering::Relaxed);
         // A stop in the middle of an image leaves content that was fitted before its inode came.
         self.find_lost_content()?;

@@ -164,6 +164,7 @@ impl Store {
                 pending: Vec::new(),
                 epoch: checkpoint.epoch,
             }),
+            applied: Mutex::new(checkpoint.applied),
             checkpointing: Mutex::new(()),
             collecting: Mutex::new(()),
             next_ino: AtomicU64::new(checkpoint.ino_limit),
@@ -205,7 +206,9 @@ impl Store {
     /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
     fn start_epoch(&self) -> Result<(), StoreError> {
         if !is_on(Bug::NumbersAgain) {
-            self.applying.lock().epoch += 1;
+            let mut applying = self.applying.lock();
+            // One opening may have lasted for longer than its numbers do.
+            applying.epoch = applying.epoch.max(applying.epoch_reached()) + 1;
         }
         let limit = self.next_ino.load(std::sync::atomic::Ordering::Relaxed);
         let _alone = self.checkpointing.lock();

@@ -160,7 +160,8 @@ impl Store {
         }
         self.install(plan, &op.request);
         let mut applying = self.applying.lock();
-        applying.applied = applying.applied.max(op.osn);
+        let applied = applying.applied.max(op.osn);
+        self.note_applied(&mut applying, applied);
         Ok(())
     }
 

@@ -19,6 +19,9 @@ use crate::files::{CONTENT_DIR, content_dir, content_path};
 /// With more files than this, the whole disk is synced at once rather than each file.
 const SYNC_EACH_MAX: usize = 256;
 
+/// Directories of names that are remembered; with more, the whole disk is synced.
+const DIRECTORIES_MAX: usize = 16 << 10;
+
 /// Content and names that were not synced since they were changed.
 #[derive(Default)]
 pub(super) struct Unsynced {
@@ -84,6 +87,11 @@ impl Unsynced {
 
     fn all(&self) -> Vec<Ino> {
         self.contents.lock().notes.keys().copied().collect()
+    }
+
+    /// Directories with names that were made or removed.
+    fn directories(&self) -> usize {
+        self.names.lock().len() + self.removals.lock().len()
     }
 
     fn sync_names(&self, backing: &dyn Backing, dir: &str) -> Result<(), StoreError> {
@@ -160,6 +168,27 @@ impl Store {
         Ok(())
     }
 
+    /// Keeps what is remembered of names within its limit.
+    pub(super) fn forget_directories(&self) -> Result<(), StoreError> {
+        if self.unsynced.directories() > DIRECTORIES_MAX {
+            self.sync_disk_with_names()?;
+        }
+        Ok(())
+    }
+
+    /// Syncs the whole disk, with all names in it. Who needs a name on stable storage waits meanwhile.
+    fn sync_disk_with_names(&self) -> Result<(), StoreError> {
+        let _alone = self.unsynced.syncing_names.lock();
+        let names = std::mem::take(&mut *self.unsynced.names.lock());
+        let removals = std::mem::take(&mut *self.unsynced.removals.lock());
+        let synced = self.sync_disk();
+        if synced.is_err() {
+            self.unsynced.names.lock().extend(names);
+            self.unsynced.removals.lock().extend(removals);
+        }
+        synced
+    }
+
     /// Puts all content that was changed on stable storage.
     pub(super) fn sync_all_content(&self) -> Result<(), StoreError> {
         let mut changed = self.unsynced.all();
@@ -175,6 +204,9 @@ impl Store {
     /// Puts on stable storage that content was removed: what comes back with a power loss after a close
     /// in order nobody looks for.
     pub(super) fn sync_removals(&self) -> Result<(), StoreError> {
+        if self.unsynced.removals.lock().len() > SYNC_EACH_MAX {
+            return self.sync_disk_with_names();
+        }
         let mut dirs: Vec<_> = std::mem::take(&mut *self.unsynced.removals.lock())
             .into_iter()
             .collect();

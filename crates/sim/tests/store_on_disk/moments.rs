@@ -340,6 +340,64 @@ fn an_operation_that_could_not_be_carried_out_is_pending_again() {
     }
 }
 
+/// However long one opening has lasted: numbers that were used are never given out again.
+#[test]
+fn the_numbers_of_an_opening_begin_above_all_that_were_used() {
+    let node = Node::new();
+    let far = node.store.first_sequence() * 5 + 3;
+    *node.count.lock() = far;
+    node.create("f");
+    for _ in 0..2 {
+        let before = *node.count.lock();
+        node.disk.kill();
+        let node = Node::on(node.disk.fork(), BOOT);
+        assert!(node.store.first_sequence() > before);
+    }
+}
+
+/// A file in a directory of content of its own, for each number.
+fn spread(node: &Node, files: u64) -> Vec<Ino> {
+    let first = node.store.next_ino().unwrap().get();
+    let inos = (1..=files).filter_map(|number| Ino::new(first + number * 256));
+    let mut made = Vec::new();
+    for ino in inos {
+        let (mut op, _) = node.creation(&format!("f{ino}"));
+        if let MetaRequest::Create { ino: number, .. } = &mut op.request {
+            *number = ino;
+        }
+        node.store.commit(&op).unwrap();
+        node.write(ino, b"bytes");
+        made.push(ino);
+    }
+    made
+}
+
+/// A stop in order must not take longer the more files there ever were.
+#[test]
+fn a_close_after_many_removals_syncs_the_disk_and_not_each_directory() {
+    const FILES: u64 = 400;
+    let node = Node::new();
+    for ino in spread(&node, FILES) {
+        let (parent, name) = (Ino::ROOT, file_name(&format!("f{ino}")));
+        let unlink = node.op(MetaRequest::Unlink { parent, name });
+        node.store.commit(&unlink).unwrap();
+        let reap = node.op(MetaRequest::Reap { ino });
+        node.store.commit(&reap).unwrap();
+    }
+    assert_eq!(node.store.collect_garbage().unwrap() as u64, FILES);
+    let calls = calls_of(&node.disk, || node.store.close().unwrap());
+    let syncs = calls
+        .iter()
+        .filter(|(kind, _)| *kind == CallKind::SyncDirectory);
+    assert!(syncs.count() < 10);
+    let node = node.after_power_loss();
+    let files = node.disk.files();
+    assert!(
+        !files.iter().any(|path| path.starts_with("content/")),
+        "{files:?}"
+    );
+}
+
 /// Sets an attribute of 4 KiB that was not there.
 fn set_attribute(node: &Node, ino: Ino, number: u64) -> Result<(), OpError> {
     let op = node.op(MetaRequest::SetXattr {
