@@ -12,6 +12,8 @@ mod creation;
 mod moments;
 #[path = "store_on_disk/states.rs"]
 mod states;
+#[path = "store_on_disk/threads.rs"]
+mod threads;
 #[path = "store_on_disk/workload.rs"]
 mod workload;
 

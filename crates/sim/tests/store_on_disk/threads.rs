@@ -1,0 +1,259 @@
+//! The store as a node uses it, by many threads at once: syncs beside changes, checkpoints beside
+//! writes, group commit. The simulator lets its threads change only where they call the disk; here the
+//! machine does, wherever it likes, so a seed brings back what was done but not in which order.
+
+#[path = "threads/known.rs"]
+mod known;
+#[path = "threads/worker.rs"]
+mod worker;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lockstep_fs::record::NamedEntry;
+use lockstep_sim::disk::Observer;
+use lockstep_sim::random::Random;
+use lockstep_types::{
+    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+};
+use parking_lot::Mutex;
+
+use self::known::{Entries, Found, FoundAll, Known};
+use self::worker::{Life, Sequencer, Worker};
+use super::states::Crash;
+use super::*;
+
+const THREADS: usize = 4;
+/// What each thread has of the shared file: not whole pages.
+const REGION_BYTES: usize = 3000;
+/// How often a store is opened and crashed.
+const LIVES: u8 = 3;
+/// Things that each thread does in a life, at most.
+const THINGS: u64 = 40;
+/// Calls of the disk among which a crash comes; there may be fewer.
+const CALLS: u64 = 900;
+
+/// What is there before the threads begin.
+struct Layout {
+    directories: Vec<Ino>,
+    shared: Ino,
+}
+
+/// A disk with a directory for each thread and a file for all, in a store that was closed.
+fn prepared() -> (Disk, Layout) {
+    let disk = made_disk();
+    let store = open(&disk, BOOT).unwrap().store;
+    let mut sequence = store.first_sequence();
+    let mut stamp = || {
+        sequence += 1;
+        let generation = Generation::FIRST;
+        Osn {
+            generation,
+            sequence,
+        }
+    };
+    let time = Timestamp::default();
+    let mut make = |name: &str, kind| {
+        let ino = store.next_ino().unwrap();
+        let request = MetaRequest::Create {
+            parent: Ino::ROOT,
+            name: FileName::new(name.as_bytes()).unwrap(),
+            ino,
+            kind,
+            mode: 0o700,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        };
+        let osn = stamp();
+        store.commit(&MetaOp { osn, time, request }).unwrap();
+        ino
+    };
+    let directories = (0..THREADS)
+        .map(|thread| make(&format!("d{thread}"), NodeKind::Directory))
+        .collect();
+    let shared = make("shared", NodeKind::File);
+    let zeros = vec![0; REGION_BYTES * THREADS];
+    store.write(shared, 0, &zeros, stamp(), time).unwrap();
+    store.close().unwrap();
+    (
+        disk,
+        Layout {
+            directories,
+            shared,
+        },
+    )
+}
+
+/// Lets the threads change places in the middle of what they do, and the store meet its end.
+fn observer(seed: u64, end: Option<(u64, Verdict)>) -> Observer {
+    Arc::new(move |call| {
+        match Random::new(seed ^ call.serial).below(16) {
+            0..3 => std::thread::yield_now(),
+            3 => std::thread::sleep(std::time::Duration::from_micros(50)),
+            _ => {}
+        }
+        match end {
+            Some((serial, verdict)) if serial == call.serial => verdict,
+            _ => Verdict::Go,
+        }
+    })
+}
+
+/// At which call from now the store meets what, if at all.
+fn end(disk: &Disk, random: &mut Random) -> Option<(u64, Verdict)> {
+    let verdict = match random.below(6) {
+        0 => return None,
+        1 => Verdict::Fail(*random.pick(&[Errno::Io, Errno::NoSpace])),
+        2 => Verdict::CrashAfter,
+        _ => Verdict::CrashBefore,
+    };
+    Some((disk.calls() + 1 + random.below(CALLS), verdict))
+}
+
+/// Opens the store, lets the threads loose on it until they have done or it has ended. Returns
+/// whether it may be opened again in the same run of the machine.
+fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &mut Random) -> bool {
+    let store = open(disk, boot).unwrap().store;
+    for osn in store.in_doubt() {
+        store.roll_back(osn).unwrap();
+    }
+    let life = Life {
+        sequence: AtomicU64::new(store.first_sequence()),
+        store,
+        backing: disk.mount(),
+        layout,
+        known,
+        is_mirrored: random.percent(50),
+        sequencer: Mutex::new(Sequencer::default()),
+        is_over: AtomicBool::new(false),
+    };
+    let seed = random.any();
+    let end = end(disk, random);
+    disk.observe(Some(observer(seed, end)));
+    let mut randoms = random.fork();
+    std::thread::scope(|scope| {
+        let life = &life;
+        let maintenance = randoms.fork();
+        scope.spawn(move || life.maintain(maintenance));
+        let workers: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let random = randoms.fork();
+                let mut worker = Worker {
+                    life,
+                    number,
+                    random,
+                };
+                scope.spawn(move || worker.work(THINGS))
+            })
+            .collect();
+        let mut failed = false;
+        for worker in workers {
+            failed |= worker.join().is_err();
+        }
+        life.is_over.store(true, Ordering::Relaxed);
+        assert!(!failed, "see above");
+    });
+    if random.percent(30) {
+        // It may have failed, or be over: then it is as if it had not been tried.
+        drop(life.close());
+    }
+    disk.observe(None);
+    // What a failed sync should have saved is not on the disk, and no later sync would tell.
+    let may_have_failed = matches!(end, Some((_, Verdict::Fail(_))));
+    !(may_have_failed && life.store.is_poisoned())
+}
+
+/// All that is there now.
+fn find_all(store: &Store, layout: &Layout) -> FoundAll {
+    let names: Vec<_> = layout
+        .directories
+        .iter()
+        .map(|directory| entries(store, *directory))
+        .collect();
+    let inos = names.iter().flat_map(BTreeMap::values).copied();
+    let files = inos
+        .chain([layout.shared])
+        .map(|ino| (ino, find(store, ino)))
+        .collect();
+    FoundAll { names, files }
+}
+
+fn entries(store: &Store, directory: Ino) -> Entries {
+    let mut entries = Entries::new();
+    let mut each = |_, entry: NamedEntry| {
+        let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
+        entries.insert(name, entry.ino);
+        ControlFlow::Continue(())
+    };
+    store.readdir(directory, 0, &mut each).unwrap();
+    entries
+}
+
+fn find(store: &Store, ino: Ino) -> Found {
+    let attr = store.getattr(ino).unwrap();
+    let mut bytes = vec![0xee; usize::try_from(attr.size).unwrap() + 1];
+    let count = store.read(ino, 0, &mut bytes).unwrap();
+    bytes.truncate(count);
+    assert_eq!(count as u64, attr.size, "{ino}");
+    Found {
+        bytes,
+        changed: attr.mtime,
+    }
+}
+
+/// Opens what a crash has left, and compares it with what is known, before and after a checkpoint.
+fn check(disk: &Disk, boot: u8, layout: &Layout, known: &mut Known, crash: Crash) {
+    let store = open(disk, boot).unwrap().store;
+    let found = find_all(&store, layout);
+    known.check_names(&found.names, crash);
+    for (ino, file) in &found.files {
+        known.check_content(*ino, file, crash);
+    }
+    known.go_on_with(found, store.first_sequence(), crash);
+    if crash == Crash::Process {
+        store.checkpoint().unwrap();
+        let found = find_all(&store, layout);
+        known.check_names(&found.names, Crash::Process);
+        for (ino, file) in &found.files {
+            known.check_content(*ino, file, Crash::Process);
+        }
+    }
+    drop(store);
+    disk.kill();
+}
+
+fn run(prepared: &Disk, layout: &Layout, seed: u64) {
+    let mut random = Random::new(seed);
+    let disk = prepared.fork();
+    let known = Mutex::new(Known::new(layout.shared));
+    let mut boot = BOOT;
+    for _ in 0..LIVES {
+        let may_go_on = live(&disk, boot, layout, &known, &mut random);
+        let crash = if may_go_on && random.percent(50) {
+            disk.kill();
+            Crash::Process
+        } else {
+            disk.power_loss(&mut random);
+            boot += 1;
+            Crash::Power
+        };
+        check(&disk, boot, layout, &mut known.lock(), crash);
+    }
+}
+
+/// `LOCKSTEP_STORE_ROUNDS` for more.
+#[test]
+fn what_many_threads_were_told_survives_whatever_ends_them() {
+    let rounds = std::env::var("LOCKSTEP_STORE_ROUNDS").map_or(300, |text| text.parse().unwrap());
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap();
+    let first = now.as_secs() << 20;
+    let (disk, layout) = prepared();
+    for seed in (first..).take(rounds) {
+        println!("seed {seed}");
+        run(&disk, &layout, seed);
+    }
+}

@@ -1,0 +1,481 @@
+//! What the threads do.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lockstep_fs::store::Applied;
+use lockstep_fs::{OpError, Store};
+use lockstep_sim::random::Random;
+use lockstep_types::backing::Backing;
+use lockstep_types::{
+    AllocateMode, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode,
+    Timestamp,
+};
+use parking_lot::Mutex;
+
+use super::known::{Content, Known, Names, Saves};
+use super::{Layout, REGION_BYTES};
+
+/// Files that a thread has at most.
+const FILES_MAX: usize = 4;
+/// A file of a thread is written up to here.
+const FILE_BYTES: u64 = 14_000;
+
+/// An open store, and what its threads share.
+pub struct Life<'a> {
+    pub store: Store,
+    pub backing: Arc<dyn Backing>,
+    pub layout: &'a Layout,
+    pub known: &'a Mutex<Known>,
+    /// Operations wait for the word of another node: they are pending first, and applied later.
+    pub is_mirrored: bool,
+    pub sequence: AtomicU64,
+    /// Held while an operation is numbered and logged, and while operations are applied.
+    pub sequencer: Mutex<Sequencer>,
+    pub is_over: AtomicBool,
+}
+
+/// Operations that are pending, and what became of those that others have applied.
+#[derive(Default)]
+pub struct Sequencer {
+    pending: VecDeque<Osn>,
+    applied: BTreeMap<Osn, Option<Applied>>,
+    /// One could not be applied: none after it may be.
+    is_stuck: bool,
+}
+
+impl Life<'_> {
+    fn stamp(&self) -> (Osn, Timestamp) {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        let osn = Osn {
+            generation: Generation::FIRST,
+            sequence,
+        };
+        let secs = i64::try_from(sequence).unwrap();
+        (osn, Timestamp { secs, nanos: 3 })
+    }
+
+    /// Does something that saves, and notes what it has saved.
+    fn save(
+        &self,
+        saves: Saves,
+        sync: impl FnOnce() -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        let covered = self.known.lock().covered(saves);
+        sync()?;
+        self.known.lock().save(&covered);
+        Ok(())
+    }
+
+    /// Syncs a file as for a client: not at all if nothing has changed since the last time.
+    fn sync(&self, ino: Ino) -> Result<(), OpError> {
+        let unless = self.known.lock().covered(Saves::File(ino, false));
+        if self.store.is_synced(ino, 0) {
+            self.known.lock().save(&unless);
+            return Ok(());
+        }
+        let point = self.store.sync_point(ino, 0);
+        self.save(Saves::File(ino, true), || self.store.sync_file(ino, true))?;
+        if let Some(point) = point {
+            self.store.note_synced(ino, point);
+        }
+        Ok(())
+    }
+
+    /// What goes on beside the clients, until they have done.
+    pub fn maintain(&self, mut random: Random) {
+        while !self.is_over.load(Ordering::Relaxed) && self.maintain_once(&mut random).is_ok() {
+            std::thread::sleep(std::time::Duration::from_micros(random.below(300)));
+        }
+    }
+
+    fn maintain_once(&self, random: &mut Random) -> Result<(), OpError> {
+        let store = &self.store;
+        match random.below(5) {
+            0 => Ok(store.collect_garbage().map(drop)?),
+            1 => self.save(Saves::Names, || Ok(store.sync_all_applied()?)),
+            2 => self.save(Saves::Everything, || Ok(store.sync_everything()?)),
+            _ => self.save(Saves::Times, || Ok(store.checkpoint()?)),
+        }
+    }
+
+    /// Stops in order, as a node does.
+    pub fn close(&self) -> Result<(), OpError> {
+        self.save(Saves::Everything, || {
+            // What a process before has left, which may have been killed.
+            self.store.sync_everything()?;
+            Ok(self.store.close()?)
+        })
+    }
+}
+
+/// A thread that changes files of its own, and its region of the one that all share.
+pub struct Worker<'a> {
+    pub life: &'a Life<'a>,
+    pub number: usize,
+    pub random: Random,
+}
+
+impl Worker<'_> {
+    /// Does so many things, until one fails.
+    pub fn work(&mut self, things: u64) {
+        for _ in 0..things {
+            if self.work_once().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn work_once(&mut self) -> Result<(), OpError> {
+        match self.random.below(20) {
+            0..2 => self.create(),
+            2 => self.rename(),
+            3 => self.unlink(),
+            4..6 => self.truncate(),
+            6 => self.punch(),
+            7 => self.change_mode(),
+            8..14 => self.write_own(),
+            14..17 => self.write_shared(),
+            17..19 => self.sync_own(),
+            _ => self.sync_any(),
+        }
+    }
+
+    fn directory(&self) -> Ino {
+        self.life.layout.directories[self.number]
+    }
+
+    fn names(&self) -> Names {
+        self.life.known.lock().names[self.number].now().clone()
+    }
+
+    fn any_name(&mut self) -> Option<(String, Ino)> {
+        let entries: Vec<_> = self.names().entries.into_iter().collect();
+        (!entries.is_empty()).then(|| self.random.pick(&entries).clone())
+    }
+
+    /// Carries out a metadata operation. It makes `names` of those of this thread; `tried` notes, when
+    /// it is about to be tried, what else it changes.
+    fn change(
+        &self,
+        request: MetaRequest,
+        names: impl FnOnce(&mut Names),
+        tried: impl FnOnce(&mut Known, Timestamp),
+    ) -> Result<Applied, OpError> {
+        let mut sequencer = self.life.sequencer.lock();
+        let (osn, time) = self.life.stamp();
+        let op = MetaOp { osn, time, request };
+        self.try_next(osn, time, names, tried);
+        let applied = if self.life.is_mirrored {
+            self.life.store.validate(&op)?;
+            self.life.store.log_pending(&op)?;
+            sequencer.pending.push_back(osn);
+            drop(sequencer);
+            std::thread::yield_now();
+            self.apply(osn)?
+        } else {
+            self.life.store.commit(&op)?
+        };
+        self.life.known.lock().names[self.number].acknowledge();
+        Ok(applied)
+    }
+
+    fn try_next(
+        &self,
+        osn: Osn,
+        time: Timestamp,
+        names: impl FnOnce(&mut Names),
+        tried: impl FnOnce(&mut Known, Timestamp),
+    ) {
+        let mut known = self.life.known.lock();
+        let mut next = known.names[self.number].now().clone();
+        next.sequence = osn.sequence;
+        names(&mut next);
+        known.names[self.number].begin(next);
+        tried(&mut known, time);
+    }
+
+    /// Applies what is pending up to an operation, if no other thread has done that.
+    fn apply(&self, osn: Osn) -> Result<Applied, OpError> {
+        let mut sequencer = self.life.sequencer.lock();
+        while !sequencer.is_stuck && sequencer.pending.front().is_some_and(|next| *next <= osn) {
+            let next = sequencer.pending.pop_front().unwrap();
+            match self.life.store.commit_pending(next) {
+                Ok(applied) => drop(sequencer.applied.insert(next, applied)),
+                Err(_) => sequencer.is_stuck = true,
+            }
+        }
+        let applied = sequencer.applied.remove(&osn).flatten();
+        applied.ok_or_else(|| Errno::Io.into())
+    }
+
+    fn create(&mut self) -> Result<(), OpError> {
+        let names = self.names();
+        if names.entries.len() >= FILES_MAX {
+            return self.unlink();
+        }
+        let ino = self.life.store.next_ino()?;
+        let name = format!("n{}", ino.get());
+        let request = MetaRequest::Create {
+            parent: self.directory(),
+            name: file_name(&name),
+            ino,
+            kind: NodeKind::File,
+            mode: 0o600,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        };
+        let made = |names: &mut Names| {
+            names.entries.insert(name, ino);
+        };
+        let tried = |known: &mut Known, time| drop(known.contents.insert(ino, Content::new(time)));
+        self.change(request, made, tried).map(drop)
+    }
+
+    /// To a new name, or over another file.
+    fn rename(&mut self) -> Result<(), OpError> {
+        let (Some((from, ino)), Some((to, _))) = (self.any_name(), self.any_name()) else {
+            return Ok(());
+        };
+        let to = if to == from { format!("{from}r") } else { to };
+        let request = MetaRequest::Rename {
+            parent: self.directory(),
+            name: file_name(&from),
+            new_parent: self.directory(),
+            new_name: file_name(&to),
+            mode: RenameMode::Replace,
+        };
+        let renamed = |names: &mut Names| {
+            names.entries.remove(&from);
+            names.entries.insert(to, ino);
+        };
+        let applied = self.change(request, renamed, |_, _| ())?;
+        self.reap(&applied)
+    }
+
+    fn unlink(&mut self) -> Result<(), OpError> {
+        let Some((name, _)) = self.any_name() else {
+            return Ok(());
+        };
+        let request = MetaRequest::Unlink {
+            parent: self.directory(),
+            name: file_name(&name),
+        };
+        let gone = |names: &mut Names| {
+            names.entries.remove(&name);
+        };
+        let applied = self.change(request, gone, |_, _| ())?;
+        self.reap(&applied)
+    }
+
+    /// Frees what has lost its last name.
+    fn reap(&self, applied: &Applied) -> Result<(), OpError> {
+        let Some(ino) = applied.orphaned else {
+            return Ok(());
+        };
+        let request = MetaRequest::Reap { ino };
+        self.change(request, |_| (), |_, _| ()).map(drop)
+    }
+
+    fn change_mode(&mut self) -> Result<(), OpError> {
+        let Some((_, ino)) = self.any_name() else {
+            return Ok(());
+        };
+        let request = MetaRequest::SetAttr {
+            ino,
+            mode: Some(0o640),
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+        };
+        self.change(request, |_| (), |_, _| ()).map(drop)
+    }
+
+    fn truncate(&mut self) -> Result<(), OpError> {
+        let size = self.random.below(FILE_BYTES);
+        let length = usize::try_from(size).unwrap();
+        let request = |ino| MetaRequest::Truncate {
+            ino,
+            size,
+            drop_set_id: false,
+        };
+        self.change_content(request, |bytes| bytes.resize(length, 0))
+    }
+
+    fn punch(&mut self) -> Result<(), OpError> {
+        let (offset, length) = (self.random.below(FILE_BYTES), 1 + self.random.below(9000));
+        let request = |ino| MetaRequest::Allocate {
+            ino,
+            mode: AllocateMode::PunchHole,
+            offset,
+            length,
+        };
+        let (from, to) = (offset, offset + length);
+        self.change_content(request, |bytes| {
+            let end = bytes.len();
+            let place = |at: u64| usize::try_from(at).unwrap().min(end);
+            bytes[place(from)..place(to)].fill(0);
+        })
+    }
+
+    /// A metadata operation on the content of a file of this thread, sometimes made durable, as with
+    /// `durability = "always"`.
+    fn change_content(
+        &mut self,
+        request: impl FnOnce(Ino) -> MetaRequest,
+        effect: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), OpError> {
+        let Some((_, ino)) = self.any_name() else {
+            return Ok(());
+        };
+        let tried = |known: &mut Known, time| {
+            let content = known.contents.get_mut(&ino).unwrap();
+            let mut bytes = content.regions[0].now().clone();
+            effect(&mut bytes);
+            content.regions[0].begin(bytes);
+            content.times.as_mut().unwrap().begin(time);
+        };
+        let applied = self.change(request(ino), |_| (), tried)?;
+        self.acknowledge_content(ino);
+        self.check_read(ino)?;
+        if self.random.percent(30) {
+            let sync = || Ok(self.life.store.sync_applied(&applied)?);
+            self.life.save(Saves::Operation(self.number, ino), sync)?;
+        }
+        Ok(())
+    }
+
+    fn acknowledge_content(&self, ino: Ino) {
+        let mut known = self.life.known.lock();
+        let content = known.contents.get_mut(&ino).unwrap();
+        content.region_of(self.number).acknowledge();
+        if let Some(times) = &mut content.times {
+            times.acknowledge();
+        }
+    }
+
+    fn write_own(&mut self) -> Result<(), OpError> {
+        let Some((_, ino)) = self.any_name() else {
+            return self.create();
+        };
+        let offset = usize::try_from(self.random.below(FILE_BYTES)).unwrap();
+        let length = 1 + usize::try_from(self.random.below(9000)).unwrap();
+        self.write(ino, 0, offset, length)
+    }
+
+    fn write_shared(&mut self) -> Result<(), OpError> {
+        let place = |random: &mut Random, bound: usize| {
+            usize::try_from(random.below(bound as u64)).unwrap()
+        };
+        let offset = place(&mut self.random, REGION_BYTES);
+        let length = 1 + place(&mut self.random, REGION_BYTES - offset);
+        let region = self.number * REGION_BYTES;
+        self.write(self.life.layout.shared, region, offset, length)
+    }
+
+    /// Writes to the region of a file that begins at `region`, as the node does it.
+    fn write(
+        &mut self,
+        ino: Ino,
+        region: usize,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), OpError> {
+        let data = vec![u8::try_from(1 + self.random.below(250)).unwrap(); length];
+        let durable = self.random.percent(30);
+        let (osn, time) = self.life.stamp();
+        self.try_write(ino, offset, &data, time);
+        let store = &self.life.store;
+        let (at, count) = ((region + offset) as u64, length as u64);
+        let ticket = store.begin_write(ino, at, count, durable)?;
+        if let Err(error) = store.write_begun(&ticket, at, &data) {
+            Store::abandon_write(&ticket);
+            return Err(error.into());
+        }
+        if durable && let Err(error) = store.sync_file(ino, false) {
+            Store::abandon_write(&ticket);
+            return Err(error);
+        }
+        store.complete_write(&ticket, at + count, osn, time);
+        drop(ticket);
+        // A process that was killed meanwhile has acknowledged nothing.
+        self.life.backing.space().map_err(|_| Errno::Io)?;
+        self.acknowledge_content(ino);
+        if durable {
+            self.note_written_durably(ino);
+        }
+        self.check_read(ino)
+    }
+
+    fn try_write(&self, ino: Ino, offset: usize, data: &[u8], time: Timestamp) {
+        let mut known = self.life.known.lock();
+        let content = known.contents.get_mut(&ino).unwrap();
+        let region = content.region_of(self.number);
+        let mut bytes = region.now().clone();
+        let end = offset + data.len();
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[offset..end].copy_from_slice(data);
+        region.begin(bytes);
+        if let Some(times) = &mut content.times {
+            times.begin(time);
+        }
+    }
+
+    /// What this thread has in a file is durable: its last write was, and so is what came before.
+    fn note_written_durably(&self, ino: Ino) {
+        let mut known = self.life.known.lock();
+        known
+            .contents
+            .get_mut(&ino)
+            .unwrap()
+            .region_of(self.number)
+            .save_now();
+    }
+
+    /// Whoever reads sees what was acknowledged last.
+    fn check_read(&self, ino: Ino) -> Result<(), OpError> {
+        let is_shared = ino == self.life.layout.shared;
+        let offset = if is_shared {
+            self.number * REGION_BYTES
+        } else {
+            0
+        };
+        let expected = {
+            let mut known = self.life.known.lock();
+            let content = known.contents.get_mut(&ino).unwrap();
+            content.region_of(self.number).now().clone()
+        };
+        // One more, to see the end of a file of this thread.
+        let mut bytes = vec![0; expected.len() + usize::from(!is_shared)];
+        let count = self.life.store.read(ino, offset as u64, &mut bytes)?;
+        bytes.truncate(count);
+        assert!(bytes == expected, "thread {} reads {ino}", self.number);
+        Ok(())
+    }
+
+    fn sync_own(&mut self) -> Result<(), OpError> {
+        match self.any_name() {
+            Some((_, ino)) => self.life.sync(ino),
+            None => self.life.sync(self.life.layout.shared),
+        }
+    }
+
+    /// Any file, also one that another thread changes, or removes.
+    fn sync_any(&mut self) -> Result<(), OpError> {
+        let files: Vec<Ino> = self.life.known.lock().contents.keys().copied().collect();
+        let ino = *self.random.pick(&files);
+        match self.life.sync(ino) {
+            Err(OpError::Refused(_)) => Ok(()),
+            synced => synced,
+        }
+    }
+}
+
+fn file_name(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).unwrap()
+}
