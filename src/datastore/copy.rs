@@ -4,35 +4,56 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::Marks;
 use lockstep_types::backing::Backing;
 
-use super::role::RoleFile;
+use super::role::{RoleFile, RoleState};
 use super::stamp::RuntimeStamp;
+use super::tables::Tables;
 use crate::config::Role;
 
 /// What the copy in the directory `store` cannot promise, one text each; none for one that counts. A new
 /// one is the `role`'s. Changes nothing.
 ///
 /// # Errors
-/// When it cannot be told, as `role.json` cannot be read.
+/// When it cannot be told, as `role.json` or a table of writes under way cannot be read.
 pub fn doubts(store: &Path, role: Role) -> io::Result<Vec<String>> {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(store)?);
     let role = RoleFile::read(backing.as_ref(), role)?;
     let stamp = Arc::new(RuntimeStamp::of(store));
-    let failure = Marks::new(backing, Some(stamp)).read();
-    let incomplete = (role.role == Role::Secondary && !role.in_sync).then(|| {
-        "this copy is marked out of sync: it may be older than the primary's, or incomplete, as in the \
-         middle of a resync"
-            .to_owned()
-    });
+    let failure = Marks::new(Arc::clone(&backing), Some(stamp)).read();
+    let incomplete = if role.role == Role::Secondary {
+        incomplete(role, backing.as_ref())?.map(str::to_owned)
+    } else {
+        None
+    };
     let failed = failure.map(|failure| {
         format!(
             "the disk of this copy failed {failure}; what is read here may be older than what was written"
         )
     });
     Ok(incomplete.into_iter().chain(failed).collect())
+}
+
+/// Why a secondary's copy does not count as in sync, as its node would find at its next start (rule P12).
+fn incomplete(role: RoleState, backing: &dyn Backing) -> io::Result<Option<&'static str>> {
+    Ok(if !role.in_sync {
+        Some(
+            "this copy is marked out of sync: it may be older than the primary's, or incomplete, as in \
+             the middle of a resync",
+        )
+    } else if role.went_down(boot_id()) {
+        Some(
+            "this machine went down while the store was open: what was not on stable storage may be \
+             missing from this copy",
+        )
+    } else if !Tables::look(backing).map_err(io::Error::other)? {
+        Some("the tables of the writes that were under way are missing from this copy")
+    } else {
+        None
+    })
 }
 
 #[cfg(test)]
@@ -47,14 +68,18 @@ mod tests {
         let doubts = || doubts(dir.path(), Role::Secondary);
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
         let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
-        let file = RoleFile::open(backing, found, [1; 16], true).unwrap();
+        let said_once = |what: &str| {
+            let said = doubts().unwrap();
+            assert!(said.len() == 1 && said[0].contains(what), "{said:?}");
+        };
+        RoleFile::open(Arc::clone(&backing), found, [1; 16], true).unwrap();
+        said_once("went down");
+        let file = RoleFile::open(Arc::clone(&backing), found, boot_id(), true).unwrap();
+        said_once("are missing");
+        Tables::make(backing.as_ref()).unwrap();
         assert!(doubts().unwrap().is_empty());
         file.mark(false).unwrap();
-        let said = doubts().unwrap();
-        assert!(
-            said.len() == 1 && said[0].contains("marked out of sync"),
-            "{said:?}"
-        );
+        said_once("marked out of sync");
         std::fs::write(dir.path().join(MARK_FILE), "{}").unwrap();
         let said = doubts().unwrap();
         assert!(
