@@ -62,7 +62,14 @@ pub(super) fn targets(store: &Store, request: &MetaRequest) -> Targets {
 pub(super) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
     let mut locks = Chosen::default();
     match request {
-        MetaRequest::Create { parent, name, .. } => locks.entry(*parent, name),
+        MetaRequest::Create {
+            parent, name, kind, ..
+        } => {
+            locks.entry(*parent, name);
+            if *kind == NodeKind::Directory {
+                locks.add(LockKey::Subdirectories(*parent), LockMode::Exclusive);
+            }
+        }
         MetaRequest::Link { ino, parent, name } => {
             locks.entry(*parent, name);
             locks.add(LockKey::File(*ino), LockMode::Exclusive);
@@ -85,6 +92,9 @@ pub(super) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
                 .any(|(_, kind)| *kind == NodeKind::Directory);
             if moves_directory && parent != new_parent {
                 locks.add(LockKey::Tree, LockMode::Exclusive);
+                for directory in [*parent, *new_parent] {
+                    locks.add(LockKey::Subdirectories(directory), LockMode::Exclusive);
+                }
             }
         }
         MetaRequest::SetAttr { ino, .. }
@@ -118,5 +128,45 @@ impl Chosen {
             Some(_) => {}
             None => self.0.push((key, mode)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn creation(name: &[u8], kind: NodeKind) -> LockSet {
+        let request = MetaRequest::Create {
+            parent: Ino::ROOT,
+            name: FileName::new(name).unwrap(),
+            ino: Ino::new(7).unwrap(),
+            kind,
+            mode: 0o755,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        };
+        metadata(&request, &Targets::new())
+    }
+
+    fn are_apart(one: &LockSet, other: &LockSet) -> bool {
+        let is_alone = |key: &LockKey, mode: &LockMode| {
+            let mut of_other = other.iter();
+            *mode == LockMode::Exclusive && of_other.any(|(held, _)| held == key)
+        };
+        !one.iter().any(|(key, mode)| is_alone(key, mode))
+    }
+
+    /// Two at once would both be let in below the limit, and the other node would refuse the second.
+    #[test]
+    fn directories_are_added_to_one_directory_one_after_the_other() {
+        let directory = |name| creation(name, NodeKind::Directory);
+        let file = |name| creation(name, NodeKind::File);
+        assert!(!are_apart(&directory(b"a"), &directory(b"b")));
+        assert!(are_apart(&directory(b"a"), &file(b"b")));
+        assert!(are_apart(&file(b"a"), &file(b"b")));
+        assert!(!are_apart(&file(b"a"), &file(b"a")));
     }
 }

@@ -26,6 +26,9 @@ pub enum LockKey {
     Name(Ino, u64),
     /// A file or directory.
     File(Ino),
+    /// How many directories are in a directory: held by whoever adds one, for there is a limit, and what is
+    /// still under way does not count yet.
+    Subdirectories(Ino),
 }
 
 impl LockKey {
