@@ -95,8 +95,6 @@ pub struct Datastore {
     /// Primary: entries of writes that failed here and not there; kept until the secondary is marked
     /// out of sync (rule P6).
     failed: Mutex<Vec<Slot>>,
-    /// Primary: the writes found in that table at the start, of the process before.
-    old_paw: Vec<Entry>,
     /// Secondary: writes that wait for the primary.
     saw: InFlightTable,
     first_osn: Osn,
@@ -129,6 +127,8 @@ struct Link {
     peer_waiting: Arc<Vec<Entry>>,
     /// Set when this node ends the connection itself.
     given_up: Arc<AtomicBool>,
+    /// Set when the nodes are in sync over it.
+    in_sync: Arc<AtomicBool>,
 }
 
 impl Link {
@@ -138,6 +138,7 @@ impl Link {
             epoch,
             peer_waiting: Arc::new(peer_waiting),
             given_up: Arc::default(),
+            in_sync: Arc::default(),
         }
     }
 
@@ -220,12 +221,6 @@ impl Datastore {
                         write.publish(&self.store);
                     }
                 }
-                Effect::SendWrite { op, .. } | Effect::ResendWrite { op, .. } => {
-                    let epoch = self.link.read().as_ref().map_or(0, |link| link.epoch);
-                    if let Some(Work::Write(write)) = self.works.lock().get_mut(op) {
-                        write.facts.epoch = epoch;
-                    }
-                }
                 Effect::Commit { osn, op } => {
                     self.committed.lock().insert(*osn, *op);
                 }
@@ -245,7 +240,7 @@ impl Datastore {
     fn drive_over(self: &Arc<Self>, epoch: u64, event: Event) {
         let effects = {
             let mut core = self.core.lock();
-            if !self.is_linked(epoch) {
+            if self.link_of(epoch).is_none() {
                 return;
             }
             self.decide_with(&mut core, event)
@@ -253,12 +248,9 @@ impl Datastore {
         self.carry_out_all(Thread::MayWait, effects, None);
     }
 
-    /// Whether connection `epoch` still stands.
-    fn is_linked(&self, epoch: u64) -> bool {
-        self.link
-            .read()
-            .as_ref()
-            .is_some_and(|link| link.epoch == epoch)
+    /// Connection `epoch`, if it still stands.
+    fn link_of(&self, epoch: u64) -> Option<Link> {
+        self.link.read().clone().filter(|link| link.epoch == epoch)
     }
 
     /// Counts changes of state.
@@ -282,8 +274,7 @@ impl Datastore {
 
     /// Sends a message if connection `epoch` still stands.
     fn send_over(&self, epoch: u64, message: Message, payload: &[u8]) {
-        let link = self.link.read().clone();
-        let Some(link) = link.filter(|link| link.epoch == epoch) else {
+        let Some(link) = self.link_of(epoch) else {
             return;
         };
         let done_below = self.core.lock().send(&message);

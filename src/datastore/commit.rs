@@ -138,12 +138,23 @@ impl Datastore {
             match failed {
                 None => applied.push(committed),
                 Some(why) => {
-                    self.happened_later(Trigger::PeerFailed, &why);
+                    self.leave_sync(&why);
                     applied.extend(self.give_up(committed));
                 }
             }
         }
         applied
+    }
+
+    /// This node could not do what the secondary has done. The core hears of it before anything is rolled
+    /// back: or a mark "in sync" that is just being made could still count. The caller holds the sequencer.
+    fn leave_sync(self: &Arc<Self>, why: &str) {
+        self.set_reason(why);
+        let effects = self.decide(Event::Happened(Trigger::PeerFailed));
+        let datastore = Arc::clone(self);
+        self.host.spawn(Box::new(move || {
+            datastore.carry_out_all(Thread::MayWait, effects, None);
+        }));
     }
 
     /// An operation that the secondary has done could not be applied here. It did not happen, once
@@ -213,7 +224,7 @@ impl Datastore {
         })
     }
 
-    /// With `durability = "always"`: first to stable storage, then the answer.
+    /// With `durability = "always"`: first to stable storage, then the answer (rule P11).
     fn finish_durably(
         self: &Arc<Self>,
         thread: Thread,

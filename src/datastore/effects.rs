@@ -51,8 +51,8 @@ impl Datastore {
         }
         match effect {
             Effect::Execute { op, osn } => self.execute(op, osn, inline),
-            Effect::SendWrite { op, osn } => self.send_write(op, osn, inline),
-            Effect::ResendWrite { op, osn } => self.resend_write(op, osn),
+            Effect::SendWrite { op, osn, link } => self.send_write(op, osn, link, inline),
+            Effect::ResendWrite { op, osn, link } => self.resend_write(op, osn, link),
             Effect::SendSync { op } => self.send_sync(op),
             Effect::Prepare { op } => self.prepare(op),
             Effect::Sequenced { op, osn, mirrored } => self.begin_meta(op, osn, mirrored),
@@ -68,11 +68,7 @@ impl Datastore {
                 self.drop_link(self.why_dropped());
                 None
             }
-            Effect::RecoverRanges => self.recover_ranges_later(),
-            Effect::TellRecovered => self.tell_recovered(),
-            Effect::SendImage => self.send_image_later(),
-            Effect::SendContent => self.send_content_later(),
-            Effect::TellInSync => self.tell_in_sync(),
+            Effect::Transfer(transfer, link) => self.transfer_over(link, transfer),
             Effect::Entered(state) => {
                 self.entered(state);
                 None
@@ -96,7 +92,7 @@ impl Datastore {
     /// order goes to the courier. A write's own part is not deferred with it: so its entry is made
     /// here.
     fn defer(self: &Arc<Self>, effect: Effect) -> bool {
-        if let Effect::SendWrite { op, osn } = effect {
+        if let Effect::SendWrite { op, osn, .. } = effect {
             self.enter_write(op, osn);
         }
         let ordered = match effect {
@@ -273,6 +269,7 @@ impl Datastore {
         self: &Arc<Self>,
         op: OpId,
         osn: Osn,
+        link: u64,
         inline: Option<Inline<'_>>,
     ) -> Option<Event> {
         let facts = self.enter_write(op, osn)?;
@@ -281,7 +278,12 @@ impl Datastore {
             self.withdraw_entry(op);
             return Some(Event::Refused(op, self.told(&error)));
         }
-        self.with_bytes(op, inline, |data| self.send_write_bytes(facts, osn, data));
+        self.with_bytes(op, inline, |data| {
+            // None are left of a write that is over: it was given up, and so was the connection.
+            if data.len() == facts.length {
+                self.send_write_bytes(facts, osn, link, data);
+            }
+        });
         None
     }
 
@@ -294,7 +296,7 @@ impl Datastore {
         }
     }
 
-    fn send_write_bytes(&self, facts: WriteFacts, osn: Osn, data: &[u8]) {
+    fn send_write_bytes(&self, facts: WriteFacts, osn: Osn, link: u64, data: &[u8]) {
         let message = WriteMessage {
             osn,
             ino: facts.ino,
@@ -302,12 +304,12 @@ impl Datastore {
             time: facts.time,
             durable: facts.durable,
         };
-        self.send_over(facts.epoch, Message::Write(message), data);
+        self.send_over(link, Message::Write(message), data);
     }
 
     /// Sends a write again with the bytes that are in the file: the client's are long gone, and
     /// nobody else can have written there, for its locks are still held.
-    fn resend_write(&self, op: OpId, osn: Osn) -> Option<Event> {
+    fn resend_write(&self, op: OpId, osn: Osn, link: u64) -> Option<Event> {
         let mut facts = match self.works.lock().get(&op) {
             Some(Work::Write(write)) => write.facts,
             _ => return None,
@@ -320,7 +322,7 @@ impl Datastore {
         }
         let mut data = vec![0; facts.length];
         match self.store.read_raw(facts.ino, facts.offset, &mut data) {
-            Ok(()) => self.send_write_bytes(facts, osn, &data),
+            Ok(()) => self.send_write_bytes(facts, osn, link, &data),
             Err(error) => {
                 self.told(&error.into());
                 self.drop_link("a write that is to be sent again cannot be read");

@@ -55,8 +55,6 @@ pub(super) struct WriteFacts {
     pub length: usize,
     pub time: Timestamp,
     pub durable: bool,
-    /// The connection it was decided to be sent on, by its epoch; it leaves on no other.
-    pub epoch: u64,
 }
 
 impl WriteFacts {

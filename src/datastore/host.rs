@@ -103,7 +103,7 @@ impl<T> Awaited<T> {
     }
 }
 
-/// Lets one in at a time, who may wait for others while inside: what a lock must not be held for.
+/// Lets one in at a time, who may wait for others while inside: what a lock must not be held for (rule P9).
 #[derive(Default)]
 pub(super) struct Turnstile(Mutex<Inside>);
 

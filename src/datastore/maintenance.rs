@@ -117,6 +117,8 @@ impl Datastore {
         closed.is_ok()
     }
 
+    /// Content, log, and the tables of writes under way; the mark that all of it is there goes last (rules P6,
+    /// P7, P12).
     fn close_in_order(&self) -> Result<(), DatastoreError> {
         if self.role.was_killed() && !is_on(Bug::ClosedTooEarly) {
             let synced = self.store.sync_everything();

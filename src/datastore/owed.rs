@@ -1,4 +1,4 @@
-//! Answers that a secondary owes: what it was asked and is still doing.
+//! Answers that a secondary owes: what it was asked and is still doing (rule P9).
 //!
 //! The reader hands to other threads what may wait for a disk, and reads on. How much it hands on is
 //! bounded here, so that no primary, however fast it asks, fills the memory of the secondary.

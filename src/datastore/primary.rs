@@ -23,6 +23,7 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 struct Ending {
     /// This node ended it, as one of the nodes could not do what the other had done.
     given_up: bool,
+    was_in_sync: bool,
     lasted: Duration,
 }
 
@@ -41,9 +42,10 @@ impl From<String> for Unconnected {
 
 impl Ending {
     /// How long to wait before the next attempt, if before the last one it was `waited`. A disk that
-    /// is full should not keep both nodes busy with resyncs.
+    /// is full should not keep both nodes busy with resyncs, however long one takes until it fails.
     fn wait(&self, waited: Duration) -> Duration {
-        if self.given_up && self.lasted < RETRY_MAX {
+        let was_long_in_sync = self.was_in_sync && self.lasted >= RETRY_MAX;
+        if self.given_up && !was_long_in_sync {
             (waited * 2).min(RETRY_MAX)
         } else {
             RETRY
@@ -86,9 +88,11 @@ impl Datastore {
     /// Connects and introduces both sides. An error is for the operator.
     fn connect(self: &Arc<Self>, dialer: &dyn Dial) -> Result<(Halves, Welcome), Unconnected> {
         let (sender, mut receiver) = dialer.dial()?;
+        let role = self.role.state();
         let hello = Hello {
             version: PROTOCOL_VERSION,
-            in_sync: self.role.state().in_sync,
+            in_sync: role.in_sync,
+            carried_over: role.carried_over,
             durable: self.config.durability == Durability::Always,
         };
         self.send_on(&*sender, Osn::ZERO, Message::Hello(hello), &[]);
@@ -99,7 +103,6 @@ impl Datastore {
         let envelope = Envelope::decode(frame.header).map_err(|error| error.to_string())?;
         if let Message::Welcome(welcome) = &envelope.message {
             self.check_introduction(&envelope, welcome.version)?;
-            self.check_not_emptied(welcome.applied)?;
         }
         match envelope.message {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
@@ -137,23 +140,6 @@ impl Datastore {
             let _heard = limited.map(|()| receiver.recv().is_ok());
             sender.shutdown("it was told");
         }
-    }
-
-    /// A new and empty store must not be carried over one that holds something: the disk of this one
-    /// may just not be mounted. One that waits for the outcome of its first operation is not empty,
-    /// and one that was carried over before is not new: a power loss took what it had (P12).
-    fn check_not_emptied(&self, peer_applied: Osn) -> Result<(), String> {
-        let is_empty = self.store.applied() == Osn::ZERO;
-        let is_new = !self.role.state().carried_over;
-        if is_empty && is_new && !self.store.is_followed_at(peer_applied) {
-            return Err(format!(
-                "this node's store {} is new and empty, but the secondary's holds a datastore: \
-                 mount the disk that this store was on, or, if the datastore is to start anew, \
-                 stop the secondary and move its store away",
-                self.config.store.display()
-            ));
-        }
-        Ok(())
     }
 
     /// Checks what both sides must agree on before anything else is said.
@@ -201,10 +187,12 @@ impl Datastore {
             );
         }
         let link = Link::new(sender.clone(), self.next_op().0, welcome.waiting);
-        let given_up = Arc::clone(&link.given_up);
+        let epoch = link.epoch;
+        let (given_up, was_in_sync) = (Arc::clone(&link.given_up), Arc::clone(&link.in_sync));
         *self.link.write() = Some(link);
         let ending = || Ending {
             given_up: given_up.load(Ordering::Acquire),
+            was_in_sync: was_in_sync.load(Ordering::Acquire),
             lasted: self.host.since(start),
         };
         if self.is_stopping() {
@@ -213,6 +201,7 @@ impl Datastore {
             return ending();
         }
         let up = Event::LinkUp {
+            link: epoch,
             in_sync,
             peer_applied: welcome.applied,
         };
@@ -294,34 +283,39 @@ fn lost(error: &LinkError, limit: Duration) -> String {
 mod tests {
     use super::*;
 
+    fn ending(given_up: bool, was_in_sync: bool, lasted: Duration) -> Ending {
+        Ending {
+            given_up,
+            was_in_sync,
+            lasted,
+        }
+    }
+
     #[test]
     fn what_the_nodes_could_not_do_is_tried_ever_more_rarely() {
-        let failed = Ending {
-            given_up: true,
-            lasted: Duration::from_secs(1),
-        };
-        let mut wait = RETRY;
-        let mut waits = Vec::new();
-        for _ in 0..10 {
-            wait = failed.wait(wait);
-            waits.push(wait);
+        let long = RETRY_MAX * 2;
+        for failed in [
+            ending(true, false, RETRY),
+            ending(true, true, RETRY),
+            ending(true, false, long),
+        ] {
+            let mut wait = RETRY;
+            let mut waits = Vec::new();
+            for _ in 0..10 {
+                wait = failed.wait(wait);
+                waits.push(wait);
+            }
+            assert_eq!(waits.first(), Some(&(RETRY * 2)));
+            assert!(waits.is_sorted());
+            assert_eq!(waits.last(), Some(&RETRY_MAX));
         }
-        assert_eq!(waits.first(), Some(&(RETRY * 2)));
-        assert!(waits.is_sorted());
-        assert_eq!(waits.last(), Some(&RETRY_MAX));
     }
 
     #[test]
     fn a_lost_connection_is_made_anew_at_once() {
-        let lost = Ending {
-            given_up: false,
-            lasted: Duration::ZERO,
-        };
+        let lost = ending(false, false, Duration::ZERO);
         assert_eq!(lost.wait(RETRY_MAX), RETRY);
-        let long_in_order = Ending {
-            given_up: true,
-            lasted: RETRY_MAX,
-        };
+        let long_in_order = ending(true, true, RETRY_MAX);
         assert_eq!(long_in_order.wait(RETRY_MAX), RETRY);
     }
 }

@@ -48,12 +48,13 @@ impl Datastore {
             tell_poisoned(&**sender, envelope, &reason);
             return;
         }
-        if let Err(reason) = self.welcome(&**sender, hello, envelope) {
+        let epoch = self.next_op().0;
+        if let Err(reason) = self.welcome(&**sender, epoch, hello, envelope) {
             self.set_reason(&reason);
             refuse(&**sender, envelope, &reason);
             return;
         }
-        let epoch = self.next_op().0;
+        self.forget_peer_disk_failed();
         *self.link.write() = Some(Link::new(sender.clone(), epoch, Vec::new()));
         if self.is_stopping() {
             // It may not have seen this connection when it closed the one there was.
@@ -88,6 +89,7 @@ impl Datastore {
     fn welcome(
         self: &Arc<Self>,
         sender: &dyn SendFrames,
+        epoch: u64,
         hello: &Hello,
         envelope: &Envelope,
     ) -> Result<(), String> {
@@ -98,6 +100,7 @@ impl Datastore {
             );
         }
         self.check_introduction(envelope, hello.version)?;
+        self.check_not_emptied(hello)?;
         // What is said to be committed here may be answered as durable there (rules P8, P11).
         let synced = if hello.durable {
             self.store.sync_all_applied()
@@ -114,11 +117,27 @@ impl Datastore {
         };
         self.answer(sender, Message::Welcome(welcome));
         let up = Event::LinkUp {
+            link: epoch,
             in_sync: own && hello.in_sync,
             peer_applied: Osn::ZERO,
         };
         self.drive(Thread::MayWait, up);
         Ok(())
+    }
+
+    /// A new store must not be carried over this one, whatever clients have made in it since: the disk of the
+    /// primary's may just not be mounted. What is here came from a primary that had noted first that it
+    /// carries its namespace over; if this one has not, it was another.
+    fn check_not_emptied(&self, hello: &Hello) -> Result<(), String> {
+        if hello.carried_over || self.store.applied() == Osn::ZERO {
+            return Ok(());
+        }
+        Err(format!(
+            "the primary's store is new, but this node's {} holds a datastore: mount the disk that the \
+             primary's store was on, or, if the datastore is to start anew, stop this node and move \
+             its store away",
+            self.config.store.display()
+        ))
     }
 
     /// Sends without ever waiting for the primary to read: the reader of this connection flushes.
@@ -323,7 +342,11 @@ impl Datastore {
         Ok(())
     }
 
-    fn response(self: &Arc<Self>, request: &Request, payload: &[u8]) -> Result<Response, String> {
+    pub(super) fn response(
+        self: &Arc<Self>,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<Response, String> {
         if let Some(reason) = self.poisoned_because() {
             return Err(reason);
         }
@@ -357,9 +380,25 @@ impl Datastore {
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
                 lockstep_verify::answer(&self.store, request)
             }
+            // Of a transfer that should be over: this copy counts as in sync (rule P10).
+            _ if is_of_resync(request) && self.role.state().in_sync => {
+                Err("it was asked to change a copy that is in sync, outside a resync".to_owned())
+            }
             _ => lockstep_resync::answer(&self.store, request, payload),
         }
     }
+}
+
+/// Whether a request is for a copy that is being resynced, which begins with [`Request::BeginResync`].
+const fn is_of_resync(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::ImageChunk
+            | Request::EndImage { .. }
+            | Request::SettleFiles { .. }
+            | Request::WriteBlocks { .. }
+            | Request::CompareHole { punch: true, .. }
+    )
 }
 
 /// Tells a peer why it is not wanted.

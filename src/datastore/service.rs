@@ -266,7 +266,6 @@ impl FileService for Service {
             length: data.len(),
             time: self.0.host.time_of_day(),
             durable: options.durable || always,
-            epoch: 0,
         };
         if data.is_empty() {
             return done(Ok(()));

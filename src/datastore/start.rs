@@ -433,7 +433,6 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         link: RwLock::new(None),
         paw: tables.paw,
         failed: Mutex::default(),
-        old_paw: tables.old_paw,
         saw: tables.saw,
         first_osn,
         references: References::default(),

@@ -79,6 +79,9 @@ impl Datastore {
         };
         let (datastore, described) = (self.name(), state.describe());
         if state.is_in_sync() {
+            if let Some(link) = &*self.link.read() {
+                link.in_sync.store(true, Ordering::Release);
+            }
             tracing::info!(datastore, state = described, "the state has changed");
         } else {
             tracing::warn!(
@@ -108,9 +111,17 @@ impl Datastore {
         self.facts.lock().peer_disk_failed = true;
     }
 
-    /// The same, if connection `epoch` still stands: what broke with it is no reason of its own.
+    /// The peer leads again: what its disk had was seen to.
+    pub(super) fn forget_peer_disk_failed(&self) {
+        let mut facts = self.facts.lock();
+        if facts.peer_disk_failed {
+            facts.explain(None);
+        }
+    }
+
+    /// [`Self::set_reason`], if connection `epoch` still stands: what broke with it is no reason of its own.
     pub(super) fn set_reason_over(&self, epoch: u64, reason: &str) {
-        if self.is_linked(epoch) {
+        if self.link_of(epoch).is_some() {
             self.set_reason(reason);
         }
     }
@@ -153,7 +164,7 @@ impl Datastore {
                 facts.reason.clone(),
             )
         };
-        let applied = self.store.applied();
+        let applied = self.store.applied_lately();
         let poisoned = self.poison.failure().map(|failure| PoisonStatus {
             reason: failure.reason,
             time: failure.time,

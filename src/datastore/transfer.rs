@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
-use lockstep_repl::core::{Event, LockSet};
+use lockstep_paw_saw::Entry;
+use lockstep_repl::core::{Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
@@ -110,14 +111,31 @@ impl Datastore {
         })
     }
 
-    /// Runs a transfer on another thread over the connection of this moment, however late the
-    /// thread gets to it; what comes of it is told to the core unless that connection is gone.
+    /// Begins a transfer over the connection it was decided for, if that still stands.
+    pub(super) fn transfer_over(self: &Arc<Self>, epoch: u64, transfer: Transfer) -> Option<Event> {
+        let link = self.link_of(epoch)?;
+        match transfer {
+            Transfer::RecoverRanges => self.recover_ranges_later(link),
+            // New operations are admitted already: theirs are not below the watermark.
+            Transfer::TellRecovered => {
+                let below = self.core.lock().done_below();
+                self.tell_later(link, Request::RecoveryDone { below });
+            }
+            Transfer::SendImage => self.send_image_later(link),
+            Transfer::SendContent => self.send_content_later(link),
+            Transfer::TellInSync => self.tell_later(link, Request::InSync),
+        }
+        None
+    }
+
+    /// Runs a transfer on another thread over a connection, however late the thread gets to it; what
+    /// comes of it is told to the core unless that connection is gone.
     fn transfer_later(
         self: &Arc<Self>,
+        link: Link,
         what: &'static str,
         job: impl FnOnce(&Arc<Self>, &dyn Peer, &Link) -> Result<Event, ResyncError> + Send + 'static,
-    ) -> Option<Event> {
-        let link = self.link.read().clone()?;
+    ) {
         let datastore = Arc::clone(self);
         self.host.spawn(Box::new(move || {
             let peer = LinkedPeer {
@@ -132,41 +150,30 @@ impl Datastore {
                 }
             }
         }));
-        None
     }
 
     /// Sends the blocks that may differ after a disconnect.
-    pub(super) fn recover_ranges_later(self: &Arc<Self>) -> Option<Event> {
-        self.transfer_later("distributed recovery", |datastore, peer, link| {
-            lockstep_resync::recover_ranges(
-                &datastore.store,
-                peer,
-                if is_on(Bug::IgnorePawInRecovery) {
-                    &[]
-                } else {
-                    &datastore.old_paw
-                },
-                &link.peer_waiting,
-            )?;
+    fn recover_ranges_later(self: &Arc<Self>, link: Link) {
+        self.transfer_later(link, "distributed recovery", |datastore, peer, link| {
+            let (store, waiting) = (&datastore.store, &link.peer_waiting);
+            lockstep_resync::recover_ranges(store, peer, &datastore.old_entries(), waiting)?;
             datastore.paw.remove_below(datastore.first_osn);
             Ok(Event::RangesRecovered)
-        })
+        });
     }
 
-    /// Lets the secondary forget what it waited for. New operations are admitted already: theirs
-    /// are not below the watermark.
-    pub(super) fn tell_recovered(self: &Arc<Self>) -> Option<Event> {
-        let below = self.core.lock().done_below();
-        self.tell(Request::RecoveryDone { below })
+    /// The writes of the process before that may be on one node only.
+    pub(super) fn old_entries(&self) -> Vec<Entry> {
+        if is_on(Bug::IgnorePawInRecovery) {
+            return Vec::new();
+        }
+        let mut entries = self.paw.entries();
+        entries.retain(|entry| entry.osn < self.first_osn);
+        entries
     }
 
-    pub(super) fn tell_in_sync(self: &Arc<Self>) -> Option<Event> {
-        self.tell(Request::InSync)
-    }
-
-    /// Tells over the connection of this moment; a secondary that cannot do it ends the sync.
-    fn tell(self: &Arc<Self>, request: Request) -> Option<Event> {
-        let link = self.link.read().clone()?;
+    /// Tells over a connection; a secondary that cannot do it ends the sync.
+    fn tell_later(self: &Arc<Self>, link: Link, request: Request) {
         let datastore = Arc::clone(self);
         self.host.spawn(Box::new(move || {
             let peer = LinkedPeer {
@@ -179,7 +186,6 @@ impl Datastore {
                 Err(error) => datastore.peer_failed_over(peer.link.epoch, &error),
             }
         }));
-        None
     }
 
     /// The secondary could not do what must be done for the nodes to be in sync (P15).
@@ -188,22 +194,22 @@ impl Datastore {
         self.drive_over(epoch, Event::Happened(Trigger::PeerFailed));
     }
 
-    pub(super) fn send_image_later(self: &Arc<Self>) -> Option<Event> {
-        self.transfer_later("resync of the namespace", |datastore, peer, _| {
+    fn send_image_later(self: &Arc<Self>, link: Link) {
+        self.transfer_later(link, "resync of the namespace", |datastore, peer, _| {
             let noted = datastore.role.carry_over();
             noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
             lockstep_resync::send_image(&datastore.store, peer)?;
             Ok(Event::Happened(Trigger::ImageDone))
-        })
+        });
     }
 
-    pub(super) fn send_content_later(self: &Arc<Self>) -> Option<Event> {
-        self.transfer_later("resync of the content", |datastore, peer, _| {
+    fn send_content_later(self: &Arc<Self>, link: Link) {
+        self.transfer_later(link, "resync of the content", |datastore, peer, _| {
             let locks = CoreLocks(datastore);
             lockstep_resync::send_content(&datastore.store, peer, &locks, &datastore.resync)?;
             datastore.paw.remove_below(datastore.first_osn);
             Ok(Event::Happened(Trigger::ContentDone))
-        })
+        });
     }
 
     /// Compares this node with its peer, now.

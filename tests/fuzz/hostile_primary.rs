@@ -121,6 +121,7 @@ impl Talk<'_> {
             version: PROTOCOL_VERSION,
             in_sync: self.chance.percent(50),
             durable: self.chance.percent(50),
+            carried_over: self.chance.percent(90),
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);

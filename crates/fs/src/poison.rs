@@ -1,4 +1,4 @@
-//! Poison: a disk that failed is noted as such, durably, and only read from then on.
+//! Poison: a disk that failed is noted as such, durably, and only read from then on (rule P16).
 //!
 //! [`Guarded`] stands between a store and its disk and sees every call. The first sync that fails for
 //! whatever reason, and the first other call that fails as a broken disk makes it fail (`EIO` and its

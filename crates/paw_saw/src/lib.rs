@@ -1,4 +1,4 @@
-//! The tables of writes that wait for the other side (paper, section 4.2).
+//! The tables of writes that wait for the other side (rules P6, P7; paper, section 4.2).
 //!
 //! The primary keeps one (PAW), the secondary another (SAW). An entry says that a write of these
 //! bytes may be on one side only; after a reconnect the blocks of all entries of both sides are

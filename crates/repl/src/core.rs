@@ -71,6 +71,8 @@ pub enum Event {
     Applied(Osn),
     /// A connection stands; both sides have said who they are.
     LinkUp {
+        /// Its number; no two have the same.
+        link: u64,
         /// Whether both sides are in sync.
         in_sync: bool,
         /// Highest metadata operation the peer has committed.
@@ -103,6 +105,8 @@ pub enum Effect {
         op: OpId,
         /// Its number.
         osn: Osn,
+        /// Over which connection, and no other.
+        link: u64,
     },
     /// Send a write again, with the bytes that are on this side.
     ResendWrite {
@@ -110,6 +114,8 @@ pub enum Effect {
         op: OpId,
         /// Its number.
         osn: Osn,
+        /// Over which connection, and no other.
+        link: u64,
     },
     /// Send a sync to the peer.
     SendSync {
@@ -159,6 +165,19 @@ pub enum Effect {
     NoteOverdue,
     /// Close the connection.
     DropLink,
+    /// Do what takes longer than one message, over this connection and no other: carried out late, over
+    /// the next one, it would run beside what was decided for that.
+    Transfer(Transfer, u64),
+    /// The state has changed.
+    Entered(State),
+    /// An event came that leads nowhere in this state, and nothing was done: note it. Is it a fault
+    /// ([`Refusal::is_fault`](crate::state::Refusal::is_fault)), then close the connection, too.
+    Refused(Refused),
+}
+
+/// What the primary does with the secondary outside clients' operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
     /// Send the blocks that may differ, then tell with [`Event::RangesRecovered`].
     RecoverRanges,
     /// Distributed recovery is complete: the secondary may forget its waiting writes.
@@ -169,11 +188,6 @@ pub enum Effect {
     SendContent,
     /// Tell the secondary that it is in sync.
     TellInSync,
-    /// The state has changed.
-    Entered(State),
-    /// An event came that leads nowhere in this state, and nothing was done: note it. Is it a fault
-    /// ([`Refusal::is_fault`](crate::state::Refusal::is_fault)), then close the connection, too.
-    Refused(Refused),
 }
 
 /// Effects of one event, in order.
@@ -243,6 +257,8 @@ pub struct Core {
     /// The time of the event that is being handled, monotonic.
     now_ms: u64,
     state: State,
+    /// The connection that stood last.
+    link: u64,
     locks: LockTable,
     ops: HashMap<OpId, Op>,
     next_osn: Osn,
@@ -280,6 +296,7 @@ impl Core {
             config,
             now_ms,
             state: start.state,
+            link: 0,
             locks,
             ops: HashMap::new(),
             next_osn: start.first_osn,
@@ -305,9 +322,15 @@ impl Core {
         self.state
     }
 
-    /// Every write below this is done on both sides (rule P3).
+    /// Every write below this is done on both sides (rule P3). In a recovery too, once the ranges are
+    /// alike: or what the secondary still remembers from before would leave no room for the writes that
+    /// are sent again.
     pub fn done_below(&self) -> Osn {
-        if self.recovery.is_some() || self.state.service() != Service::Mirrored {
+        let is_known = match self.recovery {
+            Some(recovery) => recovery == Recovery::Writes,
+            None => self.state.service() == Service::Mirrored,
+        };
+        if !is_known {
             return Osn::ZERO;
         }
         if is_on(Bug::WatermarkTooHigh) {
@@ -363,9 +386,13 @@ impl Core {
             Event::SyncAcked(op, failed) => self.sync_acked(op, failed, effects),
             Event::Applied(_) => self.applied(effects),
             Event::LinkUp {
+                link,
                 in_sync,
                 peer_applied,
-            } => self.link_up(in_sync, peer_applied, effects),
+            } => {
+                self.link = link;
+                self.link_up(in_sync, peer_applied, effects);
+            }
             Event::RangesRecovered => self.ranges_recovered(effects),
             Event::Happened(trigger) => self.trigger(trigger, effects),
             Event::Beat => self.beat(effects),
@@ -378,7 +405,7 @@ impl Core {
     fn settle(&mut self, effects: &mut Effects) {
         if self.image_due && self.metas.is_empty() && self.applying == 0 {
             self.image_due = false;
-            effects.push(Effect::SendImage);
+            self.transfer(Transfer::SendImage, effects);
         }
         while self
             .window
@@ -445,10 +472,14 @@ impl Core {
             Action::FinishAlone => self.finish_alone(effects),
             Action::Admit => self.admit_held(effects),
             Action::SendImage => self.image_due = true,
-            Action::SendContent => effects.push(Effect::SendContent),
-            Action::TellInSync => effects.push(Effect::TellInSync),
+            Action::SendContent => self.transfer(Transfer::SendContent, effects),
+            Action::TellInSync => self.transfer(Transfer::TellInSync, effects),
             Action::RefuseAll => self.refuse_all(effects),
         }
+    }
+
+    fn transfer(&self, transfer: Transfer, effects: &mut Effects) {
+        effects.push(Effect::Transfer(transfer, self.link));
     }
 
     fn tick(&mut self, effects: &mut Effects) {

@@ -117,6 +117,8 @@ pub struct Hello {
     pub in_sync: bool,
     /// Whether everything it answers is durable: what the secondary has committed must be.
     pub durable: bool,
+    /// Whether its namespace was ever carried to a secondary. If not, no secondary has anything of it.
+    pub carried_over: bool,
 }
 
 /// What a secondary says of itself.

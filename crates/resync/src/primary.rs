@@ -1,4 +1,4 @@
-//! The primary's side of a resync.
+//! The primary's side of a resync (rule P10).
 //!
 //! First the namespace ([`send_image`]): the core admits no metadata operation meanwhile, but lets
 //! writes go on, on this node alone. Then the content ([`send_content`]): from its beginning every

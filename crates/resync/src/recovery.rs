@@ -1,4 +1,4 @@
-//! The primary's side of distributed recovery: sending what was in flight (paper, section 4.2).
+//! The primary's side of distributed recovery: sending what was in flight (rule P8; paper, section 4.2).
 //!
 //! When it runs the core is catching up: metadata operations are settled, so both nodes have the
 //! same files, and nothing new is admitted, so nothing changes published bytes, sizes or times. Two

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lockstep_paw_saw::Entry;
+use lockstep_repl::core::{Effect, Effects, Transfer};
+use lockstep_repl::message::Request;
 use lockstep_types::{Generation, Ino};
 
+use super::super::Thread;
 use super::*;
 use crate::config;
 
@@ -144,7 +147,7 @@ fn a_copy_in_sync_stays_so_and_knows_what_was_in_flight() {
     assert_eq!(place.role().boot, None);
     let datastore = place.start().unwrap();
     assert!(datastore.role.state().in_sync);
-    assert_eq!(datastore.old_paw, [entry()]);
+    assert_eq!(datastore.old_entries(), [entry()]);
     assert_eq!(place.role().boot, Some(boot_id()));
     end(&datastore);
 }
@@ -180,7 +183,7 @@ fn without_a_table_the_copy_is_out_of_sync_for_good() {
         std::fs::remove_file(place.path(file)).unwrap();
         let datastore = place.start().unwrap();
         assert!(!place.role().in_sync);
-        assert!(datastore.old_paw.is_empty());
+        assert!(datastore.old_entries().is_empty());
         end(&datastore);
         drop(datastore);
         let again = place.start().unwrap();
@@ -201,7 +204,7 @@ fn after_a_power_loss_the_copy_is_out_of_sync_for_good() {
     place.tamper("namespace.redb", |bytes| bytes[20] ^= 4);
     let datastore = place.start().unwrap();
     assert!(!place.role().in_sync);
-    assert!(datastore.old_paw.is_empty() && datastore.paw.is_empty());
+    assert!(datastore.paw.is_empty());
     end(&datastore);
     drop(datastore);
     assert!(!place.start().unwrap().role.state().in_sync);
@@ -212,4 +215,37 @@ fn a_directory_of_something_else_is_left_alone() {
     let place = Place::vacant();
     std::fs::write(place.path("precious"), b"mine").unwrap();
     place.refuses("but precious,");
+}
+
+/// A resync begins with the mark: what asks for a change of the copy without it comes late, from one that
+/// is over.
+#[test]
+fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
+    let place = Place::in_sync();
+    let datastore = place.start().unwrap();
+    let late = [
+        Request::ImageChunk,
+        Request::EndImage {
+            applied: Osn::ZERO,
+            inos_below: 9,
+        },
+        Request::SettleFiles { files: Vec::new() },
+    ];
+    for request in late {
+        let refused = datastore.response(&request, &[]).unwrap_err();
+        assert!(refused.contains("a copy that is in sync"), "{refused}");
+    }
+    assert!(datastore.role.state().in_sync);
+    end(&datastore);
+}
+
+/// Decided for a connection that is gone, and carried out late.
+#[test]
+fn a_transfer_of_a_connection_that_is_gone_does_nothing() {
+    let place = Place::in_sync();
+    let datastore = place.start().unwrap();
+    let transfer = Effect::Transfer(Transfer::SendImage, 7);
+    datastore.carry_out_all(Thread::MayWait, Effects::from_slice(&[transfer]), None);
+    end(&datastore);
+    assert!(!place.role().carried_over);
 }

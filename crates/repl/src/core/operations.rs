@@ -63,7 +63,8 @@ impl Core {
         }
         self.writes.insert(osn, id);
         self.window.push_back(osn);
-        effects.push(Effect::SendWrite { op: id, osn });
+        let link = self.link;
+        effects.push(Effect::SendWrite { op: id, osn, link });
         effects.push(Effect::Execute { op: id, osn });
     }
 
@@ -302,6 +303,8 @@ impl Core {
     /// Ends every change and sync with an error; what is being done here right now, and so holds on
     /// to its locks for a reason, when that is over.
     pub(super) fn refuse_all(&mut self, effects: &mut Effects) {
+        // Reads go on, also of what was under way: what is here is all there will ever be here.
+        self.settle_under_way(effects);
         self.writes.clear();
         let sent = std::mem::take(&mut self.metas);
         let held = std::mem::take(&mut self.held);

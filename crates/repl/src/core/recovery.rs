@@ -9,7 +9,7 @@ use lockstep_types::Osn;
 use lockstep_types::deliberate::{Bug, is_on};
 
 use super::flight::Side;
-use super::{Core, Effect, Effects, OpId};
+use super::{Core, Effect, Effects, OpId, Transfer};
 use crate::state::{State, Trigger};
 
 /// How far recovery is.
@@ -48,7 +48,7 @@ impl Core {
         match self.recovery {
             Some(Recovery::Metadata) if self.is_metadata_recovered() => {
                 self.recovery = Some(Recovery::Ranges);
-                effects.push(Effect::RecoverRanges);
+                self.transfer(Transfer::RecoverRanges, effects);
                 if is_on(Bug::AdmitBeforeRanges) {
                     self.ranges_recovered(effects);
                 }
@@ -58,7 +58,7 @@ impl Core {
                 self.trigger(Trigger::PeerFailed, effects);
             }
             Some(Recovery::Writes) if self.writes.is_empty() && self.waiting_syncs().is_empty() => {
-                effects.push(Effect::TellRecovered);
+                self.transfer(Transfer::TellRecovered, effects);
                 self.trigger(Trigger::Recovered, effects);
             }
             _ => {}
@@ -111,7 +111,8 @@ impl Core {
             return self.take_writes_as_done(effects);
         }
         for (op, osn) in self.resendable() {
-            effects.push(Effect::ResendWrite { op, osn });
+            let link = self.link;
+            effects.push(Effect::ResendWrite { op, osn, link });
         }
         for op in self.waiting_syncs() {
             effects.push(Effect::SendSync { op });
@@ -135,7 +136,8 @@ impl Core {
         }
         let due = self.resendable().into_iter().find(|(op, _)| *op == id);
         if let Some((op, osn)) = due {
-            effects.push(Effect::ResendWrite { op, osn });
+            let link = self.link;
+            effects.push(Effect::ResendWrite { op, osn, link });
         }
     }
 }

@@ -13,6 +13,10 @@ use crate::lock::{BlockRange, LockKey, LockMode};
 
 /// Beats that an answer may take.
 const LIMIT: u64 = 5;
+/// The connection that comes up.
+const LINK: u64 = 7;
+/// What there is before it: a core that starts in sync knows of none.
+const NO_LINK: u64 = 0;
 
 fn osn(sequence: u64) -> Osn {
     Osn {
@@ -102,8 +106,26 @@ fn finished(effects: &[Effect]) -> Vec<u64> {
 
 fn reconnect() -> Event {
     Event::LinkUp {
+        link: LINK,
         in_sync: true,
         peer_applied: Osn::ZERO,
+    }
+}
+
+fn transfer(transfer: Transfer) -> Effect {
+    Effect::Transfer(transfer, LINK)
+}
+
+fn send(op: u64, number: u64, link: u64) -> Effect {
+    let (op, osn) = (OpId(op), osn(number));
+    Effect::SendWrite { op, osn, link }
+}
+
+fn send_again(op: u64, number: u64) -> Effect {
+    Effect::ResendWrite {
+        op: OpId(op),
+        osn: osn(number),
+        link: LINK,
     }
 }
 
@@ -121,10 +143,7 @@ fn a_write_is_acknowledged_when_both_sides_have_it() {
     let (op, number) = (OpId(7), osn(1));
     assert_eq!(
         core.submit_write(7, 5),
-        [
-            Effect::SendWrite { op, osn: number },
-            Effect::Execute { op, osn: number }
-        ]
+        [send(7, 1, NO_LINK), Effect::Execute { op, osn: number }]
     );
     assert_eq!(
         core.done_below(),
@@ -218,6 +237,7 @@ fn the_image_waits_for_metadata_in_flight() {
     core.submit_meta(1, "a");
     core.on(Event::Sequence(OpId(1)));
     let up = Event::LinkUp {
+        link: LINK,
         in_sync: false,
         peer_applied: Osn::ZERO,
     };
@@ -232,13 +252,13 @@ fn the_image_waits_for_metadata_in_flight() {
         "writes do not"
     );
     let effects = core.on(Event::LocalDone(OpId(1), Ok(())));
-    assert!(effects.contains(&Effect::SendImage));
+    assert!(effects.contains(&transfer(Transfer::SendImage)));
     let effects = core.on(Event::Happened(Trigger::ImageDone));
-    assert!(effects.contains(&Effect::SendContent));
+    assert!(effects.contains(&transfer(Transfer::SendContent)));
     assert!(effects.contains(&Effect::Prepare { op: OpId(2) }));
     core.on(Event::Happened(Trigger::ContentDone));
     let effects = core.on(Event::Happened(Trigger::MarkedInSync));
-    assert!(effects.contains(&Effect::TellInSync));
+    assert!(effects.contains(&transfer(Transfer::TellInSync)));
     assert_eq!(core.state(), State::Synced);
 }
 
@@ -251,8 +271,5 @@ fn no_more_writes_are_in_flight_than_the_tables_hold() {
     assert_eq!(core.submit_write(4, 14), []);
     core.on(Event::LocalDone(OpId(0), Ok(())));
     let effects = core.on(Event::WriteAcked(osn(1), None));
-    assert!(effects.contains(&Effect::SendWrite {
-        op: OpId(4),
-        osn: osn(5)
-    }));
+    assert!(effects.contains(&send(4, 5, NO_LINK)));
 }

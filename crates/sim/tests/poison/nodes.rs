@@ -151,7 +151,7 @@ fn nothing_waits_for_ever_on_a_primary_whose_disk_failed() {
 fn is_too_empty(pair: &Pair) -> bool {
     let primary = pair.primary.datastore();
     let reason = primary.and_then(|primary| primary.status().reason);
-    reason.is_some_and(|reason| reason.contains("is new and empty"))
+    reason.is_some_and(|reason| reason.contains("the primary's store is new"))
 }
 
 /// Nodes that are started for the first time, and used until they are in sync.

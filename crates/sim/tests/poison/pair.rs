@@ -80,6 +80,11 @@ impl Half {
         }
     }
 
+    /// Puts an empty disk in place of the one it has, which is returned. It is stopped.
+    pub fn get_new_disk(&mut self) -> Disk {
+        std::mem::replace(&mut self.disk, new_disk())
+    }
+
     /// What lives on it; it runs.
     pub fn datastore(&self) -> Option<Arc<Datastore>> {
         self.node.life()?.datastore()

@@ -66,6 +66,7 @@ fn work() -> Vec<Event> {
 /// How the driver tells of a trigger.
 fn news(trigger: Trigger) -> Event {
     let up = |in_sync| Event::LinkUp {
+        link: LINK,
         in_sync,
         peer_applied: Osn::ZERO,
     };
@@ -93,13 +94,13 @@ fn what_follows() -> impl Iterator<Item = Event> {
 }
 
 /// The effect of an action that always has the same, at once.
-fn effect_of(action: Action) -> Option<Effect> {
+fn effect_of(core: &Core, action: Action) -> Option<Effect> {
     Some(match action {
         Action::MarkInSync => Effect::Mark { in_sync: true },
         Action::MarkOutOfSync => Effect::Mark { in_sync: false },
         Action::DropLink => Effect::DropLink,
-        Action::SendContent => Effect::SendContent,
-        Action::TellInSync => Effect::TellInSync,
+        Action::SendContent => Effect::Transfer(Transfer::SendContent, core.link),
+        Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.link),
         // With what is in flight, or later.
         Action::StartPause
         | Action::Recover
@@ -120,7 +121,10 @@ fn what_is_handled_follows_the_table() {
         let entered: Vec<_> = entered(&effects).collect();
         let changed = (state != next).then_some(next);
         assert_eq!(entered, Vec::from_iter(changed), "{pair}");
-        let expected: Vec<_> = actions.iter().filter_map(|a| effect_of(*a)).collect();
+        let expected: Vec<_> = actions
+            .iter()
+            .filter_map(|a| effect_of(&core, *a))
+            .collect();
         let done = effects.iter().filter(|effect| is_of_an_action(effect));
         assert!(done.eq(&expected), "{pair}: {effects:?}");
         assert!(!effects.iter().any(is_refused), "{pair}: {effects:?}");
@@ -131,7 +135,9 @@ fn what_is_handled_follows_the_table() {
 const fn is_of_an_action(effect: &Effect) -> bool {
     matches!(
         effect,
-        Effect::Mark { .. } | Effect::DropLink | Effect::SendContent | Effect::TellInSync
+        Effect::Mark { .. }
+            | Effect::DropLink
+            | Effect::Transfer(Transfer::SendContent | Transfer::TellInSync, _)
     )
 }
 

@@ -56,6 +56,25 @@ fn a_disk_that_failed_leaves_reads_and_nothing_else() {
     }
 }
 
+/// What the process before had under way is read like everything else that is here: no recovery will
+/// come to say what the other node has.
+#[test]
+fn a_disk_that_failed_before_the_recovery_lets_everything_be_read() {
+    let start = Start {
+        state: State::Paused,
+        first_osn: osn(9),
+        in_doubt: Vec::new(),
+        under_way: vec![write_locks(5)],
+    };
+    let mut core = Core::new(core(State::Paused).config, start, 0);
+    assert_eq!(core.submit_read(1, 5), []);
+    let effects = core.on(poisoned());
+    let read = |effect: &Effect| matches!(effect, Effect::Execute { op: OpId(1), .. });
+    assert!(effects.iter().any(read), "{effects:?}");
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    assert_eq!(core.locks(), Locks::default());
+}
+
 #[test]
 fn nothing_but_an_operator_leads_out_of_poison() {
     for state in [State::Poisoned, State::SecondaryPoisoned] {

@@ -18,6 +18,7 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     };
     let mut core = Core::new(config, start, 0);
     let up = Event::LinkUp {
+        link: LINK,
         in_sync: true,
         peer_applied: osn(3),
     };
@@ -34,7 +35,10 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     );
     core.on(Event::Applied(osn(3)));
     core.on(Event::MetaAcked(osn(4), Ok(())));
-    assert_eq!(core.on(Event::Applied(osn(4))), [Effect::RecoverRanges]);
+    assert_eq!(
+        core.on(Event::Applied(osn(4))),
+        [transfer(Transfer::RecoverRanges)]
+    );
 }
 
 /// What the process before had under way may be on this node only: nobody reads it until it is not.
@@ -52,6 +56,7 @@ fn what_was_under_way_is_not_read_until_it_is_settled() {
         assert_eq!(core.submit_read(2, 6).len(), 1, "another one");
         let effects = if settled {
             core.on(Event::LinkUp {
+                link: LINK,
                 in_sync: true,
                 peer_applied: Osn::ZERO,
             });
@@ -78,9 +83,10 @@ fn an_image_is_sent_only_when_nothing_is_in_doubt() {
         };
         let mut core = Core::new(config, start, 0);
         let up = Event::LinkUp {
+            link: LINK,
             in_sync: false,
             peer_applied: osn(3),
         };
-        assert_eq!(core.on(up).contains(&Effect::SendImage), sent);
+        assert_eq!(core.on(up).contains(&transfer(Transfer::SendImage)), sent);
     }
 }
