@@ -2,7 +2,8 @@
 //! order (rule P2).
 //!
 //! Invariants: the sequencer is held while one is numbered, logged and sent, and while they are applied;
-//! the core is told what came of them after it was let go. What this node could not apply stops all that
+//! the core is told what came of them after it was let go, but for what could not be applied, which it hears
+//! of at once. What this node could not apply stops all that
 //! came after it until the secondary is marked out of sync (rule P15).
 
 use std::sync::Arc;
@@ -25,6 +26,14 @@ pub(super) struct Committed {
     outcome: Result<Option<Applied>, OpError>,
 }
 
+/// The number that a metadata operation was given, if it was.
+fn number_in(effects: &Effects) -> Option<Osn> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Sequenced { osn, .. } => Some(*osn),
+        _ => None,
+    })
+}
+
 impl Datastore {
     /// Numbers, validates, logs and sends a metadata operation, alone (rule P2).
     pub(super) fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
@@ -33,8 +42,9 @@ impl Datastore {
         let earlier = {
             let _turn = self.sequencer.lock();
             let effects = self.decide(Event::Sequence(op));
-            // What was committed before this one was numbered is applied before it.
-            let earlier = self.apply_committed();
+            // What was committed before this one was numbered is applied before it. Itself it may be
+            // committed already, as the secondary was given up since, but it is not logged yet.
+            let earlier = self.apply_committed(number_in(&effects));
             for effect in effects {
                 if let Effect::Sequenced { op, osn, mirrored } = effect {
                     outcome = self.begin_meta(op, osn, mirrored);
@@ -119,19 +129,20 @@ impl Datastore {
     pub(super) fn commit(self: &Arc<Self>, thread: Thread) -> Option<Event> {
         let applied = {
             let _turn = self.sequencer.lock();
-            self.apply_committed()
+            self.apply_committed(None)
         };
         self.settle_committed(thread, applied);
         None
     }
 
-    /// Applies, in their order, all metadata operations that were decided to be committed,
-    /// whichever thread was told first. The caller holds the sequencer.
-    fn apply_committed(self: &Arc<Self>) -> Vec<Committed> {
+    /// Applies, in their order, all metadata operations that were decided to be committed, or those with a
+    /// number below `end`, whichever thread was told first. The caller holds the sequencer.
+    fn apply_committed(self: &Arc<Self>, end: Option<Osn>) -> Vec<Committed> {
         let mut applied = Vec::new();
         while self.stuck.lock().is_none() {
-            let next = self.committed.lock().pop_first();
-            let Some((osn, op)) = next else { break };
+            let Some((osn, op)) = self.next_committed(end) else {
+                break;
+            };
             let outcome = self.store.commit_pending(osn);
             let failed = outcome.as_ref().err().map(ToString::to_string);
             let committed = Committed { osn, op, outcome };
@@ -144,6 +155,13 @@ impl Datastore {
             }
         }
         applied
+    }
+
+    fn next_committed(&self, end: Option<Osn>) -> Option<(Osn, Option<OpId>)> {
+        let mut committed = self.committed.lock();
+        let next = committed.first_entry()?;
+        let is_due = end.is_none_or(|end| *next.key() < end);
+        is_due.then(|| next.remove_entry())
     }
 
     /// This node could not do what the secondary has done. The core hears of it before anything is rolled
@@ -184,7 +202,7 @@ impl Datastore {
                 .and_then(|committed| self.give_up(committed))
                 .into_iter()
                 .collect();
-            applied.extend(self.apply_committed());
+            applied.extend(self.apply_committed(None));
             applied
         };
         self.settle_committed(Thread::MayWait, applied);
@@ -244,5 +262,38 @@ impl Datastore {
         self.host
             .spawn(Box::new(move || datastore.drive(Thread::MayWait, sync())));
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datastore::start::tests::Place;
+
+    /// While one is numbered and not yet logged, the core may come to count it as committed: the
+    /// connection is lost, or an earlier one fails here. It must be found when it is in the log.
+    #[test]
+    fn what_is_not_logged_yet_is_left_to_be_applied() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let number = |sequence| Osn {
+            sequence: datastore.first_osn.sequence + sequence,
+            ..datastore.first_osn
+        };
+        for sequence in [1, 2] {
+            datastore.committed.lock().insert(number(sequence), None);
+        }
+        let osns = |applied: Vec<Committed>| -> Vec<Osn> {
+            applied.into_iter().map(|committed| committed.osn).collect()
+        };
+        let turn = datastore.sequencer.lock();
+        assert_eq!(
+            osns(datastore.apply_committed(Some(number(2)))),
+            [number(1)]
+        );
+        assert_eq!(osns(datastore.apply_committed(None)), [number(2)]);
+        drop(turn);
+        datastore.stop();
+        datastore.close();
     }
 }

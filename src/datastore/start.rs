@@ -402,9 +402,11 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         poison,
         state,
     } = parts;
+    // Above those of writes too, which the store does not note (rule P13).
+    let used = tables.old_paw.iter().map(|entry| entry.osn.sequence).max();
     let first_osn = Osn {
         generation: role.state().generation,
-        sequence: store.first_sequence(),
+        sequence: store.first_sequence().max(used.map_or(0, |used| used + 1)),
     };
     let start = Start {
         state,
@@ -498,4 +500,4 @@ pub(super) fn open_existing(directory: &Path) -> Result<Arc<dyn Backing>, Datast
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -13,14 +13,14 @@ use super::*;
 use crate::config;
 
 /// A node's store in a directory of its own.
-struct Place {
+pub(in crate::datastore) struct Place {
     dir: tempfile::TempDir,
     config: DatastoreConfig,
 }
 
 impl Place {
     /// A store that was open, in sync, and closed in order while one write was in flight.
-    fn in_sync() -> Self {
+    pub(in crate::datastore) fn in_sync() -> Self {
         let place = Self::vacant();
         let backing = place.backing();
         let log = LogOptions {
@@ -71,7 +71,7 @@ fingerprint = "SHA256:{:064x}"
         self.dir.path().join(file)
     }
 
-    fn start(&self) -> Result<Arc<Datastore>, DatastoreError> {
+    pub(in crate::datastore) fn start(&self) -> Result<Arc<Datastore>, DatastoreError> {
         prepare(
             self.config.clone(),
             super::Place::on_this_machine(&self.config)?,
