@@ -1,9 +1,9 @@
 //! Poison: a disk that failed is noted as such, durably, and only read from then on (rule P16).
 //!
 //! [`Guarded`] stands between a store and its disk and sees every call. The first sync that fails for
-//! whatever reason, and the first other call that fails as a broken disk makes it fail (`EIO` and its
-//! kin; never for want of room), poisons: the mark is written, and only then does anybody hear of the
-//! failure. After that every call that would change or save something is refused, so that whatever
+//! whatever reason but that it could not be begun, and the first other call that fails as a broken disk
+//! makes it fail (`EIO` and its kin; not for want of room), poisons: the mark is written before the call
+//! that failed returns. After that every call that would change or save something is refused, so that whatever
 //! stands on a sync (an answer, a mark "in sync", a checkpoint, a close in order) can never be had
 //! again from this disk, in this process or a later one, until an operator takes the mark away.
 //!

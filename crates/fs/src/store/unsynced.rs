@@ -3,9 +3,12 @@
 //!
 //! Invariants: content is noted here after it was changed, with a number that grows. A note goes only
 //! when a sync that began after it has returned, so that whoever finds none relies on no sync that still
-//! runs, or that failed. A file's name is on stable storage when a sync of it has returned.
+//! runs, or that failed. So it is with the names of files. A file's name is on stable storage when a sync of it
+//! has returned.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
 
 use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
@@ -25,30 +28,67 @@ const DIRECTORIES_MAX: usize = 16 << 10;
 /// Content and names that were not synced since they were changed.
 #[derive(Default)]
 pub(super) struct Unsynced {
-    contents: Mutex<Contents>,
+    contents: Mutex<Notes<Ino>>,
     /// Directories in which names were made.
-    names: Mutex<HashSet<String>>,
+    names: Mutex<Notes<String>>,
     /// Directories from which names were removed: a sync of a file has no need of that.
-    removals: Mutex<HashSet<String>>,
-    /// Held while a directory is synced, so that nobody takes its name for durable before.
+    removals: Mutex<Notes<String>>,
+    /// Held while a directory is synced: two at once would both find it noted.
     syncing_names: Mutex<()>,
 }
 
-/// Files whose content was changed.
-#[derive(Default)]
-struct Contents {
-    /// The number of the last change noted for each.
-    notes: HashMap<Ino, u64>,
+/// Things that were changed, each with the number of its last change.
+struct Notes<K> {
+    notes: HashMap<K, u64>,
     /// The last number given out.
     last: u64,
 }
 
+impl<K> Default for Notes<K> {
+    fn default() -> Self {
+        Self {
+            notes: HashMap::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone> Notes<K> {
+    fn note(&mut self, key: K) {
+        self.last += 1;
+        self.notes.insert(key, self.last);
+    }
+
+    /// A sync of one thing has returned that began at `number`.
+    fn synced<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, number: u64)
+    where
+        K: Borrow<Q>,
+    {
+        if self.notes.get(key).is_some_and(|noted| *noted <= number) {
+            self.notes.remove(key);
+        }
+    }
+
+    /// A sync of the whole disk has returned that began at `number`.
+    fn all_synced(&mut self, number: u64) {
+        self.notes.retain(|_, noted| *noted > number);
+    }
+
+    fn all(&self) -> Vec<K> {
+        self.notes.keys().cloned().collect()
+    }
+}
+
+/// The last changes noted when a sync of the whole disk began: it covers all up to them.
+struct Began {
+    contents: u64,
+    names: u64,
+    removals: u64,
+}
+
 impl Unsynced {
     pub(super) fn content_changed(&self, ino: Ino) {
-        let mut contents = self.contents.lock();
-        contents.last += 1;
-        let number = contents.last;
-        contents.notes.insert(ino, number);
+        self.contents.lock().note(ino);
     }
 
     /// The content is gone.
@@ -56,61 +96,68 @@ impl Unsynced {
         self.contents.lock().notes.remove(&ino);
     }
 
-    /// The last change noted, of any file: a sync that begins now covers all up to it.
+    /// The last change of content noted, of any file: a sync that begins now covers all up to it.
     fn now(&self) -> u64 {
         self.contents.lock().last
     }
 
     /// A sync of one file has returned that began at `number`.
     fn synced(&self, ino: Ino, number: u64) {
-        let mut contents = self.contents.lock();
-        if contents
-            .notes
-            .get(&ino)
-            .is_some_and(|noted| *noted <= number)
-        {
-            contents.notes.remove(&ino);
+        self.contents.lock().synced(&ino, number);
+    }
+
+    fn begin_all(&self) -> Began {
+        Began {
+            contents: self.now(),
+            names: self.names.lock().last,
+            removals: self.removals.lock().last,
         }
     }
 
-    /// A sync of the whole disk has returned that began at `number`.
-    fn all_synced(&self, number: u64) {
-        self.contents
-            .lock()
-            .notes
-            .retain(|_, noted| *noted > number);
+    /// A sync of the whole disk has returned.
+    fn all_synced(&self, began: &Began) {
+        self.contents.lock().all_synced(began.contents);
+        self.names.lock().all_synced(began.names);
+        self.removals.lock().all_synced(began.removals);
+    }
+
+    fn name_made(&self, ino: Ino) {
+        self.names.lock().note(content_dir(ino));
     }
 
     pub(super) fn name_removed(&self, ino: Ino) {
-        self.removals.lock().insert(content_dir(ino));
+        self.removals.lock().note(content_dir(ino));
     }
 
     fn all(&self) -> Vec<Ino> {
-        self.contents.lock().notes.keys().copied().collect()
+        self.contents.lock().all()
     }
 
     /// Directories with names that were made or removed.
     fn directories(&self) -> usize {
-        self.names.lock().len() + self.removals.lock().len()
+        self.names.lock().notes.len() + self.removals.lock().notes.len()
     }
 
     fn sync_names(&self, backing: &dyn Backing, dir: &str) -> Result<(), StoreError> {
         let _alone = self.syncing_names.lock();
-        if !self.names.lock().remove(dir) {
-            return Ok(());
-        }
+        let number = {
+            let names = self.names.lock();
+            if !names.notes.contains_key(dir) {
+                return Ok(());
+            }
+            names.last
+        };
         let synced = backing.sync_dir(dir);
-        synced.map_err(|error| {
-            self.names.lock().insert(dir.to_owned());
-            StoreError::disk("sync the names in", dir)(error)
-        })
+        synced.map_err(StoreError::disk("sync the names in", dir))?;
+        self.names.lock().synced(dir, number);
+        Ok(())
     }
 }
 
 impl Store {
     /// A content file was made.
     pub(super) fn name_made(&self, ino: Ino) {
-        self.unsynced.names.lock().insert(content_dir(ino));
+        self.unsynced.name_made(ino);
     }
 
     /// An earlier process stopped before it had synced what it made: nothing is known to be
@@ -120,8 +167,10 @@ impl Store {
             .backing
             .list(CONTENT_DIR)
             .map_err(StoreError::disk("list", CONTENT_DIR))?;
-        let dirs = dirs.iter().map(|dir| format!("{CONTENT_DIR}/{dir}"));
-        self.unsynced.names.lock().extend(dirs);
+        let mut names = self.unsynced.names.lock();
+        for dir in dirs {
+            names.note(format!("{CONTENT_DIR}/{dir}"));
+        }
         Ok(())
     }
 
@@ -161,32 +210,19 @@ impl Store {
 
     /// Syncs the whole disk.
     pub(super) fn sync_disk(&self) -> Result<(), StoreError> {
-        let number = self.unsynced.now();
+        let began = self.unsynced.begin_all();
         let synced = self.backing.sync_all();
         self.trust(synced.map_err(StoreError::disk("sync", ".")))?;
-        self.unsynced.all_synced(number);
+        self.unsynced.all_synced(&began);
         Ok(())
     }
 
     /// Keeps what is remembered of names within its limit.
     pub(super) fn forget_directories(&self) -> Result<(), StoreError> {
         if self.unsynced.directories() > DIRECTORIES_MAX {
-            self.sync_disk_with_names()?;
+            self.sync_disk()?;
         }
         Ok(())
-    }
-
-    /// Syncs the whole disk, with all names in it. Who needs a name on stable storage waits meanwhile.
-    fn sync_disk_with_names(&self) -> Result<(), StoreError> {
-        let _alone = self.unsynced.syncing_names.lock();
-        let names = std::mem::take(&mut *self.unsynced.names.lock());
-        let removals = std::mem::take(&mut *self.unsynced.removals.lock());
-        let synced = self.sync_disk();
-        if synced.is_err() {
-            self.unsynced.names.lock().extend(names);
-            self.unsynced.removals.lock().extend(removals);
-        }
-        synced
     }
 
     /// Puts all content that was changed on stable storage.
@@ -204,17 +240,20 @@ impl Store {
     /// Puts on stable storage that content was removed: what comes back with a power loss after a close
     /// in order nobody looks for.
     pub(super) fn sync_removals(&self) -> Result<(), StoreError> {
-        if self.unsynced.removals.lock().len() > SYNC_EACH_MAX {
-            return self.sync_disk_with_names();
+        let (mut dirs, number) = {
+            let removals = self.unsynced.removals.lock();
+            (removals.all(), removals.last)
+        };
+        if dirs.len() > SYNC_EACH_MAX {
+            return self.sync_disk();
         }
-        let mut dirs: Vec<_> = std::mem::take(&mut *self.unsynced.removals.lock())
-            .into_iter()
-            .collect();
         dirs.sort_unstable();
-        dirs.into_iter().try_for_each(|dir| {
+        for dir in dirs {
             let synced = self.backing.sync_dir(&dir);
-            self.trust(synced.map_err(StoreError::disk("sync the names in", dir)))
-        })
+            self.trust(synced.map_err(StoreError::disk("sync the names in", dir.clone())))?;
+            self.unsynced.removals.lock().synced(&dir, number);
+        }
+        Ok(())
     }
 }
 
@@ -239,9 +278,9 @@ mod tests {
         unsynced.synced(ino(3), began);
         assert_eq!(unsynced.all(), [ino(3)], "changed since the sync began");
         unsynced.content_changed(ino(4));
-        let began = unsynced.now();
+        let began = unsynced.begin_all();
         unsynced.content_changed(ino(5));
-        unsynced.all_synced(began);
+        unsynced.all_synced(&began);
         assert_eq!(unsynced.all(), [ino(5)]);
         unsynced.forget(ino(5));
         assert!(unsynced.all().is_empty());
