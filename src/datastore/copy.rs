@@ -18,42 +18,47 @@ use crate::config::Role;
 /// one is the `role`'s. Changes nothing.
 ///
 /// # Errors
-/// When it cannot be told, as `role.json` or a table of writes under way cannot be read.
+/// When it cannot be told, as `role.json` cannot be read.
 pub fn doubts(store: &Path, role: Role) -> io::Result<Vec<String>> {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(store)?);
     let role = RoleFile::read(backing.as_ref(), role)?;
     let stamp = Arc::new(RuntimeStamp::of(store));
     let failure = Marks::new(Arc::clone(&backing), Some(stamp)).read();
-    let incomplete = if role.role == Role::Secondary {
-        incomplete(role, backing.as_ref())?.map(str::to_owned)
-    } else {
-        None
-    };
+    let is_secondary = role.role == Role::Secondary;
+    let incomplete = is_secondary.then(|| incomplete(role, backing.as_ref()));
     let failed = failure.map(|failure| {
         format!(
             "the disk of this copy failed {failure}; what is read here may be older than what was written"
         )
     });
-    Ok(incomplete.into_iter().chain(failed).collect())
+    Ok(incomplete.flatten().into_iter().chain(failed).collect())
 }
 
 /// Why a secondary's copy does not count as in sync, as its node would find at its next start (rule P12).
-fn incomplete(role: RoleState, backing: &dyn Backing) -> io::Result<Option<&'static str>> {
-    Ok(if !role.in_sync {
-        Some(
+fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
+    if !role.in_sync {
+        return Some(
             "this copy is marked out of sync: it may be older than the primary's, or incomplete, as in \
-             the middle of a resync",
-        )
-    } else if role.went_down(boot_id()) {
-        Some(
+             the middle of a resync"
+                .to_owned(),
+        );
+    }
+    if role.went_down(boot_id()) {
+        return Some(
             "this machine went down while the store was open: what was not on stable storage may be \
-             missing from this copy",
-        )
-    } else if !Tables::look(backing).map_err(io::Error::other)? {
-        Some("the tables of the writes that were under way are missing from this copy")
-    } else {
-        None
-    })
+             missing from this copy"
+                .to_owned(),
+        );
+    }
+    match Tables::look(backing) {
+        Ok(true) => None,
+        Ok(false) => Some(
+            "the tables of the writes that were under way are missing from this copy".to_owned(),
+        ),
+        Err(error) => Some(format!(
+            "it cannot be told what was under way in this copy: {error}"
+        )),
+    }
 }
 
 #[cfg(test)]
