@@ -8,6 +8,7 @@ mod leaving;
 mod network;
 mod node;
 mod process;
+mod runtime;
 mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ pub use network::{FrameObserver, Network, OnFrame};
 use node::Births;
 pub use node::{Life, Living, Node};
 pub use process::{Hang, Opened, Process, ProcessId, Shared};
+pub use runtime::Runtime;
 pub use side::Side;
 
 use crate::random::Random;

@@ -211,6 +211,7 @@ impl Half {
                     }
                     None => drop(self.disk.power_loss(chance)),
                 }
+                self.node.runtime().clear();
                 self.boots = self.boots.wrapping_add(1);
             }
         }
@@ -222,7 +223,7 @@ impl Half {
         let repair = Repair {
             backing: self.disk.mount(),
             boot: self.boot(),
-            stamp: None,
+            stamp: Some(self.node.runtime().of(None)),
             now: Timestamp::default(),
         };
         match clear_poison(self.node.config(), &repair, true) {

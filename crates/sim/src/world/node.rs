@@ -13,6 +13,7 @@ use super::fibers::{self, Wait};
 use super::leaving::{Leaving, leave};
 use super::network::{End, Network};
 use super::process::{Inside, Process, ProcessId, Shared};
+use super::runtime::Runtime;
 
 /// How long a dial takes that nobody answers.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -46,6 +47,7 @@ pub type Living = Arc<Mutex<Option<Life>>>;
 pub struct Node {
     config: DatastoreConfig,
     living: Living,
+    runtime: Runtime,
 }
 
 impl Node {
@@ -54,12 +56,18 @@ impl Node {
         Self {
             config,
             living: Living::default(),
+            runtime: Runtime::default(),
         }
     }
 
     /// How it is configured.
     pub const fn config(&self) -> &DatastoreConfig {
         &self.config
+    }
+
+    /// What its machine keeps outside of its disk.
+    pub const fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// What lives on it.
@@ -93,7 +101,7 @@ impl Node {
             backing,
             boot,
             host: Arc::new(Inside(Arc::clone(process))),
-            stamp: None,
+            stamp: Some(self.runtime.of(Some(process))),
         };
         let dialer = Dialer {
             process: Arc::clone(process),

@@ -258,7 +258,7 @@ impl Pair {
         let repair = Repair {
             backing: half.disk.mount(),
             boot: BOOT,
-            stamp: None,
+            stamp: Some(half.node.runtime().of(None)),
             now: Timestamp::default(),
         };
         clear_poison(half.node.config(), &repair, accept_loss)
