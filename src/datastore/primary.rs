@@ -16,6 +16,8 @@ use crate::config::Durability;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
+/// While the peer refuses this node: an operator has to see to that.
+const RETRY_REFUSED: Duration = Duration::from_secs(2);
 /// The longest that is waited before what the nodes could not do is tried once more.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -106,7 +108,10 @@ impl Datastore {
         }
         match envelope.message {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
-            Message::Refuse { reason } => Err(format!("the peer refuses: {reason}").into()),
+            Message::Refuse { reason } => Err(Unconnected {
+                reason: format!("the peer refuses: {reason}"),
+                retry: RETRY_REFUSED,
+            }),
             Message::Poisoned { reason } => Err(self.peer_poisoned(reason)),
             _ => Err(
                 "the peer did not answer the greeting as a secondary does: run the same \

@@ -343,14 +343,13 @@ fn an_operation_that_could_not_be_carried_out_is_pending_again() {
 /// However long one opening has lasted: numbers that were used are never given out again.
 #[test]
 fn the_numbers_of_an_opening_begin_above_all_that_were_used() {
-    let node = Node::new();
-    let far = node.store.first_sequence() * 5 + 3;
-    *node.count.lock() = far;
-    node.create("f");
-    for _ in 0..2 {
+    let mut node = Node::new();
+    *node.count.lock() = node.store.first_sequence() * 5 + 3;
+    for name in ["a", "b", "c"] {
+        node.create(name);
         let before = *node.count.lock();
         node.disk.kill();
-        let node = Node::on(node.disk.fork(), BOOT);
+        node = Node::on(node.disk.clone(), BOOT);
         assert!(node.store.first_sequence() > before);
     }
 }

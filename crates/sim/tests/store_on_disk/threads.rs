@@ -245,14 +245,19 @@ fn run(prepared: &Disk, layout: &Layout, seed: u64) {
     }
 }
 
-/// `LOCKSTEP_STORE_ROUNDS` for more.
+/// `LOCKSTEP_STORE_ROUNDS` for more, `LOCKSTEP_STORE_SEED` for those from a seed on.
 #[test]
 fn what_many_threads_were_told_survives_whatever_ends_them() {
-    let rounds = std::env::var("LOCKSTEP_STORE_ROUNDS").map_or(300, |text| text.parse().unwrap());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
+    let rounds = number("LOCKSTEP_STORE_ROUNDS").unwrap_or(300);
     let now = std::time::UNIX_EPOCH.elapsed().unwrap();
-    let first = now.as_secs() << 20;
+    let first = number("LOCKSTEP_STORE_SEED").unwrap_or(now.as_secs() << 20);
     let (disk, layout) = prepared();
-    for seed in (first..).take(rounds) {
+    for seed in first..first + rounds {
         println!("seed {seed}");
         run(&disk, &layout, seed);
     }
