@@ -75,7 +75,7 @@ impl Besieged {
         node.configure();
         node.make_true_peer(encryption);
         node.start_process();
-        node.sync_with_true_peer();
+        node.sync_with(&node.true_store());
         node
     }
 
@@ -93,8 +93,7 @@ impl Besieged {
         fs::write(self.dir.path().join("node.toml"), text).unwrap();
     }
 
-    /// Fills the true peer's store, which was never in sync with anything: so all is compared each
-    /// time a copy of it meets the node.
+    /// Fills the true peer's store.
     fn make_true_peer(&self, encryption: Encryption) {
         let dir = self.true_store();
         store::make(&dir);
@@ -218,16 +217,23 @@ impl Besieged {
         dial(address, &self.identity, self.fingerprint, &self.options())
     }
 
-    /// Lets the true peer connect: it makes the node equal to itself, and both are compared.
+    /// Lets the true peer connect: it makes the node equal to itself, and both are compared. It has lost
+    /// a table, so all is compared each time.
     pub fn sync_with_true_peer(&mut self) {
         self.syncs += 1;
         let dir = self.dir.path().join(format!("true-peer-{}", self.syncs));
         store::copy(&self.true_store(), &dir);
+        fs::remove_file(dir.join("tables/paw")).unwrap();
+        self.sync_with(&dir);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    fn sync_with(&self, dir: &Path) {
         let encryption = match self.encryption {
             lockstep_link::Encryption::On => Encryption::On,
             lockstep_link::Encryption::Off => Encryption::Off,
         };
-        let config = store::config(&dir, Role::Primary, self.fingerprint, encryption);
+        let config = store::config(dir, Role::Primary, self.fingerprint, encryption);
         let dialer = TrueDialer {
             address: self.address,
             identity: Arc::clone(&self.identity),
@@ -238,7 +244,6 @@ impl Besieged {
         running.await_state(State::Synced);
         running.assert_identical();
         running.stop();
-        fs::remove_dir_all(dir).unwrap();
     }
 }
 

@@ -26,6 +26,9 @@ const CLOSED: &str = "closed: ";
 const TABLE_DAMAGED: &str = "does not match its checksum";
 /// A node does not start on what it has.
 const STARTS: &str = "does not start";
+/// Refused where it would do harm, so the nodes do not get in sync.
+const IN_TIME: &str = "in_time: ";
+const ERROR: &str = "a client saw an error";
 /// A secondary under resync says that its copy is in sync.
 const MARKED: &str = "is being resynced and says";
 
@@ -38,23 +41,22 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES],
         Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
         Bug::NoRangeLock | Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS],
-        Bug::RepeatMetadata
-        | Bug::MetadataOutOfOrder
-        | Bug::RangesBeforeMetadata
-        | Bug::ForgetInDoubt
-        | Bug::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE],
-        Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE],
+        Bug::RepeatMetadata | Bug::MetadataOutOfOrder | Bug::ForgetInDoubt | Bug::NumbersAgain => {
+            &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
+        }
+        Bug::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
+        Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         Bug::SyncHereOnly
         | Bug::NoLocalSync
         | Bug::NoRemoteSync
         | Bug::NoNameSync
         | Bug::NoContentSync
         | Bug::MarkBeforeSync => &[DURABLE],
-        Bug::ResyncUnmarked => &[MARKED],
+        Bug::ResyncUnmarked => &[MARKED, IN_TIME],
         Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
         Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE],
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
-        Bug::SecondaryServes => &[ONE_PRIMARY],
+        Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
         Bug::KeepLock | Bug::LeaveDraft => &[LEAKS],
         Bug::KeepPawEntry | Bug::KeepSawEntry => &[BOUNDED],
         Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
