@@ -75,9 +75,9 @@ impl Store {
         slots: &[Slot],
         content_decides: bool,
     ) -> Result<(), StoreError> {
-        let by_ino = slots.iter().map(|slot| (slot.ino, *slot)).collect();
-        self.replay(checkpoint, replay, &by_ino)?;
-        for slot in slots {
+        let newest = newest(slots);
+        self.replay(checkpoint, replay, &newest)?;
+        for slot in newest.values() {
             self.take_slot(slot)?;
         }
         if content_decides {
@@ -262,6 +262,20 @@ impl Store {
             _ => Ok(None),
         }
     }
+}
+
+/// The newest slot of each file: a process that is killed just before it clears one may have taken another
+/// for the same file.
+fn newest(slots: &[Slot]) -> BTreeMap<Ino, Slot> {
+    let written = |slot: &Slot| slot.last_write.map(|(osn, _)| osn);
+    let mut newest = BTreeMap::new();
+    for slot in slots {
+        let kept = newest.entry(slot.ino).or_insert(*slot);
+        if written(kept) < written(slot) {
+            *kept = *slot;
+        }
+    }
+    newest
 }
 
 /// A write sets the times of an inode that no later operation has changed.

@@ -1,5 +1,7 @@
 //! A power loss, or a kill, at moments that need more than one thing to go wrong or to coincide.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use lockstep_fs::OpError;
 use lockstep_sim::disk::{CallClass, Survivors, Verdict};
 use lockstep_sim::random::Random;
@@ -208,6 +210,36 @@ fn a_kill_during_the_first_opening_brings_no_old_times_back() {
         let found = Node::on(disk, NEXT_BOOT).store.getattr(ino).unwrap();
         assert_eq!(found.mtime, time, "killed at call {nth}");
     }
+}
+
+/// A file that is written again while a checkpoint clears its slot has two for that moment.
+#[test]
+fn a_kill_before_a_slot_is_cleared_brings_no_old_times_back() {
+    let node = Arc::new(Node::new());
+    let (first, ino) = (node.create("first"), node.create("f"));
+    node.write(ino, b"old");
+    // Its slot is cleared before, and taken at once.
+    node.write(first, b"bytes");
+    let (writer, is_inside) = (Arc::clone(&node), AtomicBool::new(false));
+    let cleared = AtomicU64::new(0);
+    let written = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&written);
+    node.disk.observe(Some(Arc::new(move |call| {
+        let is_clearing = call.kind == CallKind::TableStore && !is_inside.load(Ordering::Relaxed);
+        if !is_clearing || cleared.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Verdict::Go;
+        }
+        is_inside.store(true, Ordering::Relaxed);
+        *told.lock() = Some(writer.write(ino, b"new"));
+        Verdict::CrashBefore
+    })));
+    node.store.checkpoint().unwrap();
+    let disk = node.disk.clone();
+    disk.observe(None);
+    drop(node);
+    disk.kill();
+    let found = Node::on(disk, BOOT).store.getattr(ino).unwrap();
+    assert_eq!(Some(found.mtime), *written.lock());
 }
 
 /// A sync that runs just before a change of length has not covered it.
