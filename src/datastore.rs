@@ -125,10 +125,16 @@ struct Link {
     epoch: u64,
     /// What the peer said it waits for when it connected (its SAW entries).
     peer_waiting: Arc<Vec<Entry>>,
-    /// Set when this node ends the connection itself.
-    given_up: Arc<AtomicBool>,
+    course: Arc<Course>,
+}
+
+/// What became of a connection.
+#[derive(Default)]
+struct Course {
+    /// Set when this node ends it itself.
+    given_up: AtomicBool,
     /// Set when the nodes are in sync over it.
-    in_sync: Arc<AtomicBool>,
+    in_sync: AtomicBool,
 }
 
 impl Link {
@@ -137,14 +143,13 @@ impl Link {
             sender,
             epoch,
             peer_waiting: Arc::new(peer_waiting),
-            given_up: Arc::default(),
-            in_sync: Arc::default(),
+            course: Arc::default(),
         }
     }
 
     /// Ends the connection because of something else than the connection.
     fn give_up(&self, reason: &str) {
-        self.given_up.store(true, Ordering::Release);
+        self.course.given_up.store(true, Ordering::Release);
         self.sender.shutdown(reason);
     }
 }
@@ -250,7 +255,8 @@ impl Datastore {
 
     /// Connection `epoch`, if it still stands.
     fn link_of(&self, epoch: u64) -> Option<Link> {
-        self.link.read().clone().filter(|link| link.epoch == epoch)
+        let link = self.link.read();
+        link.as_ref().filter(|link| link.epoch == epoch).cloned()
     }
 
     /// Counts changes of state.

@@ -8,10 +8,11 @@ use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::Marks;
 use lockstep_types::backing::Backing;
+use lockstep_types::deliberate::{Bug, is_on};
 
 use super::role::{RoleFile, RoleState};
 use super::stamp::RuntimeStamp;
-use super::tables::Tables;
+use super::tables::{TableError, Tables};
 use crate::config::Role;
 
 /// What the copy in the directory `store` cannot promise, one text each; none for one that counts. A new
@@ -43,21 +44,39 @@ fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
                 .to_owned(),
         );
     }
-    if role.went_down(boot_id()) {
-        return Some(
-            "this machine went down while the store was open: what was not on stable storage may be \
-             missing from this copy"
-                .to_owned(),
-        );
-    }
-    match Tables::look(backing) {
-        Ok(true) => None,
-        Ok(false) => Some(
-            "the tables of the writes that were under way are missing from this copy".to_owned(),
-        ),
+    match Lost::of(role, backing, boot_id()) {
+        Ok(None) => None,
+        Ok(Some(lost @ Lost::Power)) => Some(format!(
+            "{lost}: what was not on stable storage may be missing from this copy"
+        )),
+        Ok(Some(lost @ Lost::Tables)) => Some(format!("{lost} from this copy")),
         Err(error) => Some(format!(
             "it cannot be told what was under way in this copy: {error}"
         )),
+    }
+}
+
+/// Why a copy that is marked in sync does not count as such (rule P12).
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum Lost {
+    #[error("this machine went down while the store was open")]
+    Power,
+    #[error("the tables of the writes that were under way are missing")]
+    Tables,
+}
+
+impl Lost {
+    /// What the copy on `backing` has lost, if anything, to a node that starts in the run `boot` of the
+    /// machine. Changes nothing.
+    pub(super) fn of(
+        role: RoleState,
+        backing: &dyn Backing,
+        boot: [u8; 16],
+    ) -> Result<Option<Self>, TableError> {
+        if role.went_down(boot) && !is_on(Bug::TrustAfterPowerLoss) {
+            return Ok(Some(Self::Power));
+        }
+        Ok((!Tables::look(backing)?).then_some(Self::Tables))
     }
 }
 

@@ -68,7 +68,10 @@ impl Datastore {
                 self.drop_link(self.why_dropped());
                 None
             }
-            Effect::Transfer(transfer, link) => self.transfer_over(link, transfer),
+            Effect::Transfer(transfer, link) => {
+                self.transfer_over(link, transfer);
+                None
+            }
             Effect::Entered(state) => {
                 self.entered(state);
                 None

@@ -192,12 +192,11 @@ impl Datastore {
             );
         }
         let link = Link::new(sender.clone(), self.next_op().0, welcome.waiting);
-        let epoch = link.epoch;
-        let (given_up, was_in_sync) = (Arc::clone(&link.given_up), Arc::clone(&link.in_sync));
+        let (epoch, course) = (link.epoch, Arc::clone(&link.course));
         *self.link.write() = Some(link);
         let ending = || Ending {
-            given_up: given_up.load(Ordering::Acquire),
-            was_in_sync: was_in_sync.load(Ordering::Acquire),
+            given_up: course.given_up.load(Ordering::Acquire),
+            was_in_sync: course.in_sync.load(Ordering::Acquire),
             lasted: self.host.since(start),
         };
         if self.is_stopping() {

@@ -25,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
 use super::calls::Calls;
+use super::copy::Lost;
 use super::host::{Host, Machine, Turnstile};
 use super::owed::Owed;
 use super::references::References;
@@ -259,15 +260,13 @@ fn counts_as_in_sync(
     if !role.in_sync || config.peer.is_none() {
         return Ok(false);
     }
-    let lost = if role.went_down(boot) && !is_on(Bug::TrustAfterPowerLoss) {
-        "this machine went down while the store was open"
-    } else if !Tables::look(backing).map_err(table_refused(config))? {
-        "the tables of the writes that were under way are missing"
-    } else {
-        return Ok(true);
-    };
-    tracing::warn!(datastore = config.name, "{lost}: it will be resynced");
-    Ok(false)
+    match Lost::of(role, backing, boot).map_err(table_refused(config))? {
+        None => Ok(true),
+        Some(lost) => {
+            tracing::warn!(datastore = config.name, "{lost}: it will be resynced");
+            Ok(false)
+        }
+    }
 }
 
 impl Prepared {

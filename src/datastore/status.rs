@@ -80,7 +80,7 @@ impl Datastore {
         let (datastore, described) = (self.name(), state.describe());
         if state.is_in_sync() {
             if let Some(link) = &*self.link.read() {
-                link.in_sync.store(true, Ordering::Release);
+                link.course.in_sync.store(true, Ordering::Release);
             }
             tracing::info!(datastore, state = described, "the state has changed");
         } else {

@@ -112,8 +112,10 @@ impl Datastore {
     }
 
     /// Begins a transfer over the connection it was decided for, if that still stands.
-    pub(super) fn transfer_over(self: &Arc<Self>, epoch: u64, transfer: Transfer) -> Option<Event> {
-        let link = self.link_of(epoch)?;
+    pub(super) fn transfer_over(self: &Arc<Self>, epoch: u64, transfer: Transfer) {
+        let Some(link) = self.link_of(epoch) else {
+            return;
+        };
         match transfer {
             Transfer::RecoverRanges => self.recover_ranges_later(link),
             // New operations are admitted already: theirs are not below the watermark.
@@ -125,7 +127,6 @@ impl Datastore {
             Transfer::SendContent => self.send_content_later(link),
             Transfer::TellInSync => self.tell_later(link, Request::InSync),
         }
-        None
     }
 
     /// Runs a transfer on another thread over a connection, however late the thread gets to it; what

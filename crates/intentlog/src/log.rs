@@ -105,14 +105,7 @@ impl IntentLog {
     ) -> Result<(Self, Replay), LogError> {
         let scan = scan(backing, dir, options)?;
         let replay = Replay::new(&scan);
-        let opening = begin_opening(&scan)?;
-        let head = Head {
-            current: scan.current,
-            offset: opening.offset,
-            has_ended: opening.has_ended,
-            tail: opening.tail,
-            cut: scan.start,
-        };
+        let head = begin_opening(&scan)?;
         let log = Self {
             dir: dir.to_owned(),
             flush: Flush::new(scan.current.number, head.tail),
@@ -321,17 +314,11 @@ impl IntentLog {
     }
 }
 
-/// Where the first record after an opening goes.
-struct Opening {
-    offset: u64,
-    has_ended: bool,
-    tail: Position,
-}
-
-/// Makes all that was found durable, and jumps ahead of every position ever given out.
+/// Makes all that was found durable, and jumps ahead of every position ever given out. Gives the place
+/// of the next record.
 ///
 /// If the frame for the jump does not fit, no record does, and the change of segment jumps.
-fn begin_opening(scan: &Scan) -> Result<Opening, LogError> {
+fn begin_opening(scan: &Scan) -> Result<Head, LogError> {
     let current = &scan.current;
     let file = scan.segments.of(current.number);
     file.write_header(current)?;
@@ -345,18 +332,17 @@ fn begin_opening(scan: &Scan) -> Result<Opening, LogError> {
         file.write(scan.tail_offset, bytes)?;
     }
     file.sync()?;
-    Ok(if fits {
-        Opening {
-            offset: end,
-            has_ended: false,
-            tail: position.plus(draft.frame_bytes()),
-        }
+    let (offset, tail) = if fits {
+        (end, position.plus(draft.frame_bytes()))
     } else {
-        Opening {
-            offset: scan.tail_offset,
-            has_ended: true,
-            tail: scan.tail,
-        }
+        (scan.tail_offset, scan.tail)
+    };
+    Ok(Head {
+        current: scan.current,
+        offset,
+        has_ended: !fits,
+        tail,
+        cut: scan.start,
     })
 }
 

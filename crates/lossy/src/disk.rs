@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 
 pub use call::{Call, CallClass, CallKind, Observer, Verdict};
 pub use loss::Survivors;
-pub use state::DiskOptions;
+pub use state::{DiskOptions, gone};
 
 use crate::random::Random;
 pub(crate) use mount::{Kind, Mount};

@@ -23,8 +23,8 @@ use lockstep_fs::store::{Access, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
 use lockstep_sim::disk::{CallKind, Disk, DiskOptions, Verdict};
-use lockstep_types::DatastoreUuid;
 use lockstep_types::backing::Backing;
+use lockstep_types::{DatastoreUuid, FileName, Generation, Ino, MetaRequest, NodeKind, Osn};
 
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 
@@ -41,6 +41,34 @@ fn log_options() -> LogOptions {
         salt: [9; 16],
         keep_from: None,
         is_whole: false,
+    }
+}
+
+fn file_name(name: &str) -> FileName {
+    FileName::new(name.as_bytes()).unwrap()
+}
+
+/// The number of an operation.
+fn osn(sequence: u64) -> Osn {
+    Osn {
+        generation: Generation::FIRST,
+        sequence,
+    }
+}
+
+/// Something new without more to it than that.
+fn creation(parent: Ino, name: FileName, ino: Ino, kind: NodeKind) -> MetaRequest {
+    MetaRequest::Create {
+        parent,
+        name,
+        ino,
+        kind,
+        mode: 0o644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Vec::new(),
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn refused(errno: Errno) -> io::Error {
 }
 
 /// What a process gets that should no longer be there to ask.
-fn gone() -> io::Error {
+pub fn gone() -> io::Error {
     io::Error::other("the process of this call has ended")
 }
 

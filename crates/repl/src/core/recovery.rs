@@ -111,8 +111,7 @@ impl Core {
             return self.take_writes_as_done(effects);
         }
         for (op, osn) in self.resendable() {
-            let link = self.link;
-            effects.push(Effect::ResendWrite { op, osn, link });
+            self.resend(op, osn, effects);
         }
         for op in self.waiting_syncs() {
             effects.push(Effect::SendSync { op });
@@ -136,8 +135,12 @@ impl Core {
         }
         let due = self.resendable().into_iter().find(|(op, _)| *op == id);
         if let Some((op, osn)) = due {
-            let link = self.link;
-            effects.push(Effect::ResendWrite { op, osn, link });
+            self.resend(op, osn, effects);
         }
+    }
+
+    fn resend(&self, op: OpId, osn: Osn, effects: &mut Effects) {
+        let link = self.link;
+        effects.push(Effect::ResendWrite { op, osn, link });
     }
 }

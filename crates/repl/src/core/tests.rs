@@ -41,6 +41,17 @@ fn core(state: State) -> Core {
     Core::new(config, start, 0)
 }
 
+/// One whose process before had a write of file 5 under way.
+fn interrupted() -> Core {
+    let start = Start {
+        state: State::Paused,
+        first_osn: osn(9),
+        in_doubt: Vec::new(),
+        under_way: vec![write_locks(5)],
+    };
+    Core::new(core(State::Paused).config, start, 0)
+}
+
 fn file(number: u64) -> LockKey {
     LockKey::File(Ino::new(number).unwrap())
 }

@@ -8,6 +8,7 @@ use lockstep_fs::poison::Stamp;
 use parking_lot::Mutex;
 
 use super::process::Process;
+use crate::disk::gone;
 
 /// What lies there: nothing, or a mark that the disk has failed.
 #[derive(Clone, Default)]
@@ -41,7 +42,7 @@ impl Inside {
             .as_ref()
             .is_some_and(|process| process.is_dead())
         {
-            return Err(io::Error::other("the process of this call has ended"));
+            return Err(gone());
         }
         *self.runtime.0.lock() = bytes;
         Ok(())

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_sim::disk::{Call, CallKind, Verdict};
 use lockstep_sim::random::Random;
-use lockstep_types::{
-    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
-};
+use lockstep_types::{Errno, Ino, MetaOp, MetaRequest, NodeKind, Timestamp};
 
 use super::states::{Crash, check};
 use super::workload::{STEPS, run};
@@ -141,26 +139,12 @@ fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_ne
     let mut sequence = 0;
     let mut op = |request| {
         sequence += 1;
-        let osn = Osn {
-            generation: Generation::FIRST,
-            sequence,
-        };
+        let osn = osn(sequence);
         let time = Timestamp::default();
         MetaOp { osn, time, request }
     };
     let ino = opened.store.next_ino().unwrap();
-    let create = op(MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(b"f").unwrap(),
-        ino,
-        kind: NodeKind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    });
+    let create = op(creation(Ino::ROOT, file_name("f"), ino, NodeKind::File));
     opened.store.commit(&create).unwrap();
     let changed = AtomicBool::new(false);
     disk.observe(Some(Arc::new(move |call: &Call<'_>| match call.kind {

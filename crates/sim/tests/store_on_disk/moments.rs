@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lockstep_fs::OpError;
 use lockstep_sim::disk::{CallClass, Survivors, Verdict};
 use lockstep_sim::random::Random;
-use lockstep_types::{
-    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp, XattrMode,
-};
+use lockstep_types::{Errno, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp, XattrMode};
 use parking_lot::Mutex;
 
 use super::*;
@@ -37,10 +35,7 @@ impl Node {
     fn stamp(&self) -> (Osn, Timestamp) {
         let mut count = self.count.lock();
         *count += 1;
-        let osn = Osn {
-            generation: Generation::FIRST,
-            sequence: *count,
-        };
+        let osn = osn(*count);
         let secs = i64::try_from(*count).unwrap();
         (osn, Timestamp { secs, nanos: 7 })
     }
@@ -52,18 +47,7 @@ impl Node {
 
     fn creation(&self, name: &str) -> (MetaOp, Ino) {
         let ino = self.store.next_ino().unwrap();
-        let op = self.op(MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: file_name(name),
-            ino,
-            kind: NodeKind::File,
-            mode: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        });
+        let op = self.op(creation(Ino::ROOT, file_name(name), ino, NodeKind::File));
         (op, ino)
     }
 
@@ -106,10 +90,6 @@ impl Node {
         bytes.truncate(count);
         bytes
     }
-}
-
-fn file_name(name: &str) -> FileName {
-    FileName::new(name.as_bytes()).unwrap()
 }
 
 /// A node whose disk was full for one checkpoint, between the making of `a` and that of `b`.

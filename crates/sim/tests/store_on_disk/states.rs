@@ -29,16 +29,7 @@ fn read_all(store: &Store) -> Found {
 }
 
 fn read_directory(store: &Store, directory: Ino, path: &str, found: &mut Found) {
-    let mut entries = Vec::new();
-    let mut each = |_, entry: NamedEntry| {
-        entries.push((
-            String::from_utf8_lossy(entry.name.as_bytes()).into_owned(),
-            entry,
-        ));
-        ControlFlow::Continue(())
-    };
-    store.readdir(directory, 0, &mut each).unwrap();
-    for (name, entry) in entries {
+    for (name, entry) in entries(store, directory) {
         let path = format!("{path}{name}");
         if entry.kind == NodeKind::Directory {
             read_directory(store, entry.ino, &format!("{path}/"), found);
@@ -49,12 +40,27 @@ fn read_directory(store: &Store, directory: Ino, path: &str, found: &mut Found) 
     }
 }
 
-fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
+/// What is in a directory.
+pub fn entries(store: &Store, directory: Ino) -> Vec<(String, NamedEntry)> {
+    let mut entries = Vec::new();
+    let mut each = |_, entry: NamedEntry| {
+        entries.push((
+            String::from_utf8_lossy(entry.name.as_bytes()).into_owned(),
+            entry,
+        ));
+        ControlFlow::Continue(())
+    };
+    store.readdir(directory, 0, &mut each).unwrap();
+    entries
+}
+
+/// All bytes of a file.
+pub fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
     let size = usize::try_from(store.getattr(ino).unwrap().size).unwrap();
     let mut bytes = vec![0xee; size + 1];
     let count = store.read(ino, 0, &mut bytes).unwrap();
     bytes.truncate(count);
-    assert_eq!(count, size, "as long as its attributes say");
+    assert_eq!(count, size, "{ino} is as long as its attributes say");
     bytes
 }
 
@@ -119,12 +125,29 @@ fn content_fits(found: Option<&[u8]>, file: &File, states: &[Files]) -> bool {
         .flat_map(BTreeMap::values)
         .filter(|other| other.made_by == file.made_by);
     let contents: Vec<&[u8]> = of_file.filter_map(|file| file.bytes.as_deref()).collect();
-    let lengths = contents.iter().map(|content| content.len());
-    let (Some(least), Some(most)) = (lengths.clone().min(), lengths.max()) else {
-        return false;
+    check_bytes(found, &contents).is_ok()
+}
+
+/// Whether each byte is the one of some content, and the length between theirs; or why not.
+pub fn check_bytes(found: &[u8], contents: &[&[u8]]) -> Result<(), String> {
+    let lengths = || contents.iter().map(|content| content.len());
+    let (Some(least), Some(most)) = (lengths().min(), lengths().max()) else {
+        return Err("there is no such content".to_owned());
     };
-    let byte = |content: &[u8], at: usize| content.get(at).copied().unwrap_or(0);
-    let fits =
-        |(at, found): (usize, &u8)| contents.iter().any(|content| byte(content, at) == *found);
-    (least..=most).contains(&found.len()) && found.iter().enumerate().all(fits)
+    if !(least..=most).contains(&found.len()) {
+        let length = found.len();
+        return Err(format!("it has {length} bytes, not {least} to {most}"));
+    }
+    for (at, byte) in found.iter().enumerate() {
+        let mut possible = contents
+            .iter()
+            .map(|content| content.get(at).copied().unwrap_or(0));
+        if !possible.any(|possible| possible == *byte) {
+            let states = contents.len();
+            return Err(format!(
+                "byte {at} of it is {byte}, which it was in none of {states} states"
+            ));
+        }
+    }
+    Ok(())
 }

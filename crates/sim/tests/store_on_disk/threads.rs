@@ -8,20 +8,16 @@ mod known;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_fs::record::NamedEntry;
 use lockstep_sim::disk::Observer;
 use lockstep_sim::random::Random;
-use lockstep_types::{
-    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
-};
+use lockstep_types::{Errno, Ino, MetaOp, NodeKind, Timestamp};
 use parking_lot::Mutex;
 
 use self::known::{Entries, Found, FoundAll, Known};
 use self::worker::{Life, Sequencer, Worker};
-use super::states::Crash;
+use super::states::{Crash, entries, read_file};
 use super::*;
 
 const THREADS: usize = 4;
@@ -47,27 +43,12 @@ fn prepared() -> (Disk, Layout) {
     let mut sequence = store.first_sequence();
     let mut stamp = || {
         sequence += 1;
-        let generation = Generation::FIRST;
-        Osn {
-            generation,
-            sequence,
-        }
+        osn(sequence)
     };
     let time = Timestamp::default();
     let mut make = |name: &str, kind| {
         let ino = store.next_ino().unwrap();
-        let request = MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: FileName::new(name.as_bytes()).unwrap(),
-            ino,
-            kind,
-            mode: 0o700,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        };
+        let request = creation(Ino::ROOT, file_name(name), ino, kind);
         let osn = stamp();
         store.commit(&MetaOp { osn, time, request }).unwrap();
         ino
@@ -169,10 +150,13 @@ fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &m
 
 /// All that is there now.
 fn find_all(store: &Store, layout: &Layout) -> FoundAll {
-    let names: Vec<_> = layout
+    let names: Vec<Entries> = layout
         .directories
         .iter()
-        .map(|directory| entries(store, *directory))
+        .map(|directory| {
+            let entries = entries(store, *directory).into_iter();
+            entries.map(|(name, entry)| (name, entry.ino)).collect()
+        })
         .collect();
     let inos = names.iter().flat_map(BTreeMap::values).copied();
     let files = inos
@@ -182,26 +166,10 @@ fn find_all(store: &Store, layout: &Layout) -> FoundAll {
     FoundAll { names, files }
 }
 
-fn entries(store: &Store, directory: Ino) -> Entries {
-    let mut entries = Entries::new();
-    let mut each = |_, entry: NamedEntry| {
-        let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
-        entries.insert(name, entry.ino);
-        ControlFlow::Continue(())
-    };
-    store.readdir(directory, 0, &mut each).unwrap();
-    entries
-}
-
 fn find(store: &Store, ino: Ino) -> Found {
-    let attr = store.getattr(ino).unwrap();
-    let mut bytes = vec![0xee; usize::try_from(attr.size).unwrap() + 1];
-    let count = store.read(ino, 0, &mut bytes).unwrap();
-    bytes.truncate(count);
-    assert_eq!(count as u64, attr.size, "{ino}");
     Found {
-        bytes,
-        changed: attr.mtime,
+        bytes: read_file(store, ino),
+        changed: store.getattr(ino).unwrap().mtime,
     }
 }
 

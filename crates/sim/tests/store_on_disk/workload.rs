@@ -7,10 +7,10 @@ use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_sim::disk::Disk;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, Timestamp,
+    Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, Timestamp,
 };
 
-use super::{BOOT, open};
+use super::{BOOT, creation, file_name, open, osn};
 
 /// One step. Paths are names in the root or in one directory of it.
 #[derive(Clone, Copy, Debug)]
@@ -225,10 +225,7 @@ impl Client {
 
     fn stamp(&mut self) -> (Osn, Timestamp) {
         self.count += 1;
-        let osn = Osn {
-            generation: Generation::FIRST,
-            sequence: self.count,
-        };
+        let osn = osn(self.count);
         let time = Timestamp {
             secs: i64::try_from(self.count).unwrap(),
             nanos: 5,
@@ -246,18 +243,7 @@ impl Client {
     fn make(&mut self, path: &str, kind: NodeKind) -> Result<(), OpError> {
         let (parent, name) = place(&self.store, path)?;
         let ino = self.store.next_ino()?;
-        self.commit(MetaRequest::Create {
-            parent,
-            name,
-            ino,
-            kind,
-            mode: 0o755,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        })
+        self.commit(creation(parent, name, ino, kind))
     }
 
     fn write(&mut self, path: &str, offset: usize, data: &[u8]) -> Result<(), OpError> {
@@ -291,10 +277,6 @@ impl Client {
         let (parent, name) = place(&self.store, path)?;
         self.commit(MetaRequest::Unlink { parent, name })
     }
-}
-
-fn file_name(name: &str) -> FileName {
-    FileName::new(name.as_bytes()).unwrap()
 }
 
 /// The directory and the name of a path.

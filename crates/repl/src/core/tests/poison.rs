@@ -60,13 +60,7 @@ fn a_disk_that_failed_leaves_reads_and_nothing_else() {
 /// come to say what the other node has.
 #[test]
 fn a_disk_that_failed_before_the_recovery_lets_everything_be_read() {
-    let start = Start {
-        state: State::Paused,
-        first_osn: osn(9),
-        in_doubt: Vec::new(),
-        under_way: vec![write_locks(5)],
-    };
-    let mut core = Core::new(core(State::Paused).config, start, 0);
+    let mut core = interrupted();
     assert_eq!(core.submit_read(1, 5), []);
     let effects = core.on(poisoned());
     let read = |effect: &Effect| matches!(effect, Effect::Execute { op: OpId(1), .. });

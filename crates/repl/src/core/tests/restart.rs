@@ -45,13 +45,7 @@ fn in_doubt_operations_are_settled_after_a_restart() {
 #[test]
 fn what_was_under_way_is_not_read_until_it_is_settled() {
     for settled in [true, false] {
-        let start = Start {
-            state: State::Paused,
-            first_osn: osn(9),
-            in_doubt: Vec::new(),
-            under_way: vec![write_locks(5)],
-        };
-        let mut core = Core::new(core(State::Paused).config, start, 0);
+        let mut core = interrupted();
         assert_eq!(core.submit_read(1, 5), [], "the same file");
         assert_eq!(core.submit_read(2, 6).len(), 1, "another one");
         let effects = if settled {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockstep_types::{Ino, Timestamp};
 
-use super::super::states::Crash;
+use super::super::states::{self, Crash};
 use super::{REGION_BYTES, THREADS};
 
 /// Something that changes step by step: first tried, then acknowledged, then perhaps durable.
@@ -328,21 +328,8 @@ fn moments(names: &Steps<Names>, found: &Entries, crash: Crash) -> Vec<(u64, u64
 
 /// Whether each byte is the one of some state, and the length between theirs.
 fn check_bytes(ino: Ino, found: &[u8], states: &[Vec<u8>], crash: Crash) {
-    let lengths = || states.iter().map(Vec::len);
-    let (least, most) = (lengths().min().unwrap(), lengths().max().unwrap());
-    assert!(
-        (least..=most).contains(&found.len()),
-        "{crash:?}: {ino} has {} bytes, not {least} to {most}",
-        found.len(),
-    );
-    for (at, byte) in found.iter().enumerate() {
-        let mut possible = states
-            .iter()
-            .map(|state| state.get(at).copied().unwrap_or(0));
-        assert!(
-            possible.any(|possible| possible == *byte),
-            "{crash:?}: byte {at} of {ino} is {byte}, which it was in none of {} states",
-            states.len(),
-        );
+    let states: Vec<&[u8]> = states.iter().map(Vec::as_slice).collect();
+    if let Err(why) = states::check_bytes(found, &states) {
+        panic!("{crash:?}: {ino}: {why}");
     }
 }

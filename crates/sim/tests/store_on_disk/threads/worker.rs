@@ -9,13 +9,12 @@ use lockstep_fs::{OpError, Store};
 use lockstep_sim::random::Random;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    AllocateMode, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode,
-    Timestamp,
+    AllocateMode, Errno, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, Timestamp,
 };
 use parking_lot::Mutex;
 
 use super::known::{Content, Known, Names, Saves};
-use super::{Layout, REGION_BYTES};
+use super::{Layout, REGION_BYTES, creation, file_name, osn};
 
 /// Files that a thread has at most.
 const FILES_MAX: usize = 4;
@@ -48,10 +47,7 @@ pub struct Sequencer {
 impl Life<'_> {
     fn stamp(&self) -> (Osn, Timestamp) {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        let osn = Osn {
-            generation: Generation::FIRST,
-            sequence,
-        };
+        let osn = osn(sequence);
         let secs = i64::try_from(sequence).unwrap();
         (osn, Timestamp { secs, nanos: 3 })
     }
@@ -217,18 +213,7 @@ impl Worker<'_> {
         }
         let ino = self.life.store.next_ino()?;
         let name = format!("n{}", ino.get());
-        let request = MetaRequest::Create {
-            parent: self.directory(),
-            name: file_name(&name),
-            ino,
-            kind: NodeKind::File,
-            mode: 0o600,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        };
+        let request = creation(self.directory(), file_name(&name), ino, NodeKind::File);
         let made = |names: &mut Names| {
             names.entries.insert(name, ino);
         };
@@ -474,8 +459,4 @@ impl Worker<'_> {
             synced => synced,
         }
     }
-}
-
-fn file_name(name: &str) -> FileName {
-    FileName::new(name.as_bytes()).unwrap()
 }
