@@ -267,7 +267,9 @@ impl Pair {
     pub fn prepare(settings: Settings, [of_primary, of_secondary]: [Ground; 2]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let host = own_address();
-        let listens = [free_port(host), free_port(host)];
+        // Held until the network has its own ports, so that all four differ.
+        let held = [(); 2].map(|()| TcpListener::bind((host, 0)).unwrap());
+        let listens = held.each_ref().map(|port| port.local_addr().unwrap());
         let pair = Self {
             primary: Node::new(dir.path(), Which::Primary, of_primary),
             secondary: Node::new(dir.path(), Which::Secondary, of_secondary),
@@ -275,6 +277,7 @@ impl Pair {
             dir,
             ended: false,
         };
+        drop(held);
         pair.configure(settings, listens);
         pair
     }
@@ -435,9 +438,4 @@ fn own_address() -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let test = TESTS.fetch_add(1, Ordering::Relaxed);
     Ipv4Addr::new(127, 100 + test, high, low).into()
-}
-
-fn free_port(host: IpAddr) -> SocketAddr {
-    let listener = TcpListener::bind((host, 0)).unwrap();
-    listener.local_addr().unwrap()
 }
