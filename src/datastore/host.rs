@@ -31,6 +31,9 @@ pub trait Host: Send + Sync {
     /// Time of day, for the times of files only.
     fn time_of_day(&self) -> Timestamp;
 
+    /// Sixteen bytes that nobody else draws, now or ever.
+    fn draw(&self) -> [u8; 16];
+
     /// Lets this thread sleep.
     fn sleep(&self, time: Duration);
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
+use lockstep_types::SyncId;
 use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Datastore, Thread};
@@ -26,7 +27,8 @@ impl Datastore {
             if in_sync && datastore.core.lock().state() != State::EnteringSync {
                 return;
             }
-            while let Err(error) = datastore.mark(in_sync) {
+            let drawn = datastore.host.draw();
+            while let Err(error) = datastore.mark(in_sync, drawn) {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
                 // A secondary marks itself again before anything of its copy is changed
                 // (`BeginResync`, which waits behind this), and says so when it cannot.
@@ -49,11 +51,15 @@ impl Datastore {
         None
     }
 
-    fn mark(&self, in_sync: bool) -> std::io::Result<()> {
-        if !in_sync && is_on(Bug::FinishAloneUnmarked) {
+    fn mark(&self, in_sync: bool, drawn: [u8; 16]) -> std::io::Result<()> {
+        if in_sync {
+            let last = self.role.state().sync;
+            return self.role.mark_in_sync(SyncId::next(last, drawn));
+        }
+        if is_on(Bug::FinishAloneUnmarked) {
             return Ok(());
         }
-        self.role.mark(in_sync)
+        self.role.mark_out_of_sync()
     }
 
     /// The secondary is marked out of sync: what could not be applied did not happen, and what was

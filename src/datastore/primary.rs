@@ -95,6 +95,7 @@ impl Datastore {
             version: PROTOCOL_VERSION,
             in_sync: role.in_sync,
             carried_over: role.carried_over,
+            sync: role.sync,
             durable: self.config.durability == Durability::Always,
         };
         self.send_on(&*sender, Osn::ZERO, Message::Hello(hello), &[]);
@@ -180,7 +181,7 @@ impl Datastore {
     /// Uses a connection until it is lost.
     fn serve_connection(self: &Arc<Self>, (sender, receiver): Halves, welcome: Welcome) -> Ending {
         let start = self.host.now();
-        // Rule P8: both marks, and one past.
+        // Rule P8: both marks, of one time (P17, the secondary has looked), and one past.
         let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{Generation, Hash128};
+use lockstep_types::{Generation, Hash128, SyncId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,10 @@ pub(super) struct RoleState {
     /// Primary: its namespace has been carried to the secondary, now or ever. What is empty here then
     /// lost something, and is not a disk that was put in place of another.
     pub carried_over: bool,
+    /// The time of being in sync that the mark is about, or the last there was (rule P17). A store that
+    /// was in sync last with a version before this one has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<SyncId>,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
     pub boot: Option<[u8; 16]>,
 }
@@ -74,6 +78,7 @@ impl RoleFile {
             role,
             in_sync: false,
             carried_over: false,
+            sync: None,
             boot: None,
         }))
     }
@@ -130,9 +135,21 @@ impl RoleFile {
         *self.state.lock()
     }
 
-    /// Makes "in sync" or "out of sync" durable.
-    pub fn mark(&self, in_sync: bool) -> io::Result<()> {
-        self.change(|state| RoleState { in_sync, ..state })
+    /// Makes "in sync" durable, of this time.
+    pub fn mark_in_sync(&self, sync: SyncId) -> io::Result<()> {
+        self.change(|state| RoleState {
+            in_sync: true,
+            sync: Some(sync),
+            ..state
+        })
+    }
+
+    /// Makes "out of sync" durable. Which store the copy belongs to stays known.
+    pub fn mark_out_of_sync(&self) -> io::Result<()> {
+        self.change(|state| RoleState {
+            in_sync: false,
+            ..state
+        })
     }
 
     /// Makes it durable that the namespace is about to be carried to the secondary, the first time.
@@ -220,11 +237,27 @@ mod tests {
         assert!(!found.went_down(BOOT) && found.went_down([4; 16]));
         assert!(!found.carried_over);
         file.carry_over().unwrap();
-        file.mark(false).unwrap();
-        assert!(again(dir.path()).unwrap().carried_over);
+        let sync = SyncId::next(None, [8; 16]);
+        file.mark_in_sync(sync).unwrap();
+        file.mark_out_of_sync().unwrap();
+        let found = again(dir.path()).unwrap();
+        assert!(found.carried_over && found.sync == Some(sync));
         file.closed().unwrap();
         let found = again(dir.path()).unwrap();
         assert!(!found.in_sync && found.boot.is_none() && !found.went_down([4; 16]));
+    }
+
+    /// It had no name of the sync (rule P17).
+    #[test]
+    fn reads_what_the_version_before_has_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
+                     \"carried_over\":false,\"boot\":null}";
+        let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
+        let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        let found = again(dir.path()).unwrap();
+        assert!(found.in_sync && found.sync.is_none());
     }
 
     /// No bit of the file can be flipped and no byte be cut without being noticed.

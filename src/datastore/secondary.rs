@@ -15,7 +15,7 @@ use lockstep_repl::message::{
 };
 use lockstep_repl::state::Trigger;
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{Errno, MetaOp, Osn};
+use lockstep_types::{Errno, MetaOp, Osn, SyncId};
 
 use super::host::promise;
 use super::{Datastore, Link, Thread};
@@ -101,6 +101,7 @@ impl Datastore {
         }
         self.check_introduction(envelope, hello.version)?;
         self.check_not_emptied(hello)?;
+        self.check_same_store(hello)?;
         // What is said to be committed here may be answered as durable there (rules P8, P11).
         let synced = if hello.durable {
             self.store.sync_all_applied()
@@ -108,7 +109,7 @@ impl Datastore {
             self.store.sync_all_logged()
         };
         synced.map_err(|error| error.to_string())?;
-        let own = self.role.state().in_sync;
+        let own = self.is_in_sync_with(hello);
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
             in_sync: own,
@@ -138,6 +139,40 @@ impl Datastore {
              its store away",
             self.config.store.display()
         ))
+    }
+
+    /// A copy of the store of another primary, or of one that this was before, is not overwritten: it may be
+    /// the good one (rule P17).
+    fn check_same_store(&self, hello: &Hello) -> Result<(), String> {
+        let is_new = self.role.state().sync.is_none();
+        if is_new || hello.sync.is_some_and(|sync| self.is_of_own_store(sync)) {
+            return Ok(());
+        }
+        Err(format!(
+            "this node's {} holds a copy of another store than the primary has now: mount the disks that \
+             belong together, or, if the primary's is the right one, stop this node and move its store \
+             away",
+            self.config.store.display()
+        ))
+    }
+
+    fn is_of_own_store(&self, sync: SyncId) -> bool {
+        let own = self.role.state().sync;
+        own.is_none_or(|own| own.is_of_same_store(&sync))
+    }
+
+    /// Whether the mark of this copy says that it is in sync, of the time that the primary's is about
+    /// (rule P17): in its place another copy may have been in sync since.
+    fn is_in_sync_with(&self, hello: &Hello) -> bool {
+        let role = self.role.state();
+        if role.in_sync && hello.in_sync && role.sync != hello.sync {
+            tracing::warn!(
+                datastore = self.name(),
+                "this copy was in sync with the primary, but not the last that was: it will be resynced"
+            );
+            return false;
+        }
+        role.in_sync
     }
 
     /// Sends without ever waiting for the primary to read: the reader of this connection flushes.
@@ -356,7 +391,10 @@ impl Datastore {
                 self.drive(Thread::MayWait, Event::Happened(Trigger::Recovered));
                 Ok(Response::Done)
             }
-            Request::InSync => {
+            Request::InSync { sync } => {
+                if !self.is_of_own_store(*sync) {
+                    return Err("it was told of a sync of another store".to_owned());
+                }
                 // What the resync brought is in the cache of the system; what it stands for may be
                 // durable on the primary (rule P10).
                 if !is_on(Bug::MarkBeforeSync) {
@@ -364,14 +402,18 @@ impl Datastore {
                         .sync_everything()
                         .map_err(|error| error.to_string())?;
                 }
-                self.role.mark(true).map_err(|error| error.to_string())?;
+                self.role
+                    .mark_in_sync(*sync)
+                    .map_err(|error| error.to_string())?;
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedInSync));
                 Ok(Response::Done)
             }
             Request::BeginResync => {
                 // Before anything is changed (rule P10).
                 if !is_on(Bug::ResyncUnmarked) {
-                    self.role.mark(false).map_err(|error| error.to_string())?;
+                    self.role
+                        .mark_out_of_sync()
+                        .map_err(|error| error.to_string())?;
                 }
                 self.saw.clear();
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedOutOfSync));

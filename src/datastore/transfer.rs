@@ -86,7 +86,7 @@ impl Datastore {
     fn patience(&self, request: &Request) -> u64 {
         let limit = self.config.answer_limit_beats();
         match request {
-            Request::BeginResync | Request::EndImage { .. } | Request::InSync => {
+            Request::BeginResync | Request::EndImage { .. } | Request::InSync { .. } => {
                 limit.saturating_mul(WHOLE_STORE_FACTOR)
             }
             _ => limit,
@@ -125,7 +125,11 @@ impl Datastore {
             }
             Transfer::SendImage => self.send_image_later(link),
             Transfer::SendContent => self.send_content_later(link),
-            Transfer::TellInSync => self.tell_later(link, Request::InSync),
+            Transfer::TellInSync => {
+                if let Some(sync) = self.role.state().sync {
+                    self.tell_later(link, Request::InSync { sync });
+                }
+            }
         }
     }
 
@@ -315,6 +319,6 @@ const fn describe(request: &Request) -> &'static str {
         Request::WriteBlocks { .. } => "write blocks",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
         Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
-        Request::InSync => "mark itself in sync",
+        Request::InSync { .. } => "mark itself in sync",
     }
 }

@@ -28,21 +28,6 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// More large messages than a node may keep.
 const FLOOD_MAX: u64 = 600;
-/// What takes a disk some time.
-const FLOODS: [Message; 3] = [
-    Message::Request {
-        id: 1,
-        request: Request::InSync,
-    },
-    Message::Request {
-        id: 1,
-        request: Request::BeginResync,
-    },
-    Message::Sync {
-        id: 1,
-        ino: Ino::ROOT,
-    },
-];
 
 #[test]
 fn an_encrypted_secondary_bears_any_primary() {
@@ -92,7 +77,8 @@ fn connection(chance: &mut Chance, node: &Besieged) {
     };
     let (sender, mut receiver) = connection.split();
     receiver.set_timeout(Some(ANSWER_WITHIN)).unwrap();
-    let known = Knowledge::of(chance, store::UUID);
+    let mut known = Knowledge::of(chance, store::UUID);
+    known.sync = node.sync();
     let mut talk = Talk {
         chance,
         known,
@@ -122,6 +108,7 @@ impl Talk<'_> {
             in_sync: self.chance.percent(50),
             durable: self.chance.percent(50),
             carried_over: self.chance.percent(90),
+            sync: messages::sync(self.chance, &self.known),
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);
@@ -141,7 +128,18 @@ impl Talk<'_> {
 
     /// Asks much at once and never listens.
     fn flood(&mut self) -> Result<(), Over> {
-        let message = self.chance.pick(&FLOODS).clone();
+        let sync = messages::sync_told(self.chance, &self.known);
+        let ask = |request| Message::Request { id: 1, request };
+        // What takes a disk some time.
+        let floods = [
+            ask(Request::InSync { sync }),
+            ask(Request::BeginResync),
+            Message::Sync {
+                id: 1,
+                ino: Ino::ROOT,
+            },
+        ];
+        let message = self.chance.pick(&floods).clone();
         let payload = match message {
             Message::Request { .. } => vec![3; 1 << 20],
             _ => Vec::new(),

@@ -7,7 +7,7 @@ use lockstep_repl::message::{
 };
 use lockstep_types::{
     AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
-    NodeKind, Osn, RenameMode, Timestamp, XattrMode,
+    NodeKind, Osn, RenameMode, SyncId, Timestamp, XattrMode,
 };
 
 use crate::bytes::{index, number, random};
@@ -22,6 +22,8 @@ pub struct Knowledge {
     pub datastore: DatastoreUuid,
     /// The last metadata operation that it is known to have.
     pub last: Osn,
+    /// What its mark bears.
+    pub sync: Option<SyncId>,
     /// So many headers in a hundred have an accident.
     pub wildness: u64,
 }
@@ -32,6 +34,7 @@ impl Knowledge {
         Self {
             datastore,
             last: Osn::ZERO,
+            sync: None,
             wildness: *chance.pick(&[0, 0, 0, 1, 2, 10, 50]),
         }
     }
@@ -245,7 +248,24 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             ino: ino(chance),
             after: random(chance, 300),
         },
-        _ => Request::InSync,
+        _ => Request::InSync {
+            sync: sync_told(chance, known),
+        },
+    }
+}
+
+/// What a secondary may be told to mark.
+pub fn sync_told(chance: &mut Chance, known: &Knowledge) -> SyncId {
+    sync(chance, known).unwrap_or_else(|| SyncId::next(None, [9; 16]))
+}
+
+/// What the mark of a primary bears; mostly what that of the other end does.
+pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
+    match chance.within(0..20) {
+        0 => None,
+        1 => Some(SyncId::next(None, [9; 16])),
+        2 | 3 => Some(SyncId::next(known.sync, [9; 16])),
+        _ => known.sync,
     }
 }
 

@@ -16,6 +16,7 @@ use lockstep_link::{
     Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
 };
 use lockstep_repl::state::State;
+use lockstep_types::SyncId;
 use lockstepfs::config::{Encryption, Role};
 use lockstepfs::control::{ControlClient, DatastoreStatus};
 use lockstepfs::datastore::Dial;
@@ -144,6 +145,13 @@ impl Besieged {
     pub fn status(&self) -> Option<DatastoreStatus> {
         let mut client = ControlClient::connect(&self.control).ok()?;
         client.status().ok()?.datastores.pop()
+    }
+
+    /// What its mark bears.
+    pub fn sync(&self) -> Option<SyncId> {
+        let role = fs::read(self.dir.path().join("store/role.json")).ok()?;
+        let mut role: serde_json::Value = serde_json::from_slice(&role).ok()?;
+        serde_json::from_value(role["state"]["sync"].take()).unwrap()
     }
 
     /// It runs, answers, and holds no more than it may.

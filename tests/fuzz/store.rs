@@ -95,6 +95,10 @@ impl Host for Hasty {
         self.0.time_of_day()
     }
 
+    fn draw(&self) -> [u8; 16] {
+        self.0.draw()
+    }
+
     fn sleep(&self, time: Duration) {
         self.0.sleep(time / HASTE);
     }

@@ -5,7 +5,9 @@
 //! checksum of it.
 
 use lockstep_paw_saw::Entry;
-use lockstep_types::{DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, Timestamp};
+use lockstep_types::{
+    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, SyncId, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -119,6 +121,8 @@ pub struct Hello {
     pub durable: bool,
     /// Whether its namespace was ever carried to a secondary. If not, no secondary has anything of it.
     pub carried_over: bool,
+    /// The time of being in sync that its mark is about, or the last there was (rule P17).
+    pub sync: Option<SyncId>,
 }
 
 /// What a secondary says of itself.
@@ -246,7 +250,10 @@ pub enum Request {
         after: Vec<u8>,
     },
     /// The secondary is in sync from now on.
-    InSync,
+    InSync {
+        /// What its mark is to bear (rule P17).
+        sync: SyncId,
+    },
 }
 
 /// The answer to a [`Request`].

@@ -51,6 +51,35 @@ impl FromStr for DatastoreUuid {
     }
 }
 
+/// Names one time of being in sync. The primary draws it when it marks *in sync*, and the secondary's mark
+/// bears the same: only then are the two copies in sync with each other, and with no copy that was so at
+/// another time (rule P17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyncId {
+    /// The primary's store: what was drawn the first time, the same ever since.
+    store: Uuid,
+    /// What was drawn this time.
+    time: Uuid,
+}
+
+impl SyncId {
+    /// The next of the store whose last one was `last`, if it had any. `drawn`: sixteen bytes that nobody
+    /// else has drawn.
+    pub fn next(last: Option<Self>, drawn: [u8; 16]) -> Self {
+        let time = Uuid::from_bytes(drawn);
+        Self {
+            store: last.map_or(time, |last| last.store),
+            time,
+        }
+    }
+
+    /// Whether both are of the same primary's store.
+    pub fn is_of_same_store(&self, other: &Self) -> bool {
+        self.store == other.store
+    }
+}
+
 /// The number of a file within its datastore: the FUSE node id, the inode number and so part of
 /// every file handle. The primary alone assigns it, counting up; it is the same on both nodes and
 /// never reused. With the [`DatastoreUuid`] it is the paper's file id (section 3.4): the two are never

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use lockstep_types::Timestamp;
+use lockstep_types::{DatastoreUuid, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use super::{Gate, Host, Job};
@@ -41,6 +41,10 @@ impl Host for Machine {
 
     fn time_of_day(&self) -> Timestamp {
         SystemTime::now().into()
+    }
+
+    fn draw(&self) -> [u8; 16] {
+        *DatastoreUuid::random().as_bytes()
     }
 
     fn sleep(&self, time: Duration) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::{Generation, Ino};
+use lockstep_types::{Generation, Ino, SyncId};
 
 use super::super::Thread;
 use super::*;
@@ -30,7 +30,8 @@ impl Place {
         Store::create(&backing, place.config.uuid, &log).unwrap();
         drop(backing);
         let datastore = place.start().unwrap();
-        datastore.role.mark(true).unwrap();
+        let sync = SyncId::next(None, [5; 16]);
+        datastore.role.mark_in_sync(sync).unwrap();
         let _waiting = datastore.paw.insert(entry()).unwrap();
         datastore.stop();
         datastore.close();
@@ -236,6 +237,19 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
         assert!(refused.contains("a copy that is in sync"), "{refused}");
     }
     assert!(datastore.role.state().in_sync);
+    end(&datastore);
+}
+
+/// What a stranger says of the sync would make the true primary one.
+#[test]
+fn a_copy_is_not_marked_in_sync_with_another_store() {
+    let place = Place::in_sync();
+    let datastore = place.start().unwrap();
+    let before = datastore.role.state();
+    let sync = SyncId::next(None, [6; 16]);
+    let refused = datastore.response(&Request::InSync { sync }, &[]);
+    assert!(refused.unwrap_err().contains("another store"));
+    assert_eq!(datastore.role.state(), before);
     end(&datastore);
 }
 

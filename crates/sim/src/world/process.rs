@@ -39,6 +39,8 @@ pub struct Shared {
     /// Fibers to be started.
     spawned: Mutex<Vec<(ProcessId, Job)>>,
     chance: Mutex<Random>,
+    /// Of what nobody else may draw: apart from all else, so that it shifts nothing.
+    names: Mutex<Random>,
     /// How often in a hundred a step lets others go first.
     step_percent: u64,
 }
@@ -49,6 +51,7 @@ impl Shared {
         Self {
             now_ns: AtomicU64::new(0),
             spawned: Mutex::default(),
+            names: Mutex::new(chance.clone()),
             chance: Mutex::new(chance),
             step_percent,
         }
@@ -207,6 +210,15 @@ impl Host for Inside {
             secs: i64::try_from(seconds).unwrap_or(0),
             nanos,
         }
+    }
+
+    fn draw(&self) -> [u8; 16] {
+        let shared = &self.0.shared;
+        let drawn = shared.names.lock().any();
+        // Another world may have begun with the same luck.
+        let moment = shared.now_ns.load(Ordering::Relaxed);
+        let both = [drawn, moment].map(u64::to_be_bytes);
+        *both.as_flattened().first_chunk().unwrap_or(&[0; 16])
     }
 
     fn sleep(&self, time: Duration) {

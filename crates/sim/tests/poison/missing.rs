@@ -34,3 +34,50 @@ fn a_new_store_is_never_carried_over_what_the_other_node_has() {
         assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
     }
 }
+
+/// A copy in whose place another was in sync for a time has nothing of what was written then, whatever its
+/// mark says. Writes alone leave no trace in the order of metadata operations.
+#[test]
+fn a_copy_that_was_away_while_another_was_in_sync_is_not_taken_for_it() {
+    let mut pair = Pair::in_sync();
+    pair.stop(Side::Secondary);
+    let away = pair.secondary.get_new_disk();
+    pair.restart(Side::Secondary);
+    pair.until_in_sync();
+    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    pair.stop(Side::Secondary);
+    pair.secondary.disk = away;
+    pair.restart(Side::Secondary);
+    pair.until_in_sync();
+    assert_eq!(pair.secondary.stable().1.unwrap(), b"later");
+}
+
+/// Neither disk is mounted, both new stores get in sync, and then one of the disks is back: what is on it
+/// is nothing to the other node's store.
+#[test]
+fn a_copy_of_another_store_is_left_as_it_is() {
+    for back in [Side::Primary, Side::Secondary] {
+        let mut pair = Pair::in_sync();
+        pair.stop(Side::Secondary);
+        pair.stop(Side::Primary);
+        let disks = [pair.primary.get_new_disk(), pair.secondary.get_new_disk()];
+        pair.restart(Side::Primary);
+        pair.restart(Side::Secondary);
+        pair.until_in_sync();
+        assert_eq!(pair.client(Client::create), Ok(()));
+        assert_eq!(pair.client(|client| client.write(b"wrong", true)), Ok(()));
+        pair.stop(back);
+        let [primary, secondary] = disks;
+        match back {
+            Side::Primary => pair.primary.disk = primary,
+            Side::Secondary => pair.secondary.disk = secondary,
+        }
+        let left = pair.secondary.stable().1;
+        pair.restart(back);
+        pair.start_until_it_runs(back);
+        pair.run_for(LONG);
+        let reason = pair.primary.status().reason.unwrap();
+        assert!(reason.contains("a copy of another store"), "{reason}");
+        assert_eq!(pair.secondary.stable().1, left, "{back:?}");
+    }
+}
