@@ -1,5 +1,6 @@
 //! Runs schedules by hand: for hours, one again, or with a bug put in.
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -71,16 +72,18 @@ struct Small {
     /// At once
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Of the faults of each workload, one in so many
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    one_in: u64,
-    /// The first of these
+    /// Of the faults of each workload, one in so many. `N,M`: after each of these, one in `M` of those
+    /// that can come while the nodes recover
+    #[arg(long, default_value = "1", value_delimiter = ',')]
+    one_in: Vec<NonZeroUsize>,
+    /// With which of these to begin
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Another luck
     #[arg(long, default_value_t = 0)]
     luck: u64,
-    /// Only this world, or this workload without fault
+    /// Only this world, such as 12/34 (workload 12, its fault 34); 12 is the workload without fault, in
+    /// 12/34/5 another fault follows
     #[arg(long)]
     world: Option<WorldId>,
     /// With a bug put in
@@ -251,7 +254,7 @@ fn small(asked: &Small) -> ExitCode {
         println!("there is no such bug");
         return ExitCode::FAILURE;
     }
-    if let Some(world) = asked.world {
+    if let Some(world) = &asked.world {
         return match small::replay(world, asked.luck, bug) {
             Ok(what) => {
                 println!("{what}");
@@ -271,7 +274,7 @@ fn small(asked: &Small) -> ExitCode {
     run_small(
         &Campaign::new(Choice {
             workloads: (0..workloads.len()).collect(),
-            one_in: usize::try_from(asked.one_in).unwrap_or(usize::MAX),
+            one_in: asked.one_in.clone(),
             from: usize::try_from(asked.from).unwrap_or(0),
             luck: asked.luck,
             bug,

@@ -1,7 +1,7 @@
 //! Small worlds: every workload of one and two operations, with a fault at every place (in the manner
 //! of `CrashMonkey` and ACE).
 //!
-//! A world is a workload and one fault in it. Each is run from the same tree, on both nodes and at
+//! A world is a workload and one fault in it, or one and another while the nodes recover from it. Each is run from the same tree, on both nodes and at
 //! rest: once without fault, which tells the places (calls of both disks, frames of both sides), then
 //! once for every fault at every place: one node or both stop before the call, after it or in the
 //! middle of it, with their processes or their power, and of what was not synced several choices

@@ -1,6 +1,9 @@
-//! Small worlds in every run of the tests: all of one operation, and of the others some that differ
-//! each time.
+//! Small worlds in every run of the tests: all of one operation, and of the others, and of those with two
+//! faults, some that differ each time.
 
+#![allow(clippy::unwrap_used)]
+
+use std::num::NonZeroUsize;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_sim::small::{self, Campaign, Choice, Report};
@@ -11,14 +14,26 @@ use lockstep_types::deliberate::Bug;
 const THREADS: usize = 2;
 /// Workloads of the sample.
 const SAMPLE: usize = 250;
+const ALL: NonZeroUsize = NonZeroUsize::MIN;
 /// Of the faults of each of them, one in so many.
-const ONE_IN: usize = 64;
+const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// Where there are two, of the first ones and of those that follow each, one in so many.
+const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
+    NonZeroUsize::new(48).unwrap(),
+    NonZeroUsize::new(96).unwrap(),
+];
+
+/// What nobody has chosen.
+fn fresh() -> usize {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    usize::try_from(now.as_nanos() % 1_000_000_007).unwrap()
+}
 
 /// Every world of these workloads, with the luck of every run.
 fn all_of(workloads: Vec<usize>) -> Choice {
     Choice {
         workloads,
-        one_in: 1,
+        one_in: vec![ALL],
         from: 0,
         luck: 0,
         bug: None,
@@ -46,13 +61,12 @@ fn every_world_of_one_operation_ends_well() {
 #[test]
 fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
     let start = Instant::now();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let fresh = usize::try_from(now.as_nanos() % 1_000_000_007).unwrap();
+    let fresh = fresh();
     let (first, count) = (small::singles().len(), small::all().len());
     let every = (count - first) / SAMPLE;
     let report = run(Choice {
         workloads: (first + fresh % every..count).step_by(every).collect(),
-        one_in: ONE_IN,
+        one_in: vec![ONE_IN],
         from: fresh,
         luck: fresh as u64 % 1000,
         bug: None,
@@ -62,10 +76,24 @@ fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
 }
 
 #[test]
+fn worlds_of_two_faults_that_nobody_has_seen_end_well() {
+    let start = Instant::now();
+    let fresh = fresh();
+    let report = run(Choice {
+        one_in: ONE_IN_OF_TWO.to_vec(),
+        from: fresh,
+        luck: fresh as u64 % 1000,
+        ..all_of((0..small::singles().len()).collect())
+    });
+    let test = "worlds_of_two_faults_that_nobody_has_seen_end_well";
+    tell(test, report, start.elapsed());
+}
+
+#[test]
 fn the_same_worlds_come_to_the_same() {
     let choice = Choice {
         workloads: (0..small::all().len()).step_by(400).collect(),
-        one_in: 20,
+        one_in: ONE_IN_OF_TWO.to_vec(),
         luck: 2,
         ..all_of(Vec::new())
     };

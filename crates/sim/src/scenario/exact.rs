@@ -1,16 +1,18 @@
-//! A schedule in which one thing goes wrong, at a place that is said exactly.
+//! A schedule in which one thing goes wrong, or one after another, at places that are said exactly.
 //!
 //! It begins on a *ground*: what one client has made, on stable storage on both nodes, in sync. The nodes
 //! start there; when they are in sync and at rest, clients come, and from then on (or some answers later)
 //! each call of a disk and each frame is counted: these are the places. Where they lie depends on ground,
-//! stage and source alone, so a first run without fault tells them all.
+//! stage and source alone, so a first run without fault tells them all. After a fault they are counted
+//! anew until the nodes are in sync and at rest again, and a run with that fault alone tells those.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_types::deliberate::Bug;
 
-use super::pair::{Pair, Users};
+use super::pair::{Pair, Users, Watch};
 use super::plan::Settings;
 use super::{Failure, IN_SYNC_WITHIN, WORK_ON, guarded};
 use crate::disk::{CallKind, Disk, Survivors, Verdict};
@@ -65,7 +67,7 @@ pub fn ground(
         Random::new(stage.luck),
     );
     let made = guarded(None, || pair.make_ground(operations));
-    made.map_err(|what| Box::new(failure(&pair, what, None)))
+    made.map_err(|what| Box::new(failure(&pair, what, &[])))
 }
 
 fn users(clients: u32, source: Box<dyn Source>) -> Users {
@@ -124,7 +126,7 @@ pub enum Harm {
     },
 }
 
-/// One thing that goes wrong at a place.
+/// One thing that goes wrong at a place, counted from the beginning or from the fault before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exact {
     /// Where.
@@ -159,56 +161,91 @@ pub enum Came {
     Alike,
 }
 
-/// Runs a stage without fault, judges it, and tells the places in it.
+/// Runs a stage with some faults, judges it, and tells the places at which another may follow.
 pub fn places(
     ground: &Ground,
     stage: &Stage,
     source: Box<dyn Source>,
+    faults: &[Exact],
     bug: Option<Bug>,
 ) -> Result<Vec<Seen>, Box<Failure>> {
-    let mut pair = Pair::on(ground, stage, users(0, source));
-    let seen = guarded(bug, || {
-        pair.set_stage()?;
-        let watch = pair.watch(stage, None);
-        let ran = pair.run_watched(&watch, stage.watched);
-        pair.unwatch();
-        ran?;
-        to_the_end(&mut pair)?;
+    run(ground, stage, source, faults, bug, |pair| {
+        for (before, exact) in faults.iter().enumerate() {
+            come_to(pair, stage, before, Some(*exact))?;
+        }
+        let watch = come_to(pair, stage, faults.len(), None)?;
+        to_the_end(pair)?;
         Ok(watch.places())
-    });
-    // Of no use here, but not to be counted for the next.
-    let _ = pair.coverage().met();
-    seen.map_err(|what| Box::new(failure(&pair, what, None)))
+    })
 }
 
-/// Runs a stage with a fault. `left` are the digests of what faults have left in other runs of the
-/// same ground, stage and source, and gets that of this one.
+/// Runs a stage with faults, at least one. `left` are the digests of what the last fault has left in other
+/// runs of the same ground, stage, source and faults before it, and gets that of this one.
 pub fn run_exactly(
     ground: &Ground,
     stage: &Stage,
     source: Box<dyn Source>,
-    exact: &Exact,
+    faults: &[Exact],
     left: &mut BTreeSet<u64>,
     bug: Option<Bug>,
 ) -> Result<Came, Box<Failure>> {
+    run(ground, stage, source, faults, bug, |pair| {
+        for (before, exact) in faults.iter().enumerate() {
+            let watch = come_to(pair, stage, before, Some(*exact))?;
+            let is_last = before + 1 == faults.len();
+            if is_last && !left.insert(pair.digest_of_what_is_left(&watch, exact)) {
+                return pair.verdict().map(|()| Came::Alike);
+            }
+        }
+        to_the_end(pair)?;
+        Ok(Came::Well)
+    })
+}
+
+fn run<T>(
+    ground: &Ground,
+    stage: &Stage,
+    source: Box<dyn Source>,
+    faults: &[Exact],
+    bug: Option<Bug>,
+    body: impl FnOnce(&mut Pair) -> Result<T, String>,
+) -> Result<T, Box<Failure>> {
     let mut pair = Pair::on(ground, stage, users(0, source));
     let came = guarded(bug, || {
-        pair.set_stage()?;
-        let watch = pair.watch(stage, Some(*exact));
-        let ran = pair.run_watched(&watch, stage.watched);
-        pair.unwatch();
-        ran?;
-        if !watch.has_come() {
-            return Err("the same luck did not lead to the same place".to_owned());
-        }
-        if !left.insert(pair.digest_of_what_is_left(&watch, exact)) {
-            return pair.verdict().map(|()| Came::Alike);
-        }
-        to_the_end(&mut pair)?;
-        Ok(Came::Well)
+        pair.set_stage(stage)?;
+        body(&mut pair)
     });
+    // Of no use here, but not to be counted for the next.
     let _ = pair.coverage().met();
-    came.map_err(|what| Box::new(failure(&pair, what, Some(exact))))
+    came.map_err(|what| Box::new(failure(&pair, what, faults)))
+}
+
+/// Lets everything run until the next fault has come and who stopped is started; without one, as long as
+/// places count.
+fn come_to(
+    pair: &mut Pair,
+    stage: &Stage,
+    faults_before: usize,
+    exact: Option<Exact>,
+) -> Result<Arc<Watch>, String> {
+    let is_first = faults_before == 0;
+    let frames_watched = if is_first {
+        stage.frames_watched
+    } else {
+        IN_SYNC_WITHIN
+    };
+    let watch = pair.watch(exact, stage.before, frames_watched);
+    let ran = if is_first {
+        pair.run_watched(&watch, stage.watched)
+    } else {
+        pair.run_watched_until_in_sync(&watch)
+    };
+    pair.unwatch();
+    ran?;
+    if exact.is_some() && !watch.has_come() {
+        return Err("the same luck did not lead to the same place".to_owned());
+    }
+    Ok(watch)
 }
 
 fn to_the_end(pair: &mut Pair) -> Result<(), String> {
@@ -220,11 +257,10 @@ fn to_the_end(pair: &mut Pair) -> Result<(), String> {
     pair.judge()
 }
 
-fn failure(pair: &Pair, what: String, exact: Option<&Exact>) -> Failure {
-    let told = exact.map(|exact| format!("{exact:?}"));
+fn failure(pair: &Pair, what: String, faults: &[Exact]) -> Failure {
     Failure {
         what,
-        faults: told.into_iter().collect(),
+        faults: faults.iter().map(|exact| format!("{exact:?}")).collect(),
         history: pair.history(),
     }
 }

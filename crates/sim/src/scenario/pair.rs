@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use exact::Watch;
 use lockstep_repl::state::State;
 use lockstepfs::config::Durability;
 use lockstepfs::datastore::{Datastore, Service};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -16,20 +17,21 @@ use crate::scenario::exact::{self, Came, Exact, Ground, Place};
 /// Failures after which no more are looked for.
 const FOUND_MAX: usize = 20;
 
-/// Names a world: by its workload's number among [`workload::all`], and by the number of its fault
-/// among all of that workload. Without fault: the workload undisturbed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Names a world: by its workload's number among [`workload::all`], and by the number of each of its
+/// faults among all that can come there. Without faults: the workload undisturbed.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldId {
     /// The workload.
     pub workload: usize,
-    /// The fault.
-    pub fault: Option<usize>,
+    /// The faults, one after the other.
+    pub faults: Vec<usize>,
 }
 
 impl fmt::Display for WorldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.workload)?;
-        self.fault.map_or(Ok(()), |fault| write!(f, "/{fault}"))
+        let mut faults = self.faults.iter();
+        faults.try_for_each(|fault| write!(f, "/{fault}"))
     }
 }
 
@@ -41,13 +43,10 @@ impl FromStr for WorldId {
             text.parse()
                 .map_err(|_| format!("{text:?} is not a number of a small world"))
         };
-        let (workload, fault) = match text.split_once('/') {
-            Some((workload, fault)) => (workload, Some(number(fault)?)),
-            None => (text, None),
-        };
+        let mut numbers = text.split('/').map(number);
         Ok(Self {
-            workload: number(workload)?,
-            fault,
+            workload: numbers.next().unwrap_or_else(|| number(""))?,
+            faults: numbers.collect::<Result<_, _>>()?,
         })
     }
 }
@@ -85,9 +84,10 @@ impl fmt::Display for Found {
 pub struct Choice {
     /// The workloads, by their numbers.
     pub workloads: Vec<usize>,
-    /// Of the faults of each, one in so many, beginning with `from` modulo that. At least one.
-    pub one_in: usize,
-    /// See `one_in`.
+    /// Of the faults of each, one in so many; where there is a second number, another fault follows each
+    /// of these while the nodes recover from it, and of those it is one in that many; and so on.
+    pub one_in: Vec<NonZeroUsize>,
+    /// With which of these to begin.
     pub from: usize,
     /// Of everything that is drawn in them.
     pub luck: u64,
@@ -104,7 +104,7 @@ pub struct Report {
     pub calls: u64,
     /// Frames before which the connection was lost.
     pub frames: u64,
-    /// Worlds there are of these workloads.
+    /// Worlds there are of these workloads, and after the faults that others follow.
     pub faults: u64,
     /// Worlds that were run to their end.
     pub run: u64,
@@ -132,6 +132,18 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// Counts a world, whose last fault is at another place than that of the world before or not.
+    fn count(&mut self, came: Came, is_at_new_place: bool, last: &Exact) {
+        match came {
+            Came::Well => self.run += 1,
+            Came::Alike => self.alike += 1,
+        }
+        match last.place {
+            Place::Call(..) => self.calls += u64::from(is_at_new_place),
+            Place::Frame(..) => self.frames += u64::from(is_at_new_place),
+        }
+    }
+
     fn add(&mut self, other: &Self) {
         self.workloads += other.workloads;
         self.calls += other.calls;
@@ -207,59 +219,83 @@ impl Campaign {
     }
 
     fn run_workload(&self, number: usize, workload: &Workload) -> Result<(), Found> {
-        let Choice {
-            one_in,
-            from,
-            luck,
-            bug,
-            ..
-        } = self.choice;
-        let found = |fault, failure| Found {
-            world: WorldId {
-                workload: number,
-                fault,
+        let mut line = Line {
+            campaign: self,
+            number,
+            setting: Setting {
+                workload,
+                ground: of(&self.grounds, workload),
+                luck: self.choice.luck,
+                bug: self.choice.bug,
             },
-            luck,
-            workload: workload.to_string(),
-            failure,
+            numbers: Vec::new(),
+            faults: Vec::new(),
+            report: Report {
+                workloads: 1,
+                ..Report::default()
+            },
         };
-        let setting = Setting {
-            workload,
-            ground: of(&self.grounds, workload),
-            luck,
-            bug,
+        let ran = line.run_on(&self.choice.one_in);
+        self.report.lock().add(&line.report);
+        ran
+    }
+}
+
+/// Where a campaign is in a workload.
+struct Line<'a> {
+    campaign: &'a Campaign,
+    number: usize,
+    setting: Setting<'a>,
+    /// The faults of the present world, by their numbers.
+    numbers: Vec<usize>,
+    /// The same faults.
+    faults: Vec<Exact>,
+    report: Report,
+}
+
+impl Line<'_> {
+    /// Runs the worlds in which another fault follows the present ones, of each number one in `one_in`.
+    fn run_on(&mut self, one_in: &[NonZeroUsize]) -> Result<(), Found> {
+        let Some((step, deeper)) = one_in.split_first() else {
+            return Ok(());
         };
-        let faults = setting.faults().map_err(|failure| found(None, failure))?;
-        let mut report = Report {
-            faults: faults.len() as u64,
-            workloads: 1,
-            ..Report::default()
-        };
+        let faults = self.setting.faults(&self.faults);
+        let faults = faults.map_err(|failure| self.found(failure))?;
+        self.report.faults += faults.len() as u64;
+        // Others after each fault, so that all kinds are met after some.
+        let from = self.numbers.iter().sum::<usize>() + self.campaign.choice.from;
         let mut left = BTreeSet::new();
         let mut last = None;
-        let chosen = faults
-            .iter()
-            .enumerate()
-            .skip(from % one_in)
-            .step_by(one_in);
-        for (fault, exact) in chosen {
-            if self.over.load(Ordering::Relaxed) {
+        let chosen = faults.iter().enumerate();
+        for (number, exact) in chosen.skip(from % step.get()).step_by(step.get()) {
+            if self.campaign.over.load(Ordering::Relaxed) {
                 break;
             }
-            let came = setting.run(exact, &mut left);
-            match came.map_err(|failure| found(Some(fault), failure))? {
-                Came::Well => report.run += 1,
-                Came::Alike => report.alike += 1,
+            self.numbers.push(number);
+            self.faults.push(*exact);
+            let came = self.setting.run(&self.faults, &mut left);
+            let came = came.map_err(|failure| self.found(failure))?;
+            self.report
+                .count(came, last.replace(exact.place) != Some(exact.place), exact);
+            if came == Came::Well {
+                self.run_on(deeper)?;
             }
-            if last.replace(exact.place) != Some(exact.place) {
-                match exact.place {
-                    Place::Call(..) => report.calls += 1,
-                    Place::Frame(..) => report.frames += 1,
-                }
-            }
+            self.numbers.pop();
+            self.faults.pop();
         }
-        self.report.lock().add(&report);
         Ok(())
+    }
+
+    fn found(&self, failure: Box<Failure>) -> Found {
+        Found {
+            world: WorldId {
+                workload: self.number,
+                faults: self.numbers.clone(),
+            },
+            luck: self.setting.luck,
+            workload: self.setting.workload.to_string(),
+            failure,
+        }
     }
 }
 
@@ -277,38 +313,40 @@ struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// All faults of the workload.
-    fn faults(&self) -> Result<Vec<Exact>, Box<Failure>> {
+    /// All faults that can follow these.
+    fn faults(&self, before: &[Exact]) -> Result<Vec<Exact>, Box<Failure>> {
         let script = Box::new(self.workload.script(self.ground));
         let stage = self.workload.stage(self.luck);
-        let places = exact::places(self.ground, &stage, script, self.bug)?;
+        let places = exact::places(self.ground, &stage, script, before, self.bug)?;
         Ok(faults::at(&places, self.workload.has_stops_of_both()))
     }
 
-    fn run(&self, exact: &Exact, left: &mut BTreeSet<u64>) -> Result<Came, Box<Failure>> {
+    fn run(&self, faults: &[Exact], left: &mut BTreeSet<u64>) -> Result<Came, Box<Failure>> {
         let script = Box::new(self.workload.script(self.ground));
         let stage = self.workload.stage(self.luck);
-        exact::run_exactly(self.ground, &stage, script, exact, left, self.bug)
+        exact::run_exactly(self.ground, &stage, script, faults, left, self.bug)
+    }
+
+    /// The faults of these numbers, one after the other.
+    fn named(&self, numbers: &[usize]) -> Result<Vec<Exact>, String> {
+        let mut named = Vec::new();
+        for number in numbers {
+            let faults = self.faults(&named).map_err(|failure| failure.what)?;
+            let exact = faults.get(*number);
+            let none = || format!("there are {} faults, and no {number}", faults.len());
+            named.push(*exact.ok_or_else(none)?);
+        }
+        Ok(named)
     }
 }
 
 /// Runs one world, with a bug put in if one is named. What it is, in words; what was wrong, if
 /// anything.
-pub fn replay(world: WorldId, luck: u64, bug: Option<Bug>) -> Result<String, String> {
+pub fn replay(world: &WorldId, luck: u64, bug: Option<Bug>) -> Result<String, String> {
     let all = workload::all();
     let workload = all
         .get(world.workload)
         .ok_or_else(|| format!("there are {} workloads", all.len()))?;
-    let found = |failure| {
-        let workload = workload.to_string();
-        Found {
-            world,
-            luck,
-            workload,
-            failure,
-        }
-        .to_string()
-    };
     let grounds = workload::grounds();
     let setting = Setting {
         workload,
@@ -316,12 +354,26 @@ pub fn replay(world: WorldId, luck: u64, bug: Option<Bug>) -> Result<String, Str
         luck,
         bug,
     };
-    let faults = setting.faults().map_err(found)?;
-    let Some(number) = world.fault else {
-        return Ok(format!("{workload}: nothing is wrong"));
+    let faults = setting.named(&world.faults)?;
+    let ran = if faults.is_empty() {
+        Ok(Came::Well)
+    } else {
+        setting.run(&faults, &mut BTreeSet::new())
     };
-    let exact = faults.get(number);
-    let exact = exact.ok_or_else(|| format!("it has {} faults", faults.len()))?;
-    setting.run(exact, &mut BTreeSet::new()).map_err(found)?;
-    Ok(format!("{workload}\n  {exact:?}: nothing is wrong"))
+    // Also as it is run to tell what can follow.
+    let ran = ran.and_then(|_| setting.faults(&faults));
+    ran.map_err(|failure| {
+        let found = Found {
+            world: world.clone(),
+            luck,
+            workload: workload.to_string(),
+            failure,
+        };
+        found.to_string()
+    })?;
+    let told = faults.iter().map(|exact| format!("\n  {exact:?}"));
+    Ok(format!(
+        "{workload}{}: nothing is wrong",
+        told.collect::<String>()
+    ))
 }

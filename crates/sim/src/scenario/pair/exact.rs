@@ -97,7 +97,13 @@ impl Watch {
             self.note(place, Some(call));
         }
         match self.harm_at(place) {
-            Some(Harm::Stop { who, verdict, .. }) => self.stop(who, side, verdict),
+            Some(Harm::Stop {
+                who, verdict, kept, ..
+            }) => {
+                // Not before: after an earlier fault connections are lost without this one.
+                self.network.keep(Some(kept));
+                self.stop(who, side, verdict)
+            }
             _ => Verdict::Go,
         }
     }
@@ -191,8 +197,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts both nodes, until they are in sync and at rest.
-    pub fn set_stage(&mut self) -> Result<(), String> {
+    /// Starts both nodes, until they are in sync and at rest; then the clients of the stage may come.
+    pub fn set_stage(&mut self, stage: &Stage) -> Result<(), String> {
         self.start_both();
         let until = self.now() + IN_SYNC_WITHIN;
         while !self.is_in_sync() {
@@ -202,11 +208,20 @@ impl Pair {
             self.run_for(LOOK_EVERY)?;
         }
         self.run_for(SETTLE)?;
-        self.write_back()
+        self.write_back()?;
+        // They are brought to a mount that has none of them yet.
+        self.clients = stage.clients;
+        self.served_by = None;
+        Ok(())
     }
 
-    /// From now on every place counts, and the other clients come.
-    pub fn watch(&mut self, stage: &Stage, exact: Option<Exact>) -> Arc<Watch> {
+    /// From now on, but not before so many answers, every place counts; for so long every frame.
+    pub fn watch(
+        &mut self,
+        exact: Option<Exact>,
+        answers: u64,
+        frames_watched: Duration,
+    ) -> Arc<Watch> {
         let watch = Arc::new(Watch {
             exact,
             come: AtomicBool::new(false),
@@ -216,9 +231,9 @@ impl Pair {
             disks: Side::BOTH.map(|side| side.of(&self.halves).disk.clone()),
             network: Arc::clone(&self.world.network),
             witness: Arc::clone(&self.witness),
-            answers: stage.before,
+            answers,
             shared: Arc::clone(&self.world.shared),
-            frames_until: self.now() + stage.frames_watched,
+            frames_until: self.now() + frames_watched,
         });
         for side in Side::BOTH {
             let of_side = Arc::clone(&watch);
@@ -229,25 +244,17 @@ impl Pair {
         let observer = move |from| of_frames.meet_frame(from);
         self.world.network.observe(Some(Arc::new(observer)));
         self.prepare_for(exact.map(|exact| exact.harm));
-        // They are brought to a mount that has none of them yet.
-        self.clients = stage.clients;
-        self.served_by = None;
         watch
     }
 
     /// What is to be known when nodes stop.
     fn prepare_for(&mut self, harm: Option<Harm>) {
         let Some(Harm::Stop {
-            who,
-            stop,
-            left,
-            kept,
-            ..
+            who, stop, left, ..
         }) = harm
         else {
             return;
         };
-        self.world.network.keep(Some(kept));
         for side in Side::BOTH.into_iter().filter(|side| who.includes(*side)) {
             let half = self.half(side);
             half.stop_at_call = Some(stop);
@@ -279,6 +286,20 @@ impl Pair {
             }
         }
         Ok(())
+    }
+
+    /// The same after a fault, until both nodes are in sync and at rest again.
+    pub fn run_watched_until_in_sync(&mut self, watch: &Watch) -> Result<(), String> {
+        let until = self.now() + IN_SYNC_WITHIN;
+        loop {
+            self.run_watched(watch, LOOK_EVERY)?;
+            if watch.has_come() {
+                return Ok(());
+            }
+            if self.is_in_sync() || self.now() > until {
+                return self.run_watched(watch, SETTLE);
+            }
+        }
     }
 
     /// The first thing that was wrong so far.
