@@ -91,10 +91,13 @@ impl Datastore {
     fn connect(self: &Arc<Self>, dialer: &dyn Dial) -> Result<(Halves, Welcome), Unconnected> {
         let (sender, mut receiver) = dialer.dial()?;
         let role = self.role.state();
+        let no_name = || "this node's store has no name in role.json".to_owned();
+        let store = role.store.ok_or_else(no_name)?;
         let hello = Hello {
             version: PROTOCOL_VERSION,
             in_sync: role.in_sync,
             carried_over: role.carried_over,
+            store,
             sync: role.sync,
             durable: self.config.durability == Durability::Always,
         };
@@ -185,7 +188,9 @@ impl Datastore {
         let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !welcome.in_sync {
-            self.set_reason("the secondary says that its copy is not complete");
+            self.set_reason(
+                "the secondary's copy is not complete, or not the one that was in sync last",
+            );
         } else if !follows {
             self.set_reason(
                 "the secondary has done an operation that this node knows nothing of: the histories \

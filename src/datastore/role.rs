@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{Generation, Hash128, SyncId};
+use lockstep_types::{Generation, Hash128, StoreId, SyncId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +30,11 @@ pub(super) struct RoleState {
     /// Primary: its namespace has been carried to the secondary, now or ever. What is empty here then
     /// lost something, and is not a disk that was put in place of another.
     pub carried_over: bool,
-    /// The time of being in sync that the mark is about, or the last there was (rule P17). A store that
-    /// was in sync last with a version before this one has none.
+    /// Primary: this store. Secondary: the one that this is a copy of; `None` as long as it was greeted by
+    /// nobody (rule P17). A store that was last in use with a version before this one has no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreId>,
+    /// The sync that the mark is about, or the last there was (rule P17).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncId>,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
@@ -78,6 +81,7 @@ impl RoleFile {
             role,
             in_sync: false,
             carried_over: false,
+            store: None,
             sync: None,
             boot: None,
         }))
@@ -135,7 +139,20 @@ impl RoleFile {
         *self.state.lock()
     }
 
-    /// Makes "in sync" durable, of this time.
+    /// Makes it durable that this is to be a copy of `store`. Nothing that was said of another counts then.
+    pub fn follow(&self, store: StoreId) -> io::Result<()> {
+        if self.state().store == Some(store) {
+            return Ok(());
+        }
+        self.change(|state| RoleState {
+            in_sync: false,
+            store: Some(store),
+            sync: None,
+            ..state
+        })
+    }
+
+    /// Makes "in sync" durable, and which sync that is.
     pub fn mark_in_sync(&self, sync: SyncId) -> io::Result<()> {
         self.change(|state| RoleState {
             in_sync: true,
@@ -144,7 +161,7 @@ impl RoleFile {
         })
     }
 
-    /// Makes "out of sync" durable. Which store the copy belongs to stays known.
+    /// Makes "out of sync" durable. Which sync was the last stays known.
     pub fn mark_out_of_sync(&self) -> io::Result<()> {
         self.change(|state| RoleState {
             in_sync: false,
@@ -237,17 +254,20 @@ mod tests {
         assert!(!found.went_down(BOOT) && found.went_down([4; 16]));
         assert!(!found.carried_over);
         file.carry_over().unwrap();
-        let sync = SyncId::next(None, [8; 16]);
+        let (store, sync) = (StoreId::from_bytes([9; 16]), SyncId::next(None, [8; 16]));
+        file.follow(store).unwrap();
         file.mark_in_sync(sync).unwrap();
         file.mark_out_of_sync().unwrap();
         let found = again(dir.path()).unwrap();
-        assert!(found.carried_over && found.sync == Some(sync));
+        assert!(found.carried_over && found.store == Some(store) && found.sync == Some(sync));
+        file.follow(StoreId::from_bytes([1; 16])).unwrap();
+        assert!(again(dir.path()).unwrap().sync.is_none());
         file.closed().unwrap();
         let found = again(dir.path()).unwrap();
         assert!(!found.in_sync && found.boot.is_none() && !found.went_down([4; 16]));
     }
 
-    /// It had no name of the sync (rule P17).
+    /// It had no names of store and sync (rule P17).
     #[test]
     fn reads_what_the_version_before_has_written() {
         let dir = tempfile::tempdir().unwrap();
@@ -257,14 +277,17 @@ mod tests {
         let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
         std::fs::write(dir.path().join(FILE), text).unwrap();
         let found = again(dir.path()).unwrap();
-        assert!(found.in_sync && found.sync.is_none());
+        assert!(found.in_sync && found.store.is_none() && found.sync.is_none());
     }
 
     /// No bit of the file can be flipped and no byte be cut without being noticed.
     #[test]
     fn every_damage_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let state = fresh(dir.path()).state();
+        let file = fresh(dir.path());
+        file.follow(StoreId::from_bytes([9; 16])).unwrap();
+        file.mark_in_sync(SyncId::next(None, [8; 16])).unwrap();
+        let state = file.state();
         let path = dir.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();
         for at in 0..whole.len() {

@@ -15,7 +15,7 @@ use lockstep_repl::message::{
 };
 use lockstep_repl::state::Trigger;
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{Errno, MetaOp, Osn, SyncId};
+use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::host::promise;
 use super::{Datastore, Link, Thread};
@@ -100,8 +100,10 @@ impl Datastore {
             );
         }
         self.check_introduction(envelope, hello.version)?;
-        self.check_not_emptied(hello)?;
-        self.check_same_store(hello)?;
+        self.check_store(hello)?;
+        self.role
+            .follow(hello.store)
+            .map_err(|error| error.to_string())?;
         // What is said to be committed here may be answered as durable there (rules P8, P11).
         let synced = if hello.durable {
             self.store.sync_all_applied()
@@ -126,53 +128,49 @@ impl Datastore {
         Ok(())
     }
 
-    /// A new store must not be carried over this one, whatever clients have made in it since: the disk of the
-    /// primary's may just not be mounted. What is here came from a primary that had noted first that it
-    /// carries its namespace over; if this one has not, it was another.
-    fn check_not_emptied(&self, hello: &Hello) -> Result<(), String> {
-        if hello.carried_over || self.store.applied() == Osn::ZERO {
+    /// A store is not carried over what may be the better one: the disk of either node may just not be
+    /// mounted (rule P17). Only an operator knows.
+    fn check_store(&self, hello: &Hello) -> Result<(), String> {
+        // There is nothing here to lose.
+        if self.store.applied() == Osn::ZERO {
             return Ok(());
         }
+        let own = self.role.state();
+        // One that was in sync with a version that gave no names comes back to a primary that has them.
+        let is_nameless = own.store.is_none() && own.in_sync && hello.sync.is_some();
+        // Whatever clients have made in it meanwhile: what is here came from a primary that had noted first
+        // that it carries its namespace over.
+        let (what, cure) = if !hello.carried_over {
+            (
+                "the primary's store is new, but the secondary's holds a datastore",
+                "mount the disk that the primary's store was on",
+            )
+        } else if is_nameless || own.store.is_some_and(|store| store != hello.store) {
+            (
+                "the secondary's store is a copy of another store than the primary has now",
+                "mount the disks that belong together",
+            )
+        } else if own.sync.is_some_and(|sync| sync.is_unknown_to(hello.sync)) {
+            (
+                "the primary's store is an older copy of the one that the secondary's was in sync with",
+                "put the newer one back",
+            )
+        } else {
+            return Ok(());
+        };
         Err(format!(
-            "the primary's store is new, but this node's {} holds a datastore: mount the disk that the \
-             primary's store was on, or, if the datastore is to start anew, stop this node and move \
-             its store away",
+            "{what}: {cure}, or, if the datastore is to begin anew with what the primary has, stop the \
+             secondary's node and move the secondary's store ({}) away",
             self.config.store.display()
         ))
     }
 
-    /// A copy of the store of another primary, or of one that this was before, is not overwritten: it may be
-    /// the good one (rule P17).
-    fn check_same_store(&self, hello: &Hello) -> Result<(), String> {
-        let is_new = self.role.state().sync.is_none();
-        if is_new || hello.sync.is_some_and(|sync| self.is_of_own_store(sync)) {
-            return Ok(());
-        }
-        Err(format!(
-            "this node's {} holds a copy of another store than the primary has now: mount the disks that \
-             belong together, or, if the primary's is the right one, stop this node and move its store \
-             away",
-            self.config.store.display()
-        ))
-    }
-
-    fn is_of_own_store(&self, sync: SyncId) -> bool {
-        let own = self.role.state().sync;
-        own.is_none_or(|own| own.is_of_same_store(&sync))
-    }
-
-    /// Whether the mark of this copy says that it is in sync, of the time that the primary's is about
+    /// Whether the mark of this copy says that it is in sync, of the sync that the primary's is about
     /// (rule P17): in its place another copy may have been in sync since.
     fn is_in_sync_with(&self, hello: &Hello) -> bool {
-        let role = self.role.state();
-        if role.in_sync && hello.in_sync && role.sync != hello.sync {
-            tracing::warn!(
-                datastore = self.name(),
-                "this copy was in sync with the primary, but not the last that was: it will be resynced"
-            );
-            return false;
-        }
-        role.in_sync
+        let own = self.role.state();
+        let is_same = own.sync.is_some() && own.sync == hello.sync;
+        own.in_sync && (is_same || is_on(Bug::TrustOldCopy))
     }
 
     /// Sends without ever waiting for the primary to read: the reader of this connection flushes.
@@ -392,8 +390,8 @@ impl Datastore {
                 Ok(Response::Done)
             }
             Request::InSync { sync } => {
-                if !self.is_of_own_store(*sync) {
-                    return Err("it was told of a sync of another store".to_owned());
+                if self.role.state().in_sync {
+                    return Err("it was told to be in sync, which it is".to_owned());
                 }
                 // What the resync brought is in the cache of the system; what it stands for may be
                 // durable on the primary (rule P10).

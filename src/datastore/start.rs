@@ -20,7 +20,7 @@ use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{Osn, limits};
+use lockstep_types::{Osn, StoreId, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
@@ -269,6 +269,17 @@ fn counts_as_in_sync(
     }
 }
 
+/// A primary's store gets its name when it is first taken into use (rule P17).
+fn named(role: RoleState, config: &DatastoreConfig, host: &dyn Host) -> RoleState {
+    let store = match config.role {
+        Role::Primary => role
+            .store
+            .or_else(|| Some(StoreId::from_bytes(host.draw()))),
+        Role::Secondary => role.store,
+    };
+    RoleState { store, ..role }
+}
+
 impl Prepared {
     /// Opens the datastore, making its store if there is none yet.
     pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
@@ -291,6 +302,7 @@ impl Prepared {
             role,
             in_sync,
         } = found;
+        let role = named(role, &config, &*place.host);
         let role = RoleFile::open(Arc::clone(&backing), role, place.boot, in_sync);
         let role = role.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;

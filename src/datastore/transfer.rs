@@ -125,11 +125,11 @@ impl Datastore {
             }
             Transfer::SendImage => self.send_image_later(link),
             Transfer::SendContent => self.send_content_later(link),
-            Transfer::TellInSync => {
-                if let Some(sync) = self.role.state().sync {
-                    self.tell_later(link, Request::InSync { sync });
-                }
-            }
+            // The mark that was just made names it.
+            Transfer::TellInSync => match self.role.state().sync {
+                Some(sync) => self.tell_later(link, Request::InSync { sync }),
+                None => link.give_up("this node's mark names no sync"),
+            },
         }
     }
 

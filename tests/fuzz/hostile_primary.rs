@@ -78,7 +78,7 @@ fn connection(chance: &mut Chance, node: &Besieged) {
     let (sender, mut receiver) = connection.split();
     receiver.set_timeout(Some(ANSWER_WITHIN)).unwrap();
     let mut known = Knowledge::of(chance, store::UUID);
-    known.sync = node.sync();
+    (known.store, known.sync) = node.names();
     let mut talk = Talk {
         chance,
         known,
@@ -108,6 +108,7 @@ impl Talk<'_> {
             in_sync: self.chance.percent(50),
             durable: self.chance.percent(50),
             carried_over: self.chance.percent(90),
+            store: messages::store(self.chance, &self.known),
             sync: messages::sync(self.chance, &self.known),
         });
         if self.chance.percent(5) {
@@ -128,7 +129,7 @@ impl Talk<'_> {
 
     /// Asks much at once and never listens.
     fn flood(&mut self) -> Result<(), Over> {
-        let sync = messages::sync_told(self.chance, &self.known);
+        let sync = messages::sync_told(&self.known);
         let ask = |request| Message::Request { id: 1, request };
         // What takes a disk some time.
         let floods = [

@@ -7,7 +7,7 @@ use lockstep_repl::message::{
 };
 use lockstep_types::{
     AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
-    NodeKind, Osn, RenameMode, SyncId, Timestamp, XattrMode,
+    NodeKind, Osn, RenameMode, StoreId, SyncId, Timestamp, XattrMode,
 };
 
 use crate::bytes::{index, number, random};
@@ -22,7 +22,8 @@ pub struct Knowledge {
     pub datastore: DatastoreUuid,
     /// The last metadata operation that it is known to have.
     pub last: Osn,
-    /// What its mark bears.
+    /// Which store it has a copy of, and of which sync its mark is.
+    pub store: StoreId,
     pub sync: Option<SyncId>,
     /// So many headers in a hundred have an accident.
     pub wildness: u64,
@@ -34,6 +35,7 @@ impl Knowledge {
         Self {
             datastore,
             last: Osn::ZERO,
+            store: StoreId::from_bytes([9; 16]),
             sync: None,
             wildness: *chance.pick(&[0, 0, 0, 1, 2, 10, 50]),
         }
@@ -249,14 +251,23 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             after: random(chance, 300),
         },
         _ => Request::InSync {
-            sync: sync_told(chance, known),
+            sync: sync_told(known),
         },
     }
 }
 
-/// What a secondary may be told to mark.
-pub fn sync_told(chance: &mut Chance, known: &Knowledge) -> SyncId {
-    sync(chance, known).unwrap_or_else(|| SyncId::next(None, [9; 16]))
+/// What a secondary may be told to mark: never a sync that its true primary could not know.
+pub fn sync_told(known: &Knowledge) -> SyncId {
+    known.sync.unwrap_or_else(|| SyncId::next(None, [9; 16]))
+}
+
+/// Of which store a primary is; mostly the one that the other end has a copy of.
+pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
+    if chance.percent(5) {
+        StoreId::from_bytes([9; 16])
+    } else {
+        known.store
+    }
 }
 
 /// What the mark of a primary bears; mostly what that of the other end does.
@@ -264,7 +275,7 @@ pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
     match chance.within(0..20) {
         0 => None,
         1 => Some(SyncId::next(None, [9; 16])),
-        2 | 3 => Some(SyncId::next(known.sync, [9; 16])),
+        2..5 => Some(SyncId::next(known.sync, [9; 16])),
         _ => known.sync,
     }
 }

@@ -16,7 +16,7 @@ use lockstep_link::{
     Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
 };
 use lockstep_repl::state::State;
-use lockstep_types::SyncId;
+use lockstep_types::{StoreId, SyncId};
 use lockstepfs::config::{Encryption, Role};
 use lockstepfs::control::{ControlClient, DatastoreStatus};
 use lockstepfs::datastore::Dial;
@@ -49,7 +49,6 @@ pub struct Besieged {
     /// What it held at most, in KiB.
     pub peak_kib: u64,
     process: Option<Child>,
-    syncs: u32,
 }
 
 impl Besieged {
@@ -70,7 +69,6 @@ impl Besieged {
             dir,
             peak_kib: 0,
             process: None,
-            syncs: 0,
         };
         store::make(&node.dir.path().join("store"));
         node.configure();
@@ -147,11 +145,14 @@ impl Besieged {
         client.status().ok()?.datastores.pop()
     }
 
-    /// What its mark bears.
-    pub fn sync(&self) -> Option<SyncId> {
-        let role = fs::read(self.dir.path().join("store/role.json")).ok()?;
-        let mut role: serde_json::Value = serde_json::from_slice(&role).ok()?;
-        serde_json::from_value(role["state"]["sync"].take()).unwrap()
+    /// Which store it has a copy of, and of which sync its mark is.
+    pub fn names(&self) -> (StoreId, Option<SyncId>) {
+        let role = fs::read(self.dir.path().join("store/role.json")).unwrap();
+        let role: serde_json::Value = serde_json::from_slice(&role).unwrap();
+        let state = &role["state"];
+        let store = serde_json::from_value(state["store"].clone()).unwrap();
+        let sync = state.get("sync").cloned().unwrap_or_default();
+        (store, serde_json::from_value(sync).unwrap())
     }
 
     /// It runs, answers, and holds no more than it may.
@@ -228,12 +229,9 @@ impl Besieged {
     /// Lets the true peer connect: it makes the node equal to itself, and both are compared. It has lost
     /// a table, so all is compared each time.
     pub fn sync_with_true_peer(&mut self) {
-        self.syncs += 1;
-        let dir = self.dir.path().join(format!("true-peer-{}", self.syncs));
-        store::copy(&self.true_store(), &dir);
+        let dir = self.true_store();
         fs::remove_file(dir.join("tables/paw")).unwrap();
         self.sync_with(&dir);
-        fs::remove_dir_all(dir).unwrap();
     }
 
     fn sync_with(&self, dir: &Path) {

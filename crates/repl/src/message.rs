@@ -6,7 +6,7 @@
 
 use lockstep_paw_saw::Entry;
 use lockstep_types::{
-    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, SyncId, Timestamp,
+    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -121,7 +121,9 @@ pub struct Hello {
     pub durable: bool,
     /// Whether its namespace was ever carried to a secondary. If not, no secondary has anything of it.
     pub carried_over: bool,
-    /// The time of being in sync that its mark is about, or the last there was (rule P17).
+    /// Its store (rule P17).
+    pub store: StoreId,
+    /// The sync that its mark is about, or the last there was (rule P17).
     pub sync: Option<SyncId>,
 }
 

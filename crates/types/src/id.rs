@@ -51,32 +51,43 @@ impl FromStr for DatastoreUuid {
     }
 }
 
+/// Names the store of a primary, and every copy of it (rule P17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreId(Uuid);
+
+impl StoreId {
+    /// The name of sixteen bytes that nobody else has drawn.
+    pub const fn from_bytes(drawn: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(drawn))
+    }
+}
+
 /// Names one time of being in sync. The primary draws it when it marks *in sync*, and the secondary's mark
-/// bears the same: only then are the two copies in sync with each other, and with no copy that was so at
-/// another time (rule P17).
+/// bears the same: only then are the two copies in sync with each other (rule P17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncId {
-    /// The primary's store: what was drawn the first time, the same ever since.
-    store: Uuid,
-    /// What was drawn this time.
-    time: Uuid,
+    /// How many there were before it of this store.
+    number: u64,
+    /// What was drawn for it, as an older copy of the store may count on from there.
+    drawn: Uuid,
 }
 
 impl SyncId {
-    /// The next of the store whose last one was `last`, if it had any. `drawn`: sixteen bytes that nobody
-    /// else has drawn.
+    /// The one after the store's last, if there was any. `drawn`: sixteen bytes that nobody else has drawn.
     pub fn next(last: Option<Self>, drawn: [u8; 16]) -> Self {
-        let time = Uuid::from_bytes(drawn);
         Self {
-            store: last.map_or(time, |last| last.store),
-            time,
+            number: last.map_or(0, |last| last.number.saturating_add(1)),
+            drawn: Uuid::from_bytes(drawn),
         }
     }
 
-    /// Whether both are of the same primary's store.
-    pub fn is_of_same_store(&self, other: &Self) -> bool {
-        self.store == other.store
+    /// Whether a store whose last one is `last` cannot have had this one: it comes after that, or is
+    /// another with the same number.
+    pub fn is_unknown_to(self, last: Option<Self>) -> bool {
+        last.is_none_or(|last| {
+            self.number > last.number || (self.number == last.number && self != last)
+        })
     }
 }
 

@@ -19,7 +19,7 @@ pub mod time;
 pub use attr::{Attr, NodeKind};
 pub use errno::Errno;
 pub use hash::Hash128;
-pub use id::{DatastoreUuid, Generation, Ino, Osn, SyncId};
+pub use id::{DatastoreUuid, Generation, Ino, Osn, StoreId, SyncId};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use time::Timestamp;

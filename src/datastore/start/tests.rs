@@ -240,15 +240,15 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
     end(&datastore);
 }
 
-/// What a stranger says of the sync would make the true primary one.
+/// Another sync begins with `BeginResync`, which ends the one before.
 #[test]
-fn a_copy_is_not_marked_in_sync_with_another_store() {
+fn a_copy_in_sync_is_told_of_no_other_sync() {
     let place = Place::in_sync();
     let datastore = place.start().unwrap();
     let before = datastore.role.state();
     let sync = SyncId::next(None, [6; 16]);
     let refused = datastore.response(&Request::InSync { sync }, &[]);
-    assert!(refused.unwrap_err().contains("another store"));
+    assert!(refused.unwrap_err().contains("which it is"));
     assert_eq!(datastore.role.state(), before);
     end(&datastore);
 }

@@ -179,7 +179,7 @@ pub const REFUSED: &[RefusedRow] = {
             &[SecondaryOutOfSync],
             &[LinkUpInSync],
             Impossible,
-            "its mark says out of sync or, if that could not be written, the primary's does",
+            "its mark says out of sync or, if that could not be written, the primary's does, or names another sync (P17)",
         ),
         (
             &[SecondarySynced, SecondaryDisconnected, SecondaryCatchingUp],

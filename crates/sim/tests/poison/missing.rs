@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::pair::{Client, Pair, Side};
+use lockstepfs::config::OnPeerLoss;
+
+use super::pair::{Client, Half, Pair, Side};
 
 /// For longer than any attempt to connect takes, and the pause after it.
 const LONG: Duration = Duration::from_secs(30);
@@ -22,9 +24,7 @@ fn a_new_store_is_never_carried_over_what_the_other_node_has() {
             assert_eq!(pair.client(Client::create), Ok(()));
             assert_eq!(pair.client(|client| client.write(b"wrong", true)), Ok(()));
         }
-        pair.run_for(LONG);
-        let reason = pair.primary.status().reason.unwrap();
-        assert!(reason.contains("the primary's store is new"), "{reason}");
+        refused(&mut pair, "the primary's store is new");
         assert_eq!(pair.secondary.stable(), good, "used: {is_used}");
         pair.kill(Side::Primary);
         pair.primary.disk = mounted;
@@ -53,31 +53,122 @@ fn a_copy_that_was_away_while_another_was_in_sync_is_not_taken_for_it() {
 }
 
 /// Neither disk is mounted, both new stores get in sync, and then one of the disks is back: what is on it
-/// is nothing to the other node's store.
+/// is nothing to the other node's store. When both are, everything is as it was.
 #[test]
 fn a_copy_of_another_store_is_left_as_it_is() {
     for back in [Side::Primary, Side::Secondary] {
         let mut pair = Pair::in_sync();
         pair.stop(Side::Secondary);
         pair.stop(Side::Primary);
-        let disks = [pair.primary.get_new_disk(), pair.secondary.get_new_disk()];
+        let primary = pair.primary.get_new_disk();
+        let secondary = pair.secondary.get_new_disk();
         pair.restart(Side::Primary);
         pair.restart(Side::Secondary);
         pair.until_in_sync();
         assert_eq!(pair.client(Client::create), Ok(()));
         assert_eq!(pair.client(|client| client.write(b"wrong", true)), Ok(()));
         pair.stop(back);
-        let [primary, secondary] = disks;
         match back {
-            Side::Primary => pair.primary.disk = primary,
-            Side::Secondary => pair.secondary.disk = secondary,
+            Side::Primary => pair.primary.disk = primary.fork(),
+            Side::Secondary => pair.secondary.disk = secondary.fork(),
         }
         let left = pair.secondary.stable().1;
         pair.restart(back);
-        pair.start_until_it_runs(back);
-        pair.run_for(LONG);
-        let reason = pair.primary.status().reason.unwrap();
-        assert!(reason.contains("a copy of another store"), "{reason}");
-        assert_eq!(pair.secondary.stable().1, left, "{back:?}");
+        refused(&mut pair, "a copy of another store");
+        let (role, bytes) = pair.secondary.stable();
+        assert_eq!(bytes, left, "{back:?}");
+        assert!(role.contains("\"in_sync\": true"), "{role}");
+        pair.stop(Side::Secondary);
+        pair.stop(Side::Primary);
+        pair.primary.disk = primary;
+        pair.secondary.disk = secondary;
+        pair.restart(Side::Primary);
+        pair.restart(Side::Secondary);
+        pair.until_in_sync();
+        assert_eq!(pair.client(Client::read), Ok(b"first".to_vec()));
+        assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
     }
+}
+
+/// The secondary refuses the primary for long, and the primary says why.
+#[track_caller]
+fn refused(pair: &mut Pair, why: &str) {
+    pair.start_until_it_runs(Side::Primary);
+    pair.start_until_it_runs(Side::Secondary);
+    pair.run_for(LONG);
+    let reason = pair.primary.status().reason.unwrap();
+    assert!(reason.contains(why), "{reason}");
+}
+
+/// A copy that is left of the primary's store from some time ago, started in place of it.
+#[test]
+fn an_older_copy_of_the_primary_is_not_carried_over_the_secondary() {
+    let mut pair = Pair::in_sync();
+    pair.stop(Side::Primary);
+    let old = pair.primary.disk.fork();
+    pair.restart(Side::Primary);
+    pair.until_in_sync();
+    // Which makes a resync.
+    pair.stop(Side::Secondary);
+    pair.secondary.get_new_disk();
+    pair.restart(Side::Secondary);
+    pair.until_in_sync();
+    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    pair.stop(Side::Primary);
+    let newer = std::mem::replace(&mut pair.primary.disk, old);
+    pair.restart(Side::Primary);
+    refused(&mut pair, "an older copy");
+    assert_eq!(pair.secondary.stable().1.unwrap(), b"later");
+    pair.stop(Side::Primary);
+    pair.primary.disk = newer;
+    pair.restart(Side::Primary);
+    pair.until_in_sync();
+    assert_eq!(pair.client(Client::read), Ok(b"later".to_vec()));
+}
+
+/// There is nothing on the secondary that could be lost.
+#[test]
+fn an_empty_copy_follows_any_primary() {
+    let mut pair = Pair::new(OnPeerLoss::Continue);
+    pair.start(Side::Primary);
+    pair.start(Side::Secondary);
+    pair.until_in_sync();
+    pair.stop(Side::Primary);
+    pair.primary.get_new_disk();
+    pair.restart(Side::Primary);
+    pair.until_in_sync();
+    assert_eq!(pair.client(Client::create), Ok(()));
+    assert_eq!(pair.client(|client| client.write(b"first", true)), Ok(()));
+    assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
+}
+
+/// A version that gave no names has left both stores in sync: they are compared once, and have names then.
+#[test]
+fn stores_without_names_are_compared_once() {
+    let mut pair = Pair::in_sync();
+    for side in [Side::Secondary, Side::Primary] {
+        pair.stop(side);
+        pair.half(side).forget_names();
+    }
+    assert_eq!(pair.secondary.names(), None);
+    pair.restart(Side::Primary);
+    pair.restart(Side::Secondary);
+    pair.until_in_sync();
+    let [here, there] = [&pair.primary, &pair.secondary].map(Half::names);
+    assert!(
+        here.as_ref().is_some_and(|names| names.contains("sync")),
+        "{here:?}"
+    );
+    assert_eq!(here, there);
+}
+
+/// And a copy of that time that comes only after that is not taken for one of this store.
+#[test]
+fn a_copy_without_a_name_is_left_as_it_is() {
+    let mut pair = Pair::in_sync();
+    pair.stop(Side::Secondary);
+    pair.secondary.forget_names();
+    pair.restart(Side::Secondary);
+    refused(&mut pair, "a copy of another store");
+    assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
 }

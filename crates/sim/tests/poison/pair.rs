@@ -12,7 +12,10 @@ use lockstep_lossy::disk::{Disk, DiskOptions, Survivors};
 use lockstep_lossy::random::Random;
 use lockstep_repl::state::State;
 use lockstep_sim::world::{Life, Node, Opened, Process, World};
-use lockstep_types::{DatastoreUuid, Errno, FileName, Ino, MetaRequest, NodeKind, Timestamp};
+use lockstep_types::backing::replace;
+use lockstep_types::{
+    DatastoreUuid, Errno, FileName, Hash128, Ino, MetaRequest, NodeKind, Timestamp,
+};
 use lockstepfs::client::{Done, FileService, WriteOptions};
 use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
 use lockstepfs::control::DatastoreStatus;
@@ -83,6 +86,31 @@ impl Half {
     /// Puts an empty disk in place of the one it has, which is returned. It is stopped.
     pub fn get_new_disk(&mut self) -> Disk {
         std::mem::replace(&mut self.disk, new_disk())
+    }
+
+    /// What its role file says of the store and the sync, if anything.
+    pub fn names(&self) -> Option<String> {
+        let role = String::from_utf8(self.disk.read_all("role.json").unwrap()).unwrap();
+        let (_, names) = role.split_once("\"store\"")?;
+        let (names, _) = names.split_once("\"boot\"")?;
+        Some(names.to_owned())
+    }
+
+    /// Leaves in its role file what a version before the names has written. It is stopped.
+    pub fn forget_names(&self) {
+        let disk = self.disk.mount();
+        let role = self.disk.read_all("role.json").unwrap();
+        let text = String::from_utf8(role).unwrap();
+        let said = |key: &str| {
+            let (_, rest) = text.split_once(&format!("\"{key}\": ")).unwrap();
+            rest.split([',', '\n']).next().unwrap().to_owned()
+        };
+        let keys = ["generation", "role", "in_sync", "carried_over", "boot"];
+        let fields = keys.map(|key| format!("\"{key}\":{}", said(key)));
+        let state = format!("{{{}}}", fields.join(","));
+        let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
+        let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
+        replace(disk.as_ref(), "role.json", text.as_bytes()).unwrap();
     }
 
     /// What lives on it; it runs.
