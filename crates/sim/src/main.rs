@@ -76,7 +76,7 @@ struct Small {
     /// that can come while the nodes recover
     #[arg(long, default_value = "1", value_delimiter = ',')]
     one_in: Vec<NonZeroUsize>,
-    /// With which of these to begin
+    /// Which of them: numbers below `N`, or the product of both, choose others each
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Another luck

@@ -53,7 +53,7 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         | Bug::NoContentSync
         | Bug::MarkBeforeSync => &[DURABLE],
         Bug::ResyncUnmarked => &[MARKED, IN_TIME],
-        Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Bug::TrustAfterPowerLoss | Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
         Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE],
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],

@@ -87,6 +87,7 @@ fn worlds_of_two_faults_that_nobody_has_seen_end_well() {
     });
     let test = "worlds_of_two_faults_that_nobody_has_seen_end_well";
     tell(test, report, start.elapsed());
+    assert!(report.of_several > report.workloads);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub enum Bug {
     ResyncUnmarked,
     /// A machine that lost power while the store was open counts as in sync (P12).
     TrustAfterPowerLoss,
+    /// A copy in whose place another was in sync since counts as in sync (P17).
+    TrustOldCopy,
     /// A durable write is acknowledged without a sync on the primary (P11).
     NoLocalSync,
     /// A durable write is acknowledged without a sync on the secondary (P11).
@@ -77,7 +79,7 @@ pub enum Bug {
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 33] = [
+pub const ALL: [Bug; 34] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -96,6 +98,7 @@ pub const ALL: [Bug; 33] = [
     Bug::NoResend,
     Bug::ResyncUnmarked,
     Bug::TrustAfterPowerLoss,
+    Bug::TrustOldCopy,
     Bug::NoLocalSync,
     Bug::NoRemoteSync,
     Bug::NoNameSync,

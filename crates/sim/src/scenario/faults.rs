@@ -67,7 +67,10 @@ pub enum Fault {
     /// The disk of the secondary hangs: its node answers whether it is there, takes what can be done in
     /// memory, and begins nothing of the rest.
     Hangs(Hang),
-    /// Frames pass again, disks have room, and who is away comes back.
+    /// The secondary's disk is not mounted when its node is started again: an empty store lies in its
+    /// place.
+    DiskAway,
+    /// Frames pass again, disks have room and are mounted, and who is away comes back.
     Healed,
 }
 
@@ -202,7 +205,7 @@ impl Fault {
     pub const fn lasts(self) -> bool {
         matches!(
             self,
-            Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs(_)
+            Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs(_) | Self::DiskAway
         )
     }
 }

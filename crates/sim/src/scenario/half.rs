@@ -71,6 +71,10 @@ pub struct Half {
     pub needs_operator: bool,
     /// What is wrong with its disk for now.
     trouble: Trouble,
+    /// Its disk, while another lies in its place.
+    unmounted: Option<Disk>,
+    /// Its disk is mounted again: what its mark says counts only when both nodes say that they are in sync.
+    pub has_old_copy: bool,
     /// It does not start by itself.
     pub is_away: bool,
     /// It is stopping in order: what follows when it has.
@@ -151,6 +155,9 @@ impl Drop for Half {
     fn drop(&mut self) {
         // A process that ended inside of redb never lets go of it (see `fs/kv/redb.rs`), nor of the file.
         self.disk.discard();
+        if let Some(unmounted) = &self.unmounted {
+            unmounted.discard();
+        }
     }
 }
 
@@ -171,6 +178,8 @@ impl Half {
             may_refuse: 0,
             needs_operator: false,
             trouble: Trouble::default(),
+            unmounted: None,
+            has_old_copy: false,
             is_away: false,
             then: None,
             cut_at_start: None,
@@ -202,10 +211,11 @@ impl Half {
         self.then = None;
         self.stop_at_call = None;
         self.disk.observe(None);
+        let loss = self.loss.take();
         match stop {
             Stop::Process => self.disk.kill(),
             Stop::Power => {
-                match self.loss.take() {
+                match loss {
                     Some((survivors, seed)) => {
                         self.disk.power_loss_with(survivors, &mut Random::new(seed));
                     }
@@ -359,8 +369,37 @@ impl Half {
     }
 
     /// An operator gives it an empty store in place of the one it has.
-    pub fn get_new_disk(&mut self) {
-        self.disk = NEW_DISK.with(|disk| disk.fork());
+    pub fn get_new_disk(&mut self) -> Disk {
+        let new = NEW_DISK.with(|disk| disk.fork());
+        std::mem::replace(&mut self.disk, new)
+    }
+
+    /// Its disk, which is as it should be, is not mounted any more. It is stopped.
+    pub fn unmount(&mut self) -> Result<(), String> {
+        let synced = self.disk.mount().sync_all();
+        synced.map_err(|error| format!("a disk cannot be unmounted: {error}"))?;
+        self.unmounted = Some(self.get_new_disk());
+        Ok(())
+    }
+
+    /// Whether its disk can be unmounted: one with trouble has enough of it.
+    pub fn can_be_unmounted(&self) -> bool {
+        let Trouble { is_full, hangs } = self.trouble;
+        self.unmounted.is_none() && !self.needs_operator && !is_full && hangs.is_none()
+    }
+
+    /// Whether another disk lies in the place of its own.
+    pub fn is_unmounted(&self) -> bool {
+        self.unmounted.is_some()
+    }
+
+    /// Its own disk is mounted again. It is stopped.
+    pub fn remount(&mut self) {
+        if let Some(disk) = self.unmounted.take() {
+            let other = std::mem::replace(&mut self.disk, disk);
+            other.discard();
+            self.has_old_copy = true;
+        }
     }
 
     /// The process that lives on it, if any.

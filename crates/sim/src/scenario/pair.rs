@@ -214,7 +214,7 @@ impl Pair {
     fn hold_the_tables_against_the_disks(&self) {
         let [primary, secondary] = &self.halves;
         let state = secondary.datastore().map(|datastore| datastore.state());
-        if !state.is_some_and(has_kept_sync) {
+        if secondary.has_old_copy || !state.is_some_and(has_kept_sync) {
             return;
         }
         let (here, there) = (primary.inodes(), secondary.inodes());
@@ -233,7 +233,8 @@ impl Pair {
                 State::Synced | State::Paused | State::Frozen | State::CatchingUp
             )
         });
-        primary && secondary.is_some_and(has_kept_sync)
+        let [_, half] = &self.halves;
+        primary && secondary.is_some_and(has_kept_sync) && !half.has_old_copy
     }
 
     /// The states of both nodes, of those that have opened the datastore.
@@ -291,6 +292,7 @@ impl Pair {
                 self.expect_disk_errors(side);
                 self.half(side).fill_disk();
             }
+            Fault::DiskAway => self.unmount_secondary()?,
             Fault::Hangs(hang) => self.half(Side::Secondary).hang_disk(Some(hang)),
             Fault::Cut => self.world.network.cut(&self.world.shared),
             Fault::Corrupt(side) => self.world.network.corrupt_next(side),
@@ -300,6 +302,23 @@ impl Pair {
             Fault::Healed => self.heal()?,
         }
         Ok(())
+    }
+
+    fn unmount_secondary(&mut self) -> Result<(), String> {
+        if self.half(Side::Secondary).can_be_unmounted() {
+            self.stop(Side::Secondary, Stop::Process);
+            self.half(Side::Secondary).unmount()?;
+            self.start(Side::Secondary);
+        }
+        Ok(())
+    }
+
+    fn remount_secondary(&mut self) {
+        if self.half(Side::Secondary).is_unmounted() {
+            self.stop(Side::Secondary, Stop::Process);
+            self.half(Side::Secondary).remount();
+            self.start(Side::Secondary);
+        }
     }
 
     /// A process is not there again at once.
@@ -316,8 +335,9 @@ impl Pair {
         }
     }
 
-    /// Frames pass, disks have room, and both nodes live.
+    /// Frames pass, disks have room and are mounted, and both nodes live.
     pub fn heal(&mut self) -> Result<(), String> {
+        self.remount_secondary();
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
             let half = self.half(side);
@@ -418,7 +438,9 @@ impl Pair {
                 None => {}
             }
         }
-        self.has_recovered |= self.is_in_sync();
+        let is_in_sync = self.is_in_sync();
+        self.has_recovered |= is_in_sync;
+        self.half(Side::Secondary).has_old_copy &= !is_in_sync;
         self.bring_clients();
         self.bring_who_is_wrong();
         Ok(())

@@ -19,6 +19,10 @@ const FAULT_EVERY_MAX_US: u64 = 1_500_000;
 const HANG: u64 = 0x6861_6e67;
 /// In so many schedules of a hundred it may.
 const HANG_PERCENT: u64 = 12;
+/// Of what is drawn for a disk that is not mounted, likewise.
+const DISK_AWAY: u64 = 0x6177_6179;
+/// In so many schedules of a hundred it may be.
+const DISK_AWAY_PERCENT: u64 = 6;
 /// Of what is drawn for nodes that are stopped in order, apart from all else for the same reason.
 const ORDER: u64 = 0x006f_7264_6572;
 /// Of what is drawn for details of faults, likewise.
@@ -129,6 +133,7 @@ impl Plan {
         let pause_max = *chance.pick(&PAUSES);
         let mut faults = faults(&mut chance);
         hang(&mut faults, &mut Random::new(seed ^ HANG));
+        disk_away(&mut faults, &mut Random::new(seed ^ DISK_AWAY));
         order(&mut faults, &mut Random::new(seed ^ ORDER));
         let mut details = Random::new(seed ^ DETAILS);
         for (_, fault) in &mut faults {
@@ -169,13 +174,26 @@ impl Plan {
 
 /// In some schedules the secondary's disk hangs, too, from one of the faults on until the next that heals.
 fn hang(faults: &mut [(Duration, Fault)], chance: &mut Random) {
-    if !chance.percent(HANG_PERCENT) || faults.is_empty() {
-        return;
-    }
-    let place = usize::try_from(chance.below(faults.len() as u64)).unwrap_or(0);
-    if let Some((_, fault)) = faults.get_mut(place) {
+    if chance.percent(HANG_PERCENT)
+        && let Some(fault) = any_of(faults, chance)
+    {
         *fault = Fault::Hangs(*chance.pick(&[Hang::Flushes, Hang::All]));
     }
+}
+
+/// In some its disk is not mounted for a time.
+fn disk_away(faults: &mut [(Duration, Fault)], chance: &mut Random) {
+    if chance.percent(DISK_AWAY_PERCENT)
+        && let Some(fault) = any_of(faults, chance)
+    {
+        *fault = Fault::DiskAway;
+    }
+}
+
+fn any_of<'a>(faults: &'a mut [(Duration, Fault)], chance: &mut Random) -> Option<&'a mut Fault> {
+    let place = chance.below(faults.len().max(1) as u64);
+    let (_, fault) = faults.get_mut(usize::try_from(place).unwrap_or(0))?;
+    Some(fault)
 }
 
 /// In some schedules nodes are stopped in order besides; the other faults keep their moments.

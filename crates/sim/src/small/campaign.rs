@@ -87,7 +87,8 @@ pub struct Choice {
     /// Of the faults of each, one in so many; where there is a second number, another fault follows each
     /// of these while the nodes recover from it, and of those it is one in that many; and so on.
     pub one_in: Vec<NonZeroUsize>,
-    /// With which of these to begin.
+    /// Which of them: each number below the product of those in `one_in` chooses others, and together they
+    /// choose all.
     pub from: usize,
     /// Of everything that is drawn in them.
     pub luck: u64,
@@ -110,6 +111,8 @@ pub struct Report {
     pub run: u64,
     /// Worlds in which the fault left what that of another has left.
     pub alike: u64,
+    /// Of both, those with more than one fault.
+    pub of_several: u64,
 }
 
 impl fmt::Display for Report {
@@ -121,26 +124,31 @@ impl fmt::Display for Report {
             faults,
             run,
             alike,
+            of_several,
         } = self;
         write!(
             f,
             "{workloads} workloads, {calls} calls of disks and {frames} frames in them; {} of {faults} \
-             worlds: {run} run to their end, {alike} like one of these",
+             worlds, {of_several} of these with more than one fault: {run} run to their end, {alike} like \
+             one of these",
             run + alike
         )
     }
 }
 
 impl Report {
-    /// Counts a world, whose last fault is at another place than that of the world before or not.
-    fn count(&mut self, came: Came, is_at_new_place: bool, last: &Exact) {
+    /// Counts a world of these faults, the last of which is at another place than that of the world before,
+    /// or not.
+    fn count(&mut self, came: Came, faults: &[Exact], is_at_new_place: bool) {
         match came {
             Came::Well => self.run += 1,
             Came::Alike => self.alike += 1,
         }
-        match last.place {
-            Place::Call(..) => self.calls += u64::from(is_at_new_place),
-            Place::Frame(..) => self.frames += u64::from(is_at_new_place),
+        self.of_several += u64::from(faults.len() > 1);
+        match faults.last().map(|exact| exact.place) {
+            Some(Place::Call(..)) => self.calls += u64::from(is_at_new_place),
+            Some(Place::Frame(..)) => self.frames += u64::from(is_at_new_place),
+            None => {}
         }
     }
 
@@ -151,6 +159,7 @@ impl Report {
         self.faults += other.faults;
         self.run += other.run;
         self.alike += other.alike;
+        self.of_several += other.of_several;
     }
 }
 
@@ -235,7 +244,7 @@ impl Campaign {
                 ..Report::default()
             },
         };
-        let ran = line.run_on(&self.choice.one_in);
+        let ran = line.run_on(&self.choice.one_in, self.choice.from);
         self.report.lock().add(&line.report);
         ran
     }
@@ -255,19 +264,19 @@ struct Line<'a> {
 
 impl Line<'_> {
     /// Runs the worlds in which another fault follows the present ones, of each number one in `one_in`.
-    fn run_on(&mut self, one_in: &[NonZeroUsize]) -> Result<(), Found> {
+    fn run_on(&mut self, one_in: &[NonZeroUsize], from: usize) -> Result<(), Found> {
         let Some((step, deeper)) = one_in.split_first() else {
             return Ok(());
         };
         let faults = self.setting.faults(&self.faults);
         let faults = faults.map_err(|failure| self.found(failure))?;
         self.report.faults += faults.len() as u64;
-        // Others after each fault, so that all kinds are met after some.
-        let from = self.numbers.iter().sum::<usize>() + self.campaign.choice.from;
+        let (first, others) = (from % step.get(), from / step.get());
+        let chosen = faults.iter().enumerate();
+        let chosen = chosen.skip(first).step_by(step.get());
         let mut left = BTreeSet::new();
         let mut last = None;
-        let chosen = faults.iter().enumerate();
-        for (number, exact) in chosen.skip(from % step.get()).step_by(step.get()) {
+        for (count, (number, exact)) in chosen.enumerate() {
             if self.campaign.over.load(Ordering::Relaxed) {
                 break;
             }
@@ -275,10 +284,11 @@ impl Line<'_> {
             self.faults.push(*exact);
             let came = self.setting.run(&self.faults, &mut left);
             let came = came.map_err(|failure| self.found(failure))?;
-            self.report
-                .count(came, last.replace(exact.place) != Some(exact.place), exact);
+            let is_at_new_place = last.replace(exact.place) != Some(exact.place);
+            self.report.count(came, &self.faults, is_at_new_place);
             if came == Came::Well {
-                self.run_on(deeper)?;
+                // Others after each fault and in each workload, so that all kinds are met after some.
+                self.run_on(deeper, others + count + self.number)?;
             }
             self.numbers.pop();
             self.faults.pop();

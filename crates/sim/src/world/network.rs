@@ -111,6 +111,8 @@ struct Flow {
     /// Sent without a flush.
     gathered: Vec<Frame>,
     corrupt_next: bool,
+    /// The process that should receive has gone.
+    unheard: bool,
 }
 
 #[derive(Clone)]
@@ -222,13 +224,16 @@ impl Network {
         self.wires.failure.lock().clone()
     }
 
-    /// Frames of a side that are on their way.
+    /// Frames of a side that are on their way to somebody.
     pub fn on_the_way(&self, from: Side) -> u64 {
         let pipes = self.pipes.lock();
         let of_side = pipes.iter().filter(|pipe| pipe.from == from);
-        of_side
-            .map(|pipe| pipe.flow.lock().frames.len() as u64)
-            .sum()
+        let frames = of_side.map(|pipe| {
+            let flow = pipe.flow.lock();
+            let count = if flow.unheard { 0 } else { flow.frames.len() };
+            count as u64
+        });
+        frames.sum()
     }
 
     /// Ends all connections, each direction at a frame of its own.
@@ -248,7 +253,11 @@ impl Network {
 
     /// A process has gone. Its system tells the other side; a machine without power does not.
     pub fn process_gone(&self, side: Side, shared: &Shared, is_told: bool) {
-        for pipe in self.pipes.lock().iter().filter(|pipe| pipe.from == side) {
+        for pipe in self.pipes.lock().iter() {
+            if pipe.from != side {
+                pipe.flow.lock().unheard = true;
+                continue;
+            }
             pipe.lose_tail(shared);
             if is_told {
                 pipe.end(shared);

@@ -88,6 +88,7 @@ fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         2 => Just(Fault::Cut),
         2 => Just(Fault::Healed),
+        1 => Just(Fault::DiskAway),
         3 => (side(), stop()).prop_map(|(side, stop)| Fault::Stopped(side, stop)),
         1 => (stop(), stop()).prop_map(|(one, two)| Fault::BothStopped(one, two)),
         1 => (side(), stop()).prop_map(|(side, stop)| Fault::Away(side, stop)),
