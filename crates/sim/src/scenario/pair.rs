@@ -426,16 +426,22 @@ impl Pair {
 
     /// Restarts who has died by itself, and brings clients to a new mount.
     fn look_after(&mut self) -> Result<(), String> {
+        // All who have ended before any is started: what starts is held against the other's store, in which
+        // a process that has just ended may hold locks.
+        let mut stopped = Vec::new();
         for side in Side::BOTH {
             match self.half(side).has_ended()? {
                 Some(End::Stopped(stop)) => {
                     self.stop(side, stop);
-                    if !self.half(side).is_away {
-                        self.start(side);
-                    }
+                    stopped.push(side);
                 }
                 Some(End::InOrder) => self.has_stopped_in_order(side),
                 None => {}
+            }
+        }
+        for side in stopped {
+            if !self.half(side).is_away {
+                self.start(side);
             }
         }
         let is_in_sync = self.is_in_sync();
