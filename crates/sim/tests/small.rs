@@ -6,6 +6,7 @@
 use std::num::NonZeroUsize;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use lockstep_sim::random::Random;
 use lockstep_sim::small::{self, Campaign, Choice, Report};
 use lockstep_sim::told::tell;
 use lockstep_types::deliberate::Bug;
@@ -14,6 +15,8 @@ use lockstep_types::deliberate::Bug;
 const THREADS: usize = 2;
 /// Workloads of the sample.
 const SAMPLE: usize = 250;
+/// Lucks to draw from.
+const LUCKS: usize = 1000;
 const ALL: NonZeroUsize = NonZeroUsize::MIN;
 /// Of the faults of each of them, one in so many.
 const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
@@ -23,10 +26,11 @@ const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
     NonZeroUsize::new(96).unwrap(),
 ];
 
-/// What nobody has chosen.
-fn fresh() -> usize {
+/// Numbers that nobody has chosen, each below one of these, and independent of one another.
+fn fresh<const NUMBERS: usize>(below: [usize; NUMBERS]) -> [usize; NUMBERS] {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    usize::try_from(now.as_nanos() % 1_000_000_007).unwrap()
+    let mut chance = Random::new(u64::try_from(now.as_nanos() % (1 << 60)).unwrap());
+    below.map(|below| usize::try_from(chance.below(below as u64)).unwrap())
 }
 
 /// Every world of these workloads, with the luck of every run.
@@ -61,14 +65,14 @@ fn every_world_of_one_operation_ends_well() {
 #[test]
 fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
     let start = Instant::now();
-    let fresh = fresh();
     let (first, count) = (small::singles().len(), small::all().len());
     let every = (count - first) / SAMPLE;
+    let [workload, from, luck] = fresh([every, ONE_IN.get(), LUCKS]);
     let report = run(Choice {
-        workloads: (first + fresh % every..count).step_by(every).collect(),
+        workloads: (first + workload..count).step_by(every).collect(),
         one_in: vec![ONE_IN],
-        from: fresh,
-        luck: fresh as u64 % 1000,
+        from,
+        luck: luck as u64,
         bug: None,
     });
     let test = "worlds_of_two_operations_that_nobody_has_seen_end_well";
@@ -78,11 +82,12 @@ fn worlds_of_two_operations_that_nobody_has_seen_end_well() {
 #[test]
 fn worlds_of_two_faults_that_nobody_has_seen_end_well() {
     let start = Instant::now();
-    let fresh = fresh();
+    let all = ONE_IN_OF_TWO.map(NonZeroUsize::get).iter().product();
+    let [from, luck] = fresh([all, LUCKS]);
     let report = run(Choice {
         one_in: ONE_IN_OF_TWO.to_vec(),
-        from: fresh,
-        luck: fresh as u64 % 1000,
+        from,
+        luck: luck as u64,
         ..all_of((0..small::singles().len()).collect())
     });
     let test = "worlds_of_two_faults_that_nobody_has_seen_end_well";

@@ -288,7 +288,8 @@ impl Line<'_> {
             self.report.count(came, &self.faults, is_at_new_place);
             if came == Came::Well {
                 // Others after each fault and in each workload, so that all kinds are met after some.
-                self.run_on(deeper, others + count + self.number)?;
+                let from = others.wrapping_add(count + self.number);
+                self.run_on(deeper, from)?;
             }
             self.numbers.pop();
             self.faults.pop();
