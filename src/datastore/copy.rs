@@ -102,7 +102,7 @@ mod tests {
         said_once("are missing");
         Tables::make(backing.as_ref()).unwrap();
         assert!(doubts().unwrap().is_empty());
-        file.mark_out_of_sync().unwrap();
+        file.mark(false).unwrap();
         said_once("marked out of sync");
         std::fs::write(dir.path().join(MARK_FILE), "{}").unwrap();
         let said = doubts().unwrap();

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
-use lockstep_types::SyncId;
 use lockstep_types::deliberate::{Bug, is_on};
 
 use super::{Datastore, Thread};
@@ -27,8 +26,7 @@ impl Datastore {
             if in_sync && datastore.core.lock().state() != State::EnteringSync {
                 return;
             }
-            let drawn = datastore.host.draw();
-            while let Err(error) = datastore.mark(in_sync, drawn) {
+            while let Err(error) = datastore.mark(in_sync) {
                 tracing::error!(datastore = datastore.name(), %error, "cannot mark the sync state");
                 // A secondary marks itself again before anything of its copy is changed
                 // (`BeginResync`, which waits behind this), and says so when it cannot.
@@ -51,15 +49,11 @@ impl Datastore {
         None
     }
 
-    fn mark(&self, in_sync: bool, drawn: [u8; 16]) -> std::io::Result<()> {
-        if in_sync {
-            let last = self.role.state().sync;
-            return self.role.mark_in_sync(SyncId::next(last, drawn));
-        }
-        if is_on(Bug::FinishAloneUnmarked) {
+    fn mark(&self, in_sync: bool) -> std::io::Result<()> {
+        if !in_sync && is_on(Bug::FinishAloneUnmarked) {
             return Ok(());
         }
-        self.role.mark_out_of_sync()
+        self.role.mark(in_sync)
     }
 
     /// The secondary is marked out of sync: what could not be applied did not happen, and what was

@@ -34,7 +34,7 @@ pub(super) struct RoleState {
     /// nobody (rule P17). A store that was last in use with a version before this one has no name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreId>,
-    /// The sync that the mark is about, or the last there was (rule P17).
+    /// The last resync that was begun: the sync that the mark is about, if it says in sync (rule P17).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncId>,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
@@ -152,30 +152,28 @@ impl RoleFile {
         })
     }
 
-    /// Makes "in sync" durable, and which sync that is.
-    pub fn mark_in_sync(&self, sync: SyncId) -> io::Result<()> {
-        self.change(|state| RoleState {
-            in_sync: true,
-            sync: Some(sync),
-            ..state
-        })
+    /// Makes "in sync" or "out of sync" durable.
+    pub fn mark(&self, in_sync: bool) -> io::Result<()> {
+        self.change(|state| RoleState { in_sync, ..state })
     }
 
-    /// Makes "out of sync" durable. Which sync was the last stays known.
-    pub fn mark_out_of_sync(&self) -> io::Result<()> {
-        self.change(|state| RoleState {
-            in_sync: false,
-            ..state
-        })
-    }
-
-    /// Makes it durable that the namespace is about to be carried to the secondary, the first time.
-    pub fn carry_over(&self) -> io::Result<()> {
-        if self.state().carried_over {
-            return Ok(());
-        }
+    /// Makes it durable, on the primary, that the namespace is about to be carried to the secondary, and draws
+    /// the name of that resync.
+    pub fn carry_over(&self, drawn: [u8; 16]) -> io::Result<SyncId> {
+        let sync = SyncId::next(self.state().sync, drawn);
         self.change(|state| RoleState {
             carried_over: true,
+            sync: Some(sync),
+            ..state
+        })?;
+        Ok(sync)
+    }
+
+    /// Makes it durable, on the secondary, that its copy is about to be changed in a resync.
+    pub fn take_over(&self, sync: SyncId) -> io::Result<()> {
+        self.change(|state| RoleState {
+            in_sync: false,
+            sync: Some(sync),
             ..state
         })
     }
@@ -253,11 +251,11 @@ mod tests {
         assert!(found.in_sync && found.role == Role::Secondary);
         assert!(!found.went_down(BOOT) && found.went_down([4; 16]));
         assert!(!found.carried_over);
-        file.carry_over().unwrap();
-        let (store, sync) = (StoreId::from_bytes([9; 16]), SyncId::next(None, [8; 16]));
+        let store = StoreId::from_bytes([9; 16]);
         file.follow(store).unwrap();
-        file.mark_in_sync(sync).unwrap();
-        file.mark_out_of_sync().unwrap();
+        let sync = file.carry_over([8; 16]).unwrap();
+        file.mark(true).unwrap();
+        file.mark(false).unwrap();
         let found = again(dir.path()).unwrap();
         assert!(found.carried_over && found.store == Some(store) && found.sync == Some(sync));
         file.follow(StoreId::from_bytes([1; 16])).unwrap();
@@ -286,7 +284,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
         file.follow(StoreId::from_bytes([9; 16])).unwrap();
-        file.mark_in_sync(SyncId::next(None, [8; 16])).unwrap();
+        file.take_over(SyncId::next(None, [8; 16])).unwrap();
         let state = file.state();
         let path = dir.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();

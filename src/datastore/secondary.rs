@@ -136,8 +136,8 @@ impl Datastore {
             return Ok(());
         }
         let own = self.role.state();
-        // One that was in sync with a version that gave no names comes back to a primary that has them.
-        let is_nameless = own.store.is_none() && own.in_sync && hello.sync.is_some();
+        // It was made by a version that gave no names, and was not there when the primary got its.
+        let is_nameless = own.store.is_none() && hello.sync.is_some();
         // Whatever clients have made in it meanwhile: what is here came from a primary that had noted first
         // that it carries its namespace over.
         let (what, cure) = if !hello.carried_over {
@@ -389,7 +389,7 @@ impl Datastore {
                 self.drive(Thread::MayWait, Event::Happened(Trigger::Recovered));
                 Ok(Response::Done)
             }
-            Request::InSync { sync } => {
+            Request::InSync => {
                 if self.role.state().in_sync {
                     return Err("it was told to be in sync, which it is".to_owned());
                 }
@@ -400,18 +400,15 @@ impl Datastore {
                         .sync_everything()
                         .map_err(|error| error.to_string())?;
                 }
-                self.role
-                    .mark_in_sync(*sync)
-                    .map_err(|error| error.to_string())?;
+                self.role.mark(true).map_err(|error| error.to_string())?;
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedInSync));
                 Ok(Response::Done)
             }
-            Request::BeginResync => {
-                // Before anything is changed (rule P10).
+            Request::BeginResync { sync } => {
+                // Before anything is changed (rules P10, P17).
                 if !is_on(Bug::ResyncUnmarked) {
-                    self.role
-                        .mark_out_of_sync()
-                        .map_err(|error| error.to_string())?;
+                    let marked = self.role.take_over(*sync);
+                    marked.map_err(|error| error.to_string())?;
                 }
                 self.saw.clear();
                 self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedOutOfSync));

@@ -86,7 +86,7 @@ impl Datastore {
     fn patience(&self, request: &Request) -> u64 {
         let limit = self.config.answer_limit_beats();
         match request {
-            Request::BeginResync | Request::EndImage { .. } | Request::InSync { .. } => {
+            Request::BeginResync { .. } | Request::EndImage { .. } | Request::InSync => {
                 limit.saturating_mul(WHOLE_STORE_FACTOR)
             }
             _ => limit,
@@ -125,11 +125,7 @@ impl Datastore {
             }
             Transfer::SendImage => self.send_image_later(link),
             Transfer::SendContent => self.send_content_later(link),
-            // The mark that was just made names it.
-            Transfer::TellInSync => match self.role.state().sync {
-                Some(sync) => self.tell_later(link, Request::InSync { sync }),
-                None => link.give_up("this node's mark names no sync"),
-            },
+            Transfer::TellInSync => self.tell_later(link, Request::InSync),
         }
     }
 
@@ -201,9 +197,9 @@ impl Datastore {
 
     fn send_image_later(self: &Arc<Self>, link: Link) {
         self.transfer_later(link, "resync of the namespace", |datastore, peer, _| {
-            let noted = datastore.role.carry_over();
-            noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
-            lockstep_resync::send_image(&datastore.store, peer)?;
+            let noted = datastore.role.carry_over(datastore.host.draw());
+            let sync = noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
+            lockstep_resync::send_image(&datastore.store, peer, sync)?;
             Ok(Event::Happened(Trigger::ImageDone))
         });
     }
@@ -313,12 +309,12 @@ const fn describe(request: &Request) -> &'static str {
     match request {
         Request::RecoverRange { .. } => "recover a range",
         Request::RecoveryDone { .. } => "end the recovery",
-        Request::BeginResync => "begin a resync",
+        Request::BeginResync { .. } => "begin a resync",
         Request::ImageChunk | Request::EndImage { .. } => "take over the namespace",
         Request::SettleFiles { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
         Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
-        Request::InSync { .. } => "mark itself in sync",
+        Request::InSync => "mark itself in sync",
     }
 }

@@ -133,8 +133,8 @@ impl Talk<'_> {
         let ask = |request| Message::Request { id: 1, request };
         // What takes a disk some time.
         let floods = [
-            ask(Request::InSync { sync }),
-            ask(Request::BeginResync),
+            ask(Request::InSync),
+            ask(Request::BeginResync { sync }),
             Message::Sync {
                 id: 1,
                 ino: Ino::ROOT,
@@ -165,7 +165,10 @@ impl Talk<'_> {
             applied,
             inos_below: 2,
         };
-        for request in [Request::BeginResync, end] {
+        let begin = Request::BeginResync {
+            sync: messages::sync_told(&self.known),
+        };
+        for request in [begin, end] {
             self.say(Message::Request { id: 1, request })?;
             self.hear()?;
         }

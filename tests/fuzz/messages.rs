@@ -213,7 +213,9 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
         1 => Request::RecoveryDone {
             below: osn(chance, known),
         },
-        2 => Request::BeginResync,
+        2 => Request::BeginResync {
+            sync: sync_told(known),
+        },
         3 => Request::ImageChunk,
         4 => Request::EndImage {
             applied: osn(chance, known),
@@ -250,13 +252,11 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             ino: ino(chance),
             after: random(chance, 300),
         },
-        _ => Request::InSync {
-            sync: sync_told(known),
-        },
+        _ => Request::InSync,
     }
 }
 
-/// What a secondary may be told to mark: never a sync that its true primary could not know.
+/// The resync that a secondary may be told of: never one that its true primary could not know.
 pub fn sync_told(known: &Knowledge) -> SyncId {
     known.sync.unwrap_or_else(|| SyncId::next(None, [9; 16]))
 }

@@ -123,7 +123,7 @@ pub struct Hello {
     pub carried_over: bool,
     /// Its store (rule P17).
     pub store: StoreId,
-    /// The sync that its mark is about, or the last there was (rule P17).
+    /// The last resync it began: the sync that its mark is about, if it says in sync (rule P17).
     pub sync: Option<SyncId>,
 }
 
@@ -186,7 +186,10 @@ pub enum Request {
         below: Osn,
     },
     /// A resync begins: you are out of sync until told otherwise.
-    BeginResync,
+    BeginResync {
+        /// Its name (rule P17).
+        sync: SyncId,
+    },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,
     /// The namespace is complete.
@@ -252,10 +255,7 @@ pub enum Request {
         after: Vec<u8>,
     },
     /// The secondary is in sync from now on.
-    InSync {
-        /// What its mark is to bear (rule P17).
-        sync: SyncId,
-    },
+    InSync,
 }
 
 /// The answer to a [`Request`].

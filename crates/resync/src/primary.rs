@@ -25,7 +25,7 @@ use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{FileFacts, Request};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{Errno, Hash128, Ino, NodeKind};
+use lockstep_types::{Errno, Hash128, Ino, NodeKind, SyncId};
 
 use crate::pieces::{self, Piece};
 use crate::secondary::{SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
@@ -42,10 +42,11 @@ const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 /// question more would take longer.
 const UNASKED_BYTES_MAX: u64 = 64 << 10;
 
-/// Carries the whole namespace over. No metadata operation may run meanwhile, here or there.
-pub fn send_image(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
+/// Carries the whole namespace over, in the resync of that name. No metadata operation may run meanwhile, here
+/// or there.
+pub fn send_image(store: &Store, peer: &dyn Peer, sync: SyncId) -> Result<(), ResyncError> {
     store.checkpoint()?;
-    order(peer, "begin a resync", Request::BeginResync, &[])?;
+    order(peer, "begin a resync", Request::BeginResync { sync }, &[])?;
     for table in REPLICATED {
         send_table(store, peer, table)?;
     }

@@ -30,7 +30,7 @@ const COMPARED_BLOCKS_MAX: usize = WRITE_BYTES_MAX / BLOCK_BYTES;
 /// are answered here; everything else is somebody else's, and refused.
 pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, String> {
     let answered = match request {
-        Request::BeginResync => done(store.begin_image().map_err(OpError::from)),
+        Request::BeginResync { .. } => done(store.begin_image().map_err(OpError::from)),
         Request::ImageChunk => load_chunk(store, payload),
         Request::EndImage {
             applied,

@@ -62,8 +62,9 @@ impl StoreId {
     }
 }
 
-/// Names one time of being in sync. The primary draws it when it marks *in sync*, and the secondary's mark
-/// bears the same: only then are the two copies in sync with each other (rule P17).
+/// Names one resync, and the sync that comes of it. The primary draws it when it begins one, and the secondary
+/// notes it before anything of its copy is changed: two copies are in sync with each other only if their marks
+/// name the same (rule P17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncId {
@@ -82,7 +83,7 @@ impl SyncId {
         }
     }
 
-    /// Whether a store whose last one is `last` cannot have had this one: it comes after that, or is
+    /// Whether a store whose last one is `last` cannot have begun this one: it comes after that, or is
     /// another with the same number.
     pub fn is_unknown_to(self, last: Option<Self>) -> bool {
         last.is_none_or(|last| {

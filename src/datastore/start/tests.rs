@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::{Generation, Ino, SyncId};
+use lockstep_types::{Generation, Ino};
 
 use super::super::Thread;
 use super::*;
@@ -30,8 +30,7 @@ impl Place {
         Store::create(&backing, place.config.uuid, &log).unwrap();
         drop(backing);
         let datastore = place.start().unwrap();
-        let sync = SyncId::next(None, [5; 16]);
-        datastore.role.mark_in_sync(sync).unwrap();
+        datastore.role.mark(true).unwrap();
         let _waiting = datastore.paw.insert(entry()).unwrap();
         datastore.stop();
         datastore.close();
@@ -246,8 +245,7 @@ fn a_copy_in_sync_is_told_of_no_other_sync() {
     let place = Place::in_sync();
     let datastore = place.start().unwrap();
     let before = datastore.role.state();
-    let sync = SyncId::next(None, [6; 16]);
-    let refused = datastore.response(&Request::InSync { sync }, &[]);
+    let refused = datastore.response(&Request::InSync, &[]);
     assert!(refused.unwrap_err().contains("which it is"));
     assert_eq!(datastore.role.state(), before);
     end(&datastore);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_repl::core::LockSet;
 use lockstep_resync::{Locks, Peer, Progress, ResyncError, send_content, send_image};
-use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind};
+use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind, SyncId};
 use lockstep_verify::compare;
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ use super::steps::{Change, Step, resolve, step, take_all};
 
 fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
     let progress = Progress::default();
-    send_image(primary.store(), peer)?;
+    send_image(primary.store(), peer, SyncId::next(None, [1; 16]))?;
     send_content(primary.store(), peer, locks, &progress)?;
     Ok(progress)
 }

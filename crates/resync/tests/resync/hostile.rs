@@ -5,7 +5,7 @@ use lockstep_fs::store::{ImageChunk, ImageRecord};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
-use lockstep_types::{Hash128, Ino, SyncId, Timestamp};
+use lockstep_types::{Hash128, Ino, Timestamp};
 use proptest::prelude::*;
 
 use super::nodes::{Node, records};
@@ -107,8 +107,7 @@ fn ranges_that_no_file_has_are_refused() {
     refused(&node, &settle(ino, 100, 65), &[]);
     refused(&node, &settle(ino, u64::MAX, 1), &[]);
     refused(&node, &settle(nobody, 100, 1), &[]);
-    let sync = SyncId::next(None, [1; 16]);
-    refused(&node, &Request::InSync { sync }, &[]);
+    refused(&node, &Request::InSync, &[]);
 }
 
 #[test]

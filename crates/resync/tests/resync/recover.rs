@@ -3,7 +3,7 @@
 
 use lockstep_paw_saw::Entry;
 use lockstep_resync::{Progress, recover_ranges, send_content, send_image};
-use lockstep_types::{Ino, MetaRequest};
+use lockstep_types::{Ino, MetaRequest, SyncId};
 use lockstep_verify::compare;
 
 use super::nodes::{FreeLocks, Node, PeerAtHand, stamp};
@@ -13,7 +13,7 @@ fn in_sync() -> (Node, Node, Ino) {
     let ino = primary.file("file", &[1; 10_000]);
     let progress = Progress::default();
     let peer = PeerAtHand::new(&secondary);
-    send_image(primary.store(), &peer).unwrap();
+    send_image(primary.store(), &peer, SyncId::next(None, [1; 16])).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     primary.later_than(100);
     (primary, secondary, ino)

@@ -126,6 +126,34 @@ fn an_older_copy_of_the_primary_is_not_carried_over_the_secondary() {
     assert_eq!(pair.client(Client::read), Ok(b"later".to_vec()));
 }
 
+/// Also if the last resync was begun and not ended.
+#[test]
+fn nor_if_the_last_resync_was_cut_off() {
+    let mut pair = Pair::in_sync();
+    pair.stop(Side::Primary);
+    let old = pair.primary.disk.fork();
+    pair.restart(Side::Primary);
+    pair.until_in_sync();
+    pair.stop(Side::Secondary);
+    let away = pair.secondary.get_new_disk();
+    pair.restart(Side::Secondary);
+    pair.until_in_sync();
+    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    pair.stop(Side::Secondary);
+    pair.secondary.disk = away;
+    pair.restart(Side::Secondary);
+    pair.until("a resync is begun", |pair| {
+        pair.secondary.names() == pair.primary.names()
+    });
+    assert!(!pair.is_in_sync());
+    pair.kill(Side::Secondary);
+    pair.kill(Side::Primary);
+    pair.primary.disk = old;
+    pair.restart(Side::Primary);
+    pair.restart(Side::Secondary);
+    refused(&mut pair, "an older copy");
+}
+
 /// There is nothing on the secondary that could be lost.
 #[test]
 fn an_empty_copy_follows_any_primary() {
