@@ -152,7 +152,7 @@ impl Datastore {
             )
         } else if own.sync.is_some_and(|sync| sync.is_unknown_to(hello.sync)) {
             (
-                "the primary's store is an older copy of the one that the secondary's was in sync with",
+                "the primary's store is an older copy of the one that the secondary's was made from",
                 "put the newer one back",
             )
         } else {

@@ -213,6 +213,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_resync_is_known_to_who_has_begun_it_and_those_after() {
+        let first = SyncId::next(None, [1; 16]);
+        let [second, other] = [2, 3].map(|drawn| SyncId::next(Some(first), [drawn; 16]));
+        assert!(!first.is_unknown_to(Some(first)) && !first.is_unknown_to(Some(second)));
+        assert!(second.is_unknown_to(None) && second.is_unknown_to(Some(first)));
+        assert!(second.is_unknown_to(Some(other)));
+    }
+
+    #[test]
     fn osn_orders_by_generation_first() {
         let late_in_old = Osn {
             generation: Generation::FIRST,
