@@ -17,7 +17,7 @@ use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
 use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
 use lockstepfs::datastore::{
-    self, Datastore, DatastoreError, Dial, Gate, Host, Job, Machine, Place,
+    self, Datastore, DatastoreError, Dial, Gate, Host, Job, Machine, Place, Prepared,
 };
 
 use tempfile::TempDir;
@@ -69,8 +69,21 @@ pub fn config(
 
 /// Opens the datastore of a configuration.
 pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
-    datastore::prepare(config.clone(), Place::on_this_machine(config)?)?.open()
+    let deadline = Instant::now() + IN_USE_MAX;
+    loop {
+        let place = Place::on_this_machine(config)?;
+        match datastore::prepare(config.clone(), place).and_then(Prepared::open) {
+            Err(DatastoreError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened,
+        }
+    }
 }
+
+/// A process that another test starts has all files of this one, and their locks, until it has become another
+/// program: for longer than that a store that was closed is not in use.
+const IN_USE_MAX: Duration = Duration::from_secs(30);
 
 /// The same in a process whose clock runs [`HASTE`] times as fast.
 pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
