@@ -4,10 +4,12 @@
 //! was restarted in between. It outlives the process and not the run of the machine, and so do the
 //! pages that must not be trusted.
 //!
-//! It is found by the path of the store. A store that is moved leaves it behind; a new store in the
-//! same place takes it away.
+//! It is found by the path of the store and the inode number of its directory. A store that is moved leaves it
+//! behind; a new store in the same directory takes it away, and one in the directory that is seen while the
+//! disk is not mounted does not.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use lockstep_fs::poison::Stamp;
@@ -26,9 +28,11 @@ impl RuntimeStamp {
     }
 
     fn within(stamps: &Path, directory: &Path) -> Self {
+        let ino = directory.metadata().map_or(0, |found| found.ino());
         let directory = directory.canonicalize();
         let directory = directory.as_deref().unwrap_or(Path::new("")).as_os_str();
-        let name = u128::from_be_bytes(Hash128::of(directory.as_encoded_bytes()).0);
+        let key = [directory.as_encoded_bytes(), &ino.to_be_bytes()].concat();
+        let name = u128::from_be_bytes(Hash128::of(&key).0);
         Self(stamps.join(format!("{name:032x}.json")))
     }
 }
@@ -80,5 +84,26 @@ mod tests {
         assert_eq!(RuntimeStamp::within(&stamps, &other).read().unwrap(), None);
         again.remove().unwrap();
         assert_eq!(stamp.read().unwrap(), None);
+    }
+
+    /// Another directory lies in the same place, as while a disk is not mounted.
+    #[test]
+    fn a_stamp_waits_for_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, away) = (dir.path().join("store"), dir.path().join("away"));
+        let stamps = dir.path().join("run/poisoned");
+        std::fs::create_dir(&place).unwrap();
+        RuntimeStamp::within(&stamps, &place)
+            .write(b"failed")
+            .unwrap();
+        std::fs::rename(&place, &away).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        let other = RuntimeStamp::within(&stamps, &place);
+        assert_eq!(other.read().unwrap(), None);
+        other.remove().unwrap();
+        std::fs::remove_dir(&place).unwrap();
+        std::fs::rename(&away, &place).unwrap();
+        let again = RuntimeStamp::within(&stamps, &place);
+        assert_eq!(again.read().unwrap().unwrap(), b"failed");
     }
 }
