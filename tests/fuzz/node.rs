@@ -145,14 +145,9 @@ impl Besieged {
         client.status().ok()?.datastores.pop()
     }
 
-    /// Which store it has a copy of, and of which sync its mark is.
+    /// Which store it has a copy of, and the last resync it has met.
     pub fn names(&self) -> (StoreId, Option<SyncId>) {
-        let role = fs::read(self.dir.path().join("store/role.json")).unwrap();
-        let role: serde_json::Value = serde_json::from_slice(&role).unwrap();
-        let state = &role["state"];
-        let store = serde_json::from_value(state["store"].clone()).unwrap();
-        let sync = state.get("sync").cloned().unwrap_or_default();
-        (store, serde_json::from_value(sync).unwrap())
+        names(&self.dir.path().join("store"))
     }
 
     /// It runs, answers, and holds no more than it may.
@@ -193,6 +188,11 @@ impl Besieged {
 
     /// Stops it as an administrator would, and starts it again on what it has now.
     pub fn restart(&mut self) {
+        self.stop_process();
+        self.start_process();
+    }
+
+    fn stop_process(&mut self) {
         self.assert_alive();
         let mut process = self.process.take().unwrap();
         kill_process(Pid::from_child(&process), Signal::TERM).unwrap();
@@ -209,7 +209,6 @@ impl Besieged {
             std::thread::sleep(Duration::from_millis(5));
         };
         assert!(status.success(), "the node stopped: {status}");
-        self.start_process();
     }
 
     /// How peers connect to it.
@@ -227,9 +226,19 @@ impl Besieged {
     }
 
     /// Lets the true peer connect: it makes the node equal to itself, and both are compared. It has lost
-    /// a table, so all is compared each time.
+    /// a table, so all is compared each time. A node that was made a copy of another store refuses it, as it
+    /// must; then what it has is taken away first.
     pub fn sync_with_true_peer(&mut self) {
         let dir = self.true_store();
+        let (store, sync) = names(&dir);
+        let (followed, met) = self.names();
+        if followed != store || met.is_some_and(|met| met.is_unknown_to(sync)) {
+            self.stop_process();
+            let own = self.dir.path().join("store");
+            fs::remove_dir_all(&own).unwrap();
+            store::make(&own);
+            self.start_process();
+        }
         fs::remove_file(dir.join("tables/paw")).unwrap();
         self.sync_with(&dir);
     }
@@ -263,6 +272,16 @@ impl Drop for Besieged {
             let _ = process.wait();
         }
     }
+}
+
+/// What the role file of a store says of it, and of the last resync.
+fn names(store: &Path) -> (StoreId, Option<SyncId>) {
+    let role = fs::read(store.join("role.json")).unwrap();
+    let role: serde_json::Value = serde_json::from_slice(&role).unwrap();
+    let state = &role["state"];
+    let store = serde_json::from_value(state["store"].clone()).unwrap();
+    let sync = state.get("sync").cloned().unwrap_or_default();
+    (store, serde_json::from_value(sync).unwrap())
 }
 
 fn print_end(log: &Path) {
