@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_fs::Store;
+use lockstep_fs::export::ExportError;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_intentlog::LogOptions;
 use lockstep_link::Fingerprint;
@@ -69,20 +70,31 @@ pub fn config(
 
 /// Opens the datastore of a configuration.
 pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
+    let open = || {
+        let place = Place::on_this_machine(config)?;
+        datastore::prepare(config.clone(), place).and_then(Prepared::open)
+    };
+    while_in_use(open, |error| matches!(error, DatastoreError::InUse { .. }))
+}
+
+/// Tries again while a store is in use that was closed. A process that another test starts has all files of
+/// this one, and their locks, until it has become another program.
+fn while_in_use<T, E>(
+    attempt: impl Fn() -> Result<T, E>,
+    is_in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
     let deadline = Instant::now() + IN_USE_MAX;
     loop {
-        let place = Place::on_this_machine(config)?;
-        match datastore::prepare(config.clone(), place).and_then(Prepared::open) {
-            Err(DatastoreError::InUse { .. }) if Instant::now() < deadline => {
+        match attempt() {
+            Err(error) if is_in_use(&error) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            opened => return opened,
+            came => return came,
         }
     }
 }
 
-/// A process that another test starts has all files of this one, and their locks, until it has become another
-/// program: for longer than that a store that was closed is not in use.
+/// For longer than that no process has yet to become another program.
 const IN_USE_MAX: Duration = Duration::from_secs(30);
 
 /// The same in a process whose clock runs [`HASTE`] times as fast.
@@ -243,7 +255,10 @@ pub fn can_export() -> bool {
 pub fn manifest(store: &Path) -> Result<String, String> {
     let place = quick_place();
     let (tree, list) = (place.path().join("tree"), place.path().join("manifest"));
-    let exported = lockstep_fs::export::export(store, &tree, Some(&list));
+    let exported = while_in_use(
+        || lockstep_fs::export::export(store, &tree, Some(&list)),
+        |error| matches!(error, ExportError::InUse { .. }),
+    );
     exported.map_err(|error| error.to_string())?;
     Ok(fs::read_to_string(list).unwrap())
 }
