@@ -70,11 +70,17 @@ pub fn config(
 
 /// Opens the datastore of a configuration.
 pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
-    let open = || {
-        let place = Place::on_this_machine(config)?;
-        datastore::prepare(config.clone(), place).and_then(Prepared::open)
-    };
-    while_in_use(open, |error| matches!(error, DatastoreError::InUse { .. }))
+    open_in(|| Place::on_this_machine(config), config)
+}
+
+fn open_in(
+    place: impl Fn() -> Result<Place, DatastoreError>,
+    config: &DatastoreConfig,
+) -> Result<Arc<Datastore>, DatastoreError> {
+    while_in_use(
+        || datastore::prepare(config.clone(), place()?).and_then(Prepared::open),
+        |error| matches!(error, DatastoreError::InUse { .. }),
+    )
 }
 
 /// Tries again while a store is in use that was closed. A process that another test starts has all files of
@@ -99,10 +105,13 @@ const IN_USE_MAX: Duration = Duration::from_secs(30);
 
 /// The same in a process whose clock runs [`HASTE`] times as fast.
 pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
-    let place = Place::on_this_machine(config)?;
-    place.host.stop();
-    let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
-    datastore::prepare(config.clone(), Place { host, ..place })?.open()
+    let place = || {
+        let place = Place::on_this_machine(config)?;
+        place.host.stop();
+        let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
+        Ok(Place { host, ..place })
+    };
+    open_in(place, config)
 }
 
 /// How much faster time passes, so that waits between two attempts are short.
