@@ -22,7 +22,7 @@ const ALL: NonZeroUsize = NonZeroUsize::MIN;
 const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Where there are two, of the first ones and of those that follow each, one in so many.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
-    NonZeroUsize::new(48).unwrap(),
+    NonZeroUsize::new(96).unwrap(),
     NonZeroUsize::new(96).unwrap(),
 ];
 
