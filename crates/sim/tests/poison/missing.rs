@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_lossy::disk::Disk;
 use lockstepfs::config::OnPeerLoss;
 
 use super::pair::{Client, Half, Pair, Side};
@@ -40,11 +41,7 @@ fn a_new_store_is_never_carried_over_what_the_other_node_has() {
 #[test]
 fn a_copy_that_was_away_while_another_was_in_sync_is_not_taken_for_it() {
     let mut pair = Pair::in_sync();
-    pair.stop(Side::Secondary);
-    let away = pair.secondary.get_new_disk();
-    pair.restart(Side::Secondary);
-    pair.until_in_sync();
-    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    let away = replace_secondary(&mut pair);
     pair.stop(Side::Secondary);
     pair.secondary.disk = away;
     pair.restart(Side::Secondary);
@@ -90,6 +87,27 @@ fn a_copy_of_another_store_is_left_as_it_is() {
     }
 }
 
+/// The secondary gets an empty disk, which a resync fills, and the file is written. Gives the disk it had.
+#[track_caller]
+fn replace_secondary(pair: &mut Pair) -> Disk {
+    pair.stop(Side::Secondary);
+    let away = pair.secondary.get_new_disk();
+    pair.restart(Side::Secondary);
+    pair.until_in_sync();
+    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    away
+}
+
+/// The primary's disk as it is when its node is stopped in order, which then goes on.
+#[track_caller]
+fn copy_primary(pair: &mut Pair) -> Disk {
+    pair.stop(Side::Primary);
+    let copy = pair.primary.disk.fork();
+    pair.restart(Side::Primary);
+    pair.until_in_sync();
+    copy
+}
+
 /// The secondary refuses the primary for long, and the primary says why.
 #[track_caller]
 fn refused(pair: &mut Pair, why: &str) {
@@ -104,16 +122,8 @@ fn refused(pair: &mut Pair, why: &str) {
 #[test]
 fn an_older_copy_of_the_primary_is_not_carried_over_the_secondary() {
     let mut pair = Pair::in_sync();
-    pair.stop(Side::Primary);
-    let old = pair.primary.disk.fork();
-    pair.restart(Side::Primary);
-    pair.until_in_sync();
-    // Which makes a resync.
-    pair.stop(Side::Secondary);
-    pair.secondary.get_new_disk();
-    pair.restart(Side::Secondary);
-    pair.until_in_sync();
-    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    let old = copy_primary(&mut pair);
+    replace_secondary(&mut pair);
     pair.stop(Side::Primary);
     let newer = std::mem::replace(&mut pair.primary.disk, old);
     pair.restart(Side::Primary);
@@ -130,15 +140,8 @@ fn an_older_copy_of_the_primary_is_not_carried_over_the_secondary() {
 #[test]
 fn nor_if_the_last_resync_was_cut_off() {
     let mut pair = Pair::in_sync();
-    pair.stop(Side::Primary);
-    let old = pair.primary.disk.fork();
-    pair.restart(Side::Primary);
-    pair.until_in_sync();
-    pair.stop(Side::Secondary);
-    let away = pair.secondary.get_new_disk();
-    pair.restart(Side::Secondary);
-    pair.until_in_sync();
-    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
+    let old = copy_primary(&mut pair);
+    let away = replace_secondary(&mut pair);
     pair.stop(Side::Secondary);
     pair.secondary.disk = away;
     pair.restart(Side::Secondary);
