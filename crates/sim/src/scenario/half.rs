@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_fs::Store;
 use lockstep_intentlog::LogOptions;
+use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Errno, Ino, Timestamp};
 use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
@@ -194,6 +195,22 @@ impl Half {
     /// The datastore, if its process has opened it.
     pub fn datastore(&self) -> Option<Arc<Datastore>> {
         self.node.life()?.datastore()
+    }
+
+    /// The state of its datastore, if its process has opened that.
+    pub fn state(&self) -> Option<State> {
+        Some(self.datastore()?.state())
+    }
+
+    /// Whether this secondary counts its copy as in sync, and the copy is not an old one.
+    pub fn has_kept_sync(&self) -> bool {
+        let kept = |state| {
+            matches!(
+                state,
+                State::SecondarySynced | State::SecondaryDisconnected | State::SecondaryCatchingUp
+            )
+        };
+        self.state().is_some_and(kept) && !self.has_old_copy
     }
 
     /// Its disk as `process`, which starts now, has it.

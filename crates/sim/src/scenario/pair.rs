@@ -68,14 +68,6 @@ pub struct Pair {
     steps: u64,
 }
 
-/// Whether a secondary in this state counts its copy as in sync.
-const fn has_kept_sync(state: State) -> bool {
-    matches!(
-        state,
-        State::SecondarySynced | State::SecondaryDisconnected | State::SecondaryCatchingUp
-    )
-}
-
 /// Who uses the mount.
 pub struct Users {
     /// So many clients.
@@ -213,8 +205,7 @@ impl Pair {
     /// sync, or did when it stopped.
     fn hold_the_tables_against_the_disks(&self) {
         let [primary, secondary] = &self.halves;
-        let state = secondary.datastore().map(|datastore| datastore.state());
-        if secondary.has_old_copy || !state.is_some_and(has_kept_sync) {
+        if !secondary.has_kept_sync() {
             return;
         }
         let (here, there) = (primary.inodes(), secondary.inodes());
@@ -226,21 +217,19 @@ impl Pair {
 
     /// Whether the secondary holds all that was acknowledged, by what both say.
     fn counts_as_in_sync(&self) -> bool {
-        let [primary, secondary] = self.states();
-        let primary = primary.is_some_and(|state| {
+        let [primary, secondary] = &self.halves;
+        let primary = primary.state().is_some_and(|state| {
             matches!(
                 state,
                 State::Synced | State::Paused | State::Frozen | State::CatchingUp
             )
         });
-        let [_, half] = &self.halves;
-        primary && secondary.is_some_and(has_kept_sync) && !half.has_old_copy
+        primary && secondary.has_kept_sync()
     }
 
     /// The states of both nodes, of those that have opened the datastore.
     fn states(&self) -> [Option<State>; 2] {
-        self.datastores()
-            .map(|datastore| datastore.map(|datastore| datastore.state()))
+        self.halves.each_ref().map(Half::state)
     }
 
     /// Whether both nodes say that they are in sync.
