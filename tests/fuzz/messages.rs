@@ -22,7 +22,7 @@ pub struct Knowledge {
     pub datastore: DatastoreUuid,
     /// The last metadata operation that it is known to have.
     pub last: Osn,
-    /// Which store it has a copy of, and of which sync its mark is.
+    /// Which store it has a copy of, and the last resync it has met.
     pub store: StoreId,
     pub sync: Option<SyncId>,
     /// So many headers in a hundred have an accident.

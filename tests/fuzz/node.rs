@@ -74,7 +74,7 @@ impl Besieged {
         node.configure();
         node.make_true_peer(encryption);
         node.start_process();
-        node.sync_with(&node.true_store());
+        node.connect_true_peer();
         node
     }
 
@@ -240,15 +240,16 @@ impl Besieged {
             self.start_process();
         }
         fs::remove_file(dir.join("tables/paw")).unwrap();
-        self.sync_with(&dir);
+        self.connect_true_peer();
     }
 
-    fn sync_with(&self, dir: &Path) {
+    fn connect_true_peer(&self) {
         let encryption = match self.encryption {
             lockstep_link::Encryption::On => Encryption::On,
             lockstep_link::Encryption::Off => Encryption::Off,
         };
-        let config = store::config(dir, Role::Primary, self.fingerprint, encryption);
+        let dir = self.true_store();
+        let config = store::config(&dir, Role::Primary, self.fingerprint, encryption);
         let dialer = TrueDialer {
             address: self.address,
             identity: Arc::clone(&self.identity),

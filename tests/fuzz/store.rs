@@ -73,6 +73,20 @@ pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> 
     open_in(|| Place::on_this_machine(config), config)
 }
 
+/// The same in a process whose clock runs [`HASTE`] times as fast.
+pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
+    let place = || {
+        let place = Place::on_this_machine(config)?;
+        place.host.stop();
+        let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
+        Ok(Place { host, ..place })
+    };
+    open_in(place, config)
+}
+
+/// How much faster time passes, so that waits between two attempts are short.
+const HASTE: u32 = 20;
+
 fn open_in(
     place: impl Fn() -> Result<Place, DatastoreError>,
     config: &DatastoreConfig,
@@ -102,20 +116,6 @@ fn while_in_use<T, E>(
 
 /// For longer than that no process has yet to become another program.
 const IN_USE_MAX: Duration = Duration::from_secs(30);
-
-/// The same in a process whose clock runs [`HASTE`] times as fast.
-pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
-    let place = || {
-        let place = Place::on_this_machine(config)?;
-        place.host.stop();
-        let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
-        Ok(Place { host, ..place })
-    };
-    open_in(place, config)
-}
-
-/// How much faster time passes, so that waits between two attempts are short.
-const HASTE: u32 = 20;
 
 /// This machine, in haste.
 struct Hasty(Machine);
