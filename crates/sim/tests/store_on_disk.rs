@@ -92,13 +92,17 @@ fn made_disk() -> Disk {
 }
 
 fn open(disk: &Disk, boot: u8) -> Result<Opened, StoreError> {
+    open_on(disk.mount(), boot)
+}
+
+fn open_on(backing: Arc<dyn Backing>, boot: u8) -> Result<Opened, StoreError> {
     let options = OpenOptions {
         datastore: Some(UUID),
         boot: [boot; 16],
         access: Access::Write,
         log: log_options(),
     };
-    Store::open(disk.mount(), &options)
+    Store::open(backing, &options)
 }
 
 /// What to do at which call: the `nth` from now.

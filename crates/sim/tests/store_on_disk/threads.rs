@@ -10,6 +10,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use lockstep_fs::poison::{Guarded, Marks, Poison};
 use lockstep_sim::disk::Observer;
 use lockstep_sim::random::Random;
 use lockstep_types::{Errno, Ino, MetaOp, NodeKind, Timestamp};
@@ -69,8 +70,18 @@ fn prepared() -> (Disk, Layout) {
     )
 }
 
-/// Lets the threads change places in the middle of what they do, and the store meet its end.
-fn observer(seed: u64, end: Option<(u64, Verdict)>) -> Observer {
+/// A disk as the node gives it to its store: when a call that failed returns, all others are refused.
+fn guarded(below: Arc<dyn Backing>, boot: u8) -> Arc<dyn Backing> {
+    let marks = Marks::new(Arc::clone(&below), None);
+    let clock = Box::new(Timestamp::default);
+    // A mark from before is not heeded: what was acknowledged until then is looked for all the same.
+    let poison = Poison::new(marks, [boot; 16], clock, None);
+    Arc::new(Guarded::new(below, Arc::new(poison)))
+}
+
+/// Lets the threads change places in the middle of what they do, and the store meet its end; `has_come`
+/// says so from then on.
+fn observer(seed: u64, end: Option<(u64, Verdict)>, has_come: Arc<AtomicBool>) -> Observer {
     Arc::new(move |call| {
         match Random::new(seed ^ call.serial).below(16) {
             0..3 => std::thread::yield_now(),
@@ -78,7 +89,12 @@ fn observer(seed: u64, end: Option<(u64, Verdict)>) -> Observer {
             _ => {}
         }
         match end {
-            Some((serial, verdict)) if serial == call.serial => verdict,
+            // See `Life::sync_everything`.
+            Some((_, Verdict::Fail(_))) if call.kind == CallKind::SyncAll => Verdict::Go,
+            Some((serial, verdict)) if serial == call.serial => {
+                has_come.store(true, Ordering::SeqCst);
+                verdict
+            }
             _ => Verdict::Go,
         }
     })
@@ -98,23 +114,25 @@ fn end(disk: &Disk, random: &mut Random) -> Option<(u64, Verdict)> {
 /// Opens the store, lets the threads loose on it until they have done or it has ended. Returns
 /// whether it may be opened again in the same run of the machine.
 fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &mut Random) -> bool {
-    let store = open(disk, boot).unwrap().store;
+    let backing = guarded(disk.mount(), boot);
+    let store = open_on(Arc::clone(&backing), boot).unwrap().store;
     for osn in store.in_doubt() {
         store.roll_back(osn).unwrap();
     }
     let life = Life {
         sequence: AtomicU64::new(store.first_sequence()),
         store,
-        backing: disk.mount(),
+        backing,
         layout,
         known,
         is_mirrored: random.percent(50),
         sequencer: Mutex::new(Sequencer::default()),
         is_over: AtomicBool::new(false),
+        has_ended: Arc::default(),
     };
     let seed = random.any();
     let end = end(disk, random);
-    disk.observe(Some(observer(seed, end)));
+    disk.observe(Some(observer(seed, end, Arc::clone(&life.has_ended))));
     let mut randoms = random.fork();
     std::thread::scope(|scope| {
         let life = &life;
@@ -144,8 +162,8 @@ fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &m
     }
     disk.observe(None);
     // What a failed sync should have saved is not on the disk, and no later sync would tell.
-    let may_have_failed = matches!(end, Some((_, Verdict::Fail(_))));
-    !(may_have_failed && life.store.is_poisoned())
+    let has_failed = matches!(end, Some((_, Verdict::Fail(_))));
+    !(has_failed && life.store.is_poisoned())
 }
 
 /// All that is there now.

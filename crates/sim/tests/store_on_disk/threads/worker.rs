@@ -33,6 +33,8 @@ pub struct Life<'a> {
     /// Held while an operation is numbered and logged, and while operations are applied.
     pub sequencer: Mutex<Sequencer>,
     pub is_over: AtomicBool,
+    /// A call of the disk has failed, or was the last of the process; or is about to be.
+    pub has_ended: Arc<AtomicBool>,
 }
 
 /// Operations that are pending, and what became of those that others have applied.
@@ -81,7 +83,10 @@ impl Life<'_> {
 
     /// What goes on beside the clients, until they have done.
     pub fn maintain(&self, mut random: Random) {
-        while !self.is_over.load(Ordering::Relaxed) && self.maintain_once(&mut random).is_ok() {
+        while !self.is_over.load(Ordering::Relaxed) {
+            if let Err(error) = self.maintain_once(&mut random) {
+                return self.must_have_ended(&error);
+            }
             std::thread::sleep(std::time::Duration::from_micros(random.below(300)));
         }
     }
@@ -91,9 +96,25 @@ impl Life<'_> {
         match random.below(5) {
             0 => Ok(store.collect_garbage().map(drop)?),
             1 => self.save(Saves::Names, || Ok(store.sync_all_applied()?)),
-            2 => self.save(Saves::Everything, || Ok(store.sync_everything()?)),
+            2 => self.save(Saves::Everything, || self.sync_everything()),
             _ => self.save(Saves::Times, || Ok(store.checkpoint()?)),
         }
+    }
+
+    /// Not believed beside a call that fails, and never made to fail itself. Linux tells of a failure once
+    /// to those who sync the file, and once to those who sync everything; the disk here tells only the first
+    /// of both, and the others hear of success until that one has passed on what it heard.
+    fn sync_everything(&self) -> Result<(), OpError> {
+        self.store.sync_everything()?;
+        if self.has_ended.load(Ordering::SeqCst) {
+            return Err(Errno::Io.into());
+        }
+        Ok(())
+    }
+
+    /// Before that, everything succeeds.
+    fn must_have_ended(&self, error: &OpError) {
+        assert!(self.has_ended.load(Ordering::SeqCst), "{error}");
     }
 
     /// Stops in order, as a node does.
@@ -117,8 +138,8 @@ impl Worker<'_> {
     /// Does so many things, until one fails.
     pub fn work(&mut self, things: u64) {
         for _ in 0..things {
-            if self.work_once().is_err() {
-                return;
+            if let Err(error) = self.work_once() {
+                return self.life.must_have_ended(&error);
             }
         }
     }
@@ -439,7 +460,17 @@ impl Worker<'_> {
         let mut bytes = vec![0; expected.len() + usize::from(!is_shared)];
         let count = self.life.store.read(ino, offset as u64, &mut bytes)?;
         bytes.truncate(count);
-        assert!(bytes == expected, "thread {} reads {ino}", self.number);
+        assert!(
+            bytes == expected,
+            "thread {} reads {} bytes of {ino}, not {}, and other bytes from {:?} on",
+            self.number,
+            bytes.len(),
+            expected.len(),
+            bytes
+                .iter()
+                .zip(&expected)
+                .position(|(is, should)| is != should),
+        );
         Ok(())
     }
 
