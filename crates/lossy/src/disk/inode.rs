@@ -204,8 +204,9 @@ impl Inode {
         if let Some(history) = self.length.take() {
             let length = history.survivor(self.seen.length(), survivors, random);
             self.seen.set_length(length);
-            self.seen.trim();
         }
+        // Also when the length was saved: pages that a failed sync gave up may be from before a cut.
+        self.seen.trim();
     }
 
     /// Turns one bit over in every state that may ever be seen; false when no byte lies there.

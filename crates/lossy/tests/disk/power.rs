@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use lockstep_lossy::disk::CallClass;
+use lockstep_types::Errno;
+
 use super::*;
 
 const HALF: Survivors = Survivors::Mixed { percent: 50 };
@@ -105,6 +108,28 @@ fn what_a_lost_length_cuts_off_stays_away() {
         let used = (1 << 40) - backing.space().unwrap().free_bytes;
         assert_eq!(used, file.stat().unwrap().blocks * 512);
     }
+}
+
+/// A failed sync gives up the pages with the cut, a later one saves the length.
+#[test]
+fn what_a_length_cuts_off_stays_away_that_was_saved_without_the_pages() {
+    let (disk, _, file) = with_file();
+    file.write_at(0, &vec![1; 3 * PAGE]).unwrap();
+    file.sync().unwrap();
+    file.set_len(PAGE_BYTES).unwrap();
+    disk.fail_call(CallClass::Sync, 1, Errno::Io);
+    file.sync().unwrap_err();
+    for length in [2 * PAGE_BYTES, PAGE_BYTES] {
+        file.set_len(length).unwrap();
+    }
+    file.sync().unwrap();
+    let left = after(&disk, Survivors::Nothing, 1);
+    let file = left.mount().open("f").unwrap();
+    file.set_len(3 * PAGE_BYTES).unwrap();
+    assert_eq!(
+        bytes(&left, "f"),
+        [vec![1; PAGE], vec![0; 2 * PAGE]].concat()
+    );
 }
 
 #[test]
