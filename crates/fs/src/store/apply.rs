@@ -137,6 +137,9 @@ impl Store {
     ) -> Result<Applied, Failure> {
         let plan = plan::plan(self, op)?;
         let changed = plan.content.map(ContentEffect::ino);
+        // Until the record has the new length, whoever looks at the file finds the old one here and does
+        // not take the two for damage. Content that is damaged may be cut all the same.
+        let _known = changed.map(|ino| self.file_for(ino));
         let position = match plan.content {
             Some(effect) => self.log_and_change_content(op.osn, record, effect, taken_back)?,
             None => self.log_record(record)?,

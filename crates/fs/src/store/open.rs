@@ -100,6 +100,10 @@ impl Store {
     }
 
     /// Opens a store.
+    ///
+    /// `backing` is to be guarded ([`crate::poison::Guarded`]) where several threads use the store: then a
+    /// sync that failed is noted before its turn is over, and no other thread is told of success by one
+    /// that came after it.
     pub fn open(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Opened, StoreError> {
         match options.access {
             Access::Read => Self::open_in_memory(&backing, options),

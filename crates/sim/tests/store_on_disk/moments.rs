@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::OpError;
+use lockstep_fs::store::SeekFor;
 use lockstep_sim::disk::{CallClass, Survivors, Verdict};
 use lockstep_sim::random::Random;
-use lockstep_types::{Errno, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp, XattrMode};
+use lockstep_types::{
+    AllocateMode, Errno, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp, XattrMode,
+};
 use parking_lot::Mutex;
 
 use super::*;
@@ -486,4 +489,43 @@ fn a_disk_that_is_full_at_a_change_of_segment_breaks_nothing() {
     node.create("g");
     node.disk.kill();
     assert!(Node::on(node.disk, BOOT).has("g"));
+}
+
+/// `lseek` waits for nobody. Between the change of a file's length and that of its record the two differ,
+/// and that is no damage.
+#[test]
+fn a_file_can_be_looked_at_while_its_length_is_changed() {
+    let node = Node::new();
+    let ino = node.create("f");
+    node.write(ino, &[1; 9000]);
+    let growth = node.op(MetaRequest::Allocate {
+        ino,
+        mode: AllocateMode::Allocate,
+        offset: 0,
+        length: 20_000,
+    });
+    for change in [node.truncate(ino, 5000), growth] {
+        // After the second nothing is remembered of the file.
+        for _ in 0..2 {
+            node.store.checkpoint().unwrap();
+        }
+        let (has_changed, looks) = (AtomicBool::new(false), Arc::new(Mutex::new(Vec::new())));
+        let (seen, store) = (Arc::clone(&looks), Arc::downgrade(&node.store));
+        node.disk.observe(Some(Arc::new(move |call| {
+            if has_changed.load(Ordering::Relaxed) {
+                let found = store.upgrade().unwrap().seek(ino, 0, SeekFor::Hole);
+                seen.lock().push(found.map_err(|error| error.to_string()));
+            }
+            let changes = matches!(call.kind, CallKind::SetLength | CallKind::Allocate);
+            has_changed.fetch_or(changes, Ordering::Relaxed);
+            Verdict::Go
+        })));
+        node.store.commit(&change).unwrap();
+        node.disk.observe(None);
+        let looks = looks.lock();
+        assert!(
+            !looks.is_empty() && looks.iter().all(Result::is_ok),
+            "{looks:?}"
+        );
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_fs::store::Applied;
+use lockstep_fs::store::{Applied, SeekFor};
 use lockstep_fs::{OpError, Store};
 use lockstep_sim::random::Random;
 use lockstep_types::backing::Backing;
@@ -154,8 +154,9 @@ impl Worker<'_> {
             7 => self.change_mode(),
             8..14 => self.write_own(),
             14..17 => self.write_shared(),
-            17..19 => self.sync_own(),
-            _ => self.sync_any(),
+            17 => self.sync_own(),
+            18 => self.sync_any(),
+            _ => self.look_at_any(),
         }
     }
 
@@ -481,13 +482,28 @@ impl Worker<'_> {
         }
     }
 
-    /// Any file, also one that another thread changes, or removes.
     fn sync_any(&mut self) -> Result<(), OpError> {
+        let ino = self.any_file();
+        unless_refused(self.life.sync(ino))
+    }
+
+    fn look_at_any(&mut self) -> Result<(), OpError> {
+        let ino = self.any_file();
+        let found = self.life.store.seek(ino, 0, SeekFor::Hole);
+        unless_refused(found.map(drop))
+    }
+
+    /// Any file, also one that another thread changes, or has removed.
+    fn any_file(&mut self) -> Ino {
         let files: Vec<Ino> = self.life.known.lock().contents.keys().copied().collect();
-        let ino = *self.random.pick(&files);
-        match self.life.sync(ino) {
-            Err(OpError::Refused(_)) => Ok(()),
-            synced => synced,
-        }
+        *self.random.pick(&files)
+    }
+}
+
+/// A file that is gone is refused.
+fn unless_refused(result: Result<(), OpError>) -> Result<(), OpError> {
+    match result {
+        Err(OpError::Refused(_)) => Ok(()),
+        result => result,
     }
 }
