@@ -1,5 +1,7 @@
 //! Random calls on a file, beside a plain vector of bytes; and what a power loss may leave of it.
 
+use lockstep_lossy::disk::CallClass;
+use lockstep_types::Errno;
 use lockstep_types::backing::BackingTable;
 use proptest::prelude::*;
 
@@ -160,5 +162,26 @@ proptest! {
         if survivors == Survivors::Everything {
             prop_assert!(left == content);
         }
+    }
+    #[test]
+    fn nothing_lies_past_the_end_of_what_is_left(
+        steps in proptest::collection::vec((step(), proptest::bool::weighted(0.2)), 1..30),
+        survivors in survivors(),
+        seed in any::<u64>(),
+    ) {
+        let (disk, file, table, _) = start();
+        for (step, then_fails) in &steps {
+            apply(&*file, &*table, step);
+            if *then_fails {
+                disk.fail_call(CallClass::Sync, 1, Errno::Io);
+                file.sync().unwrap_err();
+            }
+        }
+        let left = after(&disk, survivors, seed);
+        let mut content = bytes(&left, "f");
+        let grown = content.len() + 10 * PAGE;
+        left.mount().open("f").unwrap().set_len(grown as u64).unwrap();
+        content.resize(grown, 0);
+        prop_assert!(bytes(&left, "f") == content);
     }
 }
