@@ -11,7 +11,7 @@ mod mounted;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use faulty::Faulty;
+use lockstep_types::Ino;
 use lockstepfs::fuse::{MountError, MountOptions, Mounted, Unmounted, mount};
 use model::ModelFs;
 use mounted::{Fixture, can_mount};
@@ -173,6 +174,32 @@ fn an_operation_that_never_answers_fails() {
     let file = File::create(mount.path("f")).unwrap();
     let error = file.sync_all().unwrap_err();
     assert_eq!(errno(&error), Some(Errno::IO));
+}
+
+/// A name that is left out is gone for a program that compares listings, as a backup does.
+#[test]
+fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
+    let faulty = std::cell::OnceCell::new();
+    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
+    let Some(mount) = Fixture::serving(wrap) else {
+        return;
+    };
+    for count in [1, 20] {
+        let directory = mount.path(&format!("with {count}"));
+        fs::create_dir(&directory).unwrap();
+        let made = (0..count).map(|number| {
+            let file = File::create(directory.join(number.to_string())).unwrap();
+            file.metadata().unwrap().ino()
+        });
+        let inos: Vec<u64> = made.collect();
+        let lost = Ino::new(inos[count / 2]).unwrap();
+        faulty.get().unwrap().lose_attributes(lost);
+        let listed = fs::read_dir(&directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        match listed {
+            Ok(entries) => assert_eq!(entries.len(), count),
+            Err(error) => assert_eq!(errno(&error), Some(Errno::IO)),
+        }
+    }
 }
 
 /// However a program asks for it: by opening the file so, or for one write alone.

@@ -88,20 +88,24 @@ fn fill_plus(
     offset: u64,
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<(), Errno> {
-    for (attr, cookie, name) in dots(context, directory, offset)? {
+    let dots = dots(context, directory, offset)?;
+    let mut reply = Filling::new(context, reply);
+    for (attr, cookie, name) in dots {
         // the kernel counts no reference for these two
-        if add(reply, &attr, cookie, OsStr::new(name)).is_break() {
+        if reply.add(&attr, cookie, OsStr::new(name)).is_break() {
             return Ok(());
         }
     }
     let mut after = service_cookie(offset);
     loop {
         let batch = fetch(context, directory, after)?;
-        let filled = batch
-            .iter()
-            .try_for_each(|entry| plus(context, entry, reply));
+        for entry in &batch {
+            if reply.plus(entry)?.is_break() {
+                return Ok(());
+            }
+        }
         match batch.last() {
-            Some(last) if filled.is_continue() && batch.len() == BATCH => after = last.cookie,
+            Some(last) if batch.len() == BATCH => after = last.cookie,
             _ => return Ok(()),
         }
     }
@@ -131,22 +135,50 @@ fn fetch(context: &Context, directory: Ino, after: u64) -> Result<Vec<DirEntry>,
     Ok(batch)
 }
 
-/// Adds one entry, for which the kernel counts a reference; one that vanished is left out.
-fn plus(context: &Context, entry: &DirEntry, reply: &mut ReplyDirectoryPlus) -> Room {
-    let Ok(attr) = context.service().getattr(entry.ino) else {
-        return ControlFlow::Continue(());
-    };
-    context.service().remembered(attr.ino, 1);
-    let name = OsStr::from_bytes(entry.name.as_bytes());
-    let added = add(reply, &attr, entry.cookie, name);
-    if added.is_break() {
-        context.service().forgotten(attr.ino, 1);
-    }
-    added
+/// A reply that is being filled with names and attributes.
+struct Filling<'a> {
+    context: &'a Context,
+    reply: &'a mut ReplyDirectoryPlus,
+    is_empty: bool,
 }
 
-fn add(reply: &mut ReplyDirectoryPlus, attr: &Attr, cookie: u64, name: &OsStr) -> Room {
-    let node = INodeNo(attr.ino.get());
-    let attr = file_attr(attr);
-    room(reply.add(node, cookie, name, &LIFETIME, &attr, GENERATION))
+impl<'a> Filling<'a> {
+    fn new(context: &'a Context, reply: &'a mut ReplyDirectoryPlus) -> Self {
+        Self {
+            context,
+            reply,
+            is_empty: true,
+        }
+    }
+
+    fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> Room {
+        let node = INodeNo(attr.ino.get());
+        let attr = file_attr(attr);
+        let added = room(
+            self.reply
+                .add(node, cookie, name, &LIFETIME, &attr, GENERATION),
+        );
+        self.is_empty &= added.is_break();
+        added
+    }
+
+    /// Adds one entry, for which the kernel counts a reference; one that vanished is left out. One whose
+    /// attributes cannot be read is not, or a program would take it for gone: the reply ends before it.
+    /// The kernel asks again from there, and hears of the failure or is content with the names.
+    fn plus(&mut self, entry: &DirEntry) -> Result<Room, Errno> {
+        let service = self.context.service();
+        let attr = match service.getattr(entry.ino) {
+            Ok(attr) => attr,
+            Err(Errno::Stale | Errno::NoEntry) => return Ok(ControlFlow::Continue(())),
+            Err(_) if !self.is_empty => return Ok(ControlFlow::Break(())),
+            Err(errno) => return Err(errno),
+        };
+        service.remembered(attr.ino, 1);
+        let name = OsStr::from_bytes(entry.name.as_bytes());
+        let added = self.add(&attr, entry.cookie, name);
+        if added.is_break() {
+            service.forgotten(attr.ino, 1);
+        }
+        Ok(added)
+    }
 }

@@ -16,12 +16,14 @@ use crate::model::ModelFs;
 /// A write that waits.
 type Waiting = Box<dyn FnOnce() + Send>;
 
-/// Reading a symbolic link panics, syncing never answers, and writes wait while told to.
+/// Reading a symbolic link panics, syncing never answers, writes wait while told to, and the attributes of
+/// one inode cannot be read.
 pub struct Faulty {
     model: Arc<ModelFs>,
     stalls: AtomicBool,
     waiting: Mutex<Vec<Waiting>>,
     durable: AtomicUsize,
+    unreadable: Mutex<Option<Ino>>,
 }
 
 impl Faulty {
@@ -31,12 +33,18 @@ impl Faulty {
             stalls: AtomicBool::new(false),
             waiting: Mutex::default(),
             durable: AtomicUsize::new(0),
+            unreadable: Mutex::default(),
         })
     }
 
     /// How many writes had to be durable.
     pub fn durable(&self) -> usize {
         self.durable.load(Ordering::SeqCst)
+    }
+
+    /// From now on the attributes of this inode cannot be read.
+    pub fn lose_attributes(&self, ino: Ino) {
+        *self.unreadable.lock() = Some(ino);
     }
 
     /// From now on writes wait.
@@ -67,6 +75,9 @@ impl FileService for Faulty {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        if *self.unreadable.lock() == Some(ino) {
+            return Err(Errno::Io);
+        }
         self.model.getattr(ino)
     }
 
