@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_lossy::disk::CallClass;
 use lockstepfs::control::PoisonStatus;
@@ -25,6 +25,8 @@ use crate::site::Site;
 const MOMENT_MAX: Duration = Duration::from_millis(600);
 /// One call that fails is one of so many that come next: also one for a directory, the log, a table.
 const NEXT_CALLS: u64 = 40;
+/// A failure that nobody has told of for so long has met nobody who could.
+const SPENT_AFTER: Duration = Duration::from_secs(10);
 const EIO: Option<i32> = Some(5);
 
 /// Every way in which a disk fails, in any order.
@@ -45,8 +47,7 @@ pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) 
     println!("the secondary's disk: {failure:?}");
     site.load.start_programs(chance);
     chance.pause(MOMENT_MAX);
-    site.secondary.fail(failure);
-    let failed = await_poisoned(&mut site.load.pair, Which::Secondary);
+    let failed = fail(site, Which::Secondary, failure);
     await_left_alone(site, &failed);
     says_so(&site.load.pair, Which::Secondary, &failed);
     restart(site, Which::Secondary, chance);
@@ -88,8 +89,7 @@ pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     site.load.start_programs(chance);
     chance.pause(MOMENT_MAX);
     site.load.primary_goes();
-    site.primary.fail(failure);
-    let failed = await_poisoned(&mut site.load.pair, Which::Primary);
+    let failed = fail(site, Which::Primary, failure);
     says_so(&site.load.pair, Which::Primary, &failed);
     site.load.end_programs();
     only_reads(site, &failed);
@@ -174,10 +174,31 @@ fn clear_the_primary(
 
 /// Waits until the node says that its disk has failed, and how.
 fn await_poisoned(pair: &mut Pair, which: Which) -> PoisonStatus {
+    await_poisoned_or(pair, which, || ())
+}
+
+/// The same for a failure that is yet to come. One call alone may be the kernel's own, which writes a
+/// table back now and then: nobody hears of that, and another has to fail.
+fn fail(site: &mut Site, which: Which, failure: Failure) -> PoisonStatus {
+    site.server(which).fail(failure);
+    let mut since = Instant::now();
+    let server = site.server(which).clone();
+    await_poisoned_or(&mut site.load.pair, which, || {
+        if since.elapsed() > SPENT_AFTER {
+            since = Instant::now();
+            server.fail(failure);
+        }
+    })
+}
+
+fn await_poisoned_or(pair: &mut Pair, which: Which, mut if_not: impl FnMut()) -> PoisonStatus {
     let mut found = None;
     await_that("the node to say that its disk has failed", || {
         let status = pair.node_mut(which).status();
         found = status.and_then(|status| status.poisoned);
+        if found.is_none() {
+            if_not();
+        }
         found.is_some()
     });
     found.unwrap()

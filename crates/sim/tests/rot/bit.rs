@@ -71,6 +71,17 @@ impl Bit {
         })
     }
 
+    /// Whether it only makes a capital of a hexadecimal letter: to one who reads text, as an identifier's in
+    /// `role.json`, both are the same.
+    pub fn is_case(&self, disk: &Disk) -> bool {
+        let bytes = disk.read_all(&self.file).unwrap_or_default();
+        let byte = usize::try_from(self.offset)
+            .ok()
+            .and_then(|at| bytes.get(at));
+        let is_letter = byte.is_some_and(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_digit());
+        is_letter && self.number == 5
+    }
+
     /// A bit of the content of some file.
     pub fn of_content(disk: &Disk, chance: &mut Random) -> Option<Self> {
         let files = disk.files().into_iter();
