@@ -30,6 +30,13 @@ fn mount_model(path: &Path, name: &str) -> Result<Mounted, MountError> {
     mount(Arc::new(ModelFs::default()), &MountOptions::new(path, name))
 }
 
+/// Mounts a model with faults, where that is possible.
+fn mount_faulty() -> Option<(Fixture, Arc<Faulty>)> {
+    let mut faulty = None;
+    let mount = Fixture::serving(|model| Arc::clone(faulty.insert(Faulty::new(model))))?;
+    Some((mount, faulty?))
+}
+
 /// What the owner of a mount is told, once there is something.
 fn news_of(mounted: &Mounted) -> Result<(), MountError> {
     loop {
@@ -149,7 +156,7 @@ fn dropping_unmounts() {
 
 #[test]
 fn a_panic_costs_one_request_and_is_reported() {
-    let Some(mount) = Fixture::serving(Faulty::new) else {
+    let Some((mount, _)) = mount_faulty() else {
         return;
     };
     std::os::unix::fs::symlink("target", mount.path("link")).unwrap();
@@ -168,7 +175,7 @@ fn a_panic_costs_one_request_and_is_reported() {
 
 #[test]
 fn an_operation_that_never_answers_fails() {
-    let Some(mount) = Fixture::serving(Faulty::new) else {
+    let Some((mount, _)) = mount_faulty() else {
         return;
     };
     let file = File::create(mount.path("f")).unwrap();
@@ -179,9 +186,7 @@ fn an_operation_that_never_answers_fails() {
 /// A name that is left out is gone for a program that compares listings, as a backup does.
 #[test]
 fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
-    let faulty = std::cell::OnceCell::new();
-    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
-    let Some(mount) = Fixture::serving(wrap) else {
+    let Some((mount, service)) = mount_faulty() else {
         return;
     };
     for count in [1, 20] {
@@ -193,7 +198,7 @@ fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
         });
         let inos: Vec<u64> = made.collect();
         let lost = Ino::new(inos[count / 2]).unwrap();
-        faulty.get().unwrap().lose_attributes(lost);
+        service.lose_attributes(lost);
         let listed = fs::read_dir(&directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         match listed {
             Ok(entries) => assert_eq!(entries.len(), count),
@@ -205,12 +210,9 @@ fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
 /// However a program asks for it: by opening the file so, or for one write alone.
 #[test]
 fn synchronous_writes_are_durable() {
-    let faulty = std::cell::OnceCell::new();
-    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
-    let Some(mount) = Fixture::serving(wrap) else {
+    let Some((mount, service)) = mount_faulty() else {
         return;
     };
-    let service = faulty.get().unwrap();
     fs::write(mount.path("f"), "not durable").unwrap();
     assert_eq!(service.durable(), 0);
     for (count, flag) in [(1, libc::O_DSYNC), (2, libc::O_SYNC)] {
@@ -232,12 +234,9 @@ fn synchronous_writes_are_durable() {
 /// Four times as many writes wait as there are threads, and everything else goes on.
 #[test]
 fn waiting_writes_hold_nobody_up() {
-    let faulty = std::cell::OnceCell::new();
-    let wrap = |model| Arc::clone(faulty.get_or_init(|| Faulty::new(model)));
-    let Some(mount) = Fixture::serving(wrap) else {
+    let Some((mount, service)) = mount_faulty() else {
         return;
     };
-    let service = faulty.get().unwrap();
     fs::write(mount.path("other"), "readable").unwrap();
     let file = File::create(mount.path("f")).unwrap();
     file.set_len(32 * 4096).unwrap();
