@@ -163,6 +163,7 @@ proptest! {
             prop_assert!(left == content);
         }
     }
+
     #[test]
     fn nothing_lies_past_the_end_of_what_is_left(
         steps in proptest::collection::vec((step(), proptest::bool::weighted(0.2)), 1..30),

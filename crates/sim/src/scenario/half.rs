@@ -51,6 +51,8 @@ struct Trouble {
     is_full: bool,
     /// It does not get done what it should.
     hangs: Option<Hang>,
+    /// It has kept something wrongly.
+    is_rotten: bool,
 }
 
 /// One of the two.
@@ -399,9 +401,19 @@ impl Half {
         Ok(())
     }
 
+    /// Its disk has kept something wrongly, and nobody knows yet.
+    pub fn rot(&mut self) {
+        self.trouble.is_rotten = true;
+    }
+
+    /// Whether it has.
+    pub fn is_rotten(&self) -> bool {
+        self.trouble.is_rotten
+    }
+
     /// Whether its disk can be unmounted: one with trouble has enough of it.
     pub fn can_be_unmounted(&self) -> bool {
-        let Trouble { is_full, hangs } = self.trouble;
+        let Trouble { is_full, hangs, .. } = self.trouble;
         self.unmounted.is_none() && !self.needs_operator && !is_full && hangs.is_none()
     }
 

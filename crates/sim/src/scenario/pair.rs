@@ -316,6 +316,11 @@ impl Pair {
         self.run_for(Duration::from_micros(time))
     }
 
+    /// What has rotted on the secondary's disk an operation may find.
+    pub fn expect_refusals(&mut self) {
+        self.half(Side::Secondary).rot();
+    }
+
     /// What goes wrong with the primary's disk, clients hear of.
     fn expect_disk_errors(&mut self, side: Side) {
         self.disks_are_well = false;
@@ -524,7 +529,9 @@ impl Pair {
     fn judge_all(&self) -> Result<bool, String> {
         let witness = self.witness.lock();
         witness.verdict()?;
-        if let Some(told) = self.world.network.failure().filter(|_| self.disks_are_well) {
+        let [_, secondary] = &self.halves;
+        let must_follow = self.disks_are_well && !secondary.is_rotten();
+        if let Some(told) = self.world.network.failure().filter(|_| must_follow) {
             return Err(format!(
                 "the secondary could not follow, though its disk is well: {told}"
             ));

@@ -75,11 +75,8 @@ impl Bit {
     /// `role.json`, both are the same.
     pub fn is_case(&self, disk: &Disk) -> bool {
         let bytes = disk.read_all(&self.file).unwrap_or_default();
-        let byte = usize::try_from(self.offset)
-            .ok()
-            .and_then(|at| bytes.get(at));
-        let is_letter = byte.is_some_and(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_digit());
-        is_letter && self.number == 5
+        let byte = bytes.get(usize::try_from(self.offset).unwrap());
+        self.number == 5 && matches!(byte, Some(b'a'..=b'f' | b'A'..=b'F'))
     }
 
     /// A bit of the content of some file.
