@@ -166,15 +166,26 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Wraps a failed call on the disk.
+    /// Wraps a failed call on the disk. The path is made into text for an error only.
     pub fn disk(
         operation: &'static str,
         path: impl Into<String>,
     ) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.into();
         move |source| Self::Disk {
             operation,
-            path,
+            path: path.into(),
+            source,
+        }
+    }
+
+    /// The same, for the content file of an inode.
+    pub(crate) fn content(
+        operation: &'static str,
+        ino: Ino,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Disk {
+            operation,
+            path: content_path(ino),
             source,
         }
     }

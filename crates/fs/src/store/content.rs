@@ -70,7 +70,7 @@ impl Store {
         let content = self.content_to_change(ino)?;
         let changed = change(&*content);
         self.unsynced.content_changed(ino);
-        changed.map_err(StoreError::disk(operation, content_path(ino)))
+        changed.map_err(StoreError::content(operation, ino))
     }
 
     /// The content file of an inode, made if there is none.
@@ -144,7 +144,7 @@ impl Store {
         let read = match file.content(self.backing().as_ref())? {
             Some(content) => content
                 .read_at(offset, part)
-                .map_err(StoreError::disk("read", content_path(ino)))?,
+                .map_err(StoreError::content("read", ino))?,
             None => 0,
         };
         // What lies between the end of the content and the size has never been written.
@@ -281,7 +281,7 @@ impl Store {
         let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
         let written = content
             .write_at(offset, data)
-            .map_err(StoreError::disk("write", content_path(ino)));
+            .map_err(StoreError::content("write", ino));
         self.unsynced.content_changed(ino);
         if !ticket.durable {
             // Now, not only when it began: a sync that ran in between has not covered it.

@@ -15,7 +15,7 @@ use lockstep_types::{Errno, Ino, NodeKind, Osn, Timestamp, limits};
 
 use super::Store;
 use crate::error::{OpError, StoreError};
-use crate::files::{content_path, open_content};
+use crate::files::open_content;
 use crate::keys;
 use crate::kv::Each;
 use crate::plan::View;
@@ -249,7 +249,7 @@ impl Store {
         let read = match self.content_in_passing(ino)? {
             Some(content) => content
                 .read_at(offset, buffer)
-                .map_err(StoreError::disk("read", content_path(ino)))?,
+                .map_err(StoreError::content("read", ino))?,
             None => 0,
         };
         buffer.iter_mut().skip(read).for_each(|byte| *byte = 0);
@@ -266,7 +266,7 @@ impl Store {
         match self.content_in_passing(ino)? {
             Some(content) => content
                 .seek_data(offset)
-                .map_err(StoreError::disk("seek", content_path(ino))),
+                .map_err(StoreError::content("seek", ino)),
             None => Ok(None),
         }
     }

@@ -142,10 +142,10 @@ impl Store {
             (None, SeekFor::Hole) => Some(offset),
             (Some(content), SeekFor::Data) => content
                 .seek_data(offset)
-                .map_err(StoreError::disk("seek", content_path(ino)))?,
+                .map_err(StoreError::content("seek", ino))?,
             (Some(content), SeekFor::Hole) => content
                 .seek_hole(offset)
-                .map_err(StoreError::disk("seek", content_path(ino)))?,
+                .map_err(StoreError::content("seek", ino))?,
         };
         match (found, what) {
             (Some(found), SeekFor::Data) if found < size => Ok(found),

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::Store;
 use crate::error::StoreError;
-use crate::files::{CONTENT_DIR, content_dir, content_path};
+use crate::files::{CONTENT_DIR, content_dir};
 
 /// With more files than this, the whole disk is synced at once rather than each file.
 const SYNC_EACH_MAX: usize = 256;
@@ -185,9 +185,7 @@ impl Store {
         self.check_trust()?;
         let number = self.unsynced.now();
         if let Some(content) = self.content_of(ino)? {
-            let synced = content
-                .sync()
-                .map_err(StoreError::disk("sync", content_path(ino)));
+            let synced = content.sync().map_err(StoreError::content("sync", ino));
             self.trust(synced)?;
             self.unsynced.synced(ino, number);
             if is_on(Bug::NoNameSync) {
