@@ -1,27 +1,26 @@
 //! Frames: how messages are laid on a stream of bytes. Pure: no socket, no clock, no thread.
 //!
 //! ```text
-//! prefix       16  magic and version "LSF2", header bytes u32, payload bytes u32, CRC-32 of those
+//! prefix       16  magic and version "LSF3", header bytes u32, payload bytes u32, CRC-32 of those
 //!                  twelve bytes; all little endian
 //! header           opaque to this crate
-//! sum          16  BLAKE3 over all of the above
+//! sum          16  over all of the above
 //! payload
-//! payload sum  16  BLAKE3 over the payload; missing when there is none
+//! payload sum  16  over the payload; missing when there is none
 //! ```
 //!
 //! The sum of the payload comes behind it, so that both ends hash a large payload piece by piece
 //! while the pieces before are on their way.
 //!
-//! With a key (a connection whose encryption is off) both sums are keyed and bound to the number of
-//! the frame, so that nobody without the key can alter, repeat, drop or reorder frames unnoticed.
-//! Without one (inside TLS) they find what memory and cables alter.
+//! How the sums are made, with and without TLS around: `sums.rs`.
 //!
 //! Invariants: nothing is allocated or awaited for a frame outside the bounds; lengths are trusted
 //! only once the CRC of the prefix fits, the rest only once its sum does.
 
-use blake3::{Hash, Hasher};
 use lockstep_types::Hash128;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+
+use crate::sums::{FrameKey, Hashing, PayloadHash, PayloadHasher, PayloadSums, Sums};
 
 /// Most header bytes of a frame.
 pub const HEADER_BYTES_MAX: usize = 128 << 10;
@@ -34,7 +33,7 @@ pub const FRAME_BYTES_MAX: usize =
     PREFIX_BYTES + HEADER_BYTES_MAX + SUM_BYTES + PAYLOAD_BYTES_MAX + SUM_BYTES;
 
 /// First bytes of every frame; the last one is the version of the layout.
-const MAGIC: [u8; 4] = *b"LSF2";
+const MAGIC: [u8; 4] = *b"LSF3";
 const PREFIX_BYTES: usize = 16;
 const PREFIX_FIELD_BYTES: usize = 12;
 const SUM_BYTES: usize = 16;
@@ -68,71 +67,11 @@ pub enum FrameError {
         bytes: usize,
     },
     /// The header fails the sum, or the frame is not the next one.
-    #[error("a frame was altered, repeated or reordered on the way (BLAKE3 sum does not fit)")]
+    #[error("a frame was altered, repeated or reordered on the way (its sum does not fit)")]
     Sum,
     /// The payload fails its sum, or belongs to another frame.
-    #[error("a payload was altered on the way (its BLAKE3 sum does not fit)")]
+    #[error("a payload was altered on the way (its sum does not fit)")]
     Payload,
-}
-
-/// The secret of one direction of a connection that is not encrypted.
-#[derive(Clone)]
-pub struct FrameKey(pub(crate) [u8; 32]);
-
-impl FrameKey {
-    /// The key made of these bytes, which nobody but the two nodes may know.
-    pub const fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-}
-
-/// Computes the sums of one direction, in order.
-struct Sums {
-    key: Option<FrameKey>,
-    frames: u64,
-}
-
-impl Sums {
-    const fn new(key: Option<FrameKey>) -> Self {
-        Self { key, frames: 0 }
-    }
-
-    /// The sum over the head of the next frame, and what its payload's sum will be made with.
-    fn next(&mut self, head: &[u8]) -> (Hash128, PayloadSums) {
-        let payload = PayloadSums {
-            key: self.key.clone(),
-            frame: self.frames,
-        };
-        self.frames = self.frames.wrapping_add(1);
-        let sum = payload.keyed(HEAD, head);
-        (sum.unwrap_or_else(|| Hash128::of(head)), payload)
-    }
-}
-
-/// What keyed sums begin with, so that none can stand in for the other.
-const HEAD: [u8; 1] = [0];
-const PAYLOAD: [u8; 1] = [1];
-
-/// Makes the sum of the payload of one frame.
-#[derive(Clone)]
-pub struct PayloadSums {
-    key: Option<FrameKey>,
-    frame: u64,
-}
-
-impl PayloadSums {
-    /// The sum of a payload whose BLAKE3 is `hash`.
-    pub fn sum(&self, hash: &Hash) -> Hash128 {
-        self.keyed(PAYLOAD, hash.as_bytes())
-            .unwrap_or_else(|| Hash128::from(*hash))
-    }
-
-    fn keyed(&self, kind: [u8; 1], bytes: &[u8]) -> Option<Hash128> {
-        let FrameKey(key) = self.key.as_ref()?;
-        let mut hasher = Hasher::new_keyed(key);
-        hasher.update(&kind).update(&self.frame.to_le_bytes());
-        Some(Hash128::from(hasher.update(bytes).finalize()))
-    }
 }
 
 /// Lays the frames of one direction on the wire, in order.
@@ -142,6 +81,11 @@ impl Sealer {
     /// A sealer at the first frame of a direction.
     pub const fn new(key: Option<FrameKey>) -> Self {
         Self(Sums::new(key))
+    }
+
+    /// By which function payloads are hashed.
+    pub(crate) const fn hashing(&self) -> Hashing {
+        self.0.hashing()
     }
 
     /// Appends what goes before the payload of a frame to `out`. The payload must follow and then,
@@ -185,15 +129,14 @@ pub struct Opener {
     sums: Sums,
     /// The frame whose head was verified and whose payload is still arriving.
     arriving: Option<Arriving>,
-    /// Of the payload that is arriving.
-    hasher: Hasher,
 }
 
 /// A frame on its way in.
 struct Arriving {
     span: FrameSpan,
     sums: PayloadSums,
-    /// Bytes of the payload that were hashed.
+    /// Has taken in the first `hashed` bytes of the payload; not needed for one that comes at once.
+    hasher: Option<PayloadHasher>,
     hashed: usize,
 }
 
@@ -203,7 +146,6 @@ impl Opener {
         Self {
             sums: Sums::new(key),
             arriving: None,
-            hasher: Hasher::new(),
         }
     }
 
@@ -240,34 +182,52 @@ impl Opener {
         if sum != Hash128(*found) {
             return Err(FrameError::Sum);
         }
-        self.hasher.reset();
-        let hashed = 0;
-        Ok(Head::Whole(Arriving { span, sums, hashed }))
+        Ok(Head::Whole(Arriving {
+            span,
+            sums,
+            hasher: None,
+            hashed: 0,
+        }))
     }
 
     /// Takes in what there is of the payload. True when all of it is there, and as it was sent.
-    fn advance(&mut self, frame: &mut Arriving, bytes: &[u8]) -> Result<bool, FrameError> {
+    fn advance(&self, frame: &mut Arriving, bytes: &[u8]) -> Result<bool, FrameError> {
         let body = bytes.get(frame.span.head_bytes()..).unwrap_or_default();
-        let Some((payload, rest)) = body.split_at_checked(frame.span.payload_bytes) else {
-            self.hash_up_to(frame, body, body.len() / HASH_STEP_BYTES * HASH_STEP_BYTES);
-            return Ok(false);
+        let whole = body.split_at_checked(frame.span.payload_bytes);
+        let (payload, sum) = match whole.map(|(payload, rest)| (payload, rest.first_chunk())) {
+            Some(([], _)) => return Ok(true),
+            Some((payload, Some(sum))) => (payload, sum),
+            _ => {
+                frame.hash_steps(self.sums.hashing(), body);
+                return Ok(false);
+            }
         };
-        if payload.is_empty() {
+        let hash = frame.hash_rest(self.sums.hashing(), payload);
+        if frame.sums.sum(&hash) == Hash128(*sum) {
             return Ok(true);
         }
-        self.hash_up_to(frame, payload, payload.len());
-        match rest.first_chunk() {
-            None => Ok(false),
-            Some(sum) if frame.sums.sum(&self.hasher.finalize()) == Hash128(*sum) => Ok(true),
-            Some(_) => Err(FrameError::Payload),
+        Err(FrameError::Payload)
+    }
+}
+
+impl Arriving {
+    /// Takes in the whole steps of a payload that is arriving.
+    fn hash_steps(&mut self, hashing: Hashing, body: &[u8]) {
+        let there = body.len().min(self.span.payload_bytes);
+        let end = there / HASH_STEP_BYTES * HASH_STEP_BYTES;
+        if let Some(piece @ [_, ..]) = body.get(self.hashed..end) {
+            let hasher = self.hasher.get_or_insert_with(|| hashing.hasher());
+            hasher.update(piece);
+            self.hashed = end;
         }
     }
 
-    fn hash_up_to(&mut self, frame: &mut Arriving, payload: &[u8], end: usize) {
-        if let Some(piece) = payload.get(frame.hashed..end) {
-            self.hasher.update(piece);
-            frame.hashed = end;
-        }
+    fn hash_rest(&mut self, hashing: Hashing, payload: &[u8]) -> PayloadHash {
+        let Some(mut hasher) = self.hasher.take() else {
+            return hashing.hash(payload);
+        };
+        hasher.update(payload.get(self.hashed..).unwrap_or_default());
+        hasher.finish()
     }
 }
 

@@ -20,6 +20,7 @@ pub mod identity;
 mod receiver;
 pub mod sender;
 mod socket;
+mod sums;
 mod tls;
 mod wire;
 

@@ -17,13 +17,13 @@
 use std::mem;
 use std::sync::Arc;
 
-use blake3::{Hash, Hasher};
 use lockstep_types::Hash128;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::LinkError;
-use crate::frame::{FrameError, PayloadSums, Sealer};
+use crate::frame::{FrameError, Sealer};
 use crate::socket;
+use crate::sums::{Hashing, PayloadHash, PayloadSums};
 use crate::wire::Wire;
 
 /// Bytes queued at which [`Sender::send`] waits.
@@ -105,6 +105,7 @@ impl Sender {
 /// What the halves share for sending.
 pub(crate) struct Outgoing {
     wire: Arc<Wire>,
+    hashing: Hashing,
     outbox: Mutex<Outbox>,
     /// Told when the queue was taken, the socket was given back, or the connection was closed.
     room: Condvar,
@@ -162,12 +163,12 @@ struct Body<'a> {
 }
 
 impl Outbox {
-    /// Queues a frame; `hash` is the BLAKE3 of its payload, if it has one.
+    /// Queues a frame; `hash` is that of its payload, if it has one.
     fn append(
         &mut self,
         header: &[u8],
         payload: &[u8],
-        hash: Option<&Hash>,
+        hash: Option<&PayloadHash>,
     ) -> Result<(), FrameError> {
         let sums = self.sealer.seal(&mut self.queued, header, payload.len())?;
         if let Some(hash) = hash {
@@ -198,6 +199,7 @@ impl Outgoing {
     pub(crate) fn new(wire: Arc<Wire>, sealer: Sealer) -> Self {
         Self {
             wire,
+            hashing: sealer.hashing(),
             outbox: Mutex::new(Outbox {
                 sealer,
                 queued: Vec::new(),
@@ -234,14 +236,16 @@ impl Outgoing {
                 let appended = outbox.append(header, payload, hash.as_ref());
                 return appended.map_err(|source| self.unsendable(source));
             } else {
-                hash = Some(MutexGuard::unlocked(&mut outbox, || blake3::hash(payload)));
+                hash = Some(MutexGuard::unlocked(&mut outbox, || {
+                    self.hashing.hash(payload)
+                }));
             }
         }
     }
 
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.wire.check_open()?;
-        let hash = (!payload.is_empty()).then(|| blake3::hash(payload));
+        let hash = (!payload.is_empty()).then(|| self.hashing.hash(payload));
         let mut outbox = self.outbox.lock();
         let waiting_bytes = outbox.waiting_bytes();
         if waiting_bytes >= NOWAIT_QUEUE_BYTES_MAX {
@@ -293,13 +297,27 @@ impl Outgoing {
                 .wire
                 .send([&batch.frames, &[], &[]], &mut batch.scratch);
         };
+        if payload.len() > PIECE_BYTES {
+            return self.send_in_pieces(batch, payload, &sums);
+        }
+        let Hash128(sum) = sums.sum(&self.hashing.hash(payload));
+        self.wire
+            .send([&batch.frames, payload, &sum], &mut batch.scratch)
+    }
+
+    fn send_in_pieces(
+        &self,
+        batch: &mut Batch,
+        payload: &[u8],
+        sums: &PayloadSums,
+    ) -> Result<(), LinkError> {
         let mut frames = &batch.frames[..];
-        let mut hasher = Hasher::new();
+        let mut hasher = self.hashing.hasher();
         let mut pieces = payload.chunks(PIECE_BYTES).peekable();
         while let Some(piece) = pieces.next() {
             hasher.update(piece);
             let last = pieces.peek().is_none();
-            let sum = last.then(|| sums.sum(&hasher.finalize()));
+            let sum = last.then(|| sums.sum(&hasher.finish()));
             let sum = sum.as_ref().map_or(&[][..], |Hash128(sum)| sum);
             self.wire.send([frames, piece, sum], &mut batch.scratch)?;
             frames = &[];

@@ -25,8 +25,8 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::connection::Encryption;
-use crate::frame::FrameKey;
 use crate::identity::{Fingerprint, Identity};
+use crate::sums::FrameKey;
 
 /// Largest message of the handshake accepted from somebody not yet authenticated is bounded by
 /// rustls (64 KiB); this bounds what is kept of what a stranger offers, for the error.
@@ -35,8 +35,8 @@ const OFFERED_BYTES_MAX: usize = 64;
 /// The protocol name of connections with this setting.
 pub(crate) const fn protocol(encryption: Encryption) -> &'static [u8] {
     match encryption {
-        Encryption::On => b"lockstep/1",
-        Encryption::Off => b"lockstep-clear/1",
+        Encryption::On => b"lockstep/2",
+        Encryption::Off => b"lockstep-clear/2",
     }
 }
 
@@ -271,8 +271,8 @@ impl ClearKeys {
                 .map(FrameKey::new)
         };
         Ok(Self {
-            from_client: export(b"EXPORTER-lockstep-clear/1 from client")?,
-            from_server: export(b"EXPORTER-lockstep-clear/1 from server")?,
+            from_client: export(b"EXPORTER-lockstep-clear/2 from client")?,
+            from_server: export(b"EXPORTER-lockstep-clear/2 from server")?,
         })
     }
 }

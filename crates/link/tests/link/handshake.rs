@@ -165,7 +165,7 @@ fn client_without_certificate_is_refused() {
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Credulous))
                 .with_no_client_auth();
-        config.alpn_protocols = vec![b"lockstep/1".to_vec()];
+        config.alpn_protocols = vec![b"lockstep/2".to_vec()];
         let name = ServerName::try_from("anybody").unwrap();
         let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
         while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
