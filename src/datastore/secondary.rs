@@ -196,7 +196,12 @@ impl Datastore {
         }
         let mut heard = self.host.now();
         loop {
-            match receiver.recv() {
+            let next = if self.expects_more() {
+                receiver.recv_soon()
+            } else {
+                receiver.recv()
+            };
+            match next {
                 Ok(frame) => {
                     heard = self.host.now();
                     if let Err(reason) = self.obey(sender, &frame) {
@@ -210,6 +215,12 @@ impl Datastore {
                 Err(error) => return error.to_string(),
             }
         }
+    }
+
+    /// Whether the primary is likely to send at once: it has several writes under way, of which none waits
+    /// for the disk here.
+    fn expects_more(&self) -> bool {
+        self.saw.len() > 1 && !self.owed.is_flushing()
     }
 
     /// Does what a frame says. An error ends the connection.

@@ -31,6 +31,11 @@ pub trait ReceiveFrames: Send {
 
     /// See [`Receiver::recv`].
     fn recv(&mut self) -> Result<FrameRef<'_>, LinkError>;
+
+    /// See [`Receiver::recv_soon`]. Where to wait costs nothing it is the same as [`ReceiveFrames::recv`].
+    fn recv_soon(&mut self) -> Result<FrameRef<'_>, LinkError> {
+        self.recv()
+    }
 }
 
 impl SendFrames for Sender {
@@ -58,5 +63,9 @@ impl ReceiveFrames for Receiver {
 
     fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
         Self::recv(self)
+    }
+
+    fn recv_soon(&mut self) -> Result<FrameRef<'_>, LinkError> {
+        Self::recv_soon(self)
     }
 }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SendFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use crate::connection::LinkOptions;
 
@@ -120,6 +120,15 @@ pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8]) -> io::Result<u
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             outcome => return outcome,
         }
+    }
+}
+
+/// Reads what there is; `None` when there is nothing now.
+pub(crate) fn read_nowait(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+    match rustix::net::recv(socket, into, RecvFlags::DONTWAIT) {
+        Ok((bytes, _)) => Ok(Some(bytes)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

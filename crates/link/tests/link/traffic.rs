@@ -234,6 +234,31 @@ fn a_time_out_loses_nothing() {
 }
 
 #[test]
+fn what_is_expected_soon_may_come_at_once_late_or_never() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(options(encryption));
+        let (sender, _receiver) = alpha.split();
+        let (_sender, mut receiver) = beta.split();
+        receiver
+            .set_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        sender.send(b"at once", &[1; 5000]).unwrap();
+        assert_eq!(receiver.recv_soon().unwrap().payload, [1; 5000]);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(10));
+                sender.send(b"late", &[]).unwrap();
+            });
+            assert_eq!(receiver.recv_soon().unwrap().header, b"late");
+        });
+        assert!(receiver.recv_soon().unwrap_err().is_timed_out());
+        sender.shutdown("enough");
+        assert!(!receiver.recv_soon().unwrap_err().is_timed_out());
+    }
+}
+
+#[test]
 fn shutdown_wakes_everybody() {
     let nodes = Nodes::new();
     for encryption in BOTH {
