@@ -84,7 +84,7 @@ impl Sealer {
     }
 
     /// By which function payloads are hashed.
-    pub(crate) const fn hashing(&self) -> Hashing {
+    pub const fn hashing(&self) -> Hashing {
         self.0.hashing()
     }
 

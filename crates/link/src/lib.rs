@@ -20,7 +20,7 @@ pub mod identity;
 mod receiver;
 pub mod sender;
 mod socket;
-mod sums;
+pub mod sums;
 mod tls;
 mod wire;
 

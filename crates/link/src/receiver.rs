@@ -10,10 +10,8 @@
 
 use std::io;
 use std::mem;
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::LinkError;
 use crate::frame::{FRAME_BYTES_MAX, FrameRef, Opener, Progress};
@@ -177,14 +175,14 @@ impl Receiver {
         if self.wire.is_encrypted() {
             return self.read_sealed();
         }
-        let read = read(self.wire.socket(), self.inbox.space(), self.soon);
+        let read = socket::read_once(self.wire.socket(), self.inbox.space(), self.soon);
         let bytes = self.check_read(read)?;
         self.inbox.filled_more(bytes);
         Ok(())
     }
 
     fn read_sealed(&mut self) -> Result<(), LinkError> {
-        let read = read(self.wire.socket(), &mut self.sealed, self.soon);
+        let read = socket::read_once(self.wire.socket(), &mut self.sealed, self.soon);
         let bytes = self.check_read(read)?;
         let sealed = self.sealed.get(..bytes).unwrap_or_default();
         self.wire.decrypt(sealed, |plain| self.inbox.append(plain))
@@ -220,38 +218,6 @@ impl Receiver {
             limit: self.timeout.unwrap_or_default(),
         }
     }
-}
-
-/// How long [`Receiver::recv_soon`] looks out.
-const LOOKOUT: Duration = Duration::from_micros(100);
-
-/// Who gives the processor away and has it back only later than this is not alone on it, and sleeps.
-const ALONE: Duration = Duration::from_micros(10);
-
-/// Reads once, as [`socket::read_once`]; what comes `soon` is looked out for first.
-fn read(socket: &TcpStream, into: &mut [u8], soon: bool) -> io::Result<usize> {
-    if soon && let Some(bytes) = look_out(socket, into)? {
-        return Ok(bytes);
-    }
-    socket::read_once(socket, into)
-}
-
-/// Reads what comes within [`LOOKOUT`], as long as nobody else needs the processor.
-fn look_out(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
-    let start = Instant::now();
-    let mut now = start;
-    while now.duration_since(start) < LOOKOUT {
-        if let Some(bytes) = socket::read_nowait(socket, into)? {
-            return Ok(Some(bytes));
-        }
-        let before = Instant::now();
-        thread::yield_now();
-        now = Instant::now();
-        if now.duration_since(before) > ALONE {
-            break;
-        }
-    }
-    Ok(None)
 }
 
 /// Bytes received and not yet handed out: `memory[start..end]`.

@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,6 +18,12 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// so what matters is what it costs: BBR, the system's choice on some machines, sets a timer for
 /// every few segments, which takes a sixth of the rate of large writes.
 const CONGESTION_CONTROL: &str = "cubic";
+
+/// How long a thread looks out for what is likely to come at once, before it sleeps (docs/adr/0004).
+const LOOKOUT: Duration = Duration::from_micros(100);
+
+/// Who gives the processor away and has it back only later than this is not alone on it, and sleeps.
+const ALONE: Duration = Duration::from_micros(10);
 
 /// Applies the options to a connected socket.
 pub(crate) fn tune(socket: &TcpStream, options: &LinkOptions) -> io::Result<()> {
@@ -113,8 +120,12 @@ fn timed_out(error: io::Error) -> io::Error {
     }
 }
 
-/// Reads once; `WouldBlock` when the time-out of the socket passes.
-pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+/// Reads once; `WouldBlock` when the time-out of the socket passes. What comes `soon` is looked out for
+/// before the thread sleeps.
+pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8], soon: bool) -> io::Result<usize> {
+    if soon && let Some(bytes) = look_out(socket, into)? {
+        return Ok(bytes);
+    }
     loop {
         match socket.read(into) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -123,8 +134,26 @@ pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8]) -> io::Result<u
     }
 }
 
+/// Reads what comes within [`LOOKOUT`], as long as nobody else needs the processor.
+fn look_out(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+    let start = Instant::now();
+    let mut now = start;
+    while now.duration_since(start) < LOOKOUT {
+        if let Some(bytes) = read_nowait(socket, into)? {
+            return Ok(Some(bytes));
+        }
+        let before = Instant::now();
+        thread::yield_now();
+        now = Instant::now();
+        if now.duration_since(before) > ALONE {
+            break;
+        }
+    }
+    Ok(None)
+}
+
 /// Reads what there is; `None` when there is nothing now.
-pub(crate) fn read_nowait(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+fn read_nowait(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     match rustix::net::recv(socket, into, RecvFlags::DONTWAIT) {
         Ok((bytes, _)) => Ok(Some(bytes)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),

@@ -90,7 +90,7 @@ impl PayloadSums {
 
 /// By which function the payloads of a direction are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hashing {
+pub enum Hashing {
     /// BLAKE3; the key comes in when the sum is made, and with it the number of the frame.
     Keyed,
     /// XXH3-128.
@@ -98,7 +98,8 @@ pub(crate) enum Hashing {
 }
 
 impl Hashing {
-    pub(crate) fn hasher(self) -> PayloadHasher {
+    /// What hashes a payload that comes in pieces.
+    pub fn hasher(self) -> PayloadHasher {
         PayloadHasher(match self {
             Self::Keyed => State::Keyed(Box::default()),
             Self::Plain => State::Plain(Box::default()),
@@ -106,7 +107,7 @@ impl Hashing {
     }
 
     /// The hash of a payload that lies in one piece.
-    pub(crate) fn hash(self, payload: &[u8]) -> PayloadHash {
+    pub fn hash(self, payload: &[u8]) -> PayloadHash {
         match self {
             Self::Keyed => PayloadHash(blake3::hash(payload).into()),
             Self::Plain => PayloadHash::plain(XxHash3_128::oneshot(payload)),
@@ -123,7 +124,8 @@ enum State {
 }
 
 impl PayloadHasher {
-    pub(crate) fn update(&mut self, piece: &[u8]) {
+    /// Takes in the next piece.
+    pub fn update(&mut self, piece: &[u8]) {
         match &mut self.0 {
             State::Keyed(hasher) => {
                 hasher.update(piece);
@@ -132,7 +134,8 @@ impl PayloadHasher {
         }
     }
 
-    pub(crate) fn finish(&self) -> PayloadHash {
+    /// The hash of all that was taken in.
+    pub fn finish(&self) -> PayloadHash {
         match &self.0 {
             State::Keyed(hasher) => PayloadHash(hasher.finalize().into()),
             State::Plain(hasher) => PayloadHash::plain(hasher.finish_128()),
