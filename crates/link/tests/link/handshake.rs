@@ -158,13 +158,14 @@ fn trickling_bytes_do_not_move_the_deadline() {
 #[test]
 fn client_without_certificate_is_refused() {
     let talk = |mut socket: TcpStream| {
-        let mut config =
-            ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Credulous))
-                .with_no_client_auth();
+        let mut config = ClientConfig::builder_with_provider(
+            rustls::crypto::aws_lc_rs::default_provider().into(),
+        )
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_no_client_auth();
         config.alpn_protocols = vec![b"lockstep/2".to_vec()];
         let name = ServerName::try_from("anybody").unwrap();
         let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
