@@ -7,6 +7,7 @@
 //!
 //! Permissions are not checked here: the kernel does that before it asks.
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use lockstep_types::backing::Space;
@@ -31,13 +32,22 @@ pub struct DirEntry {
     pub name: FileName,
 }
 
+/// The requests of clients that a way in has not taken up yet.
+pub trait Waiting: fmt::Debug {
+    /// Whether there are any at this moment.
+    fn any(&self) -> bool;
+}
+
 /// How a write is to be done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WriteOptions {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOptions<'a> {
     /// Answer only when the bytes are on stable storage on both nodes (`O_SYNC`, `O_DSYNC`).
     pub durable: bool,
     /// The writer may not keep set-id bits and file capabilities on the file.
     pub drop_set_id: bool,
+    /// Where more requests wait, this write may go to the peer together with the next. Who gives this calls
+    /// [`FileService::hurry`] after every request that is no write.
+    pub waiting: Option<&'a dyn Waiting>,
 }
 
 /// Where `lseek` looks.
@@ -53,6 +63,10 @@ pub enum Seek {
 pub trait FileService: Send + Sync + 'static {
     /// A panic came out of a call, or out of what answers it. It may have left something half done.
     fn panicked(&self) {}
+
+    /// A request was taken up that is no write: none that was left for the next one waits any longer
+    /// ([`WriteOptions::waiting`]).
+    fn hurry(&self) {}
 
     /// Attributes of the inode that `name` in `parent` leads to, `NoEntry` if nothing does.
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno>;
@@ -107,7 +121,7 @@ pub trait FileService: Send + Sync + 'static {
     fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone);
 
     /// Writes all of `data` (at most `limits::WRITE_BYTES_MAX`) at `offset`.
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>);
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>);
 
     /// Does a metadata operation; the answer is the attributes of the inode made, linked or
     /// changed, where there is exactly one such inode.

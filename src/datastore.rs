@@ -19,6 +19,7 @@ mod copy;
 mod dial;
 mod effects;
 mod flight;
+mod gather;
 mod host;
 mod load;
 mod lockset;
@@ -44,7 +45,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::Store;
 use lockstep_fs::poison::Poison;
-use lockstep_link::SendFrames;
+use lockstep_link::{LinkError, SendFrames};
 use lockstep_paw_saw::{Entry, InFlightTable, Slot};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
@@ -60,6 +61,7 @@ use commit::Committed;
 pub use copy::doubts;
 pub use dial::{Dial, Dialer, Halves};
 use flight::Work;
+use gather::Gathering;
 use host::Turnstile;
 pub use host::{Gate, Host, Job, Machine};
 pub use load::Load;
@@ -90,6 +92,8 @@ pub struct Datastore {
     /// secondary is marked out of sync (rule P15).
     stuck: Mutex<Option<Committed>>,
     link: RwLock<Option<Link>>,
+    /// Primary: writes that go together.
+    gathering: Gathering,
     /// Primary: writes that wait for the secondary.
     paw: InFlightTable,
     /// Primary: entries of writes that failed here and not there; kept until the secondary is marked
@@ -295,17 +299,27 @@ impl Datastore {
         message: Message,
         payload: &[u8],
     ) -> bool {
-        let sent = match self.envelope(done_below, message).encode() {
-            Ok(header) => sender
-                .send(&header, payload)
-                .map_err(|error| error.to_string()),
+        let give = |header: &[u8]| sender.send(header, payload);
+        self.give_to(sender, done_below, message, give)
+    }
+
+    /// Gives a message to a connection in some way; a failure closes it. Returns whether it was given.
+    fn give_to(
+        &self,
+        sender: &dyn SendFrames,
+        done_below: Osn,
+        message: Message,
+        give: impl FnOnce(&[u8]) -> Result<(), LinkError>,
+    ) -> bool {
+        let given = match self.envelope(done_below, message).encode() {
+            Ok(header) => give(&header).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        if let Err(error) = &sent {
+        if let Err(error) = &given {
             tracing::debug!(datastore = self.name(), error, "send failed");
             sender.shutdown(error);
         }
-        sent.is_ok()
+        given.is_ok()
     }
 
     fn envelope(&self, done_below: Osn, message: Message) -> Envelope {

@@ -27,6 +27,7 @@ use adaptor::Adaptor;
 use context::Context;
 use ending::Ending;
 use mount_point::{MountPoint, Release};
+use queue::Queue;
 
 mod adaptor;
 mod attributes;
@@ -43,6 +44,7 @@ mod mount_point;
 pub mod mount_table;
 mod names;
 mod privileges;
+mod queue;
 mod reply;
 mod steps;
 
@@ -135,13 +137,13 @@ fn open_session(
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads);
     config.clone_fd = true;
-    let adaptor = Adaptor::new(Arc::clone(context));
-    Session::from_fd(adaptor, device, SessionACL::All, config).map_err(|source| {
-        MountError::Handshake {
+    Queue::of(&device)
+        .map(|queue| Adaptor::new(Arc::clone(context), queue))
+        .and_then(|adaptor| Session::from_fd(adaptor, device, SessionACL::All, config))
+        .map_err(|source| MountError::Handshake {
             mount_point: options.mount_point.clone(),
             source,
-        }
-    })
+        })
 }
 
 /// Answers requests on threads of its own until the mount is gone.

@@ -7,19 +7,22 @@ use std::sync::Arc;
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
-use lockstep_repl::message::{Message, WriteMessage};
+use lockstep_repl::message::Message;
 use lockstep_repl::state::{Refused, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, Osn};
 
 use super::flight::{MetaWork, Work, WriteFacts};
 use super::{Datastore, Thread};
+use crate::client::Waiting;
 
-/// Bytes of an operation that lie in the buffer of the thread that brought it.
+/// What only the thread knows that brought a write.
 #[derive(Clone, Copy)]
 pub(super) struct Inline<'a> {
     pub op: OpId,
+    /// The bytes, in the buffer of that thread.
     pub data: &'a [u8],
+    pub waiting: Option<&'a dyn Waiting>,
 }
 
 impl Datastore {
@@ -281,10 +284,11 @@ impl Datastore {
             self.withdraw_entry(op);
             return Some(Event::Refused(op, self.told(&error)));
         }
+        let waiting = inline.and_then(|inline| inline.waiting);
         self.with_bytes(op, inline, |data| {
             // None are left of a write that is over: it was given up, and so was the connection.
             if data.len() == facts.length {
-                self.send_write_bytes(facts, osn, link, data);
+                self.send_write_over(link, facts.message(osn), data, waiting);
             }
         });
         None
@@ -297,17 +301,6 @@ impl Datastore {
         {
             self.paw.remove(slot);
         }
-    }
-
-    fn send_write_bytes(&self, facts: WriteFacts, osn: Osn, link: u64, data: &[u8]) {
-        let message = WriteMessage {
-            osn,
-            ino: facts.ino,
-            offset: facts.offset,
-            time: facts.time,
-            durable: facts.durable,
-        };
-        self.send_over(link, Message::Write(message), data);
     }
 
     /// Sends a write again with the bytes that are in the file: the client's are long gone, and
@@ -325,7 +318,7 @@ impl Datastore {
         }
         let mut data = vec![0; facts.length];
         match self.store.read_raw(facts.ino, facts.offset, &mut data) {
-            Ok(()) => self.send_write_bytes(facts, osn, link, &data),
+            Ok(()) => self.send_write_over(link, facts.message(osn), &data, None),
             Err(error) => {
                 self.told(&error.into());
                 self.drop_link("a write that is to be sent again cannot be read");

@@ -6,6 +6,7 @@ use lockstep_fs::Store;
 use lockstep_fs::files::SyncPoint;
 use lockstep_fs::store::{Applied, WriteTicket};
 use lockstep_paw_saw::Slot;
+use lockstep_repl::message::WriteMessage;
 use lockstep_types::{Attr, Ino, MetaRequest, Osn, Timestamp};
 
 use super::host::Promise;
@@ -61,6 +62,17 @@ impl WriteFacts {
     /// First byte after the write.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length as u64)
+    }
+
+    /// What the secondary is told of it.
+    pub const fn message(&self, osn: Osn) -> WriteMessage {
+        WriteMessage {
+            osn,
+            ino: self.ino,
+            offset: self.offset,
+            time: self.time,
+            durable: self.durable,
+        }
     }
 }
 

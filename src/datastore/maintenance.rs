@@ -29,6 +29,7 @@ impl Datastore {
             self.host.sleep(TICK);
             self.notice_poison();
             self.drive(Thread::MayWait, Event::Tick);
+            self.send_left();
             if self.host.since(pinged) >= self.config.beat() {
                 pinged = self.host.now();
                 self.ping();

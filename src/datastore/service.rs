@@ -15,7 +15,7 @@ use super::effects::Inline;
 use super::flight::{MetaWork, ReadWork, SyncWork, Work, WriteFacts, WriteWork};
 use super::host::promise;
 use super::{Datastore, Thread, lockset};
-use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
+use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, Waiting, WriteOptions};
 use crate::config::Durability;
 use crate::threads;
 
@@ -37,7 +37,13 @@ impl Datastore {
 
     /// Submits a write whose bytes lie in this thread's buffer. If it cannot start at once, the
     /// bytes are kept, before anyone else could start it.
-    fn submit_write(self: &Arc<Self>, facts: WriteFacts, data: &[u8], done: Done<()>) {
+    fn submit_write(
+        self: &Arc<Self>,
+        facts: WriteFacts,
+        data: &[u8],
+        waiting: Option<&dyn Waiting>,
+        done: Done<()>,
+    ) {
         let op = self.next_op();
         let covered = || self.store.sync_point(facts.ino, self.reign());
         let work = WriteWork {
@@ -56,17 +62,20 @@ impl Datastore {
             lockset::write(facts.ino, facts.offset, facts.length as u64)
         };
         let kind = Kind::Write;
-        let effects = {
+        let (effects, starts) = {
             let mut core = self.core.lock();
             let effects = self.decide_with(&mut core, Event::Submit { op, kind, locks });
-            if !starts(&effects, op)
-                && let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
-            {
+            let starts = starts(&effects, op);
+            if !starts && let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
                 write.data = Some(data.into());
             }
-            effects
+            (effects, starts)
         };
-        self.carry_out_all(Thread::MayWait, effects, Some(Inline { op, data }));
+        let inline = Inline { op, data, waiting };
+        self.carry_out_all(Thread::MayWait, effects, Some(inline));
+        if !starts {
+            self.send_left();
+        }
     }
 
     /// Submits a metadata operation.
@@ -151,6 +160,10 @@ fn starts(effects: &Effects, id: OpId) -> bool {
 impl FileService for Service {
     fn panicked(&self) {
         threads::stop_process();
+    }
+
+    fn hurry(&self) {
+        self.0.send_left();
     }
 
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
@@ -258,7 +271,7 @@ impl FileService for Service {
         self.0.submit(Kind::Read, locks, Work::Read(work));
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>) {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         let always = self.0.config.durability == Durability::Always;
         let facts = WriteFacts {
             ino,
@@ -285,7 +298,7 @@ impl FileService for Service {
                 Err(error) => return done(Err(self.0.told(&error))),
             }
         }
-        self.0.submit_write(facts, data, done);
+        self.0.submit_write(facts, data, options.waiting, done);
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
@@ -326,11 +339,12 @@ impl FileService for Service {
 impl Service {
     /// Takes set-id bits and capabilities away, then writes.
     fn write_unprivileged(&self, facts: WriteFacts, data: &[u8], done: Done<()>) {
+        self.hurry();
         let service = self.clone();
         let data = data.to_vec();
         let ino = facts.ino;
         let then = move |dropped: Result<_, Errno>| match dropped {
-            Ok(_) => service.0.submit_write(facts, &data, done),
+            Ok(_) => service.0.submit_write(facts, &data, None, done),
             Err(errno) => done(Err(errno)),
         };
         self.change(MetaRequest::DropPrivileges { ino }, Box::new(then));

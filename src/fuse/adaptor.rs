@@ -23,6 +23,7 @@ use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode,
 use super::birth::Birth;
 use super::context::Context;
 use super::privileges::Caller;
+use super::queue::Queue;
 use super::reply::{self, Refuse};
 use super::steps::{self, Wish};
 use super::{content, extended, handshake, listing, names};
@@ -33,14 +34,15 @@ const LINK_MODE: u32 = 0o777;
 /// The file system as fuser calls it.
 pub(super) struct Adaptor {
     context: Arc<Context>,
+    queue: Queue,
 }
 
 impl Adaptor {
-    pub fn new(context: Arc<Context>) -> Self {
-        Self { context }
+    pub fn new(context: Arc<Context>, queue: Queue) -> Self {
+        Self { context, queue }
     }
 
-    /// Answers one request; see [`Context::answer`].
+    /// Answers one request that is no write; see [`Context::answer`].
     fn answer<R: Refuse>(
         &self,
         operation: &'static str,
@@ -48,7 +50,10 @@ impl Adaptor {
         body: impl FnOnce(&Arc<Context>, R),
     ) {
         let context = &self.context;
-        context.answer(operation, reply, |reply| body(context, reply));
+        context.answer(operation, reply, |reply| {
+            context.service().hurry();
+            body(context, reply);
+        });
     }
 
     /// Answers one request to make an inode.
@@ -82,6 +87,7 @@ impl Adaptor {
     /// Counts references of the kernel that are gone; such requests have no reply.
     fn forget_one(&self, node: INodeNo, count: u64) {
         self.context.tell("forget", || {
+            self.context.service().hurry();
             if let Ok(ino) = ino(node) {
                 self.context.service().forgotten(ino, count);
             }
@@ -379,8 +385,9 @@ impl Filesystem for Adaptor {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.answer("write", reply, |context, reply| {
-            let options = content::write_options(how, flags);
+        let context = &self.context;
+        context.answer("write", reply, |reply| {
+            let options = content::write_options(how, flags, &self.queue);
             content::write(context, node, offset, data, options, reply);
         });
     }

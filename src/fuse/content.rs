@@ -8,6 +8,7 @@ use lockstep_types::{Errno, Ino, MetaRequest};
 use super::attributes::{allocate_mode, ino, is_durable};
 use super::context::Context;
 use super::privileges::{self, Caller};
+use super::queue::Queue;
 use super::reply::{self, Refuse};
 use super::steps;
 use crate::client::{Seek, WriteOptions};
@@ -30,10 +31,11 @@ pub(super) fn read(context: &Context, node: INodeNo, offset: u64, size: u32, rep
 }
 
 /// How the kernel wants a write done.
-pub(super) fn write_options(how: WriteFlags, flags: OpenFlags) -> WriteOptions {
+pub(super) fn write_options(how: WriteFlags, flags: OpenFlags, queue: &Queue) -> WriteOptions<'_> {
     WriteOptions {
         durable: is_durable(flags),
         drop_set_id: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        waiting: Some(queue),
     }
 }
 
@@ -44,7 +46,7 @@ pub(super) fn write(
     node: INodeNo,
     offset: u64,
     data: &[u8],
-    options: WriteOptions,
+    options: WriteOptions<'_>,
     reply: ReplyWrite,
 ) {
     let ino = match ino(node) {
@@ -63,7 +65,7 @@ pub(super) fn write(
 }
 
 /// Whether a write is about to take set-id bits away.
-fn expires(context: &Context, ino: Ino, options: WriteOptions) -> bool {
+fn expires(context: &Context, ino: Ino, options: WriteOptions<'_>) -> bool {
     let attr = || context.service().getattr(ino);
     options.drop_set_id && attr().is_ok_and(|attr| privileges::has_set_id(&attr))
 }

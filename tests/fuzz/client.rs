@@ -78,7 +78,7 @@ impl Client {
         let (done, answer) = Answer::new();
         let options = WriteOptions {
             durable,
-            drop_set_id: false,
+            ..WriteOptions::default()
         };
         self.0.write(ino, offset, data, options, done);
         answer

@@ -134,11 +134,19 @@ impl FileService for Faulty {
         self.model.read(ino, offset, length, done);
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>) {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         self.durable
             .fetch_add(usize::from(options.durable), Ordering::SeqCst);
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
-        let write = move || model.write(ino, offset, &data, options, done);
+        let (durable, drop_set_id) = (options.durable, options.drop_set_id);
+        let write = move || {
+            let options = WriteOptions {
+                durable,
+                drop_set_id,
+                waiting: None,
+            };
+            model.write(ino, offset, &data, options, done);
+        };
         if self.stalls.load(Ordering::SeqCst) {
             self.waiting.lock().push(Box::new(write));
         } else {

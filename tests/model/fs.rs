@@ -139,7 +139,7 @@ impl FileService for ModelFs {
         done(read.as_deref().map_err(|errno| *errno));
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions, done: Done<()>) {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         let drop = options.drop_set_id;
         let written = self.tree.lock().write(now(), ino, offset, data, drop);
         done(written);

@@ -17,8 +17,14 @@ pub trait SendFrames: Send + Sync {
     /// See [`Sender::send_nowait`].
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
 
+    /// See [`Sender::leave`].
+    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError>;
+
     /// See [`Sender::flush`].
     fn flush(&self) -> Result<(), LinkError>;
+
+    /// See [`Sender::flush_nowait`].
+    fn flush_nowait(&self) -> Result<(), LinkError>;
 
     /// See [`Sender::shutdown`].
     fn shutdown(&self, reason: &str);
@@ -47,8 +53,16 @@ impl SendFrames for Sender {
         Self::send_nowait(self, header, payload)
     }
 
+    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        Self::leave(self, header, payload)
+    }
+
     fn flush(&self) -> Result<(), LinkError> {
         Self::flush(self)
+    }
+
+    fn flush_nowait(&self) -> Result<(), LinkError> {
+        Self::flush_nowait(self)
     }
 
     fn shutdown(&self, reason: &str) {

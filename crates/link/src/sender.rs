@@ -8,7 +8,8 @@
 //!
 //! Threads that must never wait for the peer (the one that reads from it above all) use
 //! [`Sender::send_nowait`]: what they queue leaves with whoever sends next, by
-//! [`Sender::flush`], or when the [`crate::Receiver`] is about to wait.
+//! [`Sender::flush`], or when the [`crate::Receiver`] is about to wait. One frame at a time may be left in
+//! the queue on purpose, for the next to take along ([`Sender::leave`]).
 //!
 //! Invariants: frames are sealed and queued under one lock and written by one holder at a time, so
 //! they leave in the order of sealing; the holder gives the socket back only with an empty queue,
@@ -77,12 +78,31 @@ impl Sender {
         self.outgoing().send_nowait(header, payload)
     }
 
+    /// Leaves a frame in the queue, where it is the only one; else sends it and all that is queued, as
+    /// [`Sender::send`]. True when it was left: it goes with the next one who sends, flushes, or waits in
+    /// [`crate::Receiver::recv`], and the caller must know that somebody will.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        self.outgoing().leave(header, payload)
+    }
+
     /// Sends what is queued, or leaves it with the thread that is sending. May wait for the peer.
     ///
     /// # Errors
     /// The connection is lost.
     pub fn flush(&self) -> Result<(), LinkError> {
         self.outgoing().flush()
+    }
+
+    /// Sends what is queued as far as the socket takes it without waiting; the rest goes with the next one
+    /// who sends, flushes, or waits in [`crate::Receiver::recv`].
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn flush_nowait(&self) -> Result<(), LinkError> {
+        self.outgoing().flush_nowait().map(drop)
     }
 
     /// Bytes that wait to be handed to the socket; for status and metrics.
@@ -178,6 +198,11 @@ impl Outbox {
         Ok(())
     }
 
+    /// Whether something is being sent, or waits for that.
+    fn is_in_use(&self) -> bool {
+        self.held || !self.is_idle()
+    }
+
     fn is_idle(&self) -> bool {
         self.queued.is_empty() && self.batch.left().is_empty()
     }
@@ -256,6 +281,22 @@ impl Outgoing {
         }
         let appended = outbox.append(header, payload, hash.as_ref());
         appended.map_err(|source| self.unsendable(source))
+    }
+
+    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        if self.outbox.lock().is_in_use() {
+            return self.send(header, payload).map(|()| false);
+        }
+        let hash = (!payload.is_empty()).then(|| self.hashing.hash(payload));
+        self.wire.check_open()?;
+        let mut outbox = self.outbox.lock();
+        let is_in_use = outbox.is_in_use();
+        let appended = outbox.append(header, payload, hash.as_ref());
+        appended.map_err(|source| self.unsendable(source))?;
+        if is_in_use && !outbox.held {
+            self.send_as_holder(outbox, None)?;
+        }
+        Ok(!is_in_use)
     }
 
     fn flush(&self) -> Result<(), LinkError> {

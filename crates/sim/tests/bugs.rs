@@ -46,14 +46,15 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         }
         Bug::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
+        Bug::NoLocalSync => &[DURABLE, READS],
         Bug::SyncHereOnly
-        | Bug::NoLocalSync
         | Bug::NoRemoteSync
         | Bug::NoNameSync
         | Bug::NoContentSync
         | Bug::MarkBeforeSync => &[DURABLE],
         Bug::ResyncUnmarked => &[MARKED, IN_TIME],
-        Bug::TrustAfterPowerLoss | Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
         Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE],
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],

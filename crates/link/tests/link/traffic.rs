@@ -27,7 +27,11 @@ fn send_numbered(sender: &Sender, thread: u8) {
         let [a, b, c, d] = number.to_le_bytes();
         let payload = vec![thread ^ a; PAYLOAD_BYTES];
         let header = [b'd', thread, a, b, c, d];
-        sender.send(&header, &payload).unwrap();
+        if number % 3 == 0 {
+            sender.leave(&header, &payload).unwrap();
+        } else {
+            sender.send(&header, &payload).unwrap();
+        }
     }
 }
 
@@ -82,6 +86,39 @@ fn many_threads_send_both_ways_through_small_buffers() {
                 scope.spawn(|| exchange(beta));
             });
         }
+    }
+}
+
+#[test]
+fn what_is_left_goes_with_what_is_sent_next() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(options(encryption));
+        let (sender, mut own) = alpha.split();
+        let (_kept, mut receiver) = beta.split();
+        let mut expect = |frames: &[&[u8]]| {
+            for frame in frames {
+                assert_eq!(receiver.recv().unwrap().header, *frame);
+            }
+        };
+        assert!(sender.leave(b"left", b"1").unwrap());
+        assert!(sender.queued_bytes() > 0);
+        sender.send(b"sent", b"").unwrap();
+        expect(&[b"left", b"sent"]);
+        assert!(sender.leave(b"one", b"").unwrap());
+        assert!(!sender.leave(b"two", b"2").unwrap());
+        expect(&[b"one", b"two"]);
+        assert!(sender.leave(b"flushed", b"3").unwrap());
+        sender.flush().unwrap();
+        expect(&[b"flushed"]);
+        assert!(sender.leave(b"at once", b"4").unwrap());
+        sender.flush_nowait().unwrap();
+        expect(&[b"at once"]);
+        assert!(sender.leave(b"waited", b"4").unwrap());
+        own.set_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert!(own.recv().is_err_and(|error| error.is_timed_out()));
+        expect(&[b"waited"]);
+        assert!(sender.queued_bytes() == 0);
     }
 }
 

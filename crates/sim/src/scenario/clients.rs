@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, XattrMode};
-use lockstepfs::client::{DirEntry, Done, FileService, WriteOptions};
+use lockstepfs::client::{DirEntry, Done, FileService, Waiting, WriteOptions};
 use lockstepfs::datastore::{Datastore, Service};
 use parking_lot::Mutex;
 
@@ -14,6 +14,16 @@ use super::witness::Witness;
 use crate::history::{Answer, Entry, Outcome};
 use crate::workload::{Op, WriteOp};
 use crate::world::{self, Leaving, Opened, Process, Side, Wait};
+
+/// Whether more requests wait, as guessed for one write: of the writes to a file every other one.
+#[derive(Debug)]
+struct Guess<'a>(&'a WriteOp);
+
+impl Waiting for Guess<'_> {
+    fn any(&self) -> bool {
+        self.0.mark.get().is_multiple_of(2)
+    }
+}
 
 /// One client.
 pub struct Client {
@@ -122,7 +132,8 @@ impl Client {
     fn write(&self, write: &WriteOp) -> Outcome {
         let options = WriteOptions {
             durable: write.durable,
-            drop_set_id: false,
+            waiting: Some(&Guess(write)),
+            ..WriteOptions::default()
         };
         let data = write.bytes();
         let (ino, offset) = (write.ino, write.offset);

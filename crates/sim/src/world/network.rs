@@ -344,6 +344,15 @@ impl SendFrames for End {
         Ok(())
     }
 
+    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        let is_only_one = self.outgoing.flow.lock().gathered.is_empty();
+        self.send_nowait(header, payload)?;
+        if !is_only_one {
+            self.flush()?;
+        }
+        Ok(is_only_one)
+    }
+
     fn flush(&self) -> Result<(), LinkError> {
         self.check_open()?;
         let gathered = std::mem::take(&mut self.outgoing.flow.lock().gathered);
@@ -351,6 +360,10 @@ impl SendFrames for End {
             self.put_on_the_way(gathered);
         }
         Ok(())
+    }
+
+    fn flush_nowait(&self) -> Result<(), LinkError> {
+        self.flush()
     }
 
     fn shutdown(&self, reason: &str) {

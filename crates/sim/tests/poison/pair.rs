@@ -387,7 +387,7 @@ impl Client {
     pub fn write(&self, data: &[u8], durable: bool) -> Result<(), Errno> {
         let options = WriteOptions {
             durable,
-            drop_set_id: false,
+            ..WriteOptions::default()
         };
         let file = self.file()?;
         self.ask(|done| self.service.write(file, 0, data, options, done))
