@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use faulty::Faulty;
 use lockstep_types::Ino;
+use lockstepfs::config::FUSE_THREADS_DEFAULT;
 use lockstepfs::fuse::{MountError, MountOptions, Mounted, Unmounted, mount};
 use model::ModelFs;
 use mounted::{Fixture, can_mount};
@@ -229,6 +230,57 @@ fn synchronous_writes_are_durable() {
     let bytes = [io::IoSlice::new(b"durable")];
     let _ = rustix::io::pwritev2(&file, &bytes, 0, rustix::io::ReadWriteFlags::DSYNC);
     assert_eq!(service.durable(), 3);
+}
+
+/// Each thread of the mount has a write, one more is in the kernel.
+#[test]
+fn a_write_learns_whether_requests_wait() {
+    let Some((mount, service)) = mount_faulty() else {
+        return;
+    };
+    let file = File::create(mount.path("f")).unwrap();
+    file.set_len(64 * 4096).unwrap();
+    service.look();
+    thread::scope(|scope| {
+        for at in 0..=FUSE_THREADS_DEFAULT as u64 {
+            let file = &file;
+            scope.spawn(move || file.write_all_at(&[1; 4096], at * 4096).unwrap());
+        }
+    });
+}
+
+/// One that was left for the next write must not wait for another request to be done.
+#[test]
+fn whatever_is_no_write_says_so() {
+    let Some((mount, service)) = mount_faulty() else {
+        return;
+    };
+    let path = mount.path("f");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(b"first", 0).unwrap();
+    let before = service.hurried();
+    for _ in 0..10 {
+        file.write_all_at(b"again", 0).unwrap();
+    }
+    assert!(service.hurried() < before + 10);
+    let asks: [(&str, &dyn Fn()); 6] = [
+        ("read", &|| drop(fs::read(&path))),
+        ("open", &|| drop(File::open(&path).unwrap())),
+        ("fallocate", &|| {
+            let size = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(&file, size, 0, 4096).unwrap();
+        }),
+        ("lookup", &|| drop(fs::metadata(mount.path("none")))),
+        ("ioctl", &|| {
+            assert!(rustix::fs::ioctl_getflags(&file).is_err());
+        }),
+        ("statfs", &|| drop(rustix::fs::statvfs(&path))),
+    ];
+    for (name, ask) in asks {
+        let before = service.hurried();
+        ask();
+        assert!(service.hurried() > before, "{name}");
+    }
 }
 
 /// Four times as many writes wait as there are threads, and everything else goes on.

@@ -84,6 +84,12 @@ impl Adaptor {
         });
     }
 
+    /// Takes note of one request that asks nothing of the service.
+    fn pass(&self, operation: &'static str) {
+        let context = &self.context;
+        context.tell(operation, || context.service().hurry());
+    }
+
     /// Counts references of the kernel that are gone; such requests have no reply.
     fn forget_one(&self, node: INodeNo, count: u64) {
         self.context.tell("forget", || {
@@ -354,6 +360,7 @@ impl Filesystem for Adaptor {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        self.pass("flush");
         reply.ok();
     }
 
@@ -471,6 +478,7 @@ impl Filesystem for Adaptor {
     /// Directories need no opening: the kernel stops asking after this answer, and caches names,
     /// which it drops itself at every change through the mount.
     fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.pass("opendir");
         reply.refuse(Errno::NotImplemented);
     }
 
@@ -563,6 +571,7 @@ impl Filesystem for Adaptor {
         _room: u32,
         reply: ReplyIoctl,
     ) {
+        self.pass("ioctl");
         reply.error(fuser::Errno::ENOTTY);
     }
 
@@ -577,6 +586,7 @@ impl Filesystem for Adaptor {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
+        self.pass("poll");
         reply.refuse(Errno::NotImplemented);
     }
 }

@@ -1,10 +1,13 @@
-//! The model with faults: writes that wait, and operations that panic or never answer.
+//! The model with faults: writes that wait, and operations that panic or never answer. It remembers how
+//! it was asked.
 
 #![allow(dead_code)] // no test uses all of it
+#![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
@@ -23,6 +26,8 @@ pub struct Faulty {
     stalls: AtomicBool,
     waiting: Mutex<Vec<Waiting>>,
     durable: AtomicUsize,
+    hurried: AtomicUsize,
+    looks: AtomicBool,
     unreadable: Mutex<Option<Ino>>,
 }
 
@@ -33,6 +38,8 @@ impl Faulty {
             stalls: AtomicBool::new(false),
             waiting: Mutex::default(),
             durable: AtomicUsize::new(0),
+            hurried: AtomicUsize::new(0),
+            looks: AtomicBool::new(false),
             unreadable: Mutex::default(),
         })
     }
@@ -40,6 +47,26 @@ impl Faulty {
     /// How many writes had to be durable.
     pub fn durable(&self) -> usize {
         self.durable.load(Ordering::SeqCst)
+    }
+
+    /// How many requests were no writes.
+    pub fn hurried(&self) -> usize {
+        self.hurried.load(Ordering::SeqCst)
+    }
+
+    /// From now on writes are done only when one of them has seen that requests wait behind it.
+    pub fn look(&self) {
+        self.looks.store(true, Ordering::SeqCst);
+    }
+
+    /// Looks for requests that no thread of the mount has taken up, until a write has seen some.
+    fn look_behind(&self, options: WriteOptions<'_>) {
+        while self.looks.load(Ordering::SeqCst) {
+            if options.waiting.unwrap().any() {
+                self.looks.store(false, Ordering::SeqCst);
+            }
+            thread::yield_now();
+        }
     }
 
     /// From now on the attributes of this inode cannot be read.
@@ -66,6 +93,10 @@ impl Faulty {
 }
 
 impl FileService for Faulty {
+    fn hurry(&self) {
+        self.hurried.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
         self.model.lookup(parent, name)
     }
@@ -137,6 +168,7 @@ impl FileService for Faulty {
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         self.durable
             .fetch_add(usize::from(options.durable), Ordering::SeqCst);
+        self.look_behind(options);
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);
         let write = move || {
