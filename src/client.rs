@@ -46,7 +46,7 @@ pub struct WriteOptions<'a> {
     /// The writer may not keep set-id bits and file capabilities on the file.
     pub drop_set_id: bool,
     /// Where more requests wait, this write may go to the peer together with the next. Who gives this calls
-    /// [`FileService::hurry`] after every request that is no write.
+    /// [`FileService::hurry`] for every request that is no write, before it is begun.
     pub waiting: Option<&'a dyn Waiting>,
 }
 

@@ -92,8 +92,6 @@ pub struct Datastore {
     /// secondary is marked out of sync (rule P15).
     stuck: Mutex<Option<Committed>>,
     link: RwLock<Option<Link>>,
-    /// Primary: writes that go together.
-    gathering: Gathering,
     /// Primary: writes that wait for the secondary.
     paw: InFlightTable,
     /// Primary: entries of writes that failed here and not there; kept until the secondary is marked
@@ -139,6 +137,8 @@ struct Course {
     given_up: AtomicBool,
     /// Set when the nodes are in sync over it.
     in_sync: AtomicBool,
+    /// Primary: writes that go together.
+    gathering: Gathering,
 }
 
 impl Link {

@@ -284,7 +284,8 @@ impl Datastore {
             self.withdraw_entry(op);
             return Some(Event::Refused(op, self.told(&error)));
         }
-        let waiting = inline.and_then(|inline| inline.waiting);
+        let own = inline.filter(|inline| inline.op == op);
+        let waiting = own.and_then(|inline| inline.waiting);
         self.with_bytes(op, inline, |data| {
             // None are left of a write that is over: it was given up, and so was the connection.
             if data.len() == facts.length {

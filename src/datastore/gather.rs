@@ -7,7 +7,8 @@
 //! Invariant: what was left goes with whatever is sent next, and without that as soon as
 //! - the request that waited is taken up and is no write ([`FileService::hurry`]), or one that cannot start;
 //! - the secondary answers anything: the reader sends what it finds in the queue before it waits again;
-//! - a tick passes: for a request that is taken back before we see it (its program was killed), or refused.
+//! - a tick passes: for a request that is taken back before we see it (its program was killed), or refused,
+//!   or that no thread comes to, as all of them are held up by this node's disk.
 //!
 //! [`FileService::hurry`]: crate::client::FileService::hurry
 
@@ -16,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lockstep_link::{LinkError, SendFrames};
 use lockstep_repl::message::{Message, WriteMessage};
 
-use super::Datastore;
+use super::{Datastore, Link};
 use crate::client::Waiting;
 
 /// Largest write that may be left, in bytes: of a larger one the bytes are what costs.
 const LEFT_BYTES_MAX: usize = 16 << 10;
 
-/// Whether a write lies in the queue of the connection.
+/// Whether a write lies in the queue of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     /// It may: what was sent since took it along.
@@ -75,20 +76,23 @@ impl Datastore {
         let message = Message::Write(write);
         let done_below = self.core.lock().send(&message);
         let sender = &*link.sender;
+        let gathering = &link.course.gathering;
         self.give_to(sender, done_below, message, |header| {
-            self.gathering.send(sender, header, data, waiting)
+            gathering.send(sender, header, data, waiting)
         });
     }
 
-    /// Sends the write that was left, if there is one. Waits for nobody: who asks may be a client that needs
-    /// nothing of the peer.
+    /// Sends the write that was left, if there is one, and what others queue meanwhile. Waits for nobody: who
+    /// asks may be a client that needs nothing of the peer. Where the peer does not read, the courier waits.
     pub(super) fn send_left(&self) {
-        if !self.gathering.take() {
-            return;
-        }
-        let sender = self.link.read().as_ref().map(|link| link.sender.clone());
+        let has_left = |link: &&Link| link.course.gathering.take();
+        let link = self.link.read().as_ref().filter(has_left).cloned();
         // That the connection is lost shows in its reader.
-        let _sent = sender.map(|sender| sender.flush_nowait());
+        if let Some(Link { sender, .. }) = link
+            && let Ok(false) = sender.flush_nowait()
+        {
+            self.host.in_order(Box::new(move || drop(sender.flush())));
+        }
     }
 }
 
@@ -130,8 +134,8 @@ mod tests {
             Ok(())
         }
 
-        fn flush_nowait(&self) -> Result<(), LinkError> {
-            self.flush()
+        fn flush_nowait(&self) -> Result<bool, LinkError> {
+            self.flush().map(|()| true)
         }
 
         fn shutdown(&self, _reason: &str) {}
@@ -180,6 +184,16 @@ mod tests {
             (b'c', large, Some(true)),
         ]);
         assert_eq!(sent, [&b"a"[..], b"a", b"abc"]);
+    }
+
+    #[test]
+    fn who_hurries_learns_of_what_was_left_once() {
+        let (gathering, kept) = (Gathering::default(), Kept::default());
+        assert!(!gathering.take());
+        let waiting = Always(true);
+        gathering.send(&kept, b"a", &[1], Some(&waiting)).unwrap();
+        assert!(kept.sent.lock().is_empty());
+        assert!(gathering.take() && !gathering.take());
     }
 
     /// Who takes up the request that waited sends what it finds, at whatever moment that is.

@@ -28,8 +28,8 @@ impl Datastore {
         while !self.is_stopping() {
             self.host.sleep(TICK);
             self.notice_poison();
-            self.drive(Thread::MayWait, Event::Tick);
             self.send_left();
+            self.drive(Thread::MayWait, Event::Tick);
             if self.host.since(pinged) >= self.config.beat() {
                 pinged = self.host.now();
                 self.ping();

@@ -26,7 +26,6 @@ use thiserror::Error;
 
 use super::calls::Calls;
 use super::copy::Lost;
-use super::gather::Gathering;
 use super::host::{Host, Machine, Turnstile};
 use super::owed::Owed;
 use super::references::References;
@@ -445,7 +444,6 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         committed: Mutex::default(),
         stuck: Mutex::default(),
         link: RwLock::new(None),
-        gathering: Gathering::default(),
         paw: tables.paw,
         failed: Mutex::default(),
         saw: tables.saw,

@@ -84,8 +84,8 @@ impl Adaptor {
         });
     }
 
-    /// Takes note of one request that asks nothing of the service.
-    fn pass(&self, operation: &'static str) {
+    /// Takes up one request that asks nothing of the service.
+    fn hurry_for(&self, operation: &'static str) {
         let context = &self.context;
         context.tell(operation, || context.service().hurry());
     }
@@ -360,7 +360,7 @@ impl Filesystem for Adaptor {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.pass("flush");
+        self.hurry_for("flush");
         reply.ok();
     }
 
@@ -478,7 +478,7 @@ impl Filesystem for Adaptor {
     /// Directories need no opening: the kernel stops asking after this answer, and caches names,
     /// which it drops itself at every change through the mount.
     fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.pass("opendir");
+        self.hurry_for("opendir");
         reply.refuse(Errno::NotImplemented);
     }
 
@@ -571,7 +571,7 @@ impl Filesystem for Adaptor {
         _room: u32,
         reply: ReplyIoctl,
     ) {
-        self.pass("ioctl");
+        self.hurry_for("ioctl");
         reply.error(fuser::Errno::ENOTTY);
     }
 
@@ -586,7 +586,7 @@ impl Filesystem for Adaptor {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        self.pass("poll");
+        self.hurry_for("poll");
         reply.refuse(Errno::NotImplemented);
     }
 }

@@ -27,7 +27,9 @@ impl Queue {
 impl Waiting for Queue {
     fn any(&self) -> bool {
         let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
-        // Who cannot tell waits for nothing.
-        poll(&mut watched, Some(&NOW)).is_ok_and(|ready| ready > 0)
+        // Who cannot tell waits for nothing, and an end of the mount is no request.
+        let looked = poll(&mut watched, Some(&NOW)).is_ok();
+        let [device] = watched;
+        looked && device.revents().contains(PollFlags::IN)
     }
 }

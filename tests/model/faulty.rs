@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
@@ -15,6 +16,9 @@ use lockstepfs::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptio
 use parking_lot::Mutex;
 
 use crate::model::ModelFs;
+
+/// What has not come by then does not come.
+const NEVER: Duration = Duration::from_secs(30);
 
 /// A write that waits.
 type Waiting = Box<dyn FnOnce() + Send>;
@@ -28,6 +32,7 @@ pub struct Faulty {
     durable: AtomicUsize,
     hurried: AtomicUsize,
     looks: AtomicBool,
+    alone: AtomicBool,
     unreadable: Mutex<Option<Ino>>,
 }
 
@@ -40,6 +45,7 @@ impl Faulty {
             durable: AtomicUsize::new(0),
             hurried: AtomicUsize::new(0),
             looks: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
             unreadable: Mutex::default(),
         })
     }
@@ -59,12 +65,21 @@ impl Faulty {
         self.looks.store(true, Ordering::SeqCst);
     }
 
+    /// Whether a write has seen since that nothing waits behind it.
+    pub fn forget_looks(&self) -> bool {
+        self.alone.swap(false, Ordering::SeqCst)
+    }
+
     /// Looks for requests that no thread of the mount has taken up, until a write has seen some.
     fn look_behind(&self, options: WriteOptions<'_>) {
+        let any = || options.waiting.unwrap().any();
+        self.alone.fetch_or(!any(), Ordering::SeqCst);
+        let start = Instant::now();
         while self.looks.load(Ordering::SeqCst) {
-            if options.waiting.unwrap().any() {
+            if any() {
                 self.looks.store(false, Ordering::SeqCst);
             }
+            assert!(start.elapsed() < NEVER, "nothing waits");
             thread::yield_now();
         }
     }

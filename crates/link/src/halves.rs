@@ -24,7 +24,7 @@ pub trait SendFrames: Send + Sync {
     fn flush(&self) -> Result<(), LinkError>;
 
     /// See [`Sender::flush_nowait`].
-    fn flush_nowait(&self) -> Result<(), LinkError>;
+    fn flush_nowait(&self) -> Result<bool, LinkError>;
 
     /// See [`Sender::shutdown`].
     fn shutdown(&self, reason: &str);
@@ -61,7 +61,7 @@ impl SendFrames for Sender {
         Self::flush(self)
     }
 
-    fn flush_nowait(&self) -> Result<(), LinkError> {
+    fn flush_nowait(&self) -> Result<bool, LinkError> {
         Self::flush_nowait(self)
     }
 

@@ -13,7 +13,7 @@
 //!
 //! Invariants: frames are sealed and queued under one lock and written by one holder at a time, so
 //! they leave in the order of sealing; the holder gives the socket back only with an empty queue,
-//! or (without waiting) with a full socket; nobody holds the lock across a system call.
+//! or (without waiting) with a full socket, and then sees to it that somebody waits for room; nobody holds the lock across a system call.
 
 use std::mem;
 use std::sync::Arc;
@@ -79,8 +79,8 @@ impl Sender {
     }
 
     /// Leaves a frame in the queue, where it is the only one; else sends it and all that is queued, as
-    /// [`Sender::send`]. True when it was left: it goes with the next one who sends, flushes, or waits in
-    /// [`crate::Receiver::recv`], and the caller must know that somebody will.
+    /// [`Sender::send`]. True when it was left: it goes with the next one who sends, flushes, or begins to
+    /// wait in [`crate::Receiver::recv`], and the caller must know that somebody will.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -96,13 +96,13 @@ impl Sender {
         self.outgoing().flush()
     }
 
-    /// Sends what is queued as far as the socket takes it without waiting; the rest goes with the next one
-    /// who sends, flushes, or waits in [`crate::Receiver::recv`].
+    /// Sends what is queued, also by others meanwhile, as far as the socket takes it without waiting. False
+    /// when some of it is still queued: the caller then sees to it that somebody calls [`Sender::flush`].
     ///
     /// # Errors
     /// The connection is lost.
-    pub fn flush_nowait(&self) -> Result<(), LinkError> {
-        self.outgoing().flush_nowait().map(drop)
+    pub fn flush_nowait(&self) -> Result<bool, LinkError> {
+        self.outgoing().flush_nowait()
     }
 
     /// Bytes that wait to be handed to the socket; for status and metrics.
@@ -290,13 +290,13 @@ impl Outgoing {
         let hash = (!payload.is_empty()).then(|| self.hashing.hash(payload));
         self.wire.check_open()?;
         let mut outbox = self.outbox.lock();
-        let is_in_use = outbox.is_in_use();
+        if outbox.is_in_use() {
+            drop(outbox);
+            return self.send(header, payload).map(|()| false);
+        }
         let appended = outbox.append(header, payload, hash.as_ref());
         appended.map_err(|source| self.unsendable(source))?;
-        if is_in_use && !outbox.held {
-            self.send_as_holder(outbox, None)?;
-        }
-        Ok(!is_in_use)
+        Ok(true)
     }
 
     fn flush(&self) -> Result<(), LinkError> {

@@ -40,7 +40,9 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         }
         Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES],
         Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
-        Bug::NoRangeLock | Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS],
+        // A write without locks also meets the end of its file.
+        Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS],
+        Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS],
         Bug::RepeatMetadata | Bug::MetadataOutOfOrder | Bug::ForgetInDoubt | Bug::NumbersAgain => {
             &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
         }

@@ -27,7 +27,7 @@ fn send_numbered(sender: &Sender, thread: u8) {
         let [a, b, c, d] = number.to_le_bytes();
         let payload = vec![thread ^ a; PAYLOAD_BYTES];
         let header = [b'd', thread, a, b, c, d];
-        if number % 3 == 0 {
+        if number % 3 == 0 && number + 1 < FRAMES {
             sender.leave(&header, &payload).unwrap();
         } else {
             sender.send(&header, &payload).unwrap();
@@ -96,6 +96,7 @@ fn what_is_left_goes_with_what_is_sent_next() {
         let (alpha, beta) = nodes.connect(options(encryption));
         let (sender, mut own) = alpha.split();
         let (_kept, mut receiver) = beta.split();
+        receiver.set_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut expect = |frames: &[&[u8]]| {
             for frame in frames {
                 assert_eq!(receiver.recv().unwrap().header, *frame);
@@ -112,7 +113,7 @@ fn what_is_left_goes_with_what_is_sent_next() {
         sender.flush().unwrap();
         expect(&[b"flushed"]);
         assert!(sender.leave(b"at once", b"4").unwrap());
-        sender.flush_nowait().unwrap();
+        assert!(sender.flush_nowait().unwrap());
         expect(&[b"at once"]);
         assert!(sender.leave(b"waited", b"4").unwrap());
         own.set_timeout(Some(Duration::from_millis(1))).unwrap();

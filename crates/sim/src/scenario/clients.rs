@@ -15,7 +15,8 @@ use crate::history::{Answer, Entry, Outcome};
 use crate::workload::{Op, WriteOp};
 use crate::world::{self, Leaving, Opened, Process, Side, Wait};
 
-/// Whether more requests wait, as guessed for one write: of the writes to a file every other one.
+/// Whether more requests wait, as guessed for one write: of the writes to a file every other one. Nobody
+/// keeps the promise that they come soon.
 #[derive(Debug)]
 struct Guess<'a>(&'a WriteOp);
 
@@ -78,6 +79,9 @@ impl Client {
     }
 
     fn submit(&self, op: &Op) -> Outcome {
+        if !matches!(op, Op::Write(_)) {
+            self.ask(Service::hurry);
+        }
         match op {
             Op::Change(request) => self
                 .wait_for(|mount, done| mount.change(request.clone(), done))

@@ -362,8 +362,8 @@ impl SendFrames for End {
         Ok(())
     }
 
-    fn flush_nowait(&self) -> Result<(), LinkError> {
-        self.flush()
+    fn flush_nowait(&self) -> Result<bool, LinkError> {
+        self.flush().map(|()| true)
     }
 
     fn shutdown(&self, reason: &str) {
