@@ -62,8 +62,7 @@ fn microseconds_from(block: &Block, bytes: usize) -> Result<f64> {
         let sink = scope.spawn(move || take(&listener, bytes));
         let source = scope.spawn(move || give(TcpStream::connect(address)?, block));
         let panicked = |_| anyhow::anyhow!("a thread that hands bytes over panicked");
-        let spent = source.join().map_err(panicked)?;
-        let spent = spent?;
+        let spent = source.join().map_err(panicked)??;
         sink.join().map_err(panicked)??;
         Ok(spent.as_secs_f64() * 1e6 / f64::from(MESSAGES))
     })

@@ -65,8 +65,8 @@ impl Faulty {
         self.looks.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a write has seen since that nothing waits behind it.
-    pub fn forget_looks(&self) -> bool {
+    /// Whether a write has seen, since this was asked last, that nothing waits behind it.
+    pub fn was_alone(&self) -> bool {
         self.alone.swap(false, Ordering::SeqCst)
     }
 

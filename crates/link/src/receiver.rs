@@ -130,15 +130,6 @@ impl Receiver {
         self.inbox.filled().len() > self.handed_out
     }
 
-    /// Sends what was queued by [`crate::Sender::send_nowait`], as far as the socket takes it now.
-    /// [`Receiver::recv`] does so itself before it waits. False when some of it is still queued.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub fn flush_nowait(&self) -> Result<bool, LinkError> {
-        self.outgoing.flush_nowait()
-    }
-
     /// Closes the connection at once, both ways; whoever waits on it returns with an error that
     /// gives `reason`.
     pub fn shutdown(&self, reason: &str) {

@@ -56,7 +56,7 @@ fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
             .send_nowait(&[b'a', thread, a, b, c, d], &[])
             .unwrap();
     }
-    while !receiver.flush_nowait().is_ok_and(|all| all) {
+    while !sender.flush_nowait().is_ok_and(|all| all) {
         thread::yield_now();
     }
 }
