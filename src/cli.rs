@@ -5,6 +5,7 @@
 //! help. Results go to standard output, everything else to standard error. Nothing outside this
 //! module, the playground and the demo prints.
 
+mod background;
 mod clear_poison;
 pub(crate) mod export;
 mod init;
@@ -12,6 +13,7 @@ mod node;
 mod status;
 mod terminal;
 mod verify;
+mod wait;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ pub(crate) const FAILED: u8 = 2;
 ///
 /// Every write into the mounted directory is on both servers before it is acknowledged.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = MAIN_EXAMPLES)]
+#[command(name = "lockstep", version, max_term_width = 100, after_help = MAIN_EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -56,6 +58,7 @@ Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND
 enum Command {
     Init(init::InitArgs),
     Node(node::NodeArgs),
+    Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
@@ -69,6 +72,7 @@ pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Init(args) => init::run(args),
         Command::Node(args) => node::run(&args),
+        Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Export(args) => export::run(&args),
@@ -78,9 +82,22 @@ pub(crate) fn run() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         // Nobody may be reading.
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        let _ = writeln!(std::io::stderr(), "error: {}", chain(&error));
         ExitCode::from(FAILED)
     })
+}
+
+/// What went wrong, with its causes, each of them once: many errors name their cause in their own text.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Which configuration file to read.
@@ -142,6 +159,40 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    /// An error that names its cause, as most here do.
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "cannot open the store: {}", self.0)
+        }
+    }
+
+    impl std::error::Error for Outer {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let full = || Outer(std::io::Error::other("disk full"));
+        let error = anyhow::Error::new(full());
+        assert_eq!(chain(&error), "cannot open the store: disk full");
+        let error = error.context("nothing was made");
+        assert_eq!(
+            chain(&error),
+            "nothing was made: cannot open the store: disk full"
+        );
+    }
+
+    #[test]
+    fn the_program_goes_by_its_name() {
+        let version = Cli::command().render_version();
+        assert_eq!(version, format!("lockstep {}\n", env!("CARGO_PKG_VERSION")));
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -17,7 +17,7 @@ pub use client::ControlClient;
 pub use error::ControlError;
 pub use report::{
     DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SpaceStatus, VerifyFailure, VerifyProgress, VerifyReport,
+    SpaceStatus, StrayStatus, VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
 pub use server::ControlServer;
 

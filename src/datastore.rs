@@ -117,6 +117,8 @@ pub struct Datastore {
     stopping: AtomicBool,
     /// Garbage is being removed, or a checkpoint made.
     keeping_up: AtomicBool,
+    /// When maintenance went on last, in milliseconds of the host's clock.
+    ticked_ms: AtomicU64,
 }
 
 /// A standing connection with the peer.

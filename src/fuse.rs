@@ -49,6 +49,7 @@ mod reply;
 mod steps;
 
 pub use error::MountError;
+pub use mount_point::{BareEntries, bare_entries};
 
 /// How often an unmount that found the mount busy tries again.
 const BUSY_RETRY: Duration = Duration::from_millis(20);

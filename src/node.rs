@@ -3,40 +3,56 @@
 mod door;
 mod error;
 mod listener;
+mod notify;
+mod slot;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lockstep_link::Fingerprint;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use lockstep_link::Identity;
 use signal_hook::iterator::Signals;
 
-use crate::config::{DatastoreConfig, NodeConfig, Role};
+use crate::config::NodeConfig;
 use crate::control::{
     ControlServer, ControlService, NodeStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
-use crate::datastore::{self, Datastore, DatastoreError, Dialer, Place, Service};
-use crate::fuse::{self, MountError, MountOptions, Mounted};
 use crate::threads;
-use error::system;
+use error::{one_line, system};
 use listener::Listening;
+use notify::Notifier;
+use slot::Slot;
 
 pub use error::NodeError;
 
 /// Between two looks for a signal, or the end of a mount.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs a node until SIGTERM or SIGINT.
+/// Before the second attempt to start a datastore.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest time between two attempts.
+const RETRY_MAX: Duration = Duration::from_secs(20);
+
+/// Runs a node until SIGTERM, SIGINT or SIGHUP. Where SIGHUP was ignored before (`nohup`), it stays so.
 ///
 /// # Errors
 /// A [`NodeError`] when it could not start; when it had to stop; or when it could not stop in order.
 pub fn run(config: &NodeConfig) -> Result<(), NodeError> {
     raise_open_files_limit();
-    let signals = Signals::new([SIGTERM, SIGINT]).map_err(system("handle signals"))?;
+    let mut notifier = Notifier::from_environment();
+    let outcome = run_until_stopped(config, &mut notifier);
+    if let Err(error) = &outcome {
+        notifier.failed(&error.to_string());
+    }
+    outcome
+}
+
+fn run_until_stopped(config: &NodeConfig, notifier: &mut Notifier) -> Result<(), NodeError> {
+    let signals = Signals::new(threads::stop_signals()).map_err(system("handle signals"))?;
     let node = Node::start(config)?;
-    let waited = node.wait(signals);
+    let waited = node.wait(signals, notifier);
+    notifier.stopping();
     let stopped = node.stop();
     waited.and(stopped)
 }
@@ -58,47 +74,38 @@ fn raise_open_files_limit() {
 struct Node {
     shared: Arc<Shared>,
     control: ControlServer,
+    /// The listener, and the thread that starts what could not be started at first.
     threads: Vec<JoinHandle<()>>,
-    mounts: Vec<Mounted>,
 }
 
 /// What the threads of a node share.
 struct Shared {
     name: String,
-    fingerprint: Option<Fingerprint>,
-    datastores: Vec<Arc<Datastore>>,
+    identity: Option<Arc<Identity>>,
+    /// In the order of the configuration.
+    slots: Vec<Slot>,
     stopping: AtomicBool,
 }
 
 impl Node {
-    /// Opens everything, in the order in which a failure leaves the least to undo: no store is
-    /// changed before every mount point and every store was found good.
+    /// Starts every datastore that can be started. The control socket answers from before that, so that
+    /// a start that takes long can be watched.
     fn start(config: &NodeConfig) -> Result<Self, NodeError> {
         let link = Listening::open(config)?;
         ControlServer::check(&config.control)?;
-        check_mount_points(config)?;
-        let datastores = open_datastores(config)?;
         let shared = Arc::new(Shared {
             name: config.name.clone(),
-            fingerprint: link.as_ref().map(|link| link.identity.fingerprint()),
-            datastores,
+            identity: link.as_ref().map(|link| Arc::clone(&link.identity)),
+            slots: config.datastores.iter().cloned().map(Slot::new).collect(),
             stopping: AtomicBool::new(false),
         });
         let service: Arc<dyn ControlService> = Arc::<Shared>::clone(&shared);
-        let control = match ControlServer::start(&config.control, service) {
-            Ok(control) => control,
-            Err(error) => {
-                stop_and_close(&shared.datastores);
-                return Err(error.into());
-            }
-        };
         let mut node = Self {
+            control: ControlServer::start(&config.control, service)?,
             shared,
-            control,
             threads: Vec::new(),
-            mounts: Vec::new(),
         };
-        if let Err(error) = node.mount_all().and_then(|()| node.start_threads(link)) {
+        if let Err(error) = node.start_all(link) {
             // What is wrong with stopping is in the log; what was wrong before counts.
             let _ = node.stop();
             return Err(error);
@@ -107,21 +114,41 @@ impl Node {
         Ok(node)
     }
 
-    fn start_threads(&mut self, link: Option<Listening>) -> Result<(), NodeError> {
-        let shared = Arc::clone(&self.shared);
-        for datastore in &shared.datastores {
-            let maintained = Arc::clone(datastore);
-            self.start_thread("maintenance", move || maintained.run_maintenance())?;
-        }
-        let Some(link) = link else { return Ok(()) };
-        for datastore in &shared.datastores {
-            let leading = Arc::clone(datastore);
-            let dialer = Dialer::new(datastore.config(), Arc::clone(&link.identity));
-            if let Some(dialer) = dialer.filter(|_| datastore.config().role == Role::Primary) {
-                self.start_thread("primary", move || leading.run_primary(&dialer))?;
+    /// Starts all datastores, the listener, and what tries those again that could not be started. An error
+    /// if none could be.
+    fn start_all(&mut self, link: Option<Listening>) -> Result<(), NodeError> {
+        let identity = self.shared.identity.as_ref();
+        let attempts = self.shared.slots.iter();
+        let attempts = attempts.map(|slot| slot.start(identity).map_err(|error| (slot, error)));
+        let mut failures: Vec<_> = attempts.filter_map(Result::err).collect();
+        if failures.len() == self.shared.slots.len() {
+            if failures.len() == 1
+                && let Some((_, error)) = failures.pop()
+            {
+                return Err(error);
             }
+            let named = |(slot, error): &(&Slot, NodeError)| {
+                format!(
+                    "\n  {}: {}",
+                    slot.config().name,
+                    one_line(&error.to_string())
+                )
+            };
+            return Err(NodeError::NoneStarted {
+                failures: failures.iter().map(named).collect(),
+            });
         }
-        self.start_thread("listener", move || link.run(&shared))
+        let all_run = failures.is_empty();
+        drop(failures);
+        if let Some(link) = link {
+            let shared = Arc::clone(&self.shared);
+            self.start_thread("listener", move || link.run(&shared))?;
+        }
+        if !all_run {
+            let shared = Arc::clone(&self.shared);
+            self.start_thread("starter", move || shared.start_the_rest())?;
+        }
+        Ok(())
     }
 
     fn start_thread(
@@ -134,61 +161,44 @@ impl Node {
         Ok(())
     }
 
-    fn mount_all(&mut self) -> Result<(), NodeError> {
-        for datastore in &self.shared.datastores {
-            if datastore.config().role == Role::Primary {
-                self.mounts.push(mount(datastore)?);
-                datastore.reap_orphans();
-            }
-        }
-        Ok(())
-    }
-
     /// Waits for a signal; an error when a mount ended before.
-    fn wait(&self, mut signals: Signals) -> Result<(), NodeError> {
+    fn wait(&self, mut signals: Signals, notifier: &mut Notifier) -> Result<(), NodeError> {
+        notifier.ready(&self.shared);
         loop {
-            if signals.pending().next().is_some() {
-                tracing::info!("stopping");
+            if let Some(signal) = signals.pending().next() {
+                let signal = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                tracing::info!(signal, "stopping");
                 return Ok(());
             }
             self.look_at_mounts()?;
+            notifier.tick(&self.shared);
             std::thread::sleep(LOOK);
         }
     }
 
     fn look_at_mounts(&self) -> Result<(), NodeError> {
-        for mount in &self.mounts {
-            let error = match mount.news() {
-                None => continue,
-                Some(Err(error)) => NodeError::Mount(error),
-                Some(Ok(())) => NodeError::Unmounted {
-                    mount_point: mount.mount_point().to_owned(),
-                },
-            };
-            tracing::error!(%error, "stopping");
-            return Err(error);
-        }
-        Ok(())
+        let mut news = self.shared.slots.iter().filter_map(Slot::mount_news);
+        let Some(error) = news.next() else {
+            return Ok(());
+        };
+        tracing::error!(%error, "stopping");
+        Err(error)
     }
 
     /// Puts everything away.
-    fn stop(mut self) -> Result<(), NodeError> {
-        let mut in_order = true;
-        for mount in self.mounts.drain(..) {
-            if let Err(error) = mount.unmount() {
-                in_order = false;
-                tracing::error!(%error, "still mounted");
-            }
-        }
+    fn stop(self) -> Result<(), NodeError> {
+        let slots = &self.shared.slots;
+        // Before anything else: what is not started by now will not be.
         self.shared.stopping.store(true, Ordering::Release);
-        for datastore in &self.shared.datastores {
-            datastore.stop();
-        }
-        for thread in self.threads.drain(..) {
-            // One that had panicked would have ended the process.
-            let _ended = thread.join();
-        }
-        in_order &= close_all(&self.shared.datastores);
+        let (starters, others): (Vec<_>, Vec<_>) = self
+            .threads
+            .into_iter()
+            .partition(|thread| thread.thread().name() == Some("starter"));
+        join(starters);
+        let mut in_order = all(slots, Slot::unmount);
+        slots.iter().for_each(Slot::stop);
+        join(others);
+        in_order &= all(slots, Slot::close);
         drop(self.control);
         if !in_order {
             return Err(NodeError::NotInOrder);
@@ -198,80 +208,79 @@ impl Node {
     }
 }
 
-/// Closes every datastore; whether all could be, in order. What failed is in the log.
-fn close_all(datastores: &[Arc<Datastore>]) -> bool {
-    let closed = datastores.iter().map(|datastore| datastore.close());
-    closed.fold(true, |all, in_order| all & in_order)
-}
-
-fn check_mount_points(config: &NodeConfig) -> Result<(), MountError> {
-    let served = |datastore: &&DatastoreConfig| datastore.role == Role::Primary;
-    for datastore in config.datastores.iter().filter(served) {
-        fuse::check(&mount_options(datastore))?;
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        // One that had panicked would have ended the process.
+        let _ended = thread.join();
     }
-    Ok(())
 }
 
-/// Opens all datastores, or none.
-fn open_datastores(config: &NodeConfig) -> Result<Vec<Arc<Datastore>>, DatastoreError> {
-    let prepared = config.datastores.iter().map(|datastore| {
-        let place = Place::on_this_machine(datastore)?;
-        datastore::prepare(datastore.clone(), place)
-    });
-    let prepared: Vec<_> = prepared.collect::<Result<_, _>>()?;
-    let mut datastores: Vec<Arc<Datastore>> = Vec::new();
-    for datastore in prepared {
-        match datastore.open() {
-            Ok(opened) => datastores.push(opened),
-            Err(error) => {
-                stop_and_close(&datastores);
-                return Err(error);
-            }
-        }
-    }
-    Ok(datastores)
-}
-
-/// Takes back the opening of datastores that nobody has used yet.
-fn stop_and_close(datastores: &[Arc<Datastore>]) {
-    for datastore in datastores {
-        datastore.stop();
-    }
-    close_all(datastores);
-}
-
-fn mount(datastore: &Arc<Datastore>) -> Result<Mounted, MountError> {
-    let service = Arc::new(Service(Arc::clone(datastore)));
-    fuse::mount(service, &mount_options(datastore.config()))
-}
-
-fn mount_options(config: &DatastoreConfig) -> MountOptions {
-    MountOptions {
-        threads: config.fuse_threads,
-        ..MountOptions::new(&config.mount, &config.name)
-    }
+/// Does something to every datastore; whether all of it could be done.
+fn all(slots: &[Slot], done: fn(&Slot) -> bool) -> bool {
+    slots.iter().map(done).fold(true, |all, one| all & one)
 }
 
 impl Shared {
     /// The names of all datastores, for people.
     fn names(&self) -> String {
-        let names: Vec<_> = self
-            .datastores
-            .iter()
-            .map(|datastore| datastore.name())
-            .collect();
-        names.join(", ")
+        let names = self.slots.iter().map(|slot| slot.config().name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Tries the datastores that could not be started again, ever more rarely, until all run.
+    fn start_the_rest(&self) {
+        let mut wait = RETRY_FIRST;
+        loop {
+            let until = Instant::now() + wait;
+            while Instant::now() < until {
+                if self.stopping.load(Ordering::Acquire) {
+                    return;
+                }
+                std::thread::sleep(LOOK);
+            }
+            let down = self.slots.iter().filter(|slot| slot.running().is_none());
+            let attempts: Vec<_> = down
+                .map(|slot| slot.start(self.identity.as_ref()))
+                .collect();
+            if attempts.iter().all(Result::is_ok) {
+                return;
+            }
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// How all datastores are, in one line.
+    fn summary(&self) -> String {
+        let one = |slot: &Slot| {
+            let name = &slot.config().name;
+            match slot.running() {
+                Some(datastore) => format!("{name}: {}", datastore.state().describe()),
+                None => format!("{name}: NOT STARTED: {}", slot.reason().unwrap_or_default()),
+            }
+        };
+        self.slots.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+
+    /// A datastore whose maintenance has not gone on for so long, if there is one.
+    fn stuck_for(&self, limit: Duration) -> Option<String> {
+        let mut running = self.slots.iter().filter_map(Slot::running);
+        let stuck = running.find(|datastore| datastore.since_tick() > limit)?;
+        Some(stuck.name().to_owned())
     }
 }
 
 impl ControlService for Shared {
     fn status(&self) -> NodeStatus {
+        let fingerprint = self
+            .identity
+            .as_ref()
+            .map(|identity| identity.fingerprint());
         NodeStatus {
             node: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            fingerprint: self.fingerprint.map(|fingerprint| fingerprint.to_string()),
-            datastores: self.datastores.iter().map(|d| d.status()).collect(),
+            fingerprint: fingerprint.map(|fingerprint| fingerprint.to_string()),
+            datastores: self.slots.iter().map(Slot::status).collect(),
         }
     }
 
@@ -280,15 +289,17 @@ impl ControlService for Shared {
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, VerifyFailure> {
-        match self
-            .datastores
-            .iter()
-            .find(|datastore| datastore.name() == name)
-        {
-            Some(datastore) => datastore.verify(progress),
-            None => Err(VerifyFailure {
+        let Some(slot) = self.slots.iter().find(|slot| slot.config().name == name) else {
+            return Err(VerifyFailure {
                 cause: format!("node {} has no datastore named {name}", self.name),
                 cure: format!("name one of: {}", self.names()),
+            });
+        };
+        match slot.running() {
+            Some(datastore) => datastore.verify(progress),
+            None => Err(VerifyFailure {
+                cause: format!("node {} has not started {name}", self.name),
+                cure: "see the reason in `lockstep status`".to_owned(),
             }),
         }
     }

@@ -24,11 +24,12 @@ use clap::Args;
 use lockstep_link::DelayProxy;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlClient, DatastoreStatus};
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use lockstepfs::threads;
+use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
 use crate::cli::say;
-use layout::{Layout, NodePlan};
+use layout::{Layout, NewRoot, NodePlan};
 use process::NodeProcess;
 
 /// Name of the datastore in every playground.
@@ -45,8 +46,8 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 ///
 /// Starts a primary and a secondary as two processes on loopback addresses, mounts the datastore,
 /// waits until it is in sync, writes DIR/playground.json (mount, and for each node its pid, paths
-/// and the command that starts it again) and prints the single line `ready`. SIGTERM or SIGINT
-/// stops everything. A DIR that holds an earlier playground carries on with its data. Needs root
+/// and the command that starts it again) and prints the single line `ready`. SIGTERM, SIGINT or
+/// a closed terminal stops everything. A DIR that holds an earlier playground carries on with its data. Needs root
 /// and /dev/fuse, for the mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -197,7 +198,7 @@ impl Options {
 pub(crate) fn run(args: &PlaygroundArgs) -> Result<ExitCode> {
     let options = Options::from_args(args)?;
     // Before anything is started, so that no signal finds it half-started and unwatched.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD])?;
+    let mut signals = Signals::new([threads::stop_signals(), vec![SIGCHLD]].concat())?;
     let mut asked_to_stop = || signals.pending().any(|signal| signal != SIGCHLD);
     let Some(mut playground) = Playground::start(&options, &mut asked_to_stop)? else {
         return Ok(ExitCode::SUCCESS);
@@ -225,6 +226,18 @@ impl Playground {
     /// Starts everything and waits until it is mounted and in sync; `None` if `asked_to_stop` says
     /// so before.
     pub(crate) fn start(
+        options: &Options,
+        asked_to_stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>> {
+        let made = NewRoot::look(&options.dir)?;
+        let started = Self::start_in(options, asked_to_stop);
+        if started.is_err() {
+            made.remove();
+        }
+        started
+    }
+
+    fn start_in(
         options: &Options,
         asked_to_stop: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>> {

@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
 use std::fs::File;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
+use serde_json::Value;
 
 fn node(text: &str) -> (tempfile::TempDir, Output) {
     let directory = tempfile::tempdir().unwrap();
@@ -81,6 +83,8 @@ fn a_control_socket_that_is_in_use_changes_nothing() {
     assert_eq!(std::fs::read_dir(path.join("store")).unwrap().count(), 0);
 }
 
+fn make_store(_directory: &Path, _name: &str) {}
+
 /// A node that runs, with its mount; both end with it.
 struct Running {
     process: Child,
@@ -89,13 +93,29 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
+        Self::start_by(lockstep_node)
+    }
+
+    fn start_by(command: impl FnOnce(&Path) -> Command) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let text = unmirrored(directory.path());
+        Self::start_in(directory, &text, command)
+    }
+
+    /// Starts a node with this configuration, of which the first datastore can be served.
+    fn start_in(
+        directory: tempfile::TempDir,
+        text: &str,
+        command: impl FnOnce(&Path) -> Command,
+    ) -> Self {
         let path = directory.path();
         std::fs::create_dir(path.join("mount")).unwrap();
-        std::fs::write(path.join("node.toml"), unmirrored(path)).unwrap();
+        std::fs::write(path.join("node.toml"), text).unwrap();
+        make_store(path, "x");
         let log = File::create(path.join("log")).unwrap();
-        let process = lockstep_node(&path.join("node.toml"))
+        let process = command(&path.join("node.toml"))
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
@@ -148,4 +168,201 @@ fn a_processor_that_is_none_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("no processor 100000"), "{error}");
+}
+
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        println!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// A second datastore in the same configuration.
+fn second(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "[[datastore]]\nname = \"y\"\nuuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a002\"\n\
+         store = \"{path}/store-y\"\nmount = \"{path}/mount-y\"\nrole = \"primary\"\n"
+    )
+}
+
+fn lockstep(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    command.args(arguments).output().unwrap()
+}
+
+fn status(socket: &Path) -> (Option<i32>, Value) {
+    let output = lockstep(&["status", "--json", "--control", socket.to_str().unwrap()]);
+    let status = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), status)
+}
+
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+/// A terminal that is closed sends SIGHUP.
+#[test]
+fn a_closed_terminal_ends_the_node_in_order() {
+    if !can_mount() {
+        return;
+    }
+    let mut node = Running::start();
+    let mount = node.directory.path().join("mount").display().to_string();
+    assert!(mounts().contains(&mount));
+    kill(&node.process, Signal::HUP);
+    assert_eq!(
+        node.process.wait().unwrap().code(),
+        Some(0),
+        "{}",
+        node.log()
+    );
+    assert!(node.log().contains("stopped"), "{}", node.log());
+    assert!(!mounts().contains(&mount));
+}
+
+#[test]
+fn a_hangup_that_was_ignored_stays_so() {
+    if !can_mount() {
+        return;
+    }
+    let node = Running::start_by(|config| {
+        let mut command = Command::new("nohup");
+        command.arg(env!("CARGO_BIN_EXE_lockstep"));
+        command.args(["node", "--config"]).arg(config);
+        command
+    });
+    kill(&node.process, Signal::HUP);
+    // It answers still; that it would not is what a signal that is taken brings about in a moment.
+    let socket = node.directory.path().join("a.sock");
+    for _ in 0..20 {
+        assert_eq!(status(&socket).0, Some(0), "{}", node.log());
+    }
+    assert!(!node.log().contains("stopping"), "{}", node.log());
+}
+
+fn kill(process: &Child, signal: Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(process), signal).unwrap();
+}
+
+/// A datastore whose mount directory is missing is told of and tried again; the other one is served.
+#[test]
+fn a_datastore_that_cannot_start_keeps_no_other_from_starting() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    let text = unmirrored(&path) + &second(&path);
+    let node = Running::start_in(directory, &text, |config| lockstep_node(config));
+    make_store(&path, "y");
+    let socket = path.join("a.sock");
+    let (code, told) = status(&socket);
+    assert_eq!(code, Some(1));
+    assert_eq!(told["datastores"][0]["started"], true);
+    assert_eq!(told["datastores"][1]["started"], false);
+    let reason = told["datastores"][1]["reason"].as_str().unwrap();
+    assert!(reason.contains("mount-y does not exist"), "{reason}");
+    std::fs::write(path.join("mount/file"), "served").unwrap();
+
+    let waits = [
+        "wait",
+        "--timeout",
+        "0",
+        "--control",
+        socket.to_str().unwrap(),
+    ];
+    assert_eq!(lockstep(&waits).status.code(), Some(1));
+    std::fs::create_dir(path.join("mount-y")).unwrap();
+    let waits = [
+        "wait",
+        "--timeout",
+        "120",
+        "--control",
+        socket.to_str().unwrap(),
+    ];
+    assert_eq!(lockstep(&waits).status.code(), Some(0), "{}", node.log());
+    assert_eq!(status(&socket).0, Some(0));
+    std::fs::write(path.join("mount-y/file"), "served").unwrap();
+    drop(node);
+    let _ = unmount(path.join("mount-y"), UnmountFlags::DETACH);
+}
+
+/// What is told to the one who started the node, until `wanted` is among it.
+fn told(socket: &UnixDatagram, wanted: &str) -> String {
+    let mut all = String::new();
+    let mut message = [0; 4096];
+    while !all.contains(wanted) {
+        let length = socket.recv(&mut message).unwrap();
+        all += &String::from_utf8_lossy(&message[..length]);
+        all.push('\n');
+    }
+    all
+}
+
+#[test]
+fn tells_systemd_when_it_is_ready_that_it_works_and_that_it_stops() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&name).unwrap();
+    let text = unmirrored(directory.path());
+    let mut node = Running::start_in(directory, &text, |config| {
+        let mut command = lockstep_node(config);
+        command
+            .env("NOTIFY_SOCKET", &name)
+            .env("WATCHDOG_USEC", "400000");
+        command
+    });
+    let ready = told(&socket, "READY=1");
+    assert!(ready.contains("STATUS=x: unmirrored"), "{ready}");
+    told(&socket, "WATCHDOG=1");
+    kill(&node.process, Signal::TERM);
+    told(&socket, "STOPPING=1");
+    assert_eq!(node.process.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_start_in_the_background_returns_when_it_is_mounted_or_says_why_not() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let config = path.join("node.toml");
+    let log = path.join("log");
+    std::fs::write(&config, unmirrored(path)).unwrap();
+    make_store(path, "x");
+    let start = || {
+        let (config, log) = (config.to_str().unwrap(), log.to_str().unwrap());
+        lockstep(&[
+            "node",
+            "--background",
+            "--config",
+            config,
+            "--log-file",
+            log,
+        ])
+    };
+    let failed = start();
+    assert_eq!(failed.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(error.contains("mount does not exist: create it"), "{error}");
+
+    std::fs::create_dir(path.join("mount")).unwrap();
+    let started = start();
+    let error = String::from_utf8_lossy(&started.stderr).into_owned();
+    assert_eq!(started.status.code(), Some(0), "{error}");
+    let mount = path.join("mount").display().to_string();
+    assert!(mounts().contains(&mount));
+    let (_, told) = status(&path.join("a.sock"));
+    let pid = i32::try_from(told["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    while mounts().contains(&mount) || path.join("a.sock").exists() {
+        sleep(Duration::from_millis(10));
+    }
 }

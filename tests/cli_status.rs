@@ -48,6 +48,9 @@ impl ControlService for PretendedNode {
             on_peer_loss: OnPeerLoss::Continue,
             space: None,
             resync: None,
+            started: true,
+            stray: None,
+            verified: None,
         };
         NodeStatus {
             node: "a".to_owned(),

@@ -9,7 +9,7 @@ use lockstep_fs::poison::Failure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{
     DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SpaceStatus, VerifyReport,
+    SpaceStatus, StrayStatus, VerifiedStatus, VerifyReport,
 };
 use lockstepfs::datastore::Cleared;
 use serde_json::Value;
@@ -55,6 +55,17 @@ fn status() -> NodeStatus {
             bytes_total: 0,
             bytes_done: 0,
             bytes_sent: 0,
+        }),
+        started: true,
+        stray: Some(StrayStatus {
+            names: Vec::new(),
+            more: false,
+        }),
+        verified: Some(VerifiedStatus {
+            time: String::new(),
+            identical: false,
+            differences_total: 0,
+            differences: Vec::new(),
         }),
     };
     NodeStatus {

@@ -9,6 +9,7 @@ use clap::Args;
 use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{
     ControlClient, DatastoreStatus, NodeStatus, PeerStatus, ResyncStatus, ServiceStatus,
+    VerifiedStatus,
 };
 
 use super::{NO, NodeToAsk, bytes, count, duration, say, say_json};
@@ -36,7 +37,8 @@ Examples:
   lockstep status data --json
   lockstep status --control /run/lockstep/a.sock
 
-Exit codes: 0 every mirrored datastore is in sync, 1 one is not, 2 could not ask.
+Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 one does not or is not, a disk
+has failed, or the last verify found differences; 2 could not ask.
 A datastore without a peer is not mirrored, which is shown, and counts as in order.";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -76,7 +78,18 @@ fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
 
 /// In sync, or deliberately not mirrored; and on a disk that has not failed.
 fn is_in_order(store: &DatastoreStatus) -> bool {
-    store.poisoned.is_none() && (store.in_sync || store.peer.is_none())
+    store.started
+        && store.poisoned.is_none()
+        && found_different(store).is_none()
+        && (store.in_sync || store.peer.is_none())
+}
+
+/// What the last comparison has found, if it has found differences.
+fn found_different(store: &DatastoreStatus) -> Option<&VerifiedStatus> {
+    store
+        .verified
+        .as_ref()
+        .filter(|verified| !verified.identical)
 }
 
 fn text(status: &NodeStatus) -> String {
@@ -101,7 +114,7 @@ fn store_text(store: &DatastoreStatus) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {label:<11} {value}");
     }
-    for line in explanation(store) {
+    for line in explanation(store).into_iter().chain(stray_warning(store)) {
         let _ = writeln!(text, "  {line}");
     }
     text
@@ -110,6 +123,12 @@ fn store_text(store: &DatastoreStatus) -> String {
 fn headline(store: &DatastoreStatus) -> &'static str {
     if store.poisoned.is_some() {
         return "POISONED (the disk of this node has failed)";
+    }
+    if !store.started {
+        return "NOT STARTED";
+    }
+    if store.in_sync && found_different(store).is_some() {
+        return "in sync, but NOT IDENTICAL";
     }
     match (&store.peer, store.in_sync) {
         (None, _) => "not mirrored (one copy only, as configured)",
@@ -129,6 +148,12 @@ fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         ("disk", text)
     }));
     facts.extend(store.reason.clone().map(|reason| ("reason", reason)));
+    facts.extend(
+        store
+            .verified
+            .as_ref()
+            .map(|verified| ("verify", verified_text(verified))),
+    );
     facts.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
     facts.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
     facts.extend(store.mount.clone().map(|mount| ("mounted at", mount)));
@@ -140,6 +165,18 @@ fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     }));
     facts.push(("uuid", store.uuid.clone()));
     facts
+}
+
+fn verified_text(verified: &VerifiedStatus) -> String {
+    if verified.identical {
+        return format!("identical at {}", verified.time);
+    }
+    format!(
+        "found {} differences at {}: {}",
+        count(verified.differences_total),
+        verified.time,
+        verified.differences.join("; ")
+    )
 }
 
 fn resync_text(resync: &ResyncStatus) -> String {
@@ -184,10 +221,39 @@ const fn durability_text(durability: Durability) -> &'static str {
     }
 }
 
-/// What it means that a mirrored datastore is not in sync, and what to do.
+/// Files that a program believes to be in the datastore, and that are not.
+fn stray_warning(store: &DatastoreStatus) -> Option<String> {
+    let stray = store.stray.as_ref()?;
+    let more = if stray.more { " and more" } else { "" };
+    Some(format!(
+        "→ WARNING: the mount directory itself holds {}{more}: written while nothing was mounted there, and no \
+         part of the datastore; move that away while the node is stopped",
+        stray.names.join(", ")
+    ))
+}
+
+/// What it means that a mirrored datastore is not in order, and what to do.
 fn explanation(store: &DatastoreStatus) -> Vec<String> {
     if store.poisoned.is_some() {
         return poison_explanation(store);
+    }
+    if !store.started {
+        return vec![
+            match &store.reason {
+                Some(_) => {
+                    "→ nothing is mounted or mirrored; this node tries again from time to time"
+                }
+                None => "→ its store is being opened",
+            }
+            .to_owned(),
+        ];
+    }
+    if store.in_sync && found_different(store).is_some() {
+        return vec![
+            "→ the nodes hold different data: see \"verify says DIFFERENT\" in docs/operations.md, and run \
+             `lockstep verify` once more when that is mended"
+                .to_owned(),
+        ];
     }
     let Some(peer) = &store.peer else {
         return Vec::new();
@@ -314,6 +380,9 @@ mod tests {
             on_peer_loss: OnPeerLoss::Continue,
             space: None,
             resync: None,
+            started: true,
+            stray: None,
+            verified: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use crate::config::{Choice, DatastoreConfig, Durability, Encryption, OnPeerLoss, Role};
 
 /// How a node is at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +69,74 @@ pub struct DatastoreStatus {
     pub space: Option<SpaceStatus>,
     /// How far the resync of content is, while there is one; on the primary.
     pub resync: Option<ResyncStatus>,
+    /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and
+    /// the node tries again from time to time.
+    pub started: bool,
+    /// What the mount directory itself holds, if anything: it was written while nothing was mounted there.
+    pub stray: Option<StrayStatus>,
+    /// What the last comparison of both nodes found, if there was one since the node was started; on the
+    /// primary. A resync that has ended since makes it void.
+    pub verified: Option<VerifiedStatus>,
+}
+
+impl DatastoreStatus {
+    /// Of a datastore of which nothing is known but its configuration.
+    pub fn of_configuration(config: &DatastoreConfig) -> Self {
+        Self {
+            name: config.name.clone(),
+            uuid: config.uuid.to_string(),
+            role: config.role,
+            state: String::new(),
+            service: ServiceStatus::None,
+            in_sync: false,
+            marked_in_sync: false,
+            since_ms: 0,
+            reason: None,
+            poisoned: None,
+            peer: config.peer.as_ref().map(|peer| PeerStatus {
+                address: peer.address.to_string(),
+                connected: false,
+                encryption: peer.encryption,
+                disk_failed: false,
+            }),
+            generation: 1,
+            osn: "0.0".to_owned(),
+            writes_in_flight: 0,
+            metadata_in_flight: 0,
+            paw: 0,
+            saw: 0,
+            mount: None,
+            durability: config.durability,
+            on_peer_loss: config.on_peer_loss,
+            space: None,
+            resync: None,
+            started: true,
+            stray: None,
+            verified: None,
+        }
+    }
+}
+
+/// Files in a mount directory that are no part of the datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StrayStatus {
+    /// The first names.
+    pub names: Vec<String>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// What the last comparison found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifiedStatus {
+    /// When it ended, in UTC by the clock of that machine.
+    pub time: String,
+    /// Whether both nodes held the same.
+    pub identical: bool,
+    /// How many differences there were.
+    pub differences_total: u64,
+    /// The first of them, in words.
+    pub differences: Vec<String>,
 }
 
 /// What a change that a client asks for meets.
@@ -85,7 +153,7 @@ pub enum ServiceStatus {
     Waiting,
     /// It fails: the disk has failed.
     Refused,
-    /// There are no clients: this node is a secondary.
+    /// There are no clients: this node is a secondary, or has not started the datastore.
     None,
 }
 

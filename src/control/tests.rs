@@ -49,6 +49,17 @@ fn fake_status() -> NodeStatus {
             bytes_done: 2 << 30,
             bytes_sent: 1 << 20,
         }),
+        started: false,
+        stray: Some(StrayStatus {
+            names: vec!["left".to_owned()],
+            more: true,
+        }),
+        verified: Some(VerifiedStatus {
+            time: "2025-11-20T21:46:00Z".to_owned(),
+            identical: false,
+            differences_total: 2,
+            differences: vec!["/a: size".to_owned()],
+        }),
     };
     let single = DatastoreStatus {
         peer: None,
@@ -56,6 +67,9 @@ fn fake_status() -> NodeStatus {
         poisoned: None,
         space: None,
         resync: None,
+        started: true,
+        stray: None,
+        verified: None,
         ..mirrored.clone()
     };
     NodeStatus {

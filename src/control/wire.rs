@@ -8,7 +8,7 @@ use crate::config::Choice;
 use super::proto::verify_event::Event;
 use super::{
     DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus,
-    VerifyFailure, VerifyProgress, VerifyReport, proto,
+    StrayStatus, VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport, proto,
 };
 
 /// A word of a choice that this program does not know: what it is about, and the word.
@@ -63,6 +63,17 @@ fn datastore_message(status: DatastoreStatus) -> proto::Datastore {
             bytes_total: resync.bytes_total,
             bytes_done: resync.bytes_done,
             bytes_sent: resync.bytes_sent,
+        }),
+        started: Some(status.started),
+        stray: status.stray.map(|stray| proto::Stray {
+            names: stray.names,
+            more: stray.more,
+        }),
+        verified: status.verified.map(|verified| proto::Verified {
+            time: verified.time,
+            identical: verified.identical,
+            differences_total: verified.differences_total,
+            differences: verified.differences,
         }),
     }
 }
@@ -122,6 +133,17 @@ fn datastore_status(message: proto::Datastore) -> Result<DatastoreStatus, Unknow
             bytes_total: resync.bytes_total,
             bytes_done: resync.bytes_done,
             bytes_sent: resync.bytes_sent,
+        }),
+        started: message.started.unwrap_or(true),
+        stray: message.stray.map(|stray| StrayStatus {
+            names: stray.names,
+            more: stray.more,
+        }),
+        verified: message.verified.map(|verified| VerifiedStatus {
+            time: verified.time,
+            identical: verified.identical,
+            differences_total: verified.differences_total,
+            differences: verified.differences,
         }),
     })
 }

@@ -27,6 +27,7 @@ impl Datastore {
         let (mut pinged, mut checkpointed, mut collected) = (start, start, start);
         while !self.is_stopping() {
             self.host.sleep(TICK);
+            self.ticked_ms.store(self.now_ms(), Ordering::Release);
             self.notice_poison();
             self.send_left();
             self.drive(Thread::MayWait, Event::Tick);
@@ -46,6 +47,12 @@ impl Datastore {
                 checkpointed = if checkpoint { now } else { checkpointed };
             }
         }
+    }
+
+    /// How long ago maintenance went on last.
+    pub fn since_tick(&self) -> Duration {
+        let ticked = self.ticked_ms.load(Ordering::Acquire);
+        Duration::from_millis(self.now_ms().saturating_sub(ticked))
     }
 
     /// Has done for the store what is due and may take long, unless that is under way already; whether

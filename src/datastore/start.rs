@@ -460,6 +460,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         serving: Turnstile::default(),
         stopping: AtomicBool::new(false),
         keeping_up: AtomicBool::new(false),
+        ticked_ms: AtomicU64::new(now_ms),
     }
 }
 

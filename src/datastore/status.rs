@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lockstep_fs::poison::utc;
 use lockstep_repl::state::{Service as Serving, State};
 use lockstep_types::Osn;
 use lockstep_types::backing::Space;
@@ -12,6 +13,7 @@ use super::Datastore;
 use crate::config::Role;
 use crate::control::{
     DatastoreStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus, SpaceStatus,
+    VerifiedStatus,
 };
 
 /// What is known besides the core's state.
@@ -24,6 +26,10 @@ pub(super) struct Facts {
     peer_disk_failed: bool,
     /// Room on the peer's disk, by its last word.
     peer_available_bytes: Option<u64>,
+    /// What the last comparison found, unless a resync has made it void.
+    verified: Option<VerifiedStatus>,
+    /// All is being compared and made equal.
+    resyncing: bool,
 }
 
 impl Facts {
@@ -34,6 +40,8 @@ impl Facts {
             reason: None,
             peer_disk_failed: false,
             peer_available_bytes: None,
+            verified: None,
+            resyncing: false,
         }
     }
 
@@ -47,6 +55,9 @@ impl Facts {
         is_new
     }
 }
+
+/// Most differences that are kept of a comparison.
+const DIFFERENCES_KEPT: usize = 3;
 
 /// Longest reason that is kept, in characters: the peer may have given it.
 const REASON_CHARS_MAX: usize = 1000;
@@ -66,6 +77,13 @@ impl Datastore {
         let reason = {
             let mut facts = self.facts.lock();
             facts.since = self.host.now();
+            if state.is_in_sync() && facts.resyncing {
+                facts.verified = None;
+            }
+            facts.resyncing = match state {
+                State::ResyncNamespace | State::ResyncContent | State::EnteringSync => true,
+                _ => false,
+            };
             match state {
                 State::ResyncNamespace => {
                     facts.explain(Some("the secondary is being brought up to date"));
@@ -126,6 +144,34 @@ impl Datastore {
         }
     }
 
+    /// Remembers what a comparison of both nodes has found.
+    pub(super) fn note_comparison(&self, report: &lockstep_verify::Report) {
+        let in_words = |difference: &lockstep_verify::Difference| {
+            let path = difference.path.as_deref().unwrap_or("(no name)");
+            plain(&format!("{path}: {}", difference.what))
+        };
+        let verified = VerifiedStatus {
+            time: utc(self.host.time_of_day()),
+            identical: report.is_identical(),
+            differences_total: report.total,
+            differences: report
+                .differences
+                .iter()
+                .take(DIFFERENCES_KEPT)
+                .map(in_words)
+                .collect(),
+        };
+        if !verified.identical {
+            tracing::error!(
+                datastore = self.name(),
+                differences = verified.differences_total,
+                first = verified.differences.first(),
+                "verify: the nodes hold different data"
+            );
+        }
+        self.facts.lock().verified = Some(verified);
+    }
+
     /// Remembers why the connection ended, unless a deeper reason is known.
     pub(super) fn set_ending(&self, reason: &str, given_up: bool) {
         let explained = self.facts.lock().reason.is_some();
@@ -156,12 +202,13 @@ impl Datastore {
             let core = self.core.lock();
             (core.state(), core.in_flight(), core.next_osn())
         };
-        let (since_ms, reason) = {
+        let (since_ms, reason, verified) = {
             let facts = self.facts.lock();
             let since = self.host.since(facts.since).as_millis();
             (
                 u64::try_from(since).unwrap_or(u64::MAX),
                 facts.reason.clone(),
+                facts.verified.clone(),
             )
         };
         let applied = self.store.applied_lately();
@@ -206,6 +253,9 @@ impl Datastore {
                 available_bytes: space.available_bytes,
             }),
             resync: (state == State::ResyncContent).then(|| self.resync_status()),
+            started: true,
+            stray: None,
+            verified,
         }
     }
 

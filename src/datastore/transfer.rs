@@ -222,6 +222,7 @@ impl Datastore {
         let done = Progress::default();
         let compared = self.compare_telling(&peer, &done, progress);
         let report = compared.map_err(|error| could_not_compare(&error))?;
+        self.note_comparison(&report);
         Ok(VerifyReport {
             identical: report.is_identical(),
             inodes_compared: report.inodes,

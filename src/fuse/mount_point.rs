@@ -49,7 +49,7 @@ impl MountPoint {
     pub fn mount(path: &Path, name: &str) -> Result<(Self, OwnedFd), MountError> {
         let source = source_of(name);
         let device = open_device()?;
-        let path = prepare(path, &source)?;
+        let path = usable(path, &source)?;
         attach(&path, &source, &device)?;
         let Some(entry) = mount_table::mounts_on(&path)?.pop() else {
             let source = io::Error::other("the new mount is not in the mount table");
@@ -127,15 +127,6 @@ fn source_of(name: &str) -> String {
     format!("lockstep:{name}")
 }
 
-/// Gives a path that can be mounted on, and tells if something will be hidden.
-fn prepare(path: &Path, source: &str) -> Result<PathBuf, MountError> {
-    let path = usable(path, source)?;
-    if holds_entries(&path) {
-        tracing::warn!(mount = %path.display(), "not empty: what it holds is hidden while mounted");
-    }
-    Ok(path)
-}
-
 /// Checks that `path` can be mounted on, and gives it without symbolic links. A dead mount of the
 /// same datastore, left by a process that was killed, is cleared away.
 fn usable(path: &Path, source: &str) -> Result<PathBuf, MountError> {
@@ -192,8 +183,34 @@ fn clear_dead(path: &Path, top: &Entry, source: &str) -> Result<(), MountError> 
         .map_err(|errno| refused(path, errno))
 }
 
-fn holds_entries(path: &Path) -> bool {
-    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
+/// Most names of a bare mount directory that are told.
+const NAMES_TOLD: usize = 5;
+
+/// What a mount directory itself holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BareEntries {
+    /// Some of the names, in the order of the alphabet; bytes that are no UTF-8 are replaced.
+    pub names: Vec<String>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// What the directory at `path` holds while nothing is mounted there; `None` if it is empty or missing, or if
+/// something is mounted, for then it cannot be seen. Reads a few names and no more.
+pub fn bare_entries(path: &Path) -> Option<BareEntries> {
+    let path = fs::canonicalize(path).ok()?;
+    if !mount_table::mounts_on(&path).ok()?.is_empty() {
+        return None;
+    }
+    let entries = fs::read_dir(path).ok()?.filter_map(Result::ok);
+    let mut names: Vec<_> = entries
+        .take(NAMES_TOLD + 1)
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let more = names.len() > NAMES_TOLD;
+    names.truncate(NAMES_TOLD);
+    names.sort();
+    (!names.is_empty()).then_some(BareEntries { names, more })
 }
 
 fn attach(path: &Path, source: &str, device: &OwnedFd) -> Result<(), MountError> {

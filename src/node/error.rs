@@ -43,6 +43,12 @@ pub enum NodeError {
     /// The control socket cannot be made.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// None of several datastores could be started.
+    #[error("none of the datastores could be started:{failures}")]
+    NoneStarted {
+        /// A line for each.
+        failures: String,
+    },
     /// Somebody else unmounted a datastore.
     #[error(
         "somebody unmounted {}, so this node stopped\n  cure: start it again", mount_point.display()
@@ -62,4 +68,10 @@ pub enum NodeError {
 /// An error of the system.
 pub(super) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> NodeError {
     move |source| NodeError::System { operation, source }
+}
+
+/// A message of several lines as one line, for the log and the status.
+pub(super) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ")
 }

@@ -15,6 +15,7 @@ use lockstep_repl::message::{Envelope, Message, MessageError};
 use super::Shared;
 use super::door::{Door, Visit};
 use super::error::{NodeError, system};
+use super::slot::Slot;
 use crate::config::{LinkConfig, NodeConfig};
 use crate::{datastore, threads};
 
@@ -147,9 +148,9 @@ fn answer(
         .set_nonblocking(false)
         .map_err(Rejected::system("set up the socket"))?;
     let pinned: BTreeSet<Fingerprint> = shared
-        .datastores
+        .slots
         .iter()
-        .filter_map(|datastore| Some(datastore.config().peer.as_ref()?.fingerprint))
+        .filter_map(|slot| Some(slot.config().peer.as_ref()?.fingerprint))
         .collect();
     let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
     // From here on it is one of few.
@@ -159,26 +160,39 @@ fn answer(
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
     receiver.set_timeout(Some(options.handshake_timeout))?;
     let envelope = Envelope::decode(receiver.recv()?.header)?;
-    let datastore = shared.datastores.iter().find(|datastore| {
-        let peer = datastore.config().peer.as_ref();
-        datastore.uuid() == envelope.datastore
+    let slot = shared.slots.iter().find(|slot| {
+        let peer = slot.config().peer.as_ref();
+        slot.config().uuid == envelope.datastore
             && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
     });
-    match (datastore, &envelope.message) {
-        (Some(datastore), Message::Hello(hello)) => {
-            datastore.follow(&sender, Box::new(receiver), hello, &envelope);
-        }
-        (Some(datastore), Message::Poisoned { reason }) => datastore.told_of_poison(reason),
-        (Some(_), _) => return Err(Rejected::NotIntroduced),
-        (None, _) => datastore::refuse(
-            &*sender,
-            &envelope,
-            &format!(
-                "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \
-                 configurations",
-                shared.name, envelope.datastore
-            ),
-        ),
+    let Some(slot) = slot else {
+        let cause = format!(
+            "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \
+             configurations",
+            shared.name, envelope.datastore
+        );
+        datastore::refuse(&*sender, &envelope, &cause);
+        return Ok(());
+    };
+    let Some(datastore) = slot.running() else {
+        datastore::refuse(&*sender, &envelope, &not_started(shared, slot));
+        return Ok(());
+    };
+    match &envelope.message {
+        Message::Hello(hello) => datastore.follow(&sender, Box::new(receiver), hello, &envelope),
+        Message::Poisoned { reason } => datastore.told_of_poison(reason),
+        _ => return Err(Rejected::NotIntroduced),
     }
     Ok(())
+}
+
+/// Why a datastore of this node follows nobody yet.
+fn not_started(shared: &Shared, slot: &Slot) -> String {
+    let reason = slot
+        .reason()
+        .unwrap_or_else(|| "it is being opened".to_owned());
+    format!(
+        "node {} has not started this datastore: {reason}",
+        shared.name
+    )
 }

@@ -152,6 +152,53 @@ impl Layout {
     }
 }
 
+/// What a playground that could not start leaves behind: nothing, where there was nothing before.
+#[derive(Debug)]
+pub(super) struct NewRoot {
+    dir: PathBuf,
+    existed: bool,
+    was_empty: bool,
+}
+
+impl NewRoot {
+    /// Looks at the directory before anything is made in it.
+    pub(super) fn look(dir: &Path) -> Result<Self> {
+        let dir = std::path::absolute(dir)?;
+        let mut entries = fs::read_dir(&dir);
+        Ok(Self {
+            existed: dir.symlink_metadata().is_ok(),
+            was_empty: entries
+                .as_mut()
+                .is_ok_and(|entries| entries.next().is_none()),
+            dir,
+        })
+    }
+
+    /// Removes all of it, unless something was there before, or is still mounted in it.
+    pub(super) fn remove(&self) {
+        let mounts = ["mount", "b/mount"].map(|path| mounts::is_mounted(&self.dir.join(path)));
+        let is_mounted = mounts.iter().any(|mounted| !matches!(mounted, Ok(false)));
+        if is_mounted || self.existed && !self.was_empty {
+            return;
+        }
+        for part in ["a", "b", "mount"] {
+            remove_made(&self.dir.join(part));
+        }
+        for file in ["a.log", "b.log", "playground.json"] {
+            // It may not have been made.
+            let _ = fs::remove_file(self.dir.join(file));
+        }
+        if !self.existed {
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+/// Removes a directory that a playground has made. What cannot be removed stays.
+fn remove_made(dir: &Path) {
+    let _ = fs::remove_dir_all(dir);
+}
+
 fn make_root(dir: &Path) -> Result<PathBuf> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let dir = dir

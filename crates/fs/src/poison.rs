@@ -317,7 +317,8 @@ fn describe(what: &str, path: &str, error: &io::Error) -> String {
     format!("cannot {what} {path}: {error}")
 }
 
-fn utc(time: Timestamp) -> String {
+/// A time in UTC for people, such as `2025-11-20T21:46:00Z`.
+pub fn utc(time: Timestamp) -> String {
     let moment = OffsetDateTime::from_unix_timestamp(time.secs).ok();
     let text = moment.and_then(|moment| moment.format(&Rfc3339).ok());
     text.unwrap_or_else(|| format!("{} s after 1970", time.secs))

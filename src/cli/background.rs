@@ -1,0 +1,95 @@
+//! `lockstep node --background`: a node that is started by a command which returns when the node is ready.
+//!
+//! The node is told where to say that by the same protocol as systemd's (`sd_notify`), on a socket in a
+//! directory that only this user can reach.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::absolute;
+
+/// Between two looks whether the node has ended.
+const LOOK: Duration = Duration::from_millis(100);
+/// Longest message that is read.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// Starts `lockstep node` with these arguments in a session of its own, its log appended to `log`, and waits
+/// until it is ready.
+pub(super) fn start(arguments: &[String], log: &Path) -> Result<ExitCode> {
+    let log = absolute(log)?;
+    let directory = tempfile::tempdir().context("cannot make a directory for a socket")?;
+    let socket = directory.path().join("ready");
+    let told = UnixDatagram::bind(&socket).context("cannot make a socket")?;
+    told.set_read_timeout(Some(LOOK))?;
+    let mut node = spawn(arguments, &log, &socket)?;
+    let mut status = String::new();
+    loop {
+        let ended = node.try_wait()?;
+        while let Some(message) = receive(&told)? {
+            for line in message.lines() {
+                if line == "READY=1" {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                if let Some(said) = line.strip_prefix("STATUS=") {
+                    said.clone_into(&mut status);
+                }
+            }
+        }
+        if let Some(ended) = ended {
+            let cause = if status.is_empty() {
+                ended.to_string()
+            } else {
+                status
+            };
+            bail!(
+                "the node has not started: {cause}\n  its log is {}",
+                log.display()
+            );
+        }
+    }
+}
+
+/// The next message, if one comes soon.
+fn receive(socket: &UnixDatagram) -> Result<Option<String>> {
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
+    match socket.recv(&mut message) {
+        Ok(length) => {
+            message.truncate(length);
+            Ok(Some(String::from_utf8_lossy(&message).into_owned()))
+        }
+        Err(error) if is_nothing(&error) => Ok(None),
+        Err(error) => Err(error).context("cannot hear from the node"),
+    }
+}
+
+fn is_nothing(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+fn spawn(arguments: &[String], log: &Path, socket: &Path) -> Result<Child> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("cannot open the log {}", log.display()))?;
+    Command::new(program)
+        .args(["node", "--detached"])
+        .args(arguments)
+        // It must not keep a file system from being unmounted.
+        .current_dir("/")
+        .env("NOTIFY_SOCKET", socket)
+        .env_remove("WATCHDOG_USEC")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(file)
+        .spawn()
+        .context("cannot start the node")
+}

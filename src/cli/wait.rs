@@ -1,0 +1,86 @@
+//! `lockstep wait`: until a node serves, or until it is in sync.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lockstepfs::control::{ControlClient, ControlError, DatastoreStatus, NodeStatus};
+
+use super::{NO, NodeToAsk, warn};
+
+/// Between two questions.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Wait until a node is ready, or in sync
+///
+/// A node is ready once every datastore runs: its store is open and, on the primary, it is mounted. A node
+/// that is not there yet is waited for.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WaitArgs {
+    /// Only this datastore
+    name: Option<String>,
+
+    #[command(flatten)]
+    node: NodeToAsk,
+
+    /// Until every mirrored datastore is in sync, too
+    #[arg(long)]
+    in_sync: bool,
+
+    /// How long to wait, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    timeout: u64,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep wait                              until everything is mounted
+  lockstep wait data --in-sync --timeout 600
+
+Exit codes: 0 it is, 1 it is not and the time is over, 2 could not ask.";
+
+pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode> {
+    let socket = args.node.socket()?;
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    loop {
+        let asked = ControlClient::connect(&socket).and_then(|mut client| client.status());
+        let missing = match asked {
+            Ok(status) => missing(args, &status)?,
+            Err(error @ ControlError::Unreachable { .. }) => vec![error.to_string()],
+            Err(error) => return Err(error.into()),
+        };
+        if missing.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if Instant::now() >= deadline {
+            warn(&missing.join("\n"));
+            return Ok(ExitCode::from(NO));
+        }
+        sleep(INTERVAL);
+    }
+}
+
+/// What is still waited for, a line each.
+fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<String>> {
+    let is_asked = |store: &&DatastoreStatus| args.name.as_ref().is_none_or(|n| *n == store.name);
+    let asked: Vec<_> = status.datastores.iter().filter(is_asked).collect();
+    if asked.is_empty() {
+        bail!("node {:?} has no datastore {:?}", status.node, args.name);
+    }
+    let is_missing = |store: &&DatastoreStatus| {
+        !store.started || args.in_sync && !(store.in_sync || store.peer.is_none())
+    };
+    let line = |store: &DatastoreStatus| {
+        let reason = store.reason.as_deref().map(|reason| format!(": {reason}"));
+        format!(
+            "{}: {}{}",
+            store.name,
+            store.state,
+            reason.unwrap_or_default()
+        )
+    };
+    Ok(asked.into_iter().filter(is_missing).map(line).collect())
+}
