@@ -382,7 +382,7 @@ impl Filesystem for Adaptor {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -393,9 +393,10 @@ impl Filesystem for Adaptor {
         reply: ReplyWrite,
     ) {
         let context = &self.context;
+        let caller = Caller::of(request);
         context.answer("write", reply, |reply| {
             let options = content::write_options(how, flags, &self.queue);
-            content::write(context, node, offset, data, options, reply);
+            content::write(context, caller, node, offset, data, options, reply);
         });
     }
 
@@ -539,9 +540,7 @@ impl Filesystem for Adaptor {
         reply: ReplyXattr,
     ) {
         self.answer("getxattr", reply, |context, reply| {
-            let name = name.as_bytes();
-            let value = ino(node).and_then(|ino| context.service().getxattr(ino, name));
-            reply::sized(reply, room, value);
+            reply::sized(reply, room, extended::get(context, node, name));
         });
     }
 
@@ -549,7 +548,7 @@ impl Filesystem for Adaptor {
         let caller = Caller::of(request);
         self.answer("listxattr", reply, |context, reply| {
             let list = ino(node).and_then(|ino| context.service().listxattr(ino));
-            let visible = list.map(|list| extended::visible(list, caller));
+            let visible = list.map(|list| extended::visible(&list, caller));
             reply::sized(reply, room, visible);
         });
     }

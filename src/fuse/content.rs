@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, WriteFlags};
-use lockstep_types::{Errno, Ino, MetaRequest};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::attributes::{allocate_mode, ino, is_durable};
 use super::context::Context;
@@ -11,7 +11,7 @@ use super::privileges::{self, Caller};
 use super::queue::Queue;
 use super::reply::{self, Refuse};
 use super::steps;
-use crate::client::{Seek, WriteOptions};
+use crate::client::{Done, Seek, WriteOptions};
 
 /// `lseek`'s numbers for the two ways that are not the kernel's own business.
 const SEEK_DATA: i32 = 3;
@@ -43,6 +43,7 @@ pub(super) fn write_options(how: WriteFlags, flags: OpenFlags, queue: &Queue) ->
 /// run the new content with the old set-id bits: it is told before the write is answered.
 pub(super) fn write(
     context: &Arc<Context>,
+    caller: Caller,
     node: INodeNo,
     offset: u64,
     data: &[u8],
@@ -54,20 +55,48 @@ pub(super) fn write(
         Err(errno) => return reply.refuse(errno),
     };
     let count = data.len() as u64;
-    let expiring = expires(context, ino, options).then(|| Arc::clone(context));
+    let set_id = with_set_id(context, ino, options);
+    let expiring = set_id.is_some().then(|| Arc::clone(context));
     let done = Box::new(move |outcome: Result<(), Errno>| {
         if let Some(context) = expiring {
             context.expire(ino);
         }
         reply::written(reply, outcome.map(|()| count));
     });
-    context.service().write(ino, offset, data, options, done);
+    match set_id.and_then(|attr| privileges::before_write(caller, &attr)) {
+        None => context.service().write(ino, offset, data, options, done),
+        Some(first) => write_after(context, first, (ino, offset, data), options.durable, done),
+    }
 }
 
-/// Whether a write is about to take set-id bits away.
-fn expires(context: &Context, ino: Ino, options: WriteOptions<'_>) -> bool {
-    let attr = || context.service().getattr(ino);
-    options.drop_set_id && attr().is_ok_and(|attr| privileges::has_set_id(&attr))
+/// The attributes of a file that a write is about to take set-id bits from.
+fn with_set_id(context: &Context, ino: Ino, options: WriteOptions<'_>) -> Option<Attr> {
+    let attr = || context.service().getattr(ino).ok();
+    let attr = options.drop_set_id.then(attr).flatten();
+    attr.filter(privileges::has_set_id)
+}
+
+/// Changes the file, then writes.
+fn write_after(
+    context: &Arc<Context>,
+    first: MetaRequest,
+    (ino, offset, data): (Ino, u64, &[u8]),
+    durable: bool,
+    done: Done<()>,
+) {
+    context.service().hurry();
+    let (shared, data) = (Arc::clone(context), data.to_vec());
+    context.change(Ok(first), move |changed| {
+        let options = WriteOptions {
+            durable,
+            drop_set_id: true,
+            waiting: None,
+        };
+        match changed {
+            Ok(_) => shared.service().write(ino, offset, &data, options, done),
+            Err(errno) => done(Err(errno)),
+        }
+    });
 }
 
 /// Syncs a file or a directory.
@@ -114,7 +143,7 @@ fn allocate_steps(
 ) -> Result<(Ino, Vec<MetaRequest>), Errno> {
     let mode = allocate_mode(mode)?;
     let ino = ino(node)?;
-    let mut steps = Vec::from_iter(privileges::drop_before(context.service(), caller, ino)?);
+    let mut steps = privileges::drop_before(context.service(), caller, ino)?;
     steps.push(MetaRequest::Allocate {
         ino,
         offset,
@@ -154,7 +183,7 @@ pub(super) fn copy(
 ) {
     let plan = || {
         let (from, to) = ((ino(from.0)?, from.1), (ino(to.0)?, to.1));
-        let steps = Vec::from_iter(privileges::drop_before(context.service(), caller, to.0)?);
+        let steps = privileges::drop_before(context.service(), caller, to.0)?;
         Ok((from, to, steps))
     };
     let (from, to, steps) = match plan() {

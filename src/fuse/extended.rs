@@ -1,25 +1,31 @@
 //! Extended attributes: what the kernel leaves to the file system.
 //!
-//! The kernel itself checks who may use which name space; values of the access control lists pass
-//! through to the service, which keeps them in step with the permission bits.
+//! The kernel (`fs/xattr.c`, and its capability module) checks before a request arrives who may use
+//! `user.*`, `trusted.*`, `security.*` and the access control lists. It checks nothing for other names
+//! that begin with `system.`, and knows nothing of other namespaces: those are refused, as ext4 does.
+//! Values of the access control lists pass through to the service, which keeps them in step with
+//! the permission bits.
 
+use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyEmpty};
-use lockstep_types::{Errno, Ino, MetaRequest};
+use lockstep_types::xattr::ACCESS_ACL;
+use lockstep_types::{Errno, Ino, MetaRequest, XattrNamespace};
 
 use super::attributes::{ino, xattr_mode};
 use super::context::Context;
 use super::privileges::{self, Caller};
 use super::{reply, steps};
 
-/// The access control list that is one with the permission bits.
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-
-/// Names that only root sees in a listing.
-const TRUSTED: &[u8] = b"trusted.";
+/// The value of an attribute.
+pub(super) fn get(context: &Context, node: INodeNo, name: &OsStr) -> Result<Vec<u8>, Errno> {
+    let name = name.as_bytes();
+    XattrNamespace::of(name)?;
+    context.service().getxattr(ino(node)?, name)
+}
 
 /// Sets an attribute. Setting an access ACL costs the set-group-id bit those who may not have it.
 pub(super) fn set(
@@ -37,10 +43,12 @@ pub(super) fn set(
 
 /// Removes an attribute.
 pub(super) fn remove(context: &Arc<Context>, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-    let steps = ino(node).map(|ino| {
-        let name = name.as_bytes().to_vec();
-        vec![MetaRequest::RemoveXattr { ino, name }]
-    });
+    let steps = || {
+        XattrNamespace::of(name.as_bytes())?;
+        let (ino, name) = (ino(node)?, name.as_bytes().to_vec());
+        Ok(vec![MetaRequest::RemoveXattr { ino, name }])
+    };
+    let steps = steps();
     run(context, steps, reply);
 }
 
@@ -63,6 +71,7 @@ fn set_steps(
     value: &[u8],
     flags: i32,
 ) -> Result<Vec<MetaRequest>, Errno> {
+    XattrNamespace::of(name.as_bytes())?;
     let ino = ino(node)?;
     let set = MetaRequest::SetXattr {
         ino,
@@ -94,15 +103,19 @@ fn without_set_gid(
     }))
 }
 
-/// The names in `list` that `caller` may see.
-pub(super) fn visible(list: Vec<u8>, caller: Caller) -> Vec<u8> {
-    if caller.is_root() {
-        return list;
-    }
+/// The names in `list` that `caller` may see. A name outside all namespaces, which a store may hold
+/// from before they were checked, is shown to nobody: it cannot be read.
+pub(super) fn visible(list: &[u8], caller: Caller) -> Vec<u8> {
+    let sees_trusted = LazyCell::new(|| caller.sees_trusted());
+    let is_visible = |name: &&[u8]| match namespace_of_listed(name) {
+        Ok(XattrNamespace::Trusted) => *sees_trusted,
+        known => known.is_ok(),
+    };
     let names = list.split_inclusive(|&byte| byte == 0);
-    names
-        .filter(|name| !name.starts_with(TRUSTED))
-        .flatten()
-        .copied()
-        .collect()
+    names.filter(is_visible).flatten().copied().collect()
+}
+
+/// The namespace of a name that a NUL byte ends.
+fn namespace_of_listed(name: &[u8]) -> Result<XattrNamespace, Errno> {
+    XattrNamespace::of(name.strip_suffix(b"\0").unwrap_or(name))
 }

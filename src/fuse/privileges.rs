@@ -1,11 +1,17 @@
-//! Who may keep set-id bits on a file that changes.
+//! What the caller of a request may do where the kernel leaves the decision to the file system: keep
+//! set-id bits on a file that changes, and see `trusted.*` attributes.
 //!
-//! The kernel leaves these rules to the file system (`FUSE_HANDLE_KILLPRIV_V2`) and says, for a
-//! write, whether the writer may keep them. For the other changes fuser 0.18 does not pass on what
-//! the kernel says, so the caller's rights are read from `/proc`, and only when the file has such
-//! bits at all. Capabilities of files (`security.capability`) the kernel removes by itself.
+//! The rule for set-id bits is that of Linux's own file systems (`FUSE_HANDLE_KILLPRIV_V2` leaves the
+//! rule to us): a change of content takes set-user-id; it takes set-group-id where the group may
+//! execute the file, or where the caller is no member of the group. A caller with `CAP_FSETID` keeps both.
+//!
+//! The kernel says for a write whether the writer has `CAP_FSETID`. For other requests fuser 0.18 does not
+//! pass on what the kernel says, so the caller's rights are read from `/proc`, and only when they
+//! matter: when the file has such bits, or such attributes. Capabilities of files
+//! (`security.capability`) the kernel removes by itself.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use fuser::Request;
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
@@ -19,6 +25,9 @@ const GROUP_EXECUTE: u32 = 0o0010;
 /// Bit of `CAP_FSETID` in a capability set.
 const CAP_FSETID: u64 = 1 << 4;
 
+/// Bit of `CAP_SYS_ADMIN` in a capability set.
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
 /// The process that asks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
@@ -30,7 +39,11 @@ pub(super) struct Caller {
 /// What `/proc` says about it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rights {
-    keeps_set_id: bool,
+    /// The user that counts for access to files.
+    fs_uid: Option<u32>,
+    /// Effective capabilities.
+    capabilities: u64,
+    /// Supplementary groups.
     groups: Vec<u32>,
 }
 
@@ -44,14 +57,27 @@ impl Caller {
         }
     }
 
-    /// Whether it is root.
-    pub fn is_root(self) -> bool {
-        self.uid == 0
+    /// Whether it may see the names of `trusted.*` attributes.
+    pub fn sees_trusted(self) -> bool {
+        self.rights().has(CAP_SYS_ADMIN)
     }
 
-    /// Whether it must lose the set-id bits that `attr` has, by changing the content.
-    pub fn drops_set_id(self, attr: &Attr) -> bool {
-        has_set_id(attr) && !self.rights().keeps_set_id
+    /// The set-id bits that `attr` loses when this caller changes the content; zero if none.
+    fn dropped(self, attr: &Attr) -> u32 {
+        if !has_set_id(attr) || self.rights().has(CAP_FSETID) {
+            return 0;
+        }
+        attr.mode & self.droppable(attr)
+    }
+
+    /// The set-id bits that a caller without `CAP_FSETID` may not keep on the file.
+    fn droppable(self, attr: &Attr) -> u32 {
+        let keeps_group_bit = attr.mode & GROUP_EXECUTE == 0 && self.may_set_gid(attr);
+        if keeps_group_bit {
+            SET_UID
+        } else {
+            SET_UID | SET_GID
+        }
     }
 
     /// Permission bits of a file after this caller gave it another owner; `None` if unchanged.
@@ -59,31 +85,44 @@ impl Caller {
         if !has_set_id(attr) {
             return None;
         }
-        let keeps_group_bit = attr.mode & GROUP_EXECUTE == 0 && self.may_set_gid(attr);
-        let dropped = if keeps_group_bit {
-            SET_UID
-        } else {
-            SET_UID | SET_GID
-        };
-        Some(attr.mode & !dropped)
+        Some(attr.mode & !self.droppable(attr))
     }
 
     /// Whether it may have a set-group-id bit on the file: a member of its group, or privileged.
     pub fn may_set_gid(self, attr: &Attr) -> bool {
+        if self.gid == attr.gid {
+            return true;
+        }
         let rights = self.rights();
-        rights.keeps_set_id || self.gid == attr.gid || rights.groups.contains(&attr.gid)
+        rights.has(CAP_FSETID) || rights.groups.contains(&attr.gid)
     }
 
-    /// A process that cannot be looked at (another PID namespace) is judged by its user alone.
+    /// A process that cannot be looked at (another PID namespace) is judged by its user alone. So is one
+    /// that acts for another user than it says (a kernel thread with borrowed credentials).
     fn rights(self) -> Rights {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid));
-        status.map_or_else(
-            |_| Rights {
-                keeps_set_id: self.is_root(),
-                groups: Vec::new(),
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok();
+        let rights = status.map(|status| Rights::parse(&status));
+        match rights.filter(|rights| rights.fs_uid == Some(self.uid)) {
+            Some(rights) if is_in_our_user_namespace(self.pid) => rights,
+            // Capabilities in a namespace of its own count for nothing outside of it.
+            Some(rights) => Rights {
+                capabilities: 0,
+                ..rights
             },
-            |status| Rights::parse(&status),
-        )
+            None => Rights::of_user(self.uid),
+        }
+    }
+}
+
+/// Whether the capabilities of a process are those that the kernel asks for.
+fn is_in_our_user_namespace(pid: u32) -> bool {
+    let namespace = |process: &str| {
+        let metadata = fs::metadata(format!("/proc/{process}/ns/user"));
+        metadata.map(|metadata| (metadata.dev(), metadata.ino()))
+    };
+    match (namespace(&pid.to_string()), namespace("self")) {
+        (Ok(theirs), Ok(ours)) => theirs == ours,
+        _ => false,
     }
 }
 
@@ -91,11 +130,27 @@ impl Rights {
     fn parse(status: &str) -> Self {
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
         let effective = field("CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        // real, effective, saved, file system
+        let uids = field("Uid:").unwrap_or_default().split_whitespace();
         let groups = field("Groups:").unwrap_or_default().split_whitespace();
         Self {
-            keeps_set_id: effective.is_some_and(|set| set & CAP_FSETID != 0),
+            fs_uid: uids.last().and_then(|uid| uid.parse().ok()),
+            capabilities: effective.unwrap_or_default(),
             groups: groups.filter_map(|group| group.parse().ok()).collect(),
         }
+    }
+
+    /// What a user has of whom nothing else is known.
+    fn of_user(uid: u32) -> Self {
+        Self {
+            fs_uid: Some(uid),
+            capabilities: if uid == 0 { u64::MAX } else { 0 },
+            groups: Vec::new(),
+        }
+    }
+
+    fn has(&self, capability: u64) -> bool {
+        self.capabilities & capability != 0
     }
 }
 
@@ -104,14 +159,61 @@ pub(super) fn has_set_id(attr: &Attr) -> bool {
     attr.kind != NodeKind::Directory && attr.mode & (SET_UID | SET_GID) != 0
 }
 
-/// The change that must come before `caller` changes the content of `ino`, if any must.
+/// The changes that must come before `caller` changes the content of `ino`; usually none.
 pub(super) fn drop_before(
     service: &dyn FileService,
     caller: Caller,
     ino: Ino,
-) -> Result<Option<MetaRequest>, Errno> {
-    let drops = caller.drops_set_id(&service.getattr(ino)?);
-    Ok(drops.then_some(MetaRequest::DropPrivileges { ino }))
+) -> Result<Vec<MetaRequest>, Errno> {
+    let attr = service.getattr(ino)?;
+    let dropped = caller.dropped(&attr);
+    let drop = (dropped != 0).then_some(MetaRequest::DropPrivileges { ino });
+    Ok(plain_set_gid_away(&attr, dropped)
+        .into_iter()
+        .chain(drop)
+        .collect())
+}
+
+/// The change that must come before a write, of which the kernel says that the writer lacks `CAP_FSETID`;
+/// [`crate::client::WriteOptions::drop_set_id`] sees to the bits that every such writer loses.
+pub(super) fn before_write(caller: Caller, attr: &Attr) -> Option<MetaRequest> {
+    plain_set_gid_away(
+        attr,
+        if is_plain_set_gid(attr) {
+            caller.droppable(attr)
+        } else {
+            0
+        },
+    )
+}
+
+/// Takes set-group-id from a file that the group may not execute: [`MetaRequest::DropPrivileges`] and
+/// [`MetaRequest::Truncate`] leave that bit, for both nodes do the same and only this one knows the caller.
+fn plain_set_gid_away(attr: &Attr, dropped: u32) -> Option<MetaRequest> {
+    (is_plain_set_gid(attr) && dropped & SET_GID != 0).then(|| MetaRequest::SetAttr {
+        ino: attr.ino,
+        mode: Some(attr.mode & !SET_GID),
+        uid: None,
+        gid: None,
+        atime: None,
+        mtime: None,
+    })
+}
+
+fn is_plain_set_gid(attr: &Attr) -> bool {
+    has_set_id(attr) && attr.mode & (SET_GID | GROUP_EXECUTE) == SET_GID
+}
+
+/// The operations by which `caller` gives a file another size.
+pub(super) fn truncation(caller: Caller, attr: &Attr, size: u64) -> Vec<MetaRequest> {
+    let dropped = caller.dropped(attr);
+    let truncate = MetaRequest::Truncate {
+        ino: attr.ino,
+        size,
+        drop_set_id: dropped != 0,
+    };
+    let set_gid = plain_set_gid_away(attr, dropped);
+    set_gid.into_iter().chain([truncate]).collect()
 }
 
 /// Permission bits of a file after `caller` gave it an access ACL; `None` if unchanged.
@@ -150,10 +252,10 @@ mod tests {
 
     #[test]
     fn reads_rights() {
-        let status = "Name:\tx\nGroups:\t4 24 \nCapEff:\t0000000000000010\n";
+        let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGroups:\t4 24 \nCapEff:\t0000000000000010\n";
         let rights = Rights::parse(status);
-        assert!(rights.keeps_set_id);
-        assert_eq!(rights.groups, [4, 24]);
+        assert!(rights.has(CAP_FSETID) && !rights.has(CAP_SYS_ADMIN));
+        assert_eq!((rights.fs_uid, &rights.groups[..]), (Some(4), &[4, 24][..]));
         assert_eq!(Rights::parse(""), Rights::default());
     }
 
@@ -173,12 +275,16 @@ mod tests {
             ..file(0o2755)
         };
         assert_eq!(caller(1, 3).mode_after_chown(&directory), None);
-        assert!(!caller(1, 3).drops_set_id(&directory));
+        assert_eq!(caller(1, 3).dropped(&directory), 0);
     }
 
     #[test]
     fn changing_content_costs_the_bits_unless_root() {
-        assert!(caller(1, 2).drops_set_id(&file(0o4755)));
-        assert!(!caller(0, 0).drops_set_id(&file(0o4755)));
+        assert_eq!(caller(1, 2).dropped(&file(0o4755)), SET_UID);
+        assert_eq!(caller(0, 0).dropped(&file(0o4755)), 0);
+        // without group execute a member keeps the bit of the group
+        assert_eq!(caller(1, 2).dropped(&file(0o2666)), 0);
+        assert_eq!(caller(1, 3).dropped(&file(0o2666)), SET_GID);
+        assert_eq!(caller(1, 2).dropped(&file(0o6676)), SET_UID | SET_GID);
     }
 }

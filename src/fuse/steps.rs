@@ -10,7 +10,7 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest, Timestamp};
 
 use super::attributes::ino;
 use super::context::Context;
-use super::privileges::Caller;
+use super::privileges::{self, Caller};
 use super::reply::{self, Refuse};
 use crate::client::{Done, FileService};
 
@@ -36,12 +36,8 @@ impl Wish {
     ) -> Result<Vec<MetaRequest>, Errno> {
         let mut steps = Vec::new();
         if let Some(size) = self.size {
-            let drop_set_id = caller.drops_set_id(&service.getattr(ino)?);
-            steps.push(MetaRequest::Truncate {
-                ino,
-                size,
-                drop_set_id,
-            });
+            let attr = service.getattr(ino)?;
+            steps.extend(privileges::truncation(caller, &attr, size));
         }
         let rest = self.with_chown_rule(service, ino, caller)?;
         steps.extend(rest.set_attr(ino));

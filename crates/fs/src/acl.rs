@@ -5,11 +5,7 @@
 //! (`acl(5)`, and the withdrawn POSIX.1e draft 17 that Linux follows).
 
 use lockstep_types::Errno;
-
-/// Attribute name of the list that governs access.
-pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute name of the list that new entries of a directory inherit.
-pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub use lockstep_types::xattr::{ACCESS_ACL as ACCESS, DEFAULT_ACL as DEFAULT};
 
 /// Version word that opens the attribute.
 const VERSION: u32 = 2;
@@ -128,6 +124,12 @@ impl Acl {
         of(USER_OBJ) << 6 | of(self.group_class()) << 3 | of(OTHER)
     }
 
+    /// The bits of a mode that give the owning group what this list gives it.
+    pub fn group_bits(&self) -> u32 {
+        let granted = self.perm(GROUP_OBJ).unwrap_or(0) & self.perm(MASK).unwrap_or(7);
+        granted << 3
+    }
+
     /// Whether the mode bits say all that this list says.
     pub fn is_only_mode(&self) -> bool {
         self.entries.len() == 3
@@ -216,6 +218,7 @@ mod tests {
         list.chmod(0o640);
         assert_eq!(list.mode_bits(), 0o640);
         assert_eq!(list.perm(GROUP_OBJ), Some(5));
+        assert_eq!(list.group_bits(), 0o040);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod directories;
 mod draft;
 mod extended;
 
-use lockstep_types::{AllocateMode, Attr, Errno, Ino, MetaOp, MetaRequest, limits};
+use lockstep_types::{AllocateMode, Attr, Errno, Ino, MetaOp, MetaRequest, XattrNamespace, limits};
 
 use crate::error::OpError;
 use crate::keys::KeyRange;
@@ -111,6 +111,20 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
         MetaRequest::Reap { ino } => draft.reap(*ino)?,
     }
     Ok(draft.finish())
+}
+
+/// Refuses what no new operation may ask for. An operation that a log holds already is not asked: it has
+/// happened, and a store that refused to repeat it would not open.
+///
+/// # Errors
+/// The reason, as the rules of file systems have it.
+pub fn check_new(request: &MetaRequest) -> Result<(), Errno> {
+    match request {
+        MetaRequest::SetXattr { name, .. } | MetaRequest::RemoveXattr { name, .. } => {
+            XattrNamespace::of(name).map(drop)
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Draft<'_> {

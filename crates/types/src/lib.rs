@@ -15,6 +15,7 @@ pub mod name;
 pub mod op;
 pub mod probe;
 pub mod time;
+pub mod xattr;
 
 pub use attr::{Attr, NodeKind};
 pub use errno::Errno;
@@ -23,3 +24,4 @@ pub use id::{DatastoreUuid, Generation, Ino, Osn, StoreId, SyncId};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use time::Timestamp;
+pub use xattr::XattrNamespace;

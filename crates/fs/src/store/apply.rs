@@ -39,6 +39,7 @@ impl Store {
     /// operation needs, so that a full disk shows before the peer has agreed.
     pub fn validate(&self, op: &MetaOp) -> Result<(), OpError> {
         self.check_trust()?;
+        plan::check_new(&op.request)?;
         let plan = plan::plan(self, op)?;
         if let Some(ContentEffect::Allocate(ino, mode, offset, length)) = plan.content
             && mode != AllocateMode::PunchHole
@@ -119,6 +120,7 @@ impl Store {
     /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
     pub fn commit(&self, op: &MetaOp) -> Result<Applied, OpError> {
         self.check_trust()?;
+        plan::check_new(&op.request)?;
         self.wait_for_log(may_make_room(&op.request))?;
         let mut applying = self.applying.lock();
         let committed = Record::CommittedOp(op.clone());
