@@ -7,7 +7,7 @@
 
 mod background;
 mod clear_poison;
-pub(crate) mod export;
+mod export;
 mod init;
 mod node;
 mod status;

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use lockstep_fs::export::export;
 use lockstepfs::config::Role;
 use lockstepfs::control::DatastoreStatus;
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use crate::cli::{NO, bytes as size, count, duration, export};
+use crate::cli::{NO, bytes as size, count, duration};
 use crate::playground::{DATASTORE, Options, Playground};
 
 use database::{DatabaseWriter, Ledger};
@@ -303,7 +304,8 @@ impl<'s> Demo<'s> {
         ));
         self.show
             .command(&format!("lockstep export {DATASTORE} {}", copy.display()));
-        export::write_out(&store, &copy, None)?;
+        let summary = export(&store, &copy, None, &mut |_| {})?;
+        ensure!(summary.lost == 0, "the export lacks attributes");
         check_all(self.show, &copy, files, records, ledger)
     }
 }

@@ -5,15 +5,16 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_fs::export::{ExportSummary, export};
+use lockstep_fs::export::{ExportSummary, Lost, export};
 use lockstepfs::config::Role;
 
-use super::{ConfigArgs, absolute, bytes, count, say, warn};
+use super::{ConfigArgs, NO, absolute, bytes, count, say, warn};
 
 /// Write a node's data out as a plain directory, offline
 ///
 /// Needs neither the node (stop it first) nor its peer. Keeps modes, owners, times, extended
-/// attributes, links and holes, so run it as root.
+/// attributes, links and holes, so run it as root. What the destination cannot hold of these is left
+/// out and told; names, directories and content are always complete.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportArgs {
@@ -39,13 +40,26 @@ Examples:
 A copy that may lack something (a secondary's that was not in sync, one on a failed disk) is
 exported too; a warning says so.
 
-Exit codes: 0 exported, 2 could not export.";
+Exit codes: 0 exported, 1 exported without what the destination could not hold, 2 could not export.";
+
+/// Losses that are told one by one; the manifest has them all.
+const TOLD_MAX: u64 = 20;
 
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
     let datastore = super::named(&config, &args.name)?;
     let dest = absolute(&args.dest)?;
-    let summary = write_out(&datastore.store, &dest, args.manifest.as_deref())?;
+    let mut told = 0;
+    let mut tell = |lost: &Lost| {
+        told += 1;
+        if told <= TOLD_MAX {
+            warn(&format!(
+                "not kept: {}: {}: {}",
+                lost.name, lost.what, lost.cause
+            ));
+        }
+    };
+    let summary = export(&datastore.store, &dest, args.manifest.as_deref(), &mut tell)?;
     for doubt in doubts(&datastore.store, datastore.role) {
         warn(&format!("WARNING: {doubt}"));
     }
@@ -55,7 +69,25 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         bytes(summary.bytes),
         dest.display()
     ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(outcome(&summary, args.manifest.is_some()))
+}
+
+/// Sums up what the destination could not take.
+fn outcome(summary: &ExportSummary, has_manifest: bool) -> ExitCode {
+    if summary.lost == 0 {
+        return ExitCode::SUCCESS;
+    }
+    let all = match (summary.lost > TOLD_MAX, has_manifest) {
+        (false, _) => "",
+        (true, true) => "; the manifest names each (lines that begin with \\lost)",
+        (true, false) => "; --manifest FILE would name each",
+    };
+    warn(&format!(
+        "WARNING: the destination could not take {} attributes or special files{all}\n  cure: if they \
+         matter, export to a file system that can hold them, such as ext4 or XFS, as root",
+        count(summary.lost)
+    ));
+    ExitCode::from(NO)
 }
 
 /// What whoever uses the copy must know.
@@ -65,13 +97,4 @@ fn doubts(store: &Path, role: Role) -> Vec<String> {
             "it cannot be told whether this copy is complete: {error}"
         )]
     })
-}
-
-/// Writes the store out as a plain tree.
-pub(crate) fn write_out(
-    store: &Path,
-    dest: &Path,
-    manifest: Option<&Path>,
-) -> Result<ExportSummary> {
-    Ok(export(store, dest, manifest)?)
 }

@@ -265,7 +265,7 @@ pub fn manifest(store: &Path) -> Result<String, String> {
     let place = quick_place();
     let (tree, list) = (place.path().join("tree"), place.path().join("manifest"));
     let exported = while_in_use(
-        || lockstep_fs::export::export(store, &tree, Some(&list)),
+        || lockstep_fs::export::export(store, &tree, Some(&list), &mut |_| {}),
         |error| matches!(error, ExportError::InUse { .. }),
     );
     exported.map_err(|error| error.to_string())?;

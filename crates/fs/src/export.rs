@@ -33,7 +33,9 @@ use crate::record::NamedEntry;
 use crate::store::{Access, OpenOptions, Store};
 use links::Links;
 use manifest::{Line, escaped, hex};
-use place::{Failure, Xattrs};
+use place::{Failure, Loss, Losses, Xattrs};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -49,6 +51,34 @@ pub struct ExportSummary {
     pub files: u64,
     /// Bytes of content copied; holes are none.
     pub bytes: u64,
+    /// What the destination could not take beside names and content, each told as a [`Lost`].
+    pub lost: u64,
+}
+
+/// Something of an inode that the destination could not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Path of the inode in the datastore, escaped.
+    pub name: String,
+    /// What was lost, for people.
+    pub what: String,
+    /// What the system said.
+    pub cause: String,
+}
+
+impl Lost {
+    fn new(name: String, loss: &Loss, errno: rustix::io::Errno) -> Self {
+        let what = match loss {
+            Loss::Node => "the file itself".to_owned(),
+            Loss::Links => "its other names, which lead to copies".to_owned(),
+            Loss::Owner => "owner and set-id bits".to_owned(),
+            Loss::Xattr(name) => format!("extended attribute {}", escaped(name)),
+            Loss::Mode => "permission bits".to_owned(),
+            Loss::Times => "times".to_owned(),
+        };
+        let cause = std::io::Error::from(errno).to_string();
+        Self { name, what, cause }
+    }
 }
 
 /// Writes the store in `store_dir` out to `dest`, which must be missing or an empty directory, and
@@ -56,16 +86,19 @@ pub struct ExportSummary {
 ///
 /// Kept are modes with set-id and sticky bits, owners, times of access and modification, extended
 /// attributes with access control lists, symbolic and hard links, holes, and device nodes, pipes
-/// and sockets. What has no name any more is left out.
+/// and sockets. What has no name any more is left out. What of this the destination cannot hold is told
+/// to `tell` and to the manifest, and the export goes on: only names, directories and content must be
+/// possible there.
 pub fn export(
     store_dir: &Path,
     dest: &Path,
     manifest: Option<&Path>,
+    tell: &mut dyn FnMut(&Lost),
 ) -> Result<ExportSummary, ExportError> {
     let store = open_store(store_dir)?;
     let root = prepare(store_dir, dest)?;
     let manifest = manifest.map(Manifest::create).transpose()?;
-    let mut export = Export::new(&store, root, manifest)?;
+    let mut export = Export::new(&store, root, manifest, tell)?;
     export.tree()?;
     export.finish(dest)
 }
@@ -153,6 +186,11 @@ impl Manifest {
         self.check(written)
     }
 
+    fn loss(&mut self, lost: &Lost) -> Result<(), ExportError> {
+        let written = manifest::write_loss(&mut self.file, lost);
+        self.check(written)
+    }
+
     fn finish(mut self) -> Result<(), ExportError> {
         let flushed = self.file.flush();
         self.check(flushed)?;
@@ -175,6 +213,7 @@ struct Export<'a> {
     store: &'a Store,
     links: Links,
     manifest: Option<Manifest>,
+    tell: &'a mut dyn FnMut(&Lost),
     summary: ExportSummary,
     /// The directory that is being written, and its levels up to the root.
     current: OwnedFd,
@@ -188,6 +227,7 @@ impl<'a> Export<'a> {
         store: &'a Store,
         root: OwnedFd,
         manifest: Option<Manifest>,
+        tell: &'a mut dyn FnMut(&Lost),
     ) -> Result<Self, ExportError> {
         let is_taken = |name: &[u8]| {
             lockstep_types::FileName::new(name)
@@ -198,6 +238,7 @@ impl<'a> Export<'a> {
             store,
             links: links.map_err(|failure| refused(failure, ".".to_owned()))?,
             manifest,
+            tell,
             summary: ExportSummary::default(),
             current: root,
             levels: Vec::new(),
@@ -224,6 +265,19 @@ impl<'a> Export<'a> {
 
     fn made<T>(&self, made: Result<T, Failure>) -> Result<T, ExportError> {
         made.map_err(|failure| refused(failure, self.name()))
+    }
+
+    /// What was made without some of its attributes: tells of those.
+    fn made_with(&mut self, made: Result<Losses, Failure>) -> Result<(), ExportError> {
+        for (loss, errno) in self.made(made)? {
+            let lost = Lost::new(self.name(), &loss, errno);
+            self.summary.lost += 1;
+            (self.tell)(&lost);
+            if let Some(manifest) = &mut self.manifest {
+                manifest.loss(&lost)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes everything but the root's attributes.
@@ -268,7 +322,7 @@ impl<'a> Export<'a> {
         if let Some(level) = self.levels.pop() {
             let above = self.made(place::open_directory(self.current.as_fd(), b".."))?;
             let finished = place::finish(self.current.as_fd(), &level.attr, &level.xattrs);
-            self.made(finished)?;
+            self.made_with(finished)?;
             self.current = above;
             self.path.truncate(level.path_before);
         }
@@ -303,10 +357,20 @@ impl<'a> Export<'a> {
             _ => self.node(attr, name, &xattrs, linked)?,
         };
         if !linked {
-            let kept = self.links.remember(attr, self.current.as_fd(), name);
-            self.made(kept)?;
+            self.remember(attr, name)?;
         }
         self.line(attr, content, &xattrs)
+    }
+
+    /// Keeps an inode with further names for those; one that could not be made has none.
+    fn remember(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
+        let at = self.current.as_fd();
+        let stat = || rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW);
+        if attr.nlink < 2 || stat().is_err_and(|errno| errno == Errno::NOENT) {
+            return Ok(());
+        }
+        let kept = self.links.remember(attr, at, name);
+        self.made_with(kept)
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Xattrs, ExportError> {
@@ -348,7 +412,7 @@ impl<'a> Export<'a> {
         };
         if !linked {
             let made = place::make_node(self.current.as_fd(), name, attr, &target, xattrs);
-            self.made(made)?;
+            self.made_with(made)?;
         }
         Ok(match attr.kind {
             NodeKind::Symlink => escaped(&target),
@@ -372,7 +436,7 @@ impl<'a> Export<'a> {
         };
         let hash = self.copy(content.as_deref(), attr.size, file.as_ref())?;
         if let Some(file) = file {
-            self.made(place::finish(file.as_fd(), attr, xattrs))?;
+            self.made_with(place::finish(file.as_fd(), attr, xattrs))?;
             self.summary.files += 1;
         }
         Ok(hash)
@@ -453,10 +517,11 @@ impl<'a> Export<'a> {
     /// Gives the root its attributes and puts all on stable storage.
     fn finish(mut self, dest: &Path) -> Result<ExportSummary, ExportError> {
         let name = escaped(dest.as_os_str().as_encoded_bytes());
-        let refused = |failure| refused(failure, name.clone());
-        self.links.finish().map_err(refused)?;
+        let removed = self.links.finish();
+        removed.map_err(|failure| refused(failure, name.clone()))?;
         if let Some(root) = self.levels.pop() {
-            place::finish(self.current.as_fd(), &root.attr, &root.xattrs).map_err(refused)?;
+            let finished = place::finish(self.current.as_fd(), &root.attr, &root.xattrs);
+            self.made_with(finished)?;
         }
         rustix::fs::syncfs(&self.current).map_err(ExportError::write("sync", name.clone()))?;
         self.manifest.map_or(Ok(()), Manifest::finish)?;

@@ -11,7 +11,7 @@ use lockstep_types::{Attr, Ino};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::place;
+use super::place::{self, Loss, Losses};
 
 /// Inodes of which not all names were made.
 pub(super) struct Links {
@@ -62,25 +62,31 @@ impl Links {
         Ok(true)
     }
 
-    /// Remembers an inode that has more names than the one just made.
+    /// Remembers an inode that has more names than the one just made. Where the destination has no
+    /// second names, the inode is made anew for each.
     pub(super) fn remember(
         &mut self,
         attr: &Attr,
         at: BorrowedFd<'_>,
         name: &[u8],
-    ) -> Result<(), place::Failure> {
+    ) -> Result<Losses, place::Failure> {
         if attr.nlink < 2 {
-            return Ok(());
+            return Ok(Losses::new());
         }
-        self.names_left.insert(attr.ino, attr.nlink - 1);
         let kept = attr.ino.to_string();
-        rustix::fs::linkat(at, name, self.dir.as_fd(), kept, AtFlags::empty())
-            .map_err(|errno| ("link", errno))
+        match rustix::fs::linkat(at, name, self.dir.as_fd(), kept, AtFlags::empty()) {
+            Ok(()) => {
+                self.names_left.insert(attr.ino, attr.nlink - 1);
+                Ok(Losses::new())
+            }
+            Err(errno) if place::is_unable(errno) => Ok(vec![(Loss::Links, errno)]),
+            Err(errno) => Err(("link", errno)),
+        }
     }
 
     /// Removes the directory, before the top gets its times.
-    pub(super) fn finish(self) -> Result<(), place::Failure> {
-        rustix::fs::unlinkat(&self.root, self.name, AtFlags::REMOVEDIR)
+    pub(super) fn finish(&self) -> Result<(), place::Failure> {
+        rustix::fs::unlinkat(&self.root, &self.name, AtFlags::REMOVEDIR)
             .map_err(|errno| ("remove the names kept aside in", errno))
     }
 }

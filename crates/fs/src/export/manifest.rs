@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use blake3::{Hash, Hasher};
 use lockstep_types::{Attr, NodeKind};
 
+use super::Lost;
+
 /// First line: the columns. Lines follow in the order of paths, compared name by name as bytes.
 ///
 /// `path` is relative to the root, which is `.`; bytes that are not printable ASCII, and
@@ -16,6 +18,9 @@ use lockstep_types::{Attr, NodeKind};
 /// hash of a file's bytes or the target of a symbolic link, escaped like a path; `xattrs` is the
 /// BLAKE3 hash over names and values (each with its length as u64, little endian, before it, in
 /// order of the names). `-` stands for nothing.
+///
+/// A line that begins with `\lost` (no path does) is followed by the path of an inode, what of it the
+/// destination could not take, and why. The other lines say what the datastore holds all the same.
 pub const HEADER: &str = "# path\tinode\ttype\tmode\tuid\tgid\tsize\tatime\tmtime\tctime\trdev\t\
                           nlink\tcontent\txattrs";
 
@@ -50,6 +55,11 @@ impl Line<'_> {
             xattrs(self.xattrs),
         )
     }
+}
+
+/// The line of something that the destination could not take.
+pub(super) fn write_loss(to: &mut dyn Write, loss: &Lost) -> io::Result<()> {
+    writeln!(to, "\\lost\t{}\t{}\t{}", loss.name, loss.what, loss.cause)
 }
 
 const fn letter(kind: NodeKind) -> char {

@@ -3,6 +3,10 @@
 //! Everything is reached from descriptors of directories made here, one name at a time: no path
 //! gets too long, and no symbolic link is followed. Order matters: an owner before a mode (changing
 //! the owner drops set-id bits), attributes before the mode (a list changes it), times last.
+//!
+//! What the destination cannot hold beside names and content is told ([`Loss`]) and left out.
+//! Invariant: that never gives anybody more rights than the datastore gives. A file whose owner is lost
+//! has no set-id bits; one whose access control list is lost gives its group what the list gives.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,6 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use lockstep_types::{Attr, NodeKind, Timestamp};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
+
+use crate::acl::{self, Acl};
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -23,13 +29,74 @@ const NEW_FILE: OFlags = OFlags::WRONLY
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 const PRIVATE_DIRECTORY: Mode = Mode::from_raw_mode(0o700);
 /// Lists that a directory may have got from the one above it.
-const LISTS: [&[u8]; 2] = [crate::acl::ACCESS, crate::acl::DEFAULT];
+const LISTS: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
+const SET_ID: u32 = 0o6000;
+const GROUP_BITS: u32 = 0o070;
 
 /// Extended attributes with their values.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What failed on a node.
 pub(super) type Failure = (&'static str, Errno);
+
+/// What of an inode the destination could not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The inode itself: a device, a pipe, a socket or a symbolic link.
+    Node,
+    /// That several names lead to the one inode: each leads to a copy.
+    Links,
+    /// Owner and group, and with them the set-id bits.
+    Owner,
+    /// The extended attribute of this name, access control lists among them.
+    Xattr(Vec<u8>),
+    /// The permission bits.
+    Mode,
+    /// The times of access and modification.
+    Times,
+}
+
+/// Losses, each with what the system said.
+pub(super) type Losses = Vec<(Loss, Errno)>;
+
+/// Whether an error says that the destination cannot hold something, and not that it fails.
+pub(super) fn is_unable(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::PERM
+            | Errno::ACCESS
+            | Errno::INVAL
+            | Errno::NOSYS
+            | Errno::OPNOTSUPP
+            | Errno::OVERFLOW
+            | Errno::RANGE
+            | Errno::TOOBIG
+            | Errno::MLINK
+    )
+}
+
+/// The same of an extended attribute: file systems with little room for each file's attributes say
+/// that there is no space. If there really is none, the next content will say so.
+fn is_unable_to_keep_xattr(errno: Errno) -> bool {
+    is_unable(errno) || matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::NAMETOOLONG)
+}
+
+/// Whether `done` was done; a loss is noted.
+fn kept(
+    done: Result<(), Errno>,
+    operation: &'static str,
+    loss: Loss,
+    losses: &mut Losses,
+) -> Result<bool, Failure> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(errno) if is_unable(errno) => {
+            losses.push((loss, errno));
+            Ok(false)
+        }
+        Err(errno) => Err((operation, errno)),
+    }
+}
 
 fn failed(operation: &'static str) -> impl FnOnce(Errno) -> Failure {
     move |errno| (operation, errno)
@@ -59,25 +126,30 @@ pub(super) fn make_node(
     attr: &Attr,
     target: &[u8],
     xattrs: &Xattrs,
-) -> Result<(), Failure> {
+) -> Result<Losses, Failure> {
     let no_follow = AtFlags::SYMLINK_NOFOLLOW;
-    make_bare_node(at, name, attr, target)?;
-    let (uid, gid) = owner(attr);
-    rustix::fs::chownat(at, name, uid, gid, no_follow).map_err(failed("set the owner of"))?;
+    let mut losses = Losses::new();
+    let made = make_bare_node(at, name, attr, target);
+    if !kept(made, "make", Loss::Node, &mut losses)? {
+        return Ok(losses);
+    }
     let path = [
         format!("/proc/self/fd/{}/", at.as_raw_fd()).as_bytes(),
         name,
     ]
     .concat();
-    for (name, value) in xattrs {
-        rustix::fs::lsetxattr(&path[..], &name[..], value, XattrFlags::empty())
-            .map_err(failed("set an extended attribute of"))?;
-    }
-    if attr.kind != NodeKind::Symlink {
-        rustix::fs::chmodat(at, name, mode(attr), AtFlags::empty())
-            .map_err(failed("set the mode of"))?;
-    }
-    rustix::fs::utimensat(at, name, &times(attr), no_follow).map_err(failed("set the times of"))
+    let (uid, gid) = owner(attr);
+    let node = Setters {
+        owner: &|| rustix::fs::chownat(at, name, uid, gid, no_follow),
+        xattr: &|key, value| rustix::fs::lsetxattr(&path[..], key, value, XattrFlags::empty()),
+        mode: &|mode| match attr.kind {
+            NodeKind::Symlink => Ok(()),
+            _ => rustix::fs::chmodat(at, name, mode, AtFlags::empty()),
+        },
+        times: &|times| rustix::fs::utimensat(at, name, times, no_follow),
+    };
+    node.apply(attr, xattrs, &mut losses)?;
+    Ok(losses)
 }
 
 fn make_bare_node(
@@ -85,30 +157,84 @@ fn make_bare_node(
     name: &[u8],
     attr: &Attr,
     target: &[u8],
-) -> Result<(), Failure> {
+) -> Result<(), Errno> {
     let kind = match attr.kind {
-        NodeKind::Symlink => {
-            return rustix::fs::symlinkat(target, at, name).map_err(failed("make"));
-        }
+        NodeKind::Symlink => return rustix::fs::symlinkat(target, at, name),
         NodeKind::Fifo => FileType::Fifo,
         NodeKind::Socket => FileType::Socket,
         NodeKind::CharDevice => FileType::CharacterDevice,
         NodeKind::BlockDevice => FileType::BlockDevice,
-        NodeKind::File | NodeKind::Directory => return Err(("make", Errno::INVAL)),
+        // Made by `make_file` and `make_directory`.
+        NodeKind::File | NodeKind::Directory => return Err(Errno::ISDIR),
     };
-    rustix::fs::mknodat(at, name, kind, PRIVATE, attr.rdev.into()).map_err(failed("make"))
+    rustix::fs::mknodat(at, name, kind, PRIVATE, attr.rdev.into())
+}
+
+/// Sets one extended attribute.
+type SetXattr<'a> = dyn Fn(&[u8], &[u8]) -> Result<(), Errno> + 'a;
+
+/// How one inode gets its attributes.
+struct Setters<'a> {
+    owner: &'a dyn Fn() -> Result<(), Errno>,
+    xattr: &'a SetXattr<'a>,
+    mode: &'a dyn Fn(Mode) -> Result<(), Errno>,
+    times: &'a dyn Fn(&Timestamps) -> Result<(), Errno>,
+}
+
+impl Setters<'_> {
+    /// Sets all, in the order that matters.
+    fn apply(&self, attr: &Attr, xattrs: &Xattrs, losses: &mut Losses) -> Result<(), Failure> {
+        let owned = kept((self.owner)(), "set the owner of", Loss::Owner, losses)?;
+        let mut mode = attr.mode;
+        if !owned && attr.kind != NodeKind::Directory {
+            mode &= !SET_ID;
+        }
+        for (name, value) in xattrs {
+            if !self.keep_xattr(name, value, losses)? && name == acl::ACCESS {
+                mode = mode_without_list(mode, value);
+            }
+        }
+        let set = (self.mode)(Mode::from_raw_mode(mode));
+        kept(set, "set the mode of", Loss::Mode, losses)?;
+        let set = (self.times)(&times(attr));
+        kept(set, "set the times of", Loss::Times, losses)?;
+        Ok(())
+    }
+
+    fn keep_xattr(&self, name: &[u8], value: &[u8], losses: &mut Losses) -> Result<bool, Failure> {
+        match (self.xattr)(name, value) {
+            Err(errno) if is_unable_to_keep_xattr(errno) => {
+                losses.push((Loss::Xattr(name.to_vec()), errno));
+                Ok(false)
+            }
+            done => {
+                done.map_err(failed("set an extended attribute of"))?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Permission bits that give the group no more than the access control list gives it.
+fn mode_without_list(mode: u32, list: &[u8]) -> u32 {
+    match Acl::parse(list) {
+        Ok(Some(list)) => mode & !GROUP_BITS | list.group_bits(),
+        _ => mode,
+    }
 }
 
 /// Gives an open file or directory its attributes.
-pub(super) fn finish(fd: BorrowedFd<'_>, attr: &Attr, xattrs: &Xattrs) -> Result<(), Failure> {
+pub(super) fn finish(fd: BorrowedFd<'_>, attr: &Attr, xattrs: &Xattrs) -> Result<Losses, Failure> {
     let (uid, gid) = owner(attr);
-    rustix::fs::fchown(fd, uid, gid).map_err(failed("set the owner of"))?;
-    for (name, value) in xattrs {
-        rustix::fs::fsetxattr(fd, &name[..], value, XattrFlags::empty())
-            .map_err(failed("set an extended attribute of"))?;
-    }
-    rustix::fs::fchmod(fd, mode(attr)).map_err(failed("set the mode of"))?;
-    rustix::fs::futimens(fd, &times(attr)).map_err(failed("set the times of"))
+    let mut losses = Losses::new();
+    let node = Setters {
+        owner: &|| rustix::fs::fchown(fd, uid, gid),
+        xattr: &|key, value| rustix::fs::fsetxattr(fd, key, value, XattrFlags::empty()),
+        mode: &|mode| rustix::fs::fchmod(fd, mode),
+        times: &|times| rustix::fs::futimens(fd, times),
+    };
+    node.apply(attr, xattrs, &mut losses)?;
+    Ok(losses)
 }
 
 /// Removes access control lists that were inherited: everything made below would get them.
@@ -126,10 +252,6 @@ fn owner(attr: &Attr) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)))
 }
 
-fn mode(attr: &Attr) -> Mode {
-    Mode::from_raw_mode(attr.mode)
-}
-
 fn times(attr: &Attr) -> Timestamps {
     let timespec = |time: Timestamp| Timespec {
         tv_sec: time.secs,
@@ -138,5 +260,61 @@ fn times(attr: &Attr) -> Timestamps {
     Timestamps {
         last_access: timespec(attr.atime),
         last_modification: timespec(attr.mtime),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use lockstep_types::Ino;
+
+    use super::*;
+
+    /// `user::rwx user:5:rwx group::r-- mask::rwx other::---`, so mode 0770.
+    const LIST: [u8; 44] = [
+        2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 5, 0, 0, 0, 4, 0, 4, 0, 255, 255,
+        255, 255, 16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+    ];
+
+    /// The mode that a file of mode 6770 with the list gets, and what is lost.
+    fn applied(owner: Result<(), Errno>, list: Result<(), Errno>) -> (u32, Losses) {
+        let attr = Attr {
+            ino: Ino::ROOT.next(),
+            kind: NodeKind::File,
+            mode: 0o6770,
+            uid: 1,
+            gid: 2,
+            nlink: 1,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+        };
+        let given = Cell::new(0);
+        let node = Setters {
+            owner: &|| owner,
+            xattr: &|_, _| list,
+            mode: &|mode| {
+                given.set(mode.as_raw_mode());
+                Ok(())
+            },
+            times: &|_| Ok(()),
+        };
+        let mut losses = Losses::new();
+        let xattrs = vec![(acl::ACCESS.to_vec(), LIST.to_vec())];
+        node.apply(&attr, &xattrs, &mut losses).unwrap();
+        (given.get(), losses)
+    }
+
+    #[test]
+    fn a_loss_gives_nobody_more_rights() {
+        assert_eq!(applied(Ok(()), Ok(())), (0o6770, vec![]));
+        let lost = (Loss::Owner, Errno::PERM);
+        assert_eq!(applied(Err(Errno::PERM), Ok(())), (0o770, vec![lost]));
+        let lost = (Loss::Xattr(acl::ACCESS.to_vec()), Errno::OPNOTSUPP);
+        assert_eq!(applied(Ok(()), Err(Errno::OPNOTSUPP)), (0o6740, vec![lost]));
     }
 }

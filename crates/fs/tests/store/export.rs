@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
-use lockstep_fs::export::{ExportError, HEADER, export};
+use lockstep_fs::export::{ExportError, HEADER, Lost, export};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    AllocateMode, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp, XattrMode,
+    AllocateMode, Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp, XattrMode,
 };
 
 use crate::harness::{UUID, log_options, stamp};
@@ -115,6 +115,22 @@ impl Filler {
         });
     }
 
+    /// An attribute with a name that is refused now, as an earlier version has stored it.
+    fn old_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8]) {
+        self.count += 1;
+        let (osn, time) = stamp(self.count);
+        let request = MetaRequest::SetXattr {
+            ino,
+            name: name.to_vec(),
+            value: value.to_vec(),
+            mode: XattrMode::Any,
+        };
+        self.store
+            .log_pending(&MetaOp { osn, time, request })
+            .unwrap();
+        self.store.commit_pending(osn).unwrap();
+    }
+
     fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) {
         self.commit(MetaRequest::Link {
             ino,
@@ -204,6 +220,11 @@ fn hashes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// For exports to a place that can hold everything.
+fn nothing_lost(lost: &Lost) {
+    panic!("{lost:?}");
+}
+
 #[test]
 fn everything_is_kept() {
     if !is_root() {
@@ -217,7 +238,7 @@ fn everything_is_kept() {
     std::mem::forget(filler.store);
     let before = hashes(&dir);
     let manifest = temp.path().join("list");
-    let summary = export(&dir, &dest, Some(&manifest)).unwrap();
+    let summary = export(&dir, &dest, Some(&manifest), &mut nothing_lost).unwrap();
     assert!(hashes(&dir) == before, "the store is as it was");
     assert_eq!(
         (summary.names, summary.directories, summary.files),
@@ -311,6 +332,134 @@ fn check_manifest(dest: &Path, text: &str) {
     );
 }
 
+/// More than an ext4 has room for.
+const BIG: usize = 8 << 10;
+
+/// Runs `body` as root without what it takes to give files away, to make devices, and to set
+/// attributes for the system.
+fn with_few_rights<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let missing = CapabilitySet::CHOWN
+        | CapabilitySet::MKNOD
+        | CapabilitySet::SYS_ADMIN
+        | CapabilitySet::SETFCAP;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= missing;
+            set_capabilities(None, sets).unwrap();
+            body()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn what_the_destination_cannot_hold_is_told_and_the_rest_is_kept() {
+    if !is_root() {
+        return; // without rights nothing of this is kept
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let mut filler = Filler::new(temp.path().join("store"));
+    filler.fill();
+    let last = filler.make(Ino::ROOT, b"last", NodeKind::File);
+    filler.write(last, 0, b"reached");
+    filler.xattr(last, b"user.big", vec![7; BIG]);
+    filler.old_xattr(last, b"system.foo", b"from an earlier version");
+    filler.xattr(Ino::ROOT, b"trusted.root", b"x".to_vec());
+    filler.store.close().unwrap();
+    let (dest, list) = (temp.path().join("out"), temp.path().join("list"));
+    let mut told = Vec::new();
+    let mut tell = |lost: &Lost| told.push(lost.clone());
+    let exported = with_few_rights(|| export(&filler.dir, &dest, Some(&list), &mut tell));
+    let summary = exported.unwrap();
+    assert_eq!((summary.names, summary.lost), (15, told.len() as u64));
+    check_told(&told, &dest);
+    check_listed(&told, &fs::read_to_string(&list).unwrap());
+
+    let dir = dest.join(std::ffi::OsStr::from_bytes(b"dir\n\xfe"));
+    assert_eq!(fs::read(dest.join("last")).unwrap(), b"reached");
+    let file = fs::metadata(dir.join("file")).unwrap();
+    assert_eq!((file.uid(), file.nlink()), (0, 3));
+    assert_eq!(
+        file.mode() & 0o7777,
+        0o755,
+        "no set-id bits for another owner"
+    );
+    assert!(!dir.join("null").exists() && !dest.join("null").exists());
+    assert!(dir.join("pipe").exists() && dest.join("pipe").exists());
+}
+
+fn check_told(told: &[Lost], dest: &Path) {
+    let has = |name: &str, what: &str| {
+        let found = told
+            .iter()
+            .any(|lost| lost.name == name && lost.what == what);
+        assert!(found, "{name}: {what}: {told:#?}");
+    };
+    has("last", "extended attribute system.foo");
+    has("last", "owner and set-id bits");
+    has(".", "extended attribute trusted.root");
+    // The first name of the file, in the order of bytes.
+    has(
+        ".lockstep-export.0",
+        "extended attribute security.capability",
+    );
+    has("dir\\x0a\\xfe/null", "the file itself");
+    has("null", "the file itself");
+    has("dir\\x0a\\xfe/inherits", "owner and set-id bits");
+    let mut big = vec![0; BIG];
+    if rustix::fs::lgetxattr(dest.join("last"), "user.big", &mut big[..]).is_err() {
+        has("last", "extended attribute user.big");
+    }
+}
+
+fn check_listed(told: &[Lost], list: &str) {
+    let lines = list.lines().filter(|line| line.starts_with("\\lost"));
+    let expected = told
+        .iter()
+        .map(|lost| format!("\\lost\t{}\t{}\t{}", lost.name, lost.what, lost.cause));
+    assert!(lines.eq(expected), "{list}");
+    let others = list.lines().filter(|line| !line.starts_with(['\\', '#']));
+    assert_eq!(others.count(), 16);
+}
+
+#[test]
+fn a_name_outside_the_namespaces_is_refused_but_an_old_one_is_no_damage() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut filler = Filler::new(temp.path().join("store"));
+    let ino = filler.make(Ino::ROOT, b"f", NodeKind::File);
+    filler.old_xattr(ino, b"system.foo", b"old");
+    let (dir, count) = (filler.dir.clone(), filler.count);
+    // As a kill leaves it: the log is read again.
+    drop(filler.store);
+    let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(&dir).unwrap());
+    let store = Store::open(backing, &options()).unwrap().store;
+    assert_eq!(store.getxattr(ino, b"system.foo").unwrap(), b"old");
+    for name in [&b"system.foo"[..], b"btrfs.compression", b"user"] {
+        let (osn, time) = stamp(count + 1);
+        let (name, value) = (name.to_vec(), Vec::new());
+        let remove = MetaRequest::RemoveXattr {
+            ino,
+            name: name.clone(),
+        };
+        let mode = XattrMode::Any;
+        let set = MetaRequest::SetXattr {
+            ino,
+            name,
+            value,
+            mode,
+        };
+        for request in [remove, set] {
+            let op = MetaOp { osn, time, request };
+            for refused in [store.validate(&op).err(), store.commit(&op).err()] {
+                let refused = refused.expect("outside the namespaces");
+                assert_eq!(refused.errno(), Errno::NotSupported, "{op:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_tree_deeper_than_any_path_is_written_out() {
     let temp = tempfile::tempdir().unwrap();
@@ -329,7 +478,7 @@ fn a_tree_deeper_than_any_path_is_written_out() {
     }
     filler.store.close().unwrap();
     let dest = temp.path().join("out");
-    let summary = export(&filler.dir, &dest, None);
+    let summary = export(&filler.dir, &dest, None, &mut nothing_lost);
     if is_root() {
         assert_eq!(summary.unwrap().directories, 1_201);
     }
@@ -343,20 +492,20 @@ fn what_cannot_be_exported_is_refused() {
     let (dir, out) = (filler.dir.clone(), temp.path().join("out"));
     let backing = OsBacking::open(&dir).unwrap();
     backing.lock().unwrap();
-    let error = export(&dir, &out, None).unwrap_err();
+    let error = export(&dir, &out, None, &mut nothing_lost).unwrap_err();
     assert!(matches!(error, ExportError::InUse { .. }), "{error}");
     drop(backing);
 
     fs::create_dir(&out).unwrap();
     fs::write(out.join("theirs"), "x").unwrap();
     for taken in [&out, &out.join("theirs")] {
-        let error = export(&dir, taken, None).unwrap_err();
+        let error = export(&dir, taken, None, &mut nothing_lost).unwrap_err();
         assert!(matches!(error, ExportError::NotEmpty { .. }), "{error}");
     }
-    let error = export(&dir, &dir.join("inner"), None).unwrap_err();
+    let error = export(&dir, &dir.join("inner"), None, &mut nothing_lost).unwrap_err();
     assert!(matches!(error, ExportError::InsideStore { .. }), "{error}");
     assert!(!dir.join("inner").exists());
-    let error = export(&out, &temp.path().join("new"), None)
+    let error = export(&out, &temp.path().join("new"), None, &mut nothing_lost)
         .unwrap_err()
         .to_string();
     assert!(error.contains("holds no Lockstep store"), "{error}");
@@ -372,9 +521,14 @@ fn damaged_content_is_named() {
     filler.store.close().unwrap();
     let content = filler.dir.join(lockstep_fs::files::content_path(ino));
     fs::write(content, "con").unwrap();
-    let error = export(&filler.dir, &temp.path().join("out"), None)
-        .unwrap_err()
-        .to_string();
+    let error = export(
+        &filler.dir,
+        &temp.path().join("out"),
+        None,
+        &mut nothing_lost,
+    )
+    .unwrap_err()
+    .to_string();
     assert!(
         error.starts_with("cannot export broken: content of inode"),
         "{error}"
