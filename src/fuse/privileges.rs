@@ -190,7 +190,8 @@ pub(super) fn before_write(caller: Caller, attr: &Attr) -> Option<MetaRequest> {
 /// Takes set-group-id from a file that the group may not execute: [`MetaRequest::DropPrivileges`] and
 /// [`MetaRequest::Truncate`] leave that bit, for both nodes do the same and only this one knows the caller.
 fn plain_set_gid_away(attr: &Attr, dropped: u32) -> Option<MetaRequest> {
-    (is_plain_set_gid(attr) && dropped & SET_GID != 0).then(|| MetaRequest::SetAttr {
+    let falls = is_plain_set_gid(attr) && dropped & SET_GID != 0;
+    falls.then_some(MetaRequest::SetAttr {
         ino: attr.ino,
         mode: Some(attr.mode & !SET_GID),
         uid: None,
