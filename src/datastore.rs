@@ -102,6 +102,8 @@ pub struct Datastore {
     first_osn: Osn,
     references: References,
     calls: Calls,
+    /// Primary: the resync that waits to send the end of the namespace.
+    tail: Mutex<transfer::Tail>,
     /// Secondary: answers to come.
     owed: Owed,
     role: RoleFile,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use lockstep_repl::message::Response;
 use parking_lot::Mutex;
 
-use super::host::{Host, Promise, promise};
+use super::host::{Awaited, Host, Promise, promise};
 
 /// An answer, or why there is none.
 pub(super) type Answer = Result<Response, String>;
@@ -43,14 +43,14 @@ impl Asked {
 }
 
 impl Calls {
-    /// Asks by `send`, which is given the number of the question, and waits for the answer, over which
-    /// the peer may take `limit` beats. `None` when the connection is lost.
-    pub fn ask(
+    /// Asks by `send`, which is given the number of the question. The peer may take `limit` beats over the
+    /// answer. `None`, or no answer, when the connection is lost.
+    pub fn begin(
         &self,
         host: &dyn Host,
         limit: u64,
         send: impl FnOnce(u64) -> bool,
-    ) -> Option<Answer> {
+    ) -> Option<Awaited<Answer>> {
         let (answer, awaited) = promise(host);
         let id = {
             let mut asked = self.0.lock();
@@ -67,7 +67,7 @@ impl Calls {
             drop(unsent);
             return None;
         }
-        awaited.get()
+        Some(awaited)
     }
 
     /// Gives an answer to whoever asked.
@@ -110,7 +110,10 @@ mod tests {
             .into_iter()
             .map(|limit| {
                 let (calls, machine, sent) = (calls.clone(), machine.clone(), sent.clone());
-                let ask = move || calls.ask(&*machine, limit, |id| sent.send(id).is_ok());
+                let ask = move || {
+                    let asked = calls.begin(&*machine, limit, |id| sent.send(id).is_ok());
+                    asked.and_then(Awaited::get)
+                };
                 let asker = std::thread::spawn(ask);
                 (asker, numbers.recv().unwrap())
             })

@@ -57,6 +57,10 @@ impl Datastore {
         self.settle_committed(Thread::MayWait, earlier);
         // It was refused, as the disk has failed meanwhile, and let go on who waited behind it.
         self.carry_out_all(Thread::MayWait, others, None);
+        if self.store.changes_exceed() {
+            // Those that come wait until a resync has sent some of what was changed (rule P18).
+            self.drive(Thread::MayWait, Event::NamesBehind(true));
+        }
         outcome
     }
 

@@ -220,6 +220,7 @@ impl Datastore {
         sender.shutdown(&reason);
         *self.link.write() = None;
         self.calls.abandon();
+        self.tail_is_due(epoch, false);
         if !self.is_stopping() {
             self.set_ending(&reason, ending().given_up);
         }

@@ -442,6 +442,8 @@ const fn is_of_resync(request: &Request) -> bool {
     matches!(
         request,
         Request::ImageChunk
+            | Request::ImageChanges
+            | Request::SettleImage
             | Request::EndImage { .. }
             | Request::SettleFiles { .. }
             | Request::WriteBlocks { .. }

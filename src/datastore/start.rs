@@ -450,6 +450,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         first_osn,
         references: References::default(),
         calls: Calls::default(),
+        tail: Mutex::default(),
         owed: Owed::default(),
         role,
         poison,

@@ -9,9 +9,10 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
-use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError};
+use lockstep_resync::{Asked, Locks, Operations, Peer, PeerError, Progress, ResyncError};
 use lockstep_types::deliberate::{Bug, is_on};
 
+use super::host::{Awaited, Promise, promise};
 use super::{Datastore, Link};
 use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
@@ -28,22 +29,24 @@ struct LinkedPeer<'a> {
 
 impl Peer for LinkedPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        self.begin(request, payload)()
+    }
+
+    fn begin(&self, request: Request, payload: &[u8]) -> Asked<'_> {
         let what = describe(&request);
         let limit = self.datastore.patience(&request);
-        let answer = self
-            .datastore
-            .calls
-            .ask(&*self.datastore.host, limit, |id| {
-                let message = Message::Request { id, request };
-                let done_below = self.datastore.core.lock().send(&message);
-                self.datastore
-                    .send_on(&*self.link.sender, done_below, message, payload)
-            });
-        match answer {
+        let host = &*self.datastore.host;
+        let asked = self.datastore.calls.begin(host, limit, |id| {
+            let message = Message::Request { id, request };
+            let done_below = self.datastore.core.lock().send(&message);
+            self.datastore
+                .send_on(&*self.link.sender, done_below, message, payload)
+        });
+        Box::new(move || match asked.and_then(Awaited::get) {
             Some(Ok(response)) => Ok(response),
             Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
             None => Err(PeerError::Lost),
-        }
+        })
     }
 }
 
@@ -80,15 +83,32 @@ impl Locks for CoreLocks<'_> {
     }
 }
 
+/// The metadata operations of the core, for a resync over one connection.
+struct CoreOperations<'a> {
+    datastore: &'a Arc<Datastore>,
+    epoch: u64,
+}
+
+impl Operations for CoreOperations<'_> {
+    fn caught_up(&self) {
+        let caught_up = Event::NamesBehind(false);
+        self.datastore.drive_over(self.epoch, caught_up);
+    }
+}
+
+/// Who waits until no metadata operation is under way, and over which connection.
+pub(super) type Tail = Option<(u64, Promise<()>)>;
+
 impl Datastore {
     /// How many beats the secondary may take over an answer. Where it syncs or tidies a whole store, that is a
     /// matter of how much there is.
     fn patience(&self, request: &Request) -> u64 {
         let limit = self.config.answer_limit_beats();
         match request {
-            Request::BeginResync { .. } | Request::EndImage { .. } | Request::InSync => {
-                limit.saturating_mul(WHOLE_STORE_FACTOR)
-            }
+            Request::BeginResync { .. }
+            | Request::SettleImage
+            | Request::EndImage { .. }
+            | Request::InSync => limit.saturating_mul(WHOLE_STORE_FACTOR),
             _ => limit,
         }
     }
@@ -124,6 +144,7 @@ impl Datastore {
                 self.tell_later(link, Request::RecoveryDone { below });
             }
             Transfer::SendImage => self.send_image_later(link),
+            Transfer::SendTail => self.tail_is_due(epoch, true),
             Transfer::SendContent => self.send_content_later(link),
             Transfer::TellInSync => self.tell_later(link, Request::InSync),
         }
@@ -196,12 +217,40 @@ impl Datastore {
     }
 
     fn send_image_later(self: &Arc<Self>, link: Link) {
-        self.transfer_later(link, "resync of the namespace", |datastore, peer, _| {
+        self.transfer_later(link, "resync of the namespace", |datastore, peer, link| {
             let noted = datastore.role.carry_over(datastore.host.draw());
             let sync = noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
-            lockstep_resync::send_image(&datastore.store, peer, sync)?;
+            let (store, epoch) = (&datastore.store, link.epoch);
+            let operations = CoreOperations { datastore, epoch };
+            let changes = lockstep_resync::send_image(store, peer, sync, &operations)?;
+            datastore.hold_names(epoch)?;
+            lockstep_resync::send_tail(store, peer, &changes)?;
             Ok(Event::Happened(Trigger::ImageDone))
         });
+    }
+
+    /// Has the core admit no metadata operation, and waits until none is under way.
+    fn hold_names(self: &Arc<Self>, epoch: u64) -> Result<(), PeerError> {
+        let (due, wait) = promise(&*self.host);
+        let earlier = self.tail.lock().replace((epoch, due));
+        drop(earlier);
+        self.drive_over(epoch, Event::Happened(Trigger::ImageSent));
+        if self.link_of(epoch).is_none() {
+            // Its end may have come before there was anybody to be told of it.
+            self.tail_is_due(epoch, false);
+        }
+        wait.get().ok_or(PeerError::Lost)
+    }
+
+    /// Lets the transfer over that connection go on which waits for the end of metadata operations, or
+    /// lets it know that it waits in vain.
+    pub(super) fn tail_is_due(&self, epoch: u64, due: bool) {
+        let waiting = self.tail.lock().take_if(|(of, _)| *of == epoch);
+        if let Some((_, promise)) = waiting
+            && due
+        {
+            promise.keep(());
+        }
     }
 
     fn send_content_later(self: &Arc<Self>, link: Link) {
@@ -311,7 +360,10 @@ const fn describe(request: &Request) -> &'static str {
         Request::RecoverRange { .. } => "recover a range",
         Request::RecoveryDone { .. } => "end the recovery",
         Request::BeginResync { .. } => "begin a resync",
-        Request::ImageChunk | Request::EndImage { .. } => "take over the namespace",
+        Request::ImageChunk
+        | Request::ImageChanges
+        | Request::SettleImage
+        | Request::EndImage { .. } => "take over the namespace",
         Request::SettleFiles { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
@@ -319,3 +371,6 @@ const fn describe(request: &Request) -> &'static str {
         Request::InSync => "mark itself in sync",
     }
 }
+
+#[cfg(test)]
+mod tests;

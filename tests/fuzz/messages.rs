@@ -204,7 +204,9 @@ fn entry(chance: &mut Chance, known: &Knowledge) -> Entry {
 }
 
 fn request(chance: &mut Chance, known: &Knowledge) -> Request {
-    match chance.within(0..14) {
+    match chance.within(0..16) {
+        14 => Request::ImageChanges,
+        15 => Request::SettleImage,
         0 => Request::RecoverRange {
             ino: ino(chance),
             offset: number(chance),

@@ -14,6 +14,7 @@
 //!   a [guarded](crate::poison) disk it stays so when it is opened anew.
 
 mod apply;
+mod changes;
 mod checkpoint;
 mod content;
 mod create;
@@ -34,6 +35,7 @@ use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn};
 use parking_lot::Mutex;
 
 pub use apply::{Applied, Intent};
+pub use changes::{Changes, ImageChange};
 pub use content::WriteTicket;
 pub use image::{ImageChunk, ImageRecord};
 pub use mirror::{Census, Facts};
@@ -88,6 +90,8 @@ struct Applying {
     pending: Vec<PendingIntent>,
     /// How often the store was opened.
     epoch: u32,
+    /// The records that operations change, while somebody follows them.
+    changed: changes::Changed,
 }
 
 /// An intent that waits for the peer's word.

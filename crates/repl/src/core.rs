@@ -78,6 +78,8 @@ pub enum Event {
         /// Highest metadata operation the peer has committed.
         peer_applied: Osn,
     },
+    /// Whether changes of the namespace come faster than a resync sends them.
+    NamesBehind(bool),
     /// Blocks that may differ were sent and acknowledged (distributed recovery).
     RangesRecovered,
     /// Anything else that changes the state.
@@ -182,8 +184,10 @@ pub enum Transfer {
     RecoverRanges,
     /// Distributed recovery is complete: the secondary may forget its waiting writes.
     TellRecovered,
-    /// Carry the namespace over, then tell with [`Trigger::ImageDone`].
+    /// Carry the namespace over, then tell with [`Trigger::ImageSent`].
     SendImage,
+    /// Carry the last changes of the namespace over, then tell with [`Trigger::ImageDone`].
+    SendTail,
     /// Carry the content over, then tell with [`Trigger::ContentDone`].
     SendContent,
     /// Tell the secondary that it is in sync.
@@ -278,8 +282,10 @@ pub struct Core {
     /// these and not in time: so nothing that holds up this node makes it look late.
     beats: u64,
     recovery: Option<Recovery>,
-    /// The image is to be sent when no metadata operation is in flight.
-    image_due: bool,
+    /// The end of the image is to be sent when no metadata operation is in flight.
+    tail_due: bool,
+    /// So many changes of the namespace are not sent yet that no more begin.
+    names_behind: bool,
     /// Locks held for writes of the process before.
     under_way: Vec<(OpId, LockSet)>,
 }
@@ -312,7 +318,8 @@ impl Core {
             paused_since_ms: (start.state == State::Paused).then_some(now_ms),
             beats: 0,
             recovery: None,
-            image_due: false,
+            tail_due: false,
+            names_behind: false,
             under_way,
         }
     }
@@ -393,6 +400,7 @@ impl Core {
                 self.link = link;
                 self.link_up(in_sync, peer_applied, effects);
             }
+            Event::NamesBehind(behind) => self.names_behind(behind, effects),
             Event::RangesRecovered => self.ranges_recovered(effects),
             Event::Happened(trigger) => self.trigger(trigger, effects),
             Event::Beat => self.beat(effects),
@@ -403,9 +411,9 @@ impl Core {
 
     /// Restores what must hold between events.
     fn settle(&mut self, effects: &mut Effects) {
-        if self.image_due && self.metas.is_empty() && self.applying == 0 {
-            self.image_due = false;
-            self.transfer(Transfer::SendImage, effects);
+        if self.tail_due && self.metas.is_empty() && self.applying == 0 {
+            self.tail_due = false;
+            self.transfer(Transfer::SendTail, effects);
         }
         while self
             .window
@@ -446,9 +454,8 @@ impl Core {
         if next != State::CatchingUp {
             self.recovery = None;
         }
-        if next != State::ResyncNamespace {
-            self.image_due = false;
-        }
+        self.tail_due = false;
+        self.names_behind = false;
         if !matches!(next, State::Paused | State::CatchingUp) {
             self.paused_since_ms = None;
         }
@@ -471,10 +478,20 @@ impl Core {
             Action::DropLink => effects.push(Effect::DropLink),
             Action::FinishAlone => self.finish_alone(effects),
             Action::Admit => self.admit_held(effects),
-            Action::SendImage => self.image_due = true,
+            Action::SendImage => self.transfer(Transfer::SendImage, effects),
+            Action::SendTail => self.tail_due = true,
             Action::SendContent => self.transfer(Transfer::SendContent, effects),
             Action::TellInSync => self.transfer(Transfer::TellInSync, effects),
             Action::RefuseAll => self.refuse_all(effects),
+        }
+    }
+
+    /// Metadata operations wait while the resync is behind them: or it would never end.
+    fn names_behind(&mut self, behind: bool, effects: &mut Effects) {
+        let was_behind = self.names_behind;
+        self.names_behind = behind && self.state == State::ResyncNamespace;
+        if was_behind && !self.names_behind {
+            self.admit_held(effects);
         }
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// What a frame's header says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -192,6 +192,11 @@ pub enum Request {
     },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,
+    /// Records of the namespace that have changed since they were sent, or may have; the payload is an
+    /// encoded list of them.
+    ImageChanges,
+    /// All of the namespace was sent but for the last changes: tidy up, and make it durable.
+    SettleImage,
     /// The namespace is complete.
     EndImage {
         /// OSN of the last metadata operation in it.

@@ -21,8 +21,10 @@ pub enum State {
     Unmirrored,
     /// Primary; the secondary lacks operations and is not connected. Clients are served alone.
     OutOfSync,
-    /// Primary; the namespace is being carried to the secondary. Metadata operations wait.
+    /// Primary; the namespace is being carried to the secondary. Clients are served alone.
     ResyncNamespace,
+    /// Primary; the secondary gets the last changes of the namespace. Metadata operations wait.
+    ResyncTail,
     /// Primary; content is being carried to the secondary, and new operations are mirrored.
     ResyncContent,
     /// Primary; all is equal; the mark "in sync" is being made durable.
@@ -70,6 +72,8 @@ pub enum Trigger {
     PeerFailed,
     /// Distributed recovery is complete.
     Recovered,
+    /// The namespace was sent but for the last changes.
+    ImageSent,
     /// The namespace is equal.
     ImageDone,
     /// The content is equal.
@@ -123,8 +127,10 @@ pub enum Action {
     FinishAlone,
     /// Let waiting operations go on.
     Admit,
-    /// Carry the namespace over once no metadata operation is in flight.
+    /// Carry the namespace over.
     SendImage,
+    /// Carry the last changes of the namespace over once no metadata operation is in flight.
+    SendTail,
     /// Carry the content over.
     SendContent,
     /// Tell the secondary that it is in sync.
@@ -141,15 +147,16 @@ pub type Row = (State, Trigger, State, &'static [Action]);
 pub const TABLE: &[Row] = {
     use Action::{
         Admit, DropLink, FinishAlone, MarkInSync, MarkOutOfSync, Recover, RefuseAll, SendContent,
-        SendImage, StartPause, TellInSync,
+        SendImage, SendTail, StartPause, TellInSync,
     };
     use State::{
         CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
-        ResyncNamespace, SecondaryCatchingUp, SecondaryDisconnected, SecondaryOutOfSync,
-        SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced, Unmirrored,
+        ResyncNamespace, ResyncTail, SecondaryCatchingUp, SecondaryDisconnected,
+        SecondaryOutOfSync, SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced,
+        Unmirrored,
     };
     use Trigger::{
-        ContentDone, ImageDone, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
+        ContentDone, ImageDone, ImageSent, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
         MarkedOutOfSync, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered, StorePoisoned,
     };
     &[
@@ -160,7 +167,11 @@ pub const TABLE: &[Row] = {
 
         (ResyncNamespace, LinkLost, OutOfSync, &[FinishAlone, Admit]),
         (ResyncNamespace, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
-        (ResyncNamespace, ImageDone, ResyncContent, &[SendContent, Admit]),
+        (ResyncNamespace, ImageSent, ResyncTail, &[SendTail]),
+
+        (ResyncTail, LinkLost, OutOfSync, &[FinishAlone, Admit]),
+        (ResyncTail, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
+        (ResyncTail, ImageDone, ResyncContent, &[SendContent, Admit]),
 
         (ResyncContent, LinkLost, OutOfSync, &[FinishAlone, Admit]),
         (ResyncContent, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
@@ -211,6 +222,7 @@ pub const TABLE: &[Row] = {
         (Unmirrored, StorePoisoned, Poisoned, &[RefuseAll]),
         (OutOfSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
         (ResyncNamespace, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
+        (ResyncTail, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
         (ResyncContent, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
         (EnteringSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
         (Synced, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
@@ -241,9 +253,9 @@ impl State {
     pub fn service(self) -> Service {
         match self {
             _ if self.is_secondary() && is_on(Bug::SecondaryServes) => Service::Alone,
-            Self::Unmirrored | Self::OutOfSync => Service::Alone,
+            Self::Unmirrored | Self::OutOfSync | Self::ResyncNamespace => Service::Alone,
             Self::ResyncContent | Self::EnteringSync | Self::Synced => Service::Mirrored,
-            Self::ResyncNamespace => Service::WritesAlone,
+            Self::ResyncTail => Service::WritesAlone,
             Self::Poisoned => Service::Refused,
             _ => Service::Wait,
         }
@@ -261,6 +273,7 @@ impl State {
             Self::Unmirrored
             | Self::OutOfSync
             | Self::ResyncNamespace
+            | Self::ResyncTail
             | Self::ResyncContent
             | Self::EnteringSync
             | Self::Synced
@@ -283,7 +296,7 @@ impl State {
         match self {
             Self::Unmirrored => "(not replicated)",
             Self::OutOfSync => "2: primary, out of sync",
-            Self::ResyncNamespace | Self::ResyncContent | Self::EnteringSync => {
+            Self::ResyncNamespace | Self::ResyncTail | Self::ResyncContent | Self::EnteringSync => {
                 "primary, initializing or resyncing"
             }
             Self::Synced => "3: primary, synced, connected",
@@ -312,6 +325,7 @@ impl State {
             Self::Unmirrored => "unmirrored",
             Self::OutOfSync | Self::SecondaryOutOfSync => "out of sync",
             Self::ResyncNamespace => "resyncing (namespace)",
+            Self::ResyncTail => "resyncing (end of the namespace)",
             Self::ResyncContent => "resyncing (content)",
             Self::EnteringSync => "resyncing (finishing)",
             Self::Synced | Self::SecondarySynced => "synced and connected",

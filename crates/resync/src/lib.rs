@@ -1,11 +1,13 @@
 //! Bringing a secondary up to date: resync after a long absence, distributed recovery after a
 //! short one (paper, section 4.2).
 //!
-//! [`primary`] and [`recovery`] ask and send, [`secondary`] answers. They work on stores and on the
+//! [`namespace`], [`primary`] and [`recovery`] ask and send, [`secondary`] answers. They work on stores and on the
 //! two traits below, so that neither knows of connections, threads or the protocol core. Nothing
 //! here may change the primary's store.
 
 pub mod bits;
+mod line;
+pub mod namespace;
 pub mod pieces;
 pub mod primary;
 pub mod progress;
@@ -19,7 +21,8 @@ use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use thiserror::Error;
 
-pub use primary::{send_content, send_image};
+pub use namespace::{send_image, send_tail};
+pub use primary::send_content;
 pub use progress::Progress;
 pub use recovery::recover_ranges;
 pub use secondary::answer;
@@ -30,7 +33,17 @@ pub trait Peer: Sync {
     ///
     /// [`WRITE_BYTES_MAX`]: lockstep_types::limits::WRITE_BYTES_MAX
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError>;
+
+    /// Asks, and leaves the wait for the answer to the caller, who may ask more meanwhile: the secondary
+    /// answers in the order in which it was asked. An answer that is not waited for is lost.
+    fn begin(&self, request: Request, payload: &[u8]) -> Asked<'_> {
+        let answer = self.ask(request, payload);
+        Box::new(move || answer)
+    }
 }
+
+/// Waits for the answer to a question that was asked.
+pub type Asked<'a> = Box<dyn FnOnce() -> Result<Response, PeerError> + 'a>;
 
 /// The lock manager, as somebody sees it who is no client, and the time it works in.
 pub trait Locks: Sync {
@@ -43,6 +56,12 @@ pub trait Locks: Sync {
 
     /// Lets that time pass, with no locks held: operations that are under way get further meanwhile.
     fn pause(&self, time: Duration);
+}
+
+/// The clients' metadata operations, as somebody sees them who carries the namespace over.
+pub trait Operations: Sync {
+    /// Few of their changes are left to send: those that wait for that may begin.
+    fn caught_up(&self);
 }
 
 /// Why the peer did not answer what was asked.

@@ -1,8 +1,7 @@
 //! The primary's side of a resync (rule P10).
 //!
-//! First the namespace ([`send_image`]): the core admits no metadata operation meanwhile, but lets
-//! writes go on, on this node alone. Then the content ([`send_content`]): from its beginning every
-//! new operation is mirrored.
+//! First the namespace ([`namespace`](crate::namespace)), while clients are served by this node alone. Then
+//! the content ([`send_content`]): from its beginning every new operation is mirrored.
 //!
 //! Why comparing each file once is enough. For each file there is one moment, under its exclusive
 //! lock, at which no operation on it is under way and every later one is mirrored; at that moment
@@ -17,22 +16,18 @@
 
 use std::ops::Range;
 
-use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{Facts, ImageChunk};
+use lockstep_fs::store::Facts;
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{FileFacts, Request};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{Errno, Hash128, Ino, NodeKind, SyncId};
+use lockstep_types::{Errno, Hash128, Ino, NodeKind};
 
 use crate::pieces::{self, Piece};
 use crate::secondary::{SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
 use crate::{Locks, Peer, Progress, ResyncError, ask_differing, bits, order};
-
-/// Bytes of records in one chunk of the image, but for the last record.
-const CHUNK_BYTES: usize = 512 << 10;
 
 /// Bytes of content hashed under the exclusive locks of one batch of files; files beyond it are
 /// compared range by range.
@@ -41,42 +36,6 @@ const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 /// A file that differs and is not longer than this is sent without comparing its blocks: a
 /// question more would take longer.
 const UNASKED_BYTES_MAX: u64 = 64 << 10;
-
-/// Carries the whole namespace over, in the resync of that name. No metadata operation may run meanwhile, here
-/// or there.
-pub fn send_image(store: &Store, peer: &dyn Peer, sync: SyncId) -> Result<(), ResyncError> {
-    store.checkpoint()?;
-    order(peer, "begin a resync", Request::BeginResync { sync }, &[])?;
-    for table in REPLICATED {
-        send_table(store, peer, table)?;
-    }
-    let end = Request::EndImage {
-        applied: store.applied(),
-        inos_below: store.inos_below(),
-    };
-    order(peer, "end the image", end, &[])
-}
-
-fn send_table(store: &Store, peer: &dyn Peer, table: u8) -> Result<(), ResyncError> {
-    let mut after = Vec::new();
-    loop {
-        let chunk = store.image_chunk(table, &after, CHUNK_BYTES)?;
-        let bytes = postcard::to_allocvec(&chunk)?;
-        order(peer, "load records", Request::ImageChunk, &bytes)?;
-        match next_start(chunk) {
-            Some(next) => after = next,
-            None => return Ok(()),
-        }
-    }
-}
-
-/// Where the chunk after this one starts.
-fn next_start(mut chunk: ImageChunk) -> Option<Vec<u8>> {
-    if chunk.last {
-        return None;
-    }
-    chunk.records.pop().map(|record| record.key)
-}
 
 /// Makes the content of all regular files equal. Every operation must be mirrored since before.
 pub fn send_content(

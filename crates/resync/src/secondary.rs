@@ -6,7 +6,7 @@
 //! takes more memory than one write's worth.
 
 use lockstep_fs::record::{self, Body, Inode};
-use lockstep_fs::store::{Facts, ImageChunk};
+use lockstep_fs::store::{Facts, ImageChange, ImageChunk};
 use lockstep_fs::{OpError, Store, keys};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
@@ -32,6 +32,8 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
     let answered = match request {
         Request::BeginResync { .. } => done(store.begin_image().map_err(OpError::from)),
         Request::ImageChunk => load_chunk(store, payload),
+        Request::ImageChanges => load_changes(store, payload),
+        Request::SettleImage => done(store.settle_image().map_err(OpError::from)),
         Request::EndImage {
             applied,
             inos_below,
@@ -84,6 +86,30 @@ fn load_chunk(store: &Store, payload: &[u8]) -> Result<Response, String> {
     check_chunk(&chunk)?;
     store.load_image_chunk(&chunk).map_err(text)?;
     Ok(Response::Done)
+}
+
+fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, String> {
+    let changes: Vec<ImageChange> = postcard::from_bytes(payload).map_err(text)?;
+    for change in &changes {
+        check_change(change)?;
+    }
+    store.load_image_changes(&changes).map_err(text)?;
+    Ok(Response::Done)
+}
+
+/// Refuses a change of anything that is not of the namespace.
+fn check_change(change: &ImageChange) -> Result<(), String> {
+    let table = change.key.first().ok_or("a changed record without a key")?;
+    if !keys::REPLICATED.contains(table) {
+        return Err(format!("table {table} is not one that is sent"));
+    }
+    if keys::ino_of(&change.key).is_none() {
+        return Err("a changed record of no inode".to_owned());
+    }
+    match &change.value {
+        Some(value) if *table == keys::INODES => check_inode(value),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a chunk that could change anything outside its table, or leave a gap in it.

@@ -47,6 +47,7 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
             &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
         }
         Bug::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
+        Bug::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, ERROR],
         Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         Bug::NoLocalSync => &[DURABLE, READS],
         Bug::SyncHereOnly

@@ -60,6 +60,8 @@ pub enum Bug {
     CutLogUnsynced,
     /// A secondary that failed a write says that it did it (P15).
     HideFailure,
+    /// What an operation changes of the namespace during a resync is not sent again (P18).
+    ForgetChange,
     /// Resync takes files as equal when their sizes are.
     ResyncBySize,
     /// A secondary does what clients ask it for, without the primary.
@@ -79,7 +81,7 @@ pub enum Bug {
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 34] = [
+pub const ALL: [Bug; 35] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -106,6 +108,7 @@ pub const ALL: [Bug; 34] = [
     Bug::MarkBeforeSync,
     Bug::CutLogUnsynced,
     Bug::HideFailure,
+    Bug::ForgetChange,
     Bug::ResyncBySize,
     Bug::SecondaryServes,
     Bug::KeepLock,

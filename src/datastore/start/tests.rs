@@ -79,6 +79,15 @@ fingerprint = "SHA256:{:064x}"
         .open()
     }
 
+    /// The same after the secondary was left behind.
+    pub(in crate::datastore) fn start_out_of_sync(&self) -> Arc<Datastore> {
+        let datastore = self.start().unwrap();
+        datastore.role.mark(false).unwrap();
+        end(&datastore);
+        drop(datastore);
+        self.start().unwrap()
+    }
+
     /// What the role file says.
     fn role(&self) -> RoleState {
         RoleFile::read(self.backing().as_ref(), Role::Primary).unwrap()

@@ -147,7 +147,11 @@ impl Store {
             None => self.log_record(record)?,
         };
         let (attr, orphaned) = (plan.attr, plan.orphaned);
+        let followed = applying.changed.is_followed().then(|| keys_of(&plan));
         self.install(plan, &op.request);
+        if let Some(keys) = followed {
+            applying.changed.note(keys);
+        }
         let applied = applying.applied.max(op.osn);
         self.note_applied(applying, applied);
         Ok(Applied {
@@ -332,6 +336,11 @@ impl Applying {
             .position(|intent| intent.op.osn == osn)?;
         Some((at, self.pending.remove(at)))
     }
+}
+
+/// The keys of the records that a plan changes.
+fn keys_of(plan: &Plan) -> Vec<Vec<u8>> {
+    plan.batch.iter().map(|(key, _)| key.to_vec()).collect()
 }
 
 /// Whether a request may be one that gives room on the disk back.

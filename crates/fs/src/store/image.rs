@@ -2,9 +2,11 @@
 //!
 //! The sender walks the replicated tables in key order and sends chunk after chunk; the receiver
 //! makes its own tables equal, range by range, so that chunks which are equal already change
-//! nothing. No metadata operation may run on either side meanwhile. The receiver's log is cut
-//! before the first chunk: nothing is left in it that a restart could apply to a half-changed
-//! namespace. The receiver must be marked out of sync before and until the image is complete.
+//! nothing. Metadata operations may go on at the sender, which follows what they change
+//! ([`super::changes`]) and sends that again; at the receiver there are none. The receiver's log is cut
+//! before the first chunk, and all that was received is durable before the image counts as complete:
+//! so there is never anything in the log that a restart could apply to a half-changed namespace. The
+//! receiver must be marked out of sync before and until the image is complete.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -13,7 +15,7 @@ use std::sync::atomic::Ordering;
 use lockstep_types::{Ino, Osn};
 use serde::{Deserialize, Serialize};
 
-use super::Store;
+use super::{ImageChange, Store};
 use crate::error::StoreError;
 use crate::keys::{self, KeyRange};
 use crate::record::{self, Body, Inode};
@@ -94,13 +96,52 @@ impl Store {
         let changed = differing.len();
         if chunk.table == keys::INODES {
             self.drop_freed_content(&mut differing);
-            self.fit_content(chunk)?;
+            for record in &chunk.records {
+                self.fit_content(&record.key, &record.value)?;
+            }
         }
         self.names.apply(differing);
         if self.needs_checkpoint() {
             self.checkpoint()?;
         }
         Ok(changed)
+    }
+
+    /// Makes this node's records equal to ones that the sender's operations have changed meanwhile.
+    pub fn load_image_changes(&self, changes: &[ImageChange]) -> Result<(), StoreError> {
+        let mut batch = BTreeMap::new();
+        for change in changes {
+            let is_inode = change.key.first() == Some(&keys::INODES);
+            if is_inode && let Some(value) = &change.value {
+                self.drop_earlier_content(&change.key)?;
+                self.fit_content(&change.key, value)?;
+            }
+            let is_known = change.value.is_some() || self.names.get(&change.key)?.is_some();
+            if is_known {
+                batch.insert(change.key.clone(), change.value.clone());
+            }
+        }
+        let mut inodes = batch.split_off([keys::INODES].as_slice());
+        let mut behind = inodes.split_off([keys::INODES + 1].as_slice());
+        self.drop_freed_content(&mut inodes);
+        batch.append(&mut inodes);
+        batch.append(&mut behind);
+        self.names.apply(batch);
+        if self.needs_checkpoint() {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Removes content that is to be removed, before an inode comes that has the number of the one it was of:
+    /// where the nodes went apart.
+    fn drop_earlier_content(&self, key: &[u8]) -> Result<(), StoreError> {
+        if let Some(ino) = keys::ino_of(key)
+            && self.names.get(&keys::garbage(ino))?.is_some()
+        {
+            self.collect_garbage()?;
+        }
+        Ok(())
     }
 
     /// What is to be written or deleted so that our records equal the chunk's.
@@ -143,17 +184,13 @@ impl Store {
         }
     }
 
-    /// Gives the content of every file in the chunk the length its record says.
-    fn fit_content(&self, chunk: &ImageChunk) -> Result<(), StoreError> {
-        for record in &chunk.records {
-            let inode: Option<Inode> = record::decode(&record.value);
-            if let (Some(ino), Some(Body::File { size })) =
-                (keys::ino_of(&record.key), inode.map(|inode| inode.body))
-            {
-                self.fit_length(ino, size)?;
-            }
+    /// Gives the content of a file the length that its record says.
+    fn fit_content(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        let inode: Option<Inode> = record::decode(value);
+        match (keys::ino_of(key), inode.map(|inode| inode.body)) {
+            (Some(ino), Some(Body::File { size })) => self.fit_length(ino, size),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn fit_length(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
@@ -168,17 +205,23 @@ impl Store {
         self.next_ino.load(Ordering::Relaxed)
     }
 
+    /// All of the image has come but for the last changes: does what takes time in proportion to the
+    /// store, so that [`Self::finish_image`] takes little.
+    pub fn settle_image(&self) -> Result<(), StoreError> {
+        // A stop in the middle of an image leaves content that was fitted before its inode came.
+        self.find_lost_content()?;
+        self.checkpoint()?;
+        self.collect_garbage()?;
+        Ok(())
+    }
+
     /// The image is complete: makes it durable and takes over the sender's OSN. The sender has given
     /// out inode numbers below `inos_below`: none of them is ever given out here, also if the inode
     /// is gone by now (rule P13).
     pub fn finish_image(&self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
         self.note_applied(&mut self.applying.lock(), applied);
         self.next_ino.fetch_max(inos_below, Ordering::Relaxed);
-        // A stop in the middle of an image leaves content that was fitted before its inode came.
-        self.find_lost_content()?;
-        self.checkpoint()?;
-        self.collect_garbage()?;
-        Ok(())
+        self.checkpoint()
     }
 }
 

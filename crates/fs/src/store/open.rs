@@ -16,6 +16,7 @@ use lockstep_types::deliberate::{Bug, is_on};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::changes::Changed;
 use super::turns::Turns;
 use super::unsynced::Unsynced;
 use super::{Applying, INO_RESERVE, Store};
@@ -167,6 +168,7 @@ impl Store {
                 applied: checkpoint.applied,
                 pending: Vec::new(),
                 epoch: checkpoint.epoch,
+                changed: Changed::default(),
             }),
             applied: Mutex::new(checkpoint.applied),
             checkpointing: Mutex::new(()),

@@ -177,6 +177,7 @@ fn content_that_an_image_left_without_an_inode_is_removed() {
     let left = path(Ino::new(77).unwrap());
     node.disk.open_or_create(&left).unwrap();
     node.store.begin_image().unwrap();
+    node.store.settle_image().unwrap();
     node.store.finish_image(node.store.applied(), 2).unwrap();
     assert!(!node.disk.exists(&left).unwrap());
 }

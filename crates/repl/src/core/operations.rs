@@ -49,7 +49,7 @@ impl Core {
                     osn: Osn::ZERO,
                 });
             }
-            (Kind::Meta, Service::Alone | Service::Mirrored) => {
+            (Kind::Meta, Service::Alone | Service::Mirrored) if !self.names_behind => {
                 effects.push(Effect::Prepare { op: id });
             }
             _ => self.held.push_back(id),
@@ -89,8 +89,8 @@ impl Core {
     pub(super) fn sequence(&mut self, id: OpId, effects: &mut Effects) {
         let mirrored = match self.state.service() {
             Service::Mirrored => true,
-            Service::Alone => false,
-            Service::WritesAlone | Service::Wait => {
+            Service::Alone if !self.names_behind => false,
+            Service::Alone | Service::WritesAlone | Service::Wait => {
                 self.held.push_back(id);
                 return;
             }

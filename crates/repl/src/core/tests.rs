@@ -243,7 +243,7 @@ fn a_peer_that_cannot_follow_is_left_behind() {
 }
 
 #[test]
-fn the_image_waits_for_metadata_in_flight() {
+fn the_end_of_the_image_waits_for_metadata_in_flight() {
     let mut core = core(State::OutOfSync);
     core.submit_meta(1, "a");
     core.on(Event::Sequence(OpId(1)));
@@ -252,7 +252,12 @@ fn the_image_waits_for_metadata_in_flight() {
         in_sync: false,
         peer_applied: Osn::ZERO,
     };
-    assert_eq!(core.on(up), [Effect::Entered(State::ResyncNamespace)]);
+    let effects = core.on(up);
+    assert!(effects.contains(&transfer(Transfer::SendImage)));
+    assert_eq!(
+        core.on(Event::Happened(Trigger::ImageSent)),
+        [Effect::Entered(State::ResyncTail)]
+    );
     assert_eq!(core.submit_meta(2, "b"), [], "metadata waits");
     assert_eq!(
         core.submit_write(3, 9),
@@ -263,7 +268,7 @@ fn the_image_waits_for_metadata_in_flight() {
         "writes do not"
     );
     let effects = core.on(Event::LocalDone(OpId(1), Ok(())));
-    assert!(effects.contains(&transfer(Transfer::SendImage)));
+    assert!(effects.contains(&transfer(Transfer::SendTail)));
     let effects = core.on(Event::Happened(Trigger::ImageDone));
     assert!(effects.contains(&transfer(Transfer::SendContent)));
     assert!(effects.contains(&Effect::Prepare { op: OpId(2) }));
@@ -271,6 +276,33 @@ fn the_image_waits_for_metadata_in_flight() {
     let effects = core.on(Event::Happened(Trigger::MarkedInSync));
     assert!(effects.contains(&transfer(Transfer::TellInSync)));
     assert_eq!(core.state(), State::Synced);
+}
+
+#[test]
+fn metadata_goes_on_while_the_image_is_sent_unless_that_falls_behind() {
+    let mut core = core(State::OutOfSync);
+    core.on(Event::LinkUp {
+        link: LINK,
+        in_sync: false,
+        peer_applied: Osn::ZERO,
+    });
+    let prepare = |op| Effect::Prepare { op: OpId(op) };
+    assert_eq!(core.submit_meta(1, "a"), [prepare(1)]);
+    core.on(Event::NamesBehind(true));
+    assert_eq!(core.on(Event::Sequence(OpId(1))), [], "it waits, too");
+    assert_eq!(core.submit_meta(2, "b"), []);
+    let effects = core.on(Event::NamesBehind(false));
+    assert_eq!(effects, [prepare(1), prepare(2)]);
+    let alone = |effect: &Effect| matches!(effect, Effect::Sequenced { mirrored, .. } if !mirrored);
+    for op in [1, 2] {
+        assert!(core.on(Event::Sequence(OpId(op))).iter().all(alone));
+    }
+    core.on(Event::NamesBehind(true));
+    assert_eq!(core.submit_meta(3, "c"), []);
+    let effects = core.on(Event::Happened(Trigger::LinkLost));
+    assert!(effects.contains(&prepare(3)), "{effects:?}");
+    core.on(Event::NamesBehind(true));
+    assert_eq!(core.submit_meta(4, "d"), [prepare(4)], "late news");
 }
 
 #[test]

@@ -75,11 +75,12 @@ pub const REFUSED: &[RefusedRow] = {
     use Refusal::{Impossible, LateNews, NoFailoverYet, OtherRole};
     use State::{
         CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
-        ResyncNamespace, SecondaryCatchingUp, SecondaryDisconnected, SecondaryOutOfSync,
-        SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced, Unmirrored,
+        ResyncNamespace, ResyncTail, SecondaryCatchingUp, SecondaryDisconnected,
+        SecondaryOutOfSync, SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced,
+        Unmirrored,
     };
     use Trigger::{
-        ContentDone, DemoteAsked, Deposed, FailoverAsked, ImageDone, LeaseOver, LeaseRenewed,
+        ContentDone, DemoteAsked, Deposed, FailoverAsked, ImageDone, ImageSent, LeaseOver, LeaseRenewed,
         LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync, MarkedOutOfSync, OutOfSyncGranted,
         PauseOverContinue, PauseOverFreeze, PeerFailed, PromoteAsked, PromoteForced, RaceLost,
         Recovered, StorePoisoned, TakeoverDue, TakeoverGranted,
@@ -87,12 +88,12 @@ pub const REFUSED: &[RefusedRow] = {
     &[
         (
             &[OutOfSync],
-            &[ImageDone, ContentDone],
+            &[ImageSent, ImageDone, ContentDone],
             LateNews,
             "the peer failed when a transfer was just over; its connection is about to be closed",
         ),
         (
-            &[ResyncNamespace, ResyncContent, EnteringSync, Synced, CatchingUp],
+            &[ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, CatchingUp],
             &[LinkUpInSync, LinkUpOutOfSync],
             Impossible,
             "one thread has the connection, and tells of its end before it makes the next",
@@ -105,7 +106,7 @@ pub const REFUSED: &[RefusedRow] = {
         ),
         (
             &[
-                OutOfSync, ResyncNamespace, ResyncContent, EnteringSync, Synced, Frozen,
+                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, Frozen,
                 CatchingUp, LeavingSync,
             ],
             &[PauseOverContinue, PauseOverFreeze],
@@ -114,7 +115,7 @@ pub const REFUSED: &[RefusedRow] = {
         ),
         (
             &[
-                OutOfSync, ResyncNamespace, ResyncContent, EnteringSync, Synced, Paused, Frozen,
+                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, Paused, Frozen,
                 LeavingSync,
             ],
             &[Recovered],
@@ -122,19 +123,34 @@ pub const REFUSED: &[RefusedRow] = {
             "the core ends a recovery itself, and drops it when it leaves `CatchingUp`",
         ),
         (
-            &[ResyncContent, EnteringSync, Synced, Paused, Frozen, CatchingUp, LeavingSync],
-            &[ImageDone],
+            &[
+                ResyncTail, ResyncContent, EnteringSync, Synced, Paused, Frozen, CatchingUp,
+                LeavingSync,
+            ],
+            &[ImageSent],
             Impossible,
             "a transfer counts only while its connection stands (P9), and is made once over it",
         ),
         (
-            &[ResyncNamespace, EnteringSync, Synced, Paused, Frozen, CatchingUp, LeavingSync],
+            &[
+                ResyncNamespace, ResyncContent, EnteringSync, Synced, Paused, Frozen, CatchingUp,
+                LeavingSync,
+            ],
+            &[ImageDone],
+            Impossible,
+            "as above",
+        ),
+        (
+            &[ResyncNamespace, ResyncTail, EnteringSync, Synced, Paused, Frozen, CatchingUp, LeavingSync],
             &[ContentDone],
             Impossible,
             "as above",
         ),
         (
-            &[OutOfSync, ResyncNamespace, ResyncContent, Synced, Paused, Frozen, CatchingUp],
+            &[
+                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, Synced, Paused, Frozen,
+                CatchingUp,
+            ],
             &[MarkedInSync],
             Impossible,
             "the mark is made only while still `EnteringSync`; that goes on to `LeavingSync`, whose \
@@ -142,7 +158,7 @@ pub const REFUSED: &[RefusedRow] = {
         ),
         (
             &[
-                OutOfSync, ResyncNamespace, ResyncContent, EnteringSync, Synced, Paused, Frozen,
+                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, Paused, Frozen,
                 CatchingUp,
             ],
             &[MarkedOutOfSync],
@@ -192,7 +208,7 @@ pub const REFUSED: &[RefusedRow] = {
                 SecondaryOutOfSync, SecondaryResyncing, SecondarySynced, SecondaryDisconnected,
                 SecondaryCatchingUp,
             ],
-            &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageDone, ContentDone],
+            &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageSent, ImageDone, ContentDone],
             OtherRole,
             "this is what a primary does",
         ),
@@ -201,7 +217,7 @@ pub const REFUSED: &[RefusedRow] = {
             &[Unmirrored],
             &[
                 LinkUpInSync, LinkUpOutOfSync, LinkLost, PauseOverContinue, PauseOverFreeze,
-                PeerFailed, Recovered, ImageDone, ContentDone, MarkedInSync, MarkedOutOfSync,
+                PeerFailed, Recovered, ImageSent, ImageDone, ContentDone, MarkedInSync, MarkedOutOfSync,
             ],
             OtherRole,
             "there is no peer",
@@ -210,7 +226,7 @@ pub const REFUSED: &[RefusedRow] = {
         (
             &[Poisoned],
             &[
-                LinkUpInSync, LinkUpOutOfSync, LinkLost, PeerFailed, ImageDone, ContentDone,
+                LinkUpInSync, LinkUpOutOfSync, LinkLost, PeerFailed, ImageSent, ImageDone, ContentDone,
                 MarkedInSync, MarkedOutOfSync, StorePoisoned,
             ],
             LateNews,
@@ -233,7 +249,7 @@ pub const REFUSED: &[RefusedRow] = {
         ),
         (
             &[SecondaryPoisoned],
-            &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageDone, ContentDone],
+            &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageSent, ImageDone, ContentDone],
             OtherRole,
             "this is what a primary does",
         ),

@@ -4,17 +4,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockstep_repl::core::LockSet;
-use lockstep_resync::{Locks, Peer, Progress, ResyncError, send_content, send_image};
+use lockstep_repl::message::{Request, Response};
+use lockstep_resync::{
+    Locks, Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
+};
 use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind, SyncId};
 use lockstep_verify::compare;
 use proptest::prelude::*;
 
-use super::nodes::{FreeLocks, Node, PeerAtHand, records};
+use super::nodes::{FreeLocks, NoOperations, Node, PeerAtHand, records, send_namespace};
 use super::steps::{Change, Step, resolve, step, take_all};
 
 fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
     let progress = Progress::default();
-    send_image(primary.store(), peer, SyncId::next(None, [1; 16]))?;
+    send_namespace(primary.store(), peer)?;
     send_content(primary.store(), peer, locks, &progress)?;
     Ok(progress)
 }
@@ -145,6 +148,52 @@ proptest! {
         take_all(&secondary, &there);
         resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
         secondary.restart();
+        assert_equal(&primary, &secondary);
+    }
+}
+
+/// A secondary whose primary's clients change something before each answer.
+struct BusyPrimary<'a> {
+    primary: &'a Node,
+    secondary: PeerAtHand<'a>,
+    steps: &'a [Step],
+    next: AtomicUsize,
+}
+
+impl Peer for BusyPrimary<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let several = self.steps.chunks(3).nth(next);
+        take_all(self.primary, several.unwrap_or_default());
+        self.secondary.ask(request, payload)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_done_while_the_namespace_is_sent_is_carried_over(
+        here in steps(30),
+        there in steps(30),
+        meanwhile in steps(60),
+    ) {
+        let (primary, secondary) = (Node::new(), Node::new());
+        take_all(&primary, &here);
+        take_all(&secondary, &there);
+        let busy = BusyPrimary {
+            primary: &primary,
+            secondary: PeerAtHand::new(&secondary),
+            steps: &meanwhile,
+            next: AtomicUsize::new(0),
+        };
+        let sync = SyncId::next(None, [1; 16]);
+        let changes = send_image(primary.store(), &busy, sync, &NoOperations).unwrap();
+        // From here on no operation is begun.
+        let peer = PeerAtHand::new(&secondary);
+        send_tail(primary.store(), &peer, &changes).unwrap();
+        prop_assert_eq!(secondary.store().applied(), primary.store().applied());
+        send_content(primary.store(), &peer, &FreeLocks, &Progress::default()).unwrap();
         assert_equal(&primary, &secondary);
     }
 }

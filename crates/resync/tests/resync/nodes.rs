@@ -12,11 +12,11 @@ use lockstep_fs::store::{Access, ImageChunk, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{Locks, Peer, PeerError, ResyncError};
+use lockstep_resync::{Locks, Operations, Peer, PeerError, ResyncError, send_image, send_tail};
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
-    XattrMode,
+    DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, SyncId,
+    Timestamp, XattrMode,
 };
 use tempfile::TempDir;
 
@@ -188,6 +188,20 @@ impl Peer for PeerAtHand<'_> {
         assert!(postcard::to_allocvec(&response).unwrap().len() < HEADER_BYTES_MAX);
         Ok(response)
     }
+}
+
+/// No operations.
+pub struct NoOperations;
+
+impl Operations for NoOperations {
+    fn caught_up(&self) {}
+}
+
+/// Carries the namespace over while nobody changes it.
+pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
+    let sync = SyncId::next(None, [1; 16]);
+    let changes = send_image(store, peer, sync, &NoOperations)?;
+    send_tail(store, peer, &changes)
 }
 
 /// Locks that are always free.

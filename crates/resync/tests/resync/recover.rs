@@ -2,18 +2,18 @@
 //! both nodes hold the same.
 
 use lockstep_paw_saw::Entry;
-use lockstep_resync::{Progress, recover_ranges, send_content, send_image};
-use lockstep_types::{Ino, MetaRequest, SyncId};
+use lockstep_resync::{Progress, recover_ranges, send_content};
+use lockstep_types::{Ino, MetaRequest};
 use lockstep_verify::compare;
 
-use super::nodes::{FreeLocks, Node, PeerAtHand, stamp};
+use super::nodes::{FreeLocks, Node, PeerAtHand, send_namespace, stamp};
 
 fn in_sync() -> (Node, Node, Ino) {
     let (primary, secondary) = (Node::new(), Node::new());
     let ino = primary.file("file", &[1; 10_000]);
     let progress = Progress::default();
     let peer = PeerAtHand::new(&secondary);
-    send_image(primary.store(), &peer, SyncId::next(None, [1; 16])).unwrap();
+    send_namespace(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     primary.later_than(100);
     (primary, secondary, ino)

@@ -125,7 +125,7 @@ fn create(number: u64, name: &str) -> MetaOp {
 type Promise = fn(&Store) -> Result<(), OpError>;
 
 /// Every way in which a store makes something durable, or says that it is.
-const PROMISES: [(&str, Promise); 13] = [
+const PROMISES: [(&str, Promise); 14] = [
     ("fsync", |store| store.sync_file(ino(FILE), true)),
     ("O_SYNC", |store| store.sync_file(ino(FILE), false)),
     ("a file without content", |store| {
@@ -140,6 +140,7 @@ const PROMISES: [(&str, Promise); 13] = [
     }),
     ("InSync", |store| Ok(store.sync_everything()?)),
     ("BeginResync", |store| Ok(store.begin_image()?)),
+    ("SettleImage", |store| Ok(store.settle_image()?)),
     ("EndImage", |store| Ok(store.finish_image(osn(99), 2)?)),
     ("an operation, always", |store| {
         let applied = store.commit(&create(50, "another"))?;

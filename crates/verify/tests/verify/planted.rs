@@ -3,12 +3,12 @@
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use lockstep_resync::{Progress, send_content, send_image};
-use lockstep_types::{Ino, MetaRequest, NodeKind, SyncId};
+use lockstep_resync::{Progress, send_content};
+use lockstep_types::{Ino, MetaRequest, NodeKind};
 use lockstep_verify::report::LISTED_MAX;
 use lockstep_verify::{Report, compare};
 
-use super::nodes::{FreeLocks, Node, PeerAtHand, name};
+use super::nodes::{FreeLocks, Node, PeerAtHand, name, send_namespace};
 
 /// Two nodes with the same tree: `/d/e/small` (9000 bytes), `/long` (3 MiB and a hole up to 4 GiB).
 struct Pair {
@@ -36,7 +36,7 @@ impl Pair {
         let mut secondary = Node::new();
         let peer = PeerAtHand::new(&secondary);
         let progress = Progress::default();
-        send_image(primary.store(), &peer, SyncId::next(None, [1; 16])).unwrap();
+        send_namespace(primary.store(), &peer).unwrap();
         send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
         // Closed and opened, so that it has no content open that is damaged behind its back, and
         // numbers for new inodes that are its own.
@@ -260,7 +260,7 @@ fn many_inodes_take_few_questions() {
     let secondary = Node::new();
     let peer = PeerAtHand::new(&secondary);
     let progress = Progress::default();
-    send_image(primary.store(), &peer, SyncId::next(None, [1; 16])).unwrap();
+    send_namespace(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     let peer = PeerAtHand::new(&secondary);
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();

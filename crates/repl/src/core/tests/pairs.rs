@@ -99,6 +99,7 @@ fn effect_of(core: &Core, action: Action) -> Option<Effect> {
         Action::MarkInSync => Effect::Mark { in_sync: true },
         Action::MarkOutOfSync => Effect::Mark { in_sync: false },
         Action::DropLink => Effect::DropLink,
+        Action::SendImage => Effect::Transfer(Transfer::SendImage, core.link),
         Action::SendContent => Effect::Transfer(Transfer::SendContent, core.link),
         Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.link),
         // With what is in flight, or later.
@@ -106,7 +107,7 @@ fn effect_of(core: &Core, action: Action) -> Option<Effect> {
         | Action::Recover
         | Action::FinishAlone
         | Action::Admit
-        | Action::SendImage
+        | Action::SendTail
         | Action::RefuseAll => return None,
     })
 }
@@ -137,7 +138,10 @@ const fn is_of_an_action(effect: &Effect) -> bool {
         effect,
         Effect::Mark { .. }
             | Effect::DropLink
-            | Effect::Transfer(Transfer::SendContent | Transfer::TellInSync, _)
+            | Effect::Transfer(
+                Transfer::SendImage | Transfer::SendContent | Transfer::TellInSync,
+                _
+            )
     )
 }
 

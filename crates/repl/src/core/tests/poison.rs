@@ -5,10 +5,11 @@ use strum::VariantArray as _;
 use super::*;
 
 /// Every state of a primary.
-const PRIMARY: [State; 10] = [
+const PRIMARY: [State; 11] = [
     State::Unmirrored,
     State::OutOfSync,
     State::ResyncNamespace,
+    State::ResyncTail,
     State::ResyncContent,
     State::EnteringSync,
     State::Synced,

@@ -64,9 +64,9 @@ fn what_was_under_way_is_not_read_until_it_is_settled() {
     }
 }
 
-/// Why a node that starts out of sync has to settle them first: the image waits for them.
+/// Why a node that starts out of sync has to settle them first: the end of the image waits for them.
 #[test]
-fn an_image_is_sent_only_when_nothing_is_in_doubt() {
+fn the_end_of_an_image_is_sent_only_when_nothing_is_in_doubt() {
     for (in_doubt, sent) in [(vec![osn(3)], false), (Vec::new(), true)] {
         let config = core(State::OutOfSync).config;
         let start = Start {
@@ -81,6 +81,8 @@ fn an_image_is_sent_only_when_nothing_is_in_doubt() {
             in_sync: false,
             peer_applied: osn(3),
         };
-        assert_eq!(core.on(up).contains(&transfer(Transfer::SendImage)), sent);
+        assert!(core.on(up).contains(&transfer(Transfer::SendImage)));
+        let effects = core.on(Event::Happened(Trigger::ImageSent));
+        assert_eq!(effects.contains(&transfer(Transfer::SendTail)), sent);
     }
 }
