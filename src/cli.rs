@@ -7,8 +7,10 @@
 
 mod background;
 mod clear_poison;
+mod create_store;
 mod export;
 mod init;
+mod mount_directory;
 mod node;
 mod status;
 mod terminal;
@@ -57,6 +59,7 @@ Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND
 #[derive(Debug, Subcommand)]
 enum Command {
     Init(init::InitArgs),
+    CreateStore(create_store::CreateStoreArgs),
     Node(node::NodeArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
@@ -71,6 +74,7 @@ enum Command {
 pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Init(args) => init::run(args),
+        Command::CreateStore(args) => create_store::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),

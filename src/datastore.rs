@@ -70,7 +70,7 @@ use references::References;
 use role::RoleFile;
 pub use secondary::refuse;
 pub use service::Service;
-pub use start::{DatastoreError, Place, Prepared, prepare};
+pub use start::{DatastoreError, Place, Prepared, make_store, make_store_on_this_machine, prepare};
 use status::Facts;
 pub use tables::TableError;
 

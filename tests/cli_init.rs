@@ -14,6 +14,30 @@ fn lockstep(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+/// A directory for one test. Mount directories in it may have been made immutable, which keeps them from
+/// being removed.
+struct Root(tempfile::TempDir);
+
+fn root() -> Root {
+    Root(tempfile::tempdir().unwrap())
+}
+
+impl Root {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let _ = Command::new("chattr")
+            .arg("-R")
+            .arg("-i")
+            .arg(self.path())
+            .output();
+    }
+}
+
 /// Runs `init` for a node below `root` and gives what it printed as JSON.
 fn init(root: &Path, name: &str, more: &[&str]) -> serde_json::Value {
     let path = |part: &str| root.join(name).join(part).display().to_string();
@@ -40,7 +64,7 @@ fn load(made: &serde_json::Value) -> NodeConfig {
 
 #[test]
 fn two_servers_are_set_up_by_two_commands_and_one_line() {
-    let root = tempfile::tempdir().unwrap();
+    let root = root();
     let to_b = ["--listen", "127.0.0.1:7401", "--peer", "127.0.0.1:7402"];
     let a = init(root.path(), "a", &to_b);
     let (uuid, fingerprint) = (text(&a, "uuid"), text(&a, "fingerprint"));
@@ -74,9 +98,10 @@ fn two_servers_are_set_up_by_two_commands_and_one_line() {
 
 #[test]
 fn what_to_do_next_is_printed() {
-    let root = tempfile::tempdir().unwrap();
+    let root = root();
     let dir = root.path().join("etc").display().to_string();
     let mount = root.path().join("mnt").display().to_string();
+    let store = root.path().join("store").display().to_string();
     let output = lockstep(&[
         "init",
         "--name",
@@ -85,25 +110,21 @@ fn what_to_do_next_is_printed() {
         &dir,
         "--mount",
         &mount,
+        "--store",
+        &store,
         "--listen",
         "192.0.2.1:7400",
     ]);
     let printed = String::from_utf8(output.stdout).unwrap();
     let config = format!("{dir}/node.toml");
-    let line = printed
-        .split("(line ")
-        .nth(1)
-        .unwrap()
-        .split(')')
-        .next()
-        .unwrap();
+    let lines = printed.split("(lines ").nth(1).unwrap();
+    let lines = lines.split(')').next().unwrap().split(" and ");
     let text = std::fs::read_to_string(&config).unwrap();
-    let line: usize = line.parse().unwrap();
-    assert_eq!(
-        text.lines().nth(line - 1),
-        Some("[datastore.peer]"),
-        "{printed}"
-    );
+    for (line, key) in lines.zip(["address = ", "fingerprint = "]) {
+        let line: usize = line.parse().unwrap();
+        let line = text.lines().nth(line - 1).unwrap();
+        assert!(line.starts_with(key) && line.contains("FILL IN"), "{line}");
+    }
     for part in [
         "lockstep init --name b",
         "--peer 192.0.2.1:7400",
@@ -116,7 +137,7 @@ fn what_to_do_next_is_printed() {
 
 #[test]
 fn a_file_that_is_not_filled_in_is_refused_by_the_node() {
-    let root = tempfile::tempdir().unwrap();
+    let root = root();
     let made = init(root.path(), "a", &[]);
     let output = lockstep(&["node", "--config", &text(&made, "config")]);
     assert_eq!(output.status.code(), Some(2));
@@ -130,7 +151,7 @@ fn a_file_that_is_not_filled_in_is_refused_by_the_node() {
 #[test]
 fn nothing_that_exists_is_overwritten() {
     for existing in ["node.toml", "node.key", "node.crt"] {
-        let root = tempfile::tempdir().unwrap();
+        let root = root();
         let dir = root.path().join("etc");
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(dir.join(existing), "precious").unwrap();
@@ -161,7 +182,7 @@ fn nothing_that_exists_is_overwritten() {
 
 #[test]
 fn what_would_be_a_wrong_configuration_is_not_made() {
-    let root = tempfile::tempdir().unwrap();
+    let root = root();
     let dir = root.path().join("etc").display().to_string();
     let inside = format!("{dir}/store");
     let output = lockstep(&[
@@ -178,14 +199,72 @@ fn what_would_be_a_wrong_configuration_is_not_made() {
 
 #[test]
 fn what_cannot_be_made_whole_is_not_left_in_part() {
-    let root = tempfile::tempdir().unwrap();
+    let root = root();
     let path = |part: &str| root.path().join(part).display().to_string();
     std::fs::write(path("file"), "").unwrap();
-    let (dir, mount) = (path("new/etc"), path("file/mnt"));
-    let output = lockstep(&["init", "--name", "a", "--dir", &dir, "--mount", &mount]);
-    assert_eq!(output.status.code(), Some(2));
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(error.contains("cannot make the directory"), "{error}");
-    let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().collect();
-    assert_eq!(left.len(), 1, "only what was there: {left:?}");
+    let dir = path("new/etc");
+    for (mount, store, expected) in [
+        (path("file/mnt"), path("store"), "cannot make the directory"),
+        (path("new/mnt"), path("file/store"), "Not a directory"),
+    ] {
+        let output = lockstep(&[
+            "init", "--name", "a", "--dir", &dir, "--mount", &mount, "--store", &store,
+        ]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(expected), "{error}");
+        let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "only what was there: {left:?}");
+    }
+}
+
+/// A second identity for the same data, as after a key was lost.
+#[test]
+fn a_store_that_exists_is_kept_if_it_is_of_the_datastore() {
+    let root = root();
+    let made = init(root.path(), "a", &[]);
+    assert_eq!(made["store_made"], true);
+    let (uuid, store) = (text(&made, "uuid"), text(&made, "store"));
+    let again = |uuid: &str| {
+        let (dir, mount) = (root.path().join("again"), root.path().join("a/mnt"));
+        let (dir, mount) = (dir.to_str().unwrap(), mount.to_str().unwrap());
+        let options = ["init", "--json", "--name", "a", "--role", "primary"];
+        let places = [
+            "--dir", dir, "--mount", mount, "--store", &store, "--uuid", uuid,
+        ];
+        lockstep(&[&options[..], &places[..]].concat())
+    };
+    let other = again("6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001");
+    assert_eq!(other.status.code(), Some(2));
+    assert!(!root.path().join("again").exists());
+    let same = again(&uuid);
+    let error = String::from_utf8_lossy(&same.stderr).into_owned();
+    assert!(same.status.success(), "{error}");
+    let same: serde_json::Value = serde_json::from_slice(&same.stdout).unwrap();
+    assert_eq!(same["store_made"], false);
+}
+
+/// What is written while nothing is mounted is on one server, on the wrong disk, and soon hidden.
+#[test]
+fn nothing_is_written_into_the_bare_mount_directory() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let root = root();
+    let made = init(root.path(), "a", &["--unmirrored"]);
+    let mount = root.path().join("a/mnt");
+    if made["mount_protection"] == "immutable" {
+        let error = std::fs::write(mount.join("file"), "lost").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        let chattr = Command::new("chattr").arg("-i").arg(&mount).status();
+        assert!(chattr.unwrap().success());
+    } else {
+        println!(
+            "immutability not looked at: the file system of {} has none",
+            mount.display()
+        );
+        assert_eq!(made["mount_protection"], "read-only");
+    }
+    std::fs::write(mount.join("file"), "in the way").unwrap();
 }

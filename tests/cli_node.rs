@@ -83,7 +83,12 @@ fn a_control_socket_that_is_in_use_changes_nothing() {
     assert_eq!(std::fs::read_dir(path.join("store")).unwrap().count(), 0);
 }
 
-fn make_store(_directory: &Path, _name: &str) {}
+fn make_store(directory: &Path, name: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    let command = command.args(["create-store", name, "--config"]);
+    let output = command.arg(directory.join("node.toml")).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
 
 /// A node that runs, with its mount; both end with it.
 struct Running {
@@ -109,7 +114,7 @@ impl Running {
         command: impl FnOnce(&Path) -> Command,
     ) -> Self {
         let path = directory.path();
-        std::fs::create_dir(path.join("mount")).unwrap();
+        std::fs::create_dir_all(path.join("mount")).unwrap();
         std::fs::write(path.join("node.toml"), text).unwrap();
         make_store(path, "x");
         let log = File::create(path.join("log")).unwrap();
@@ -365,4 +370,57 @@ fn a_start_in_the_background_returns_when_it_is_mounted_or_says_why_not() {
     while mounts().contains(&mount) || path.join("a.sock").exists() {
         sleep(Duration::from_millis(10));
     }
+}
+
+/// The disk that holds the store is not mounted: an empty directory would be served in its place.
+#[test]
+fn a_missing_store_is_not_made_by_the_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let config = path.join("node.toml");
+    std::fs::write(&config, unmirrored(path)).unwrap();
+    std::fs::create_dir(path.join("mount")).unwrap();
+    for exists in [false, true] {
+        if exists {
+            std::fs::create_dir(path.join("store")).unwrap();
+        }
+        let output = lockstep_node(&config).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("is not mounted"), "{error}");
+        assert!(error.contains("`lockstep create-store x`"), "{error}");
+        let left = std::fs::read_dir(path.join("store")).map(Iterator::count);
+        assert_eq!(left.ok(), exists.then_some(0));
+    }
+    make_store(path, "x");
+    let config = config.to_str().unwrap();
+    let again = lockstep(&["create-store", "x", "--config", config]);
+    assert_eq!(again.status.code(), Some(1));
+}
+
+/// Files that a program has written while nothing was mounted are told of.
+#[test]
+fn files_in_the_bare_mount_directory_are_told_of() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    std::fs::create_dir(path.join("mount")).unwrap();
+    std::fs::write(path.join("mount/stray"), "lost").unwrap();
+    let node = Running::start_in(directory, &unmirrored(&path), lockstep_node);
+    assert!(!path.join("mount/stray").exists(), "it is hidden");
+    let (_, told) = status(&path.join("a.sock"));
+    assert_eq!(told["datastores"][0]["stray"]["names"][0], "stray");
+    assert!(
+        node.log().contains("the mount directory itself holds"),
+        "{}",
+        node.log()
+    );
+    let text = lockstep(&["status", "--control", path.join("a.sock").to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(
+        text.contains("WARNING: the mount directory itself holds stray"),
+        "{text}"
+    );
 }

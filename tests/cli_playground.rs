@@ -38,6 +38,7 @@ fn a_node_that_dies_is_reported_with_the_end_of_its_log() {
         "{error}"
     );
     assert!(error.contains("| no /dev/fuse here"), "{error}");
+    assert!(!root.path().join("play").exists(), "it was left behind");
 }
 
 #[test]

@@ -107,12 +107,14 @@ fn cleared() -> Cleared {
 fn made() -> Value {
     let root = tempfile::tempdir().unwrap();
     let path = |part: &str| root.path().join(part).display().to_string();
-    let (dir, mount) = (path("etc"), path("mnt"));
+    let (dir, mount, store) = (path("etc"), path("mnt"), path("store"));
     let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
         .args(["init", "--json", "--name", "a"])
-        .args(["--dir", &dir, "--mount", &mount])
+        .args(["--dir", &dir, "--mount", &mount, "--store", &store])
         .output()
         .unwrap();
+    // It may have been made immutable, and could not be removed.
+    let _ = Command::new("chattr").args(["-i", &mount]).output();
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! `lockstep init`: a node's identity and configuration, and what to do next.
+//! `lockstep init`: a node's identity, configuration and store, and what to do next.
 //!
 //! Invariants: nothing that exists is overwritten, everything asked for is checked before anything
 //! is made, and what could be made only in part is removed again. The private key is never printed.
@@ -15,17 +15,23 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_link::identity::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
-use lockstepfs::config::{self, Choice, Draft, DraftPeer, PeerAddress, Role, draft_text};
+use lockstepfs::config::{
+    self, Choice, Draft, DraftPeer, NodeConfig, PeerAddress, Role, draft_text,
+};
+use lockstepfs::datastore::{self, Place};
 
+use super::mount_directory::{self, Protection};
 use super::{absolute, say, say_json};
 
 /// Name of the configuration file in the node's directory.
 const CONFIG_FILE: &str = "node.toml";
 
-/// Make this server a node: identity, configuration, and what to do next
+/// Make this server a node: identity, configuration, store, and what to do next
 ///
 /// Run it once on each server. On the first, it prints the command for the second. Nothing that
-/// exists is overwritten.
+/// exists is overwritten; a store that holds this datastore already is kept. The mount directory, if it
+/// is empty, is made immutable where its file system allows it, so that nothing is written into it
+/// while nothing is mounted there; `chattr -i DIR` undoes that.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InitArgs {
@@ -97,11 +103,11 @@ pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
     let plan = Plan::new(args)?;
     let text = plan.config_text()?;
     plan.refuse_existing()?;
-    let fingerprint = plan.make(&text)?;
+    let made = plan.make(&text)?;
     if json {
-        say_json(&plan.summary(fingerprint))?;
+        say_json(&plan.summary(&made))?;
     } else {
-        say(&plan.next_steps(fingerprint, &text))?;
+        say(&plan.next_steps(&made, &text))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -149,13 +155,18 @@ impl Plan {
 
     /// The text of the configuration file; refused if anything but what is left open is wrong.
     fn config_text(&self) -> Result<String> {
+        self.checked()
+            .context("nothing was made, because the configuration would be wrong")?;
+        Ok(draft_text(&self.draft)?)
+    }
+
+    /// The configuration, with something in place of what is left open.
+    fn checked(&self) -> Result<NodeConfig> {
         let filled = Draft {
             peer: self.draft.peer.as_ref().map(filled_in).transpose()?,
             ..self.draft.clone()
         };
-        config::parse(&draft_text(&filled)?, &self.config_path())
-            .context("nothing was made, because the configuration would be wrong")?;
-        Ok(draft_text(&self.draft)?)
+        Ok(config::parse(&draft_text(&filled)?, &self.config_path())?)
     }
 
     fn refuse_existing(&self) -> Result<()> {
@@ -172,22 +183,54 @@ impl Plan {
         Ok(())
     }
 
-    fn make(&self, text: &str) -> Result<Fingerprint> {
+    fn make(&self, text: &str) -> Result<Made> {
         let mut directories = NewDirectories::default();
         directories.make(&self.directory)?;
         directories.make(&self.draft.mount)?;
+        let had_store = self.draft.store.exists();
+        let store = self.make_store().inspect_err(|_| {
+            if !had_store {
+                // Nothing of anybody's is in it.
+                let _ = std::fs::remove_dir_all(&self.draft.store);
+            }
+        })?;
+        let store = NewStore {
+            path: store.then(|| self.draft.store.clone()),
+            had_directory: had_store,
+        };
         let config = NewFile::write(&self.config_path(), text)?;
         let identity = Identity::create(&self.directory, &self.draft.node)?;
         config.keep();
         directories.keep();
-        Ok(identity.fingerprint())
+        Ok(Made {
+            fingerprint: identity.fingerprint(),
+            store: store.keep(),
+            // Last: a directory that is immutable cannot be removed again.
+            protection: mount_directory::protect(&self.draft.mount),
+        })
     }
 
-    fn summary(&self, fingerprint: Fingerprint) -> serde_json::Value {
+    /// Makes the store, unless there is one that fits; whether it was made.
+    fn make_store(&self) -> Result<bool> {
+        let node = self.checked()?;
+        let config = node.datastores.first().context("there is no datastore")?;
+        let made = datastore::make_store_on_this_machine(config)?;
+        if !made {
+            let place = Place::on_this_machine(config)?;
+            datastore::prepare(config.clone(), place)?;
+        }
+        Ok(made)
+    }
+
+    fn summary(&self, made: &Made) -> serde_json::Value {
         serde_json::json!({
             "node": self.draft.node,
-            "fingerprint": fingerprint.to_string(),
+            "fingerprint": made.fingerprint.to_string(),
             "config": self.config_path(),
+            "store": self.draft.store,
+            "store_made": made.store,
+            "mount": self.draft.mount,
+            "mount_protection": made.protection.word(),
             "datastore": self.draft.datastore,
             "uuid": self.draft.uuid.to_string(),
             "role": self.draft.role,
@@ -211,16 +254,20 @@ impl Plan {
             .collect()
     }
 
-    fn next_steps(&self, fingerprint: Fingerprint, text: &str) -> String {
+    fn next_steps(&self, made: &Made, text: &str) -> String {
+        let fingerprint = made.fingerprint;
         let config = shell(&self.config_path());
         let mut out = format!(
             "Made the identity and the configuration of node {:?} in {}.\n\n  \
-             fingerprint  {fingerprint}\n  datastore    {:?}, uuid {}\n  role         {}\n\nNext:\n\n",
+             fingerprint  {fingerprint}\n  datastore    {:?}, uuid {}\n  role         {}\n  \
+             store        {}\n  mount        {}\n\nNext:\n\n",
             self.draft.node,
             self.directory.display(),
             self.draft.datastore,
             self.draft.uuid,
-            self.draft.role.word()
+            self.draft.role.word(),
+            self.store_text(made.store),
+            made.protection.text(&self.draft.mount),
         );
         let mut steps = self.pairing_steps(fingerprint, text);
         let (where_to, well) = if self.draft.peer.is_some() {
@@ -241,6 +288,15 @@ impl Plan {
             let _ = writeln!(out, "{}. {step}\n", number + 1);
         }
         out
+    }
+
+    fn store_text(&self, made: bool) -> String {
+        let store = self.draft.store.display();
+        if made {
+            format!("{store}, made: empty, 130 MiB")
+        } else {
+            format!("{store}, which holds this datastore already, and is kept")
+        }
     }
 
     fn pairing_steps(&self, fingerprint: Fingerprint, text: &str) -> Vec<String> {
@@ -277,10 +333,10 @@ impl Plan {
             ""
         };
         Some(format!(
-            "{printed}Here, in {} under [datastore.peer] (line {}),\n   \
+            "{printed}Here, in {} under [datastore.peer] ({}),\n   \
              fill in the {} of the other server.",
             self.config_path().display(),
-            peer_line(text),
+            open_lines(text),
             missing.join(" and the ")
         ))
     }
@@ -326,6 +382,44 @@ impl Plan {
     }
 }
 
+/// What was made.
+struct Made {
+    fingerprint: Fingerprint,
+    /// Whether the store was; if not, there was one.
+    store: bool,
+    protection: Protection,
+}
+
+/// A store that was made, and is removed again unless it is kept.
+struct NewStore {
+    path: Option<PathBuf>,
+    had_directory: bool,
+}
+
+impl NewStore {
+    /// Keeps it; whether it was made.
+    fn keep(mut self) -> bool {
+        self.path.take().is_some()
+    }
+}
+
+impl Drop for NewStore {
+    fn drop(&mut self) {
+        let Some(path) = &self.path else { return };
+        let entries = path.read_dir().into_iter().flatten().filter_map(Result::ok);
+        for entry in entries {
+            // All of it was made a moment ago, by this process.
+            let _ = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(entry.path()),
+                _ => std::fs::remove_file(entry.path()),
+            };
+        }
+        if !self.had_directory {
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+}
+
 /// The same peer with something valid in place of what is not known yet.
 fn filled_in(peer: &DraftPeer) -> Result<DraftPeer> {
     Ok(DraftPeer {
@@ -341,11 +435,15 @@ fn filled_in(peer: &DraftPeer) -> Result<DraftPeer> {
     })
 }
 
-fn peer_line(text: &str) -> usize {
-    1 + text
-        .lines()
-        .take_while(|line| *line != "[datastore.peer]")
-        .count()
+/// The lines of the keys that are left open, counted from one: `line 33`, or `lines 32 and 33`.
+fn open_lines(text: &str) -> String {
+    let lines = text.lines().zip(1..);
+    let open: Vec<String> = lines
+        .filter(|(line, _)| line.contains("FILL IN"))
+        .map(|(_, number): (_, usize)| number.to_string())
+        .collect();
+    let plural = if open.len() == 1 { "" } else { "s" };
+    format!("line{plural} {}", open.join(" and "))
 }
 
 /// Directories that did not exist before, and are removed again unless they are kept. What holds
@@ -451,7 +549,12 @@ mod tests {
 
     fn steps(arguments: &[&str]) -> String {
         let plan = plan(arguments);
-        plan.next_steps(some_fingerprint(), &plan.config_text().unwrap())
+        let made = Made {
+            fingerprint: some_fingerprint(),
+            store: true,
+            protection: Protection::Immutable,
+        };
+        plan.next_steps(&made, &plan.config_text().unwrap())
     }
 
     fn some_fingerprint() -> Fingerprint {
@@ -478,10 +581,14 @@ mod tests {
     fn the_readme_shows_what_is_printed() {
         let readme = include_str!("../../README.md");
         let plan = plan(&["--listen", "10.0.0.1:7400", "--peer", "10.0.0.2:7400"]);
-        let fingerprint = some_fingerprint();
+        let made = Made {
+            fingerprint: some_fingerprint(),
+            store: true,
+            protection: Protection::Immutable,
+        };
         let printed = plan
-            .next_steps(fingerprint, &plan.config_text().unwrap())
-            .replace(&fingerprint.to_string(), "SHA256:…")
+            .next_steps(&made, &plan.config_text().unwrap())
+            .replace(&made.fingerprint.to_string(), "SHA256:…")
             .replace(&plan.draft.uuid.to_string(), "…");
         let first_step = printed.split("\n2. ").next().unwrap();
         assert!(

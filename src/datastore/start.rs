@@ -72,6 +72,23 @@ pub enum DatastoreError {
         /// Its directory.
         path: String,
     },
+    /// There is no store where the configuration says.
+    #[error(
+        "there is no store in {path}{what}\n  cure: {}if the datastore is new{}, make its store with \
+         `lockstep create-store {name}`", mount_first(*.is_unfinished), or_replaced(*.role)
+    )]
+    NoStore {
+        /// Where it was expected.
+        path: String,
+        /// Name of the datastore.
+        name: String,
+        /// What this node is for it.
+        role: Role,
+        /// What was found instead, in words that go on from the path.
+        what: &'static str,
+        /// That is what an interrupted creation has left.
+        is_unfinished: bool,
+    },
     /// The store bears the mark of a disk that failed, and cannot even be read.
     #[error("store {path}: its disk failed {failure}; and now it cannot be read either: {source}")]
     Poisoned {
@@ -98,7 +115,24 @@ pub enum DatastoreError {
     },
 }
 
-/// A datastore that can be opened: its store was looked at and found good, or has to be made.
+/// What to do first about a store that is not there.
+const fn mount_first(is_unfinished: bool) -> &'static str {
+    if is_unfinished {
+        ""
+    } else {
+        "most likely the disk that holds it is not mounted: mount it; or correct `store`; "
+    }
+}
+
+/// When else a new store may be made: a secondary's is filled from the primary.
+const fn or_replaced(role: Role) -> &'static str {
+    match role {
+        Role::Primary => "",
+        Role::Secondary => ", or the disk of this secondary was replaced",
+    }
+}
+
+/// A datastore that can be opened: its store was looked at and found good.
 /// Nothing in the store's directory was changed; it is kept from other processes.
 pub struct Prepared {
     config: DatastoreConfig,
@@ -119,9 +153,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// On this machine, in the directory that the configuration names.
+    /// On this machine, in the directory that the configuration names, which must exist.
     pub fn on_this_machine(config: &DatastoreConfig) -> Result<Self, DatastoreError> {
-        let backing = open_backing(&config.store)?;
+        if !config.store.exists() {
+            let what = ": the directory does not exist";
+            return Err(no_store(config, what, false));
+        }
+        let backing = open_existing(&config.store)?;
         let host = Machine::start(&config.name).map_err(failed(config))?;
         Ok(Self {
             backing,
@@ -145,8 +183,6 @@ impl Place {
 
 /// What was found in the directory of a store.
 enum Found {
-    /// No store, nor anything else that must be kept.
-    Nothing,
     /// A store, and what is to be known of it.
     Store(Box<FoundStore>),
     /// A store whose disk has failed: open to be looked at, and nothing else (P16).
@@ -168,18 +204,41 @@ struct FoundStore {
 /// Looks at all that the datastore of `config` has on the disk. What is refused is refused here,
 /// and stays as it was found.
 pub fn prepare(config: DatastoreConfig, place: Place) -> Result<Prepared, DatastoreError> {
-    let backing = &place.backing;
-    let found = if Store::exists(backing.as_ref()).map_err(refused(&config))? {
-        find(&config, &place)?
-    } else {
-        Store::check_vacant(backing).map_err(refused(&config))?;
-        Found::Nothing
-    };
+    check_there_is_one(&config, &place.backing)?;
+    let found = find(&config, &place)?;
     Ok(Prepared {
         config,
         place,
         found,
     })
+}
+
+/// An error if the directory holds no store, which says what it holds.
+fn check_there_is_one(
+    config: &DatastoreConfig,
+    backing: &Arc<dyn Backing>,
+) -> Result<(), DatastoreError> {
+    if Store::exists(backing.as_ref()).map_err(refused(config))? {
+        return Ok(());
+    }
+    Store::check_vacant(backing).map_err(refused(config))?;
+    let names = backing.list(".").map_err(failed(config))?;
+    Err(if names.is_empty() {
+        no_store(config, ": the directory is empty", false)
+    } else {
+        let what = ": the creation of one was interrupted";
+        no_store(config, what, true)
+    })
+}
+
+fn no_store(config: &DatastoreConfig, what: &'static str, is_unfinished: bool) -> DatastoreError {
+    DatastoreError::NoStore {
+        path: config.store.display().to_string(),
+        name: config.name.clone(),
+        role: config.role,
+        what,
+        is_unfinished,
+    }
 }
 
 fn find(config: &DatastoreConfig, place: &Place) -> Result<Found, DatastoreError> {
@@ -281,7 +340,7 @@ fn named(role: RoleState, config: &DatastoreConfig, host: &dyn Host) -> RoleStat
 }
 
 impl Prepared {
-    /// Opens the datastore, making its store if there is none yet.
+    /// Opens the datastore.
     pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
         let Self {
             config,
@@ -292,8 +351,7 @@ impl Prepared {
             Found::Poisoned(opened, role, poison) => {
                 return open_poisoned(config, *opened, role, poison, place.host);
             }
-            Found::Store(found) => *found,
-            Found::Nothing => make(&config, &place)?,
+            Found::Store(found) => found,
         };
         let FoundStore {
             checked,
@@ -301,7 +359,7 @@ impl Prepared {
             poison,
             role,
             in_sync,
-        } = found;
+        } = *found;
         let role = named(role, &config, &*place.host);
         let role = RoleFile::open(Arc::clone(&backing), role, place.boot, in_sync);
         let role = role.map_err(failed(&config))?;
@@ -350,15 +408,35 @@ fn open_poisoned(
     Ok(Arc::new(build(config, parts, host)))
 }
 
-/// Makes a new store, which is not in sync with anything. Nothing in it can be lost yet, so a
-/// failure leaves no mark; one that an earlier store in this place has left counts no more.
-fn make(config: &DatastoreConfig, place: &Place) -> Result<FoundStore, DatastoreError> {
+/// Makes the store of a datastore, which is not in sync with anything, unless there is one; whether it
+/// was made. What an interrupted creation has left is begun anew. A node never does this by itself: a store
+/// that is missing is most often one whose disk is not mounted.
+///
+/// Nothing in a new store can be lost yet, so a failure leaves no mark; one that an earlier store in this
+/// place has left counts no more.
+pub fn make_store(
+    config: &DatastoreConfig,
+    backing: &Arc<dyn Backing>,
+    stamp: Option<Arc<dyn Stamp>>,
+) -> Result<bool, DatastoreError> {
+    if Store::exists(backing.as_ref()).map_err(refused(config))? {
+        return Ok(false);
+    }
     let log = LogOptions::default();
-    Store::create(&place.backing, config.uuid, &log).map_err(refused(config))?;
-    let marks = Marks::new(Arc::clone(&place.backing), place.stamp.clone());
+    Store::create(backing, config.uuid, &log).map_err(refused(config))?;
+    let marks = Marks::new(Arc::clone(backing), stamp);
     marks.remove_stamp().map_err(failed(config))?;
-    let (backing, poison) = place.guard();
-    look(config, backing, poison, place.boot)
+    Ok(true)
+}
+
+/// [`make_store`] on this machine, with the directory and those above it where they are missing.
+pub fn make_store_on_this_machine(config: &DatastoreConfig) -> Result<bool, DatastoreError> {
+    let backing = open_backing(&config.store)?;
+    make_store(
+        config,
+        &backing,
+        Some(Arc::new(RuntimeStamp::of(&config.store))),
+    )
 }
 
 pub(super) fn open_options(config: &DatastoreConfig, boot: [u8; 16]) -> OpenOptions {

@@ -22,6 +22,7 @@ use lockstepfs::config::{
     self, DatastoreConfig, Draft, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX, draft_text,
 };
 use lockstepfs::control::ControlClient;
+use lockstepfs::datastore::make_store_on_this_machine;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
@@ -72,6 +73,7 @@ impl Layout {
         layout.unmount()?;
         let uuid = earlier.map_or_else(DatastoreUuid::random, |datastore| datastore.uuid);
         layout.write_configs(uuid, options)?;
+        layout.make_stores()?;
         Ok(layout)
     }
 
@@ -124,6 +126,16 @@ impl Layout {
                 .with_context(|| format!("cannot make {}", node.mount.display()))?;
             fs::write(&node.config, draft_text(&draft)?)
                 .with_context(|| format!("cannot write {}", node.config.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the stores that there are none of yet: a node does not.
+    fn make_stores(&self) -> Result<()> {
+        for node in &self.nodes {
+            for datastore in &config::load(&node.config)?.datastores {
+                make_store_on_this_machine(datastore)?;
+            }
         }
         Ok(())
     }

@@ -172,8 +172,20 @@ impl Node {
         client.status().ok()?.datastores.pop()
     }
 
+    /// Makes its store, if it has none, as an operator would.
+    fn make_store(&self) {
+        if self.store.join("format.json").exists() {
+            return;
+        }
+        let mut command = Command::new(PROGRAM);
+        let command = command.args(["create-store", DATASTORE, "--config"]);
+        let made = self.run(command.arg(self.config()));
+        assert!(made.status.success(), "{made:?}");
+    }
+
     /// Starts its process.
     pub fn start(&mut self) {
+        self.make_store();
         let log = OpenOptions::new()
             .create(true)
             .append(true)

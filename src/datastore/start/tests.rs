@@ -219,6 +219,29 @@ fn after_a_power_loss_the_copy_is_out_of_sync_for_good() {
     assert!(!place.start().unwrap().role.state().in_sync);
 }
 
+/// Its disk is most likely not mounted: an empty store in its place would be served as the datastore.
+#[test]
+fn a_store_that_is_not_there_is_refused_and_made_when_asked_for() {
+    let place = Place::vacant();
+    place.refuses("the directory is empty");
+    place.refuses("is not mounted");
+    place.refuses("`lockstep create-store alpha`");
+    std::fs::write(place.path("format.json.new"), b"half").unwrap();
+    place.refuses("the creation of one was interrupted");
+    assert!(make_store_on_this_machine(&place.config).unwrap());
+    let made = place.all();
+    assert!(!make_store_on_this_machine(&place.config).unwrap());
+    assert!(place.all() == made, "a store that exists was changed");
+    end(&place.start().unwrap());
+
+    std::fs::remove_dir_all(place.dir.path()).unwrap();
+    let missing = place.start().map(drop).unwrap_err().to_string();
+    assert!(missing.contains("does not exist"), "{missing}");
+    assert!(!place.dir.path().exists());
+    assert!(make_store_on_this_machine(&place.config).unwrap());
+    end(&place.start().unwrap());
+}
+
 #[test]
 fn a_directory_of_something_else_is_left_alone() {
     let place = Place::vacant();

@@ -126,9 +126,12 @@ impl Node {
     }
 }
 
-/// What a node process does when it starts.
+/// What a node process does when it starts. The operator of this world makes the store first where there
+/// is none, so that a creation may be interrupted at any instruction, too.
 fn run(config: DatastoreConfig, place: Place, life: &Life, dialer: Dialer) {
-    let opened = datastore::prepare(config, place).and_then(datastore::Prepared::open);
+    let opened = datastore::make_store(&config, &place.backing, place.stamp.clone())
+        .and_then(|_made| datastore::prepare(config, place))
+        .and_then(datastore::Prepared::open);
     let datastore = match opened {
         Ok(datastore) => datastore,
         Err(error) => {

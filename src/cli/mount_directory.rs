@@ -1,0 +1,131 @@
+//! The mount directory, kept from programs while nothing is mounted there.
+//!
+//! A file that a program writes into the bare directory lands on another disk than the datastore, on one
+//! server only, and is hidden as soon as the datastore is mounted.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{IFlags, Mode, fchmod, ioctl_getflags, ioctl_setflags};
+
+/// How far a mount directory is kept from programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protection {
+    /// Nobody can write into it, root neither, until `chattr -i`.
+    Immutable,
+    /// Root still can.
+    ReadOnly,
+    /// It was left as it is: it holds something, or something is mounted there.
+    InUse,
+    /// The file system takes neither.
+    Refused,
+}
+
+impl Protection {
+    /// The word for programs.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Immutable => "immutable",
+            Self::ReadOnly => "read-only",
+            Self::InUse => "in-use",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// What was done, for people.
+    pub(super) fn text(self, mount: &Path) -> String {
+        let mount = mount.display();
+        match self {
+            Self::Immutable => format!(
+                "immutable: nobody can write into {mount} while nothing is mounted there \
+                 (undo: chattr -i {mount})"
+            ),
+            Self::ReadOnly => format!(
+                "read-only: while nothing is mounted on {mount}, nobody but root can write into it \
+                 (undo: chmod 755 {mount})"
+            ),
+            Self::InUse => format!(
+                "left as it is, as it is not empty: what {mount} holds is no part of the datastore and hidden \
+                 while that is mounted"
+            ),
+            Self::Refused => format!(
+                "writable: the file system of {mount} takes no protection; what programs write \
+                 there while nothing is mounted is no part of the datastore"
+            ),
+        }
+    }
+}
+
+/// Makes an existing, empty mount directory immutable, or else unwritable.
+pub(super) fn protect(mount: &Path) -> Protection {
+    if !is_bare_and_empty(mount) {
+        return Protection::InUse;
+    }
+    let Ok(directory) = File::open(mount) else {
+        return Protection::Refused;
+    };
+    if is_immutable(&directory) || set_immutable(&directory, true).is_ok() {
+        return Protection::Immutable;
+    }
+    match fchmod(&directory, Mode::from_raw_mode(0o555)) {
+        Ok(()) => Protection::ReadOnly,
+        Err(_) => Protection::Refused,
+    }
+}
+
+fn is_bare_and_empty(mount: &Path) -> bool {
+    let Ok(path) = mount.canonicalize() else {
+        return false;
+    };
+    let mounts = lockstepfs::fuse::mount_table::mounts_on(&path);
+    let is_bare = mounts.is_ok_and(|mounts| mounts.is_empty());
+    is_bare
+        && path
+            .read_dir()
+            .is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn is_immutable(directory: &File) -> bool {
+    ioctl_getflags(directory).is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE))
+}
+
+fn set_immutable(directory: &File, immutable: bool) -> io::Result<()> {
+    let mut flags = ioctl_getflags(directory)?;
+    flags.set(IFlags::IMMUTABLE, immutable);
+    Ok(ioctl_setflags(directory, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Root may write into a directory of any mode; nobody into one that is immutable.
+    #[test]
+    fn an_empty_directory_is_kept_from_programs_and_can_be_given_back() {
+        let root = tempfile::tempdir().unwrap();
+        let mount = root.path().join("mount");
+        std::fs::create_dir(&mount).unwrap();
+        let protection = protect(&mount);
+        assert_eq!(protect(&mount), protection, "a second time");
+        let written = std::fs::write(mount.join("file"), "");
+        let directory = File::open(&mount).unwrap();
+        match protection {
+            Protection::Immutable => {
+                assert_eq!(written.unwrap_err().raw_os_error(), Some(1));
+                set_immutable(&directory, false).unwrap();
+            }
+            Protection::ReadOnly => {
+                let mode = mount.metadata().unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o555);
+                return;
+            }
+            other => panic!("{other:?}"),
+        }
+        std::fs::write(mount.join("file"), "").unwrap();
+        assert_eq!(protect(&mount), Protection::InUse);
+        std::fs::write(mount.join("file"), "still writable").unwrap();
+    }
+}
