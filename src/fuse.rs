@@ -27,6 +27,7 @@ use adaptor::Adaptor;
 use context::Context;
 use ending::Ending;
 use mount_point::{MountPoint, Release};
+use page_cache::PageCache;
 use queue::Queue;
 
 mod adaptor;
@@ -43,10 +44,12 @@ mod listing;
 mod mount_point;
 pub mod mount_table;
 mod names;
+mod page_cache;
 mod privileges;
 mod queue;
 mod reply;
 mod steps;
+mod write;
 
 pub use error::MountError;
 pub use mount_point::{BareEntries, bare_entries};
@@ -113,7 +116,11 @@ pub fn check(options: &MountOptions) -> Result<(), MountError> {
 /// A [`MountError`] that names the cause and the cure; then nothing is mounted.
 pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
     let ending = Arc::new(Ending::default());
-    let context = Arc::new(Context::new(service, Arc::clone(&ending)));
+    let page_cache = PageCache::new().map_err(|source| MountError::Session {
+        mount_point: options.mount_point.clone(),
+        source,
+    })?;
+    let context = Arc::new(Context::new(service, Arc::clone(&ending), page_cache));
     let (point, device) = MountPoint::mount(&options.mount_point, &options.name)?;
     let mounted = Mounted {
         point,

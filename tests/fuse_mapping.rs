@@ -6,20 +6,33 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+#[path = "model/faulty.rs"]
+mod faulty;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]
 mod mounted;
+#[path = "mapping/pair.rs"]
+mod pair;
+#[path = "mapping/race.rs"]
+mod race;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
+use faulty::Faulty;
 use memmap2::{MmapMut, MmapOptions};
 use mounted::Fixture;
+use pair::Pair;
 
 /// Tells the child which file to map.
 const FILE: &str = "LOCKSTEP_TEST_FILE";
+/// Tells the child in which directory it and its parent tell each other how far they are.
+const SIGNALS: &str = "LOCKSTEP_TEST_SIGNALS";
 
 /// Runs the ignored test `name` of this program in a child, on a file of `size` bytes `a`, and
 /// gives what the file holds afterwards.
@@ -27,12 +40,25 @@ fn mapped_by_child(name: &str, size: usize) -> Option<Vec<u8>> {
     let mount = Fixture::new()?;
     let path = mount.path("f");
     fs::write(&path, vec![b'a'; size]).unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", name, "--ignored"]).env(FILE, &path);
-    let output = child.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{errors}");
+    expect_success(child(name, &path));
     Some(fs::read(path).unwrap())
+}
+
+/// Starts the ignored test `name` of this program on a file.
+fn child(name: &str, path: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", name, "--ignored", "--nocapture"]);
+    child
+        .env(FILE, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn expect_success(child: Child) {
+    let output = child.wait_with_output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}");
 }
 
 /// The file to map; none when not run as a child.
@@ -102,4 +128,147 @@ fn child_maps_privately() {
     let mut private = unsafe { MmapOptions::new().map_copy(&file) }.unwrap();
     private[0] = b'b';
     assert_eq!(private[1], b'a');
+}
+
+/// A directory in which parent and child tell each other how far they are.
+#[derive(Clone)]
+struct Signals(PathBuf);
+
+impl Signals {
+    fn give(&self, name: &str) {
+        File::create(self.0.join(name)).unwrap();
+    }
+
+    fn await_one(&self, name: &str) {
+        while !self.0.join(name).exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Starts a child that writes to a file by `write`, has the page read into its mapping while the write is under
+/// way, and stores to the page; then the write is done, with this result. Gives what the file holds at the end.
+fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
+    let mut service = None;
+    let mount = Fixture::serving(|model| {
+        let faulty = Faulty::new(model);
+        service = Some(faulty.clone());
+        faulty
+    })?;
+    let service = service.unwrap();
+    let path = mount.path("f");
+    fs::write(&path, vec![b'a'; 4096]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let signals = Signals(directory.path().to_owned());
+    service.stall();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", child_name, "--ignored", "--nocapture"]);
+    command.env(FILE, &path).env(SIGNALS, directory.path());
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    while service.waiting() < 1 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    signals.give("write-is-under-way");
+    signals.await_one("stored");
+    if fails {
+        service.fail_waiting();
+    } else {
+        service.go_on();
+    }
+    expect_success(child);
+    Some(fs::read(path).unwrap())
+}
+
+/// The child's part: a write of 7 bytes at 0 and a store at 100, and what `write` came to.
+fn write_and_store() -> Option<(File, MmapMut, bool)> {
+    let file = file()?;
+    let signals = Signals(PathBuf::from(std::env::var_os(SIGNALS)?));
+    // SAFETY: nobody truncates the file while it is mapped.
+    let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    let written = thread::scope(|scope| {
+        let writer = scope.spawn(|| file.write_all_at(b"written", 0));
+        signals.await_one("write-is-under-way");
+        assert_eq!(shared[0], b'a', "the page is read before the write is done");
+        shared[100] = b'm';
+        signals.give("stored");
+        writer.join().unwrap()
+    });
+    Some((file, shared, written.is_ok()))
+}
+
+/// The page in the mapping is older than the write, and the kernel writes all of it back.
+#[test]
+fn a_store_beside_a_write_takes_nothing_of_it_back() {
+    let child = "child_stores_beside_a_write";
+    let Some(bytes) = page_read_during_a_write(child, false) else {
+        return;
+    };
+    assert_eq!(&bytes[..8], b"writtena");
+    assert_eq!(bytes[100], b'm');
+}
+
+#[test]
+#[ignore = "the child of a_store_beside_a_write_takes_nothing_of_it_back"]
+fn child_stores_beside_a_write() {
+    let Some((file, shared, written)) = write_and_store() else {
+        return;
+    };
+    assert!(written);
+    assert_eq!(&shared[..8], b"writtena", "the mapping shows the write");
+    assert_eq!(shared[100], b'm');
+    drop(shared);
+    let mut bytes = [0; 101];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!((&bytes[..7], bytes[100]), (&b"written"[..], b'm'));
+}
+
+/// What a mapping stored where a write failed is all that there is.
+#[test]
+fn a_store_beside_a_write_that_fails_stays() {
+    let child = "child_stores_beside_a_write_that_fails";
+    let Some(bytes) = page_read_during_a_write(child, true) else {
+        return;
+    };
+    assert_eq!(&bytes[..8], b"maaaaaaa");
+    assert_eq!(bytes[100], b'm');
+}
+
+#[test]
+#[ignore = "the child of a_store_beside_a_write_that_fails_stays"]
+fn child_stores_beside_a_write_that_fails() {
+    let Some((_file, mut shared, written)) = write_and_store() else {
+        return;
+    };
+    assert!(!written);
+    shared[0] = b'm';
+    assert_eq!(shared[100], b'm');
+}
+
+/// On the file system of the temporary directory: the test itself asks for no more than Linux gives.
+#[test]
+fn writes_stores_and_holes_of_one_page_stay_apart_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    expect_success(child("child_races", &path));
+}
+
+#[test]
+fn writes_stores_and_holes_of_one_page_stay_apart() {
+    let Some(mount) = Fixture::new() else { return };
+    expect_success(child("child_races", &mount.path("f")));
+}
+
+#[test]
+fn writes_stores_and_holes_of_one_page_stay_apart_on_two_nodes() {
+    let Some(pair) = Pair::start() else { return };
+    expect_success(child("child_races", &pair.path("f")));
+    pair.expect_identical();
+}
+
+#[test]
+#[ignore = "the child of writes_stores_and_holes_of_one_page_stay_apart"]
+fn child_races() {
+    if let Some(path) = std::env::var_os(FILE) {
+        race::run(Path::new(&path));
+    }
 }

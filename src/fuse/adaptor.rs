@@ -26,6 +26,7 @@ use super::privileges::Caller;
 use super::queue::Queue;
 use super::reply::{self, Refuse};
 use super::steps::{self, Wish};
+use super::write::{self, How};
 use super::{content, extended, handshake, listing, names};
 
 /// Permission bits of a symbolic link, which nobody checks.
@@ -330,7 +331,7 @@ impl Filesystem for Adaptor {
 
     fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.answer("open", reply, |context, reply| {
-            let outcome = ino(node).and_then(|ino| context.service().opened(ino));
+            let outcome = ino(node).and_then(|ino| context.open(ino));
             reply::opened(reply, outcome);
         });
     }
@@ -346,7 +347,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         self.answer("release", reply, |context, reply| {
-            let outcome = ino(node).map(|ino| context.service().closed(ino));
+            let outcome = ino(node).map(|ino| context.close_one(ino));
             reply::empty(reply, outcome);
         });
     }
@@ -372,11 +373,11 @@ impl Filesystem for Adaptor {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         self.answer("read", reply, |context, reply| {
-            content::read(context, node, offset, size, reply);
+            content::read(context, node, offset, size, owner, reply);
         });
     }
 
@@ -395,8 +396,8 @@ impl Filesystem for Adaptor {
         let context = &self.context;
         let caller = Caller::of(request);
         context.answer("write", reply, |reply| {
-            let options = content::write_options(how, flags, &self.queue);
-            content::write(context, caller, node, offset, data, options, reply);
+            let how = How::new(caller, how, flags, &self.queue);
+            write::write(context, how, node, offset, data, reply);
         });
     }
 

@@ -1,102 +1,46 @@
-//! The content of files: reading, writing, syncing, allocating, seeking, copying.
+//! The content of files: reading, syncing, allocating, seeking, copying.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use fuser::{INodeNo, OpenFlags, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, WriteFlags};
-use lockstep_types::{Attr, Errno, Ino, MetaRequest};
+use fuser::{INodeNo, LockOwner, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::{Errno, Ino, MetaRequest};
 
-use super::attributes::{allocate_mode, ino, is_durable};
+use super::attributes::{allocate_mode, ino};
 use super::context::Context;
+use super::page_cache::{self, Change, Kind};
 use super::privileges::{self, Caller};
-use super::queue::Queue;
 use super::reply::{self, Refuse};
 use super::steps;
-use crate::client::{Done, Seek, WriteOptions};
+use crate::client::Seek;
 
 /// `lseek`'s numbers for the two ways that are not the kernel's own business.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Reads; fewer bytes only at the end of the file.
-pub(super) fn read(context: &Context, node: INodeNo, offset: u64, size: u32, reply: ReplyData) {
+/// Reads; fewer bytes only at the end of the file. A read without an owner fills pages of the kernel's cache.
+pub(super) fn read(
+    context: &Context,
+    node: INodeNo,
+    offset: u64,
+    size: u32,
+    owner: Option<LockOwner>,
+    reply: ReplyData,
+) {
     let ino = match ino(node) {
         Ok(ino) => ino,
         Err(errno) => return reply.refuse(errno),
     };
+    if owner.is_none() {
+        let bytes = offset..offset.saturating_add(size.into());
+        context.page_cache().changes().page_read(ino, bytes);
+    }
     let done = Box::new(|outcome: Result<&[u8], Errno>| match outcome {
         Ok(bytes) => reply.data(bytes),
         Err(errno) => reply.refuse(errno),
     });
     context.service().read(ino, offset, size as usize, done);
-}
-
-/// How the kernel wants a write done.
-pub(super) fn write_options(how: WriteFlags, flags: OpenFlags, queue: &Queue) -> WriteOptions<'_> {
-    WriteOptions {
-        durable: is_durable(flags),
-        drop_set_id: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-        waiting: Some(queue),
-    }
-}
-
-/// Writes. The kernel does not know that a write can change permission bits, and would go on to
-/// run the new content with the old set-id bits: it is told before the write is answered.
-pub(super) fn write(
-    context: &Arc<Context>,
-    caller: Caller,
-    node: INodeNo,
-    offset: u64,
-    data: &[u8],
-    options: WriteOptions<'_>,
-    reply: ReplyWrite,
-) {
-    let ino = match ino(node) {
-        Ok(ino) => ino,
-        Err(errno) => return reply.refuse(errno),
-    };
-    let count = data.len() as u64;
-    let set_id = with_set_id(context, ino, options);
-    let expiring = set_id.is_some().then(|| Arc::clone(context));
-    let done = Box::new(move |outcome: Result<(), Errno>| {
-        if let Some(context) = expiring {
-            context.expire(ino);
-        }
-        reply::written(reply, outcome.map(|()| count));
-    });
-    match set_id.and_then(|attr| privileges::before_write(caller, &attr)) {
-        None => context.service().write(ino, offset, data, options, done),
-        Some(first) => write_after(context, first, (ino, offset, data), options.durable, done),
-    }
-}
-
-/// The attributes of a file that a write is about to take set-id bits from.
-fn with_set_id(context: &Context, ino: Ino, options: WriteOptions<'_>) -> Option<Attr> {
-    let attr = || context.service().getattr(ino).ok();
-    let attr = options.drop_set_id.then(attr).flatten();
-    attr.filter(privileges::has_set_id)
-}
-
-/// Changes the file, then writes.
-fn write_after(
-    context: &Arc<Context>,
-    first: MetaRequest,
-    (ino, offset, data): (Ino, u64, &[u8]),
-    durable: bool,
-    done: Done<()>,
-) {
-    context.service().hurry();
-    let (shared, data) = (Arc::clone(context), data.to_vec());
-    context.change(Ok(first), move |changed| {
-        let options = WriteOptions {
-            durable,
-            drop_set_id: true,
-            waiting: None,
-        };
-        match changed {
-            Ok(_) => shared.service().write(ino, offset, &data, options, done),
-            Err(errno) => done(Err(errno)),
-        }
-    });
 }
 
 /// Syncs a file or a directory.
@@ -124,14 +68,35 @@ pub(super) fn allocate(
         Ok(planned) => planned,
         Err(errno) => return reply.refuse(errno),
     };
-    let expiring = (steps.len() > 1).then(|| Arc::clone(context));
-    let done = Box::new(move |outcome| {
-        if let Some(context) = expiring {
-            context.expire(ino);
-        }
-        reply::empty(reply, outcome);
+    let bytes = range.0..range.0.saturating_add(range.1);
+    change_directly(context, ino, bytes, move |context, change| {
+        let expires = steps.len() > 1;
+        let shared = Arc::clone(context);
+        let done = Box::new(move |outcome: Result<_, Errno>| {
+            if expires {
+                shared.expire(ino);
+            }
+            let answer = move || reply::empty(reply, outcome);
+            page_cache::finish(&shared, change, outcome.is_ok(), answer);
+        });
+        steps::run(context, steps, done);
     });
-    steps::run(context, steps, done);
+}
+
+/// Begins a direct change that is no write, now or once the write-backs of its pages are done.
+fn change_directly(
+    context: &Arc<Context>,
+    ino: Ino,
+    bytes: Range<u64>,
+    begin: impl FnOnce(&Arc<Context>, Change) + Send + 'static,
+) {
+    let cache = context.page_cache();
+    if let Some(change) = cache.changes().begin(ino, Kind::Direct, bytes.clone()) {
+        return begin(context, change);
+    }
+    let shared = Arc::clone(context);
+    let start = move |change| shared.tell("write", || begin(&shared, change));
+    cache.begin_later(ino, Kind::Direct, bytes, Box::new(start));
 }
 
 fn allocate_steps(
@@ -183,6 +148,7 @@ pub(super) fn copy(
 ) {
     let plan = || {
         let (from, to) = ((ino(from.0)?, from.1), (ino(to.0)?, to.1));
+        check_copy(context, to, length)?;
         let steps = privileges::drop_before(context.service(), caller, to.0)?;
         Ok((from, to, steps))
     };
@@ -204,7 +170,35 @@ pub(super) fn copy(
     steps::run(context, steps, then);
 }
 
-fn begin_copy(context: &Context, from: (Ino, u64), to: (Ino, u64), length: u64, reply: ReplyWrite) {
-    let done = Box::new(|outcome| reply::written(reply, outcome));
-    context.service().copy(from, to, length, done);
+/// Refuses a copy after which the kernel would drop bytes that a mapping stored beside the copied range: the
+/// kernel drops all pages that the range touches, dirty or not. The kernel then copies by reads and writes.
+fn check_copy(context: &Context, to: (Ino, u64), length: u64) -> Result<(), Errno> {
+    let page = BLOCK_BYTES as u64;
+    let end = to.1.saturating_add(length);
+    let touches_more = || {
+        let size = context.service().getattr(to.0)?.size;
+        Ok(!to.1.is_multiple_of(page) || (end < size && !end.is_multiple_of(page)))
+    };
+    if context.page_cache().changes().is_cached(to.0) || touches_more()? {
+        return Err(Errno::NotSupported);
+    }
+    Ok(())
+}
+
+fn begin_copy(
+    context: &Arc<Context>,
+    from: (Ino, u64),
+    to: (Ino, u64),
+    length: u64,
+    reply: ReplyWrite,
+) {
+    let bytes = to.1..to.1.saturating_add(length);
+    change_directly(context, to.0, bytes, move |context, change| {
+        let shared = Arc::clone(context);
+        let done = Box::new(move |outcome: Result<u64, Errno>| {
+            let answer = move || reply::written(reply, outcome);
+            page_cache::finish(&shared, change, outcome.is_ok(), answer);
+        });
+        context.service().copy(from, to, length, done);
+    });
 }

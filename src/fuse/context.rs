@@ -4,6 +4,7 @@
 //! a callback panics or a completion is dropped uncalled, dropping the reply answers `EIO`.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,7 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use super::MountError;
 use super::doorway::Doorway;
 use super::ending::Ending;
+use super::page_cache::PageCache;
 use super::reply::Refuse;
 use crate::client::FileService;
 
@@ -22,6 +24,7 @@ pub(super) struct Context {
     notifier: OnceLock<Notifier>,
     ending: Arc<Ending>,
     doorway: Doorway,
+    page_cache: PageCache,
 }
 
 impl std::fmt::Debug for Context {
@@ -31,18 +34,24 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    pub fn new(service: Arc<dyn FileService>, ending: Arc<Ending>) -> Self {
+    pub fn new(service: Arc<dyn FileService>, ending: Arc<Ending>, page_cache: PageCache) -> Self {
         Self {
             service,
             notifier: OnceLock::new(),
             ending,
             doorway: Doorway::default(),
+            page_cache,
         }
     }
 
     /// The datastore.
     pub fn service(&self) -> &dyn FileService {
         &*self.service
+    }
+
+    /// What is known of the kernel's page cache.
+    pub const fn page_cache(&self) -> &PageCache {
+        &self.page_cache
     }
 
     /// How the mount ends.
@@ -89,6 +98,19 @@ impl Context {
             .fail(MountError::Panicked { operation, message });
     }
 
+    /// A program has opened a file.
+    pub fn open(&self, ino: Ino) -> Result<(), Errno> {
+        self.service.opened(ino)?;
+        self.page_cache.changes().opened(ino);
+        Ok(())
+    }
+
+    /// A program has closed a file that it had opened.
+    pub fn close_one(&self, ino: Ino) {
+        self.page_cache.changes().closed(ino);
+        self.service.closed(ino);
+    }
+
     /// Asks for a change; one that could not even be formed goes to `then` as its error.
     pub fn change(
         &self,
@@ -120,6 +142,23 @@ impl Context {
         let told = notifier.inval_inode(INodeNo(ino.get()), ATTRIBUTES_ONLY, 0);
         if let Err(error) = told {
             tracing::warn!(%ino, %error, "the kernel may show old attributes");
+        }
+    }
+}
+
+impl Context {
+    /// Makes the kernel write back and drop the pages that it holds of a range. Waits for the write-backs: no
+    /// thread that takes requests of the kernel may call this.
+    pub fn drop_pages(&self, ino: Ino, bytes: Range<u64>) {
+        let Some(notifier) = self.notifier.get() else {
+            return;
+        };
+        let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
+        // Zero says: to the end of the file.
+        let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
+        if let Err(error) = notifier.inval_inode(INodeNo(ino.get()), offset, length) {
+            // The mount is ending, and the mapping with it.
+            tracing::debug!(%ino, %error, "the kernel did not drop pages");
         }
     }
 }

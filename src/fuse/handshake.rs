@@ -37,7 +37,7 @@ const WANTED: [InitFlags; 6] = [
 ];
 
 /// Most requests that nobody waits for in person (read-ahead, asynchronous input and output).
-const BACKGROUND_MAX: u16 = 256;
+pub(super) const BACKGROUND_MAX: u16 = 256;
 
 /// Looks whether the kernel of this release (as `uname -r` has it) has what is needed, before it is
 /// asked. What a release that says nothing has, shows when it is asked.

@@ -120,7 +120,7 @@ pub(super) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Att
 }
 
 fn open_new(context: &Context, attr: Attr) -> Result<Attr, Errno> {
-    context.service().opened(attr.ino)?;
+    context.open(attr.ino)?;
     context.service().remembered(attr.ino, 1);
     Ok(attr)
 }

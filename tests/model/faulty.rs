@@ -20,8 +20,8 @@ use crate::model::ModelFs;
 /// What has not come by then does not come.
 const NEVER: Duration = Duration::from_secs(30);
 
-/// A write that waits.
-type Waiting = Box<dyn FnOnce() + Send>;
+/// A write that waits: it is done, or fails.
+type Waiting = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// Reading a symbolic link panics, syncing never answers, writes wait while told to, and the attributes of
 /// one inode cannot be read.
@@ -72,7 +72,9 @@ impl Faulty {
 
     /// Looks for requests that no thread of the mount has taken up, until a write has seen some.
     fn look_behind(&self, options: WriteOptions<'_>) {
-        let any = || options.waiting.unwrap().any();
+        // A write that waited for another one has no requests of its own behind it.
+        let Some(queue) = options.waiting else { return };
+        let any = || queue.any();
         self.alone.fetch_or(!any(), Ordering::SeqCst);
         let start = Instant::now();
         while self.looks.load(Ordering::SeqCst) {
@@ -102,8 +104,20 @@ impl Faulty {
     /// Does the writes that wait, the last first, and lets others through.
     pub fn go_on(&self) {
         self.stalls.store(false, Ordering::SeqCst);
+        self.end_waiting(Ok(()));
+    }
+
+    /// Lets the writes fail that wait, and lets others through.
+    pub fn fail_waiting(&self) {
+        self.stalls.store(false, Ordering::SeqCst);
+        self.end_waiting(Err(Errno::NoSpace));
+    }
+
+    fn end_waiting(&self, outcome: Result<(), Errno>) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
-        waiting.into_iter().rev().for_each(|write| write());
+        for write in waiting.into_iter().rev() {
+            write(outcome);
+        }
     }
 }
 
@@ -186,7 +200,10 @@ impl FileService for Faulty {
         self.look_behind(options);
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);
-        let write = move || {
+        let write = move |outcome| {
+            if let Err(errno) = outcome {
+                return done(Err(errno));
+            }
             let options = WriteOptions {
                 durable,
                 drop_set_id,
@@ -197,7 +214,7 @@ impl FileService for Faulty {
         if self.stalls.load(Ordering::SeqCst) {
             self.waiting.lock().push(Box::new(write));
         } else {
-            write();
+            write(Ok(()));
         }
     }
 
