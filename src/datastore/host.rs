@@ -99,6 +99,11 @@ pub(super) struct Awaited<T> {
 }
 
 impl<T> Awaited<T> {
+    /// Whether the value is there.
+    pub fn is_kept(&self) -> bool {
+        self.value.lock().is_some()
+    }
+
     /// Waits for the value; `None` when there will be none.
     pub fn get(self) -> Option<T> {
         self.gate.wait();

@@ -13,7 +13,7 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
 
 use super::effects::Inline;
 use super::flight::{MetaWork, ReadWork, SyncWork, Work, WriteFacts, WriteWork};
-use super::host::promise;
+use super::host::{Awaited, promise};
 use super::{Datastore, Thread, lockset};
 use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, Waiting, WriteOptions};
 use crate::config::Durability;
@@ -113,15 +113,23 @@ impl Datastore {
         locks: LockSet,
         body: impl FnOnce() -> T,
     ) -> Option<T> {
+        let mut inspection = self.ask_for(locks);
+        inspection.wait().then(body)
+    }
+
+    /// Asks for `locks`.
+    pub(super) fn ask_for(self: &Arc<Self>, locks: LockSet) -> Inspection<'_> {
         let op = self.next_op();
         let (ready, wait) = promise(&*self.host);
         self.works.lock().insert(op, Work::Inspect(Some(ready)));
         let kind = Kind::Read;
         self.drive(Thread::MayWait, Event::Submit { op, kind, locks });
-        wait.get()?;
-        let outcome = body();
-        self.drive(Thread::MayWait, Event::LocalDone(op, Ok(())));
-        Some(outcome)
+        Inspection {
+            datastore: self,
+            op,
+            wait: Some(wait),
+            held: false,
+        }
     }
 
     /// Reads and answers.
@@ -148,6 +156,38 @@ impl Datastore {
 
     fn ask<T>(&self, result: Result<T, OpError>) -> Result<T, Errno> {
         result.map_err(|error| self.told(&error))
+    }
+}
+
+/// Locks that were asked for, for work of our own. Dropped, they are given back.
+pub(super) struct Inspection<'a> {
+    datastore: &'a Arc<Datastore>,
+    op: OpId,
+    wait: Option<Awaited<()>>,
+    held: bool,
+}
+
+impl Inspection<'_> {
+    /// Whether the locks are held, or will be without anybody else's doing.
+    pub(super) fn is_held(&self) -> bool {
+        self.held || self.wait.as_ref().is_some_and(Awaited::is_kept)
+    }
+
+    /// Waits until they are held; `false` when they never will be, as the node is stopping.
+    pub(super) fn wait(&mut self) -> bool {
+        if let Some(wait) = self.wait.take() {
+            self.held = wait.get().is_some();
+        }
+        self.held
+    }
+}
+
+impl Drop for Inspection<'_> {
+    fn drop(&mut self) {
+        if self.wait() {
+            let done = Event::LocalDone(self.op, Ok(()));
+            self.datastore.drive(Thread::MayWait, done);
+        }
     }
 }
 

@@ -9,10 +9,11 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
-use lockstep_resync::{Asked, Locks, Operations, Peer, PeerError, Progress, ResyncError};
+use lockstep_resync::{Asked, Claim, Locks, Operations, Peer, PeerError, Progress, ResyncError};
 use lockstep_types::deliberate::{Bug, is_on};
 
 use super::host::{Awaited, Promise, promise};
+use super::service::Inspection;
 use super::{Datastore, Link};
 use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
@@ -70,12 +71,13 @@ impl Locks for CoreLocks<'_> {
         locks: LockSet,
         body: &mut dyn FnMut() -> Result<(), ResyncError>,
     ) -> Result<(), ResyncError> {
-        match self.0.inspect(locks, body) {
-            Some(result) => result,
-            None => Err(ResyncError::Stopped {
-                why: "the node is stopping".to_owned(),
-            }),
-        }
+        self.0
+            .inspect(locks, body)
+            .unwrap_or_else(|| Err(stopping()))
+    }
+
+    fn claim(&self, locks: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+        Ok(Box::new(self.0.ask_for(locks)))
     }
 
     fn pause(&self, time: Duration) {
@@ -98,6 +100,23 @@ impl Operations for CoreOperations<'_> {
 
 /// Who waits until no metadata operation is under way, and over which connection.
 pub(super) type Tail = Option<(u64, Promise<()>)>;
+
+impl Claim for Inspection<'_> {
+    fn is_held(&self) -> bool {
+        Inspection::is_held(self)
+    }
+
+    fn wait(&mut self) -> Result<(), ResyncError> {
+        let is_held = Inspection::wait(self);
+        is_held.then_some(()).ok_or_else(stopping)
+    }
+}
+
+fn stopping() -> ResyncError {
+    ResyncError::Stopped {
+        why: "the node is stopping".to_owned(),
+    }
+}
 
 impl Datastore {
     /// How many beats the secondary may take over an answer. Where it syncs or tidies a whole store, that is a

@@ -54,8 +54,20 @@ pub trait Locks: Sync {
         body: &mut dyn FnMut() -> Result<(), ResyncError>,
     ) -> Result<(), ResyncError>;
 
+    /// Asks for `locks`.
+    fn claim(&self, locks: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError>;
+
     /// Lets that time pass, with no locks held: operations that are under way get further meanwhile.
     fn pause(&self, time: Duration);
+}
+
+/// Locks that were asked for. Dropped, they are given back.
+pub trait Claim {
+    /// Whether they are held.
+    fn is_held(&self) -> bool;
+
+    /// Waits until they are.
+    fn wait(&mut self) -> Result<(), ResyncError>;
 }
 
 /// The clients' metadata operations, as somebody sees them who carries the namespace over.

@@ -38,7 +38,12 @@ impl Piece {
 pub type Visit<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> + 'a;
 
 /// The piece at `offset`, as it is at the moment; `None` at or beyond `end`.
-fn piece_at(store: &Store, ino: Ino, offset: u64, end: u64) -> Result<Option<Piece>, OpError> {
+pub(crate) fn piece_at(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    end: u64,
+) -> Result<Option<Piece>, OpError> {
     if offset >= end {
         return Ok(None);
     }
@@ -72,18 +77,14 @@ pub fn walk(
     end: u64,
     visit: &mut Visit<'_>,
 ) -> Result<(), ResyncError> {
-    let mut buffer = Vec::new();
     let mut at = 0;
     while let Some(guess) = piece_at(store, ino, at, end)? {
         let mut next = None;
         locks.with_locks(read_lock(ino, &guess), &mut || {
-            let size = store.facts(ino)?.map_or(0, |facts| facts.size);
-            // Locked is up to the end of the guess, whatever is there by now.
-            let Some(piece) = piece_at(store, ino, at, guess.end().min(size))? else {
+            let Some((piece, size, data)) = read(store, ino, at, &guess)? else {
                 return Ok(());
             };
-            read_piece(store, ino, &piece, &mut buffer)?;
-            visit(piece, &buffer)?;
+            visit(piece, &data)?;
             next = Some(piece.end()).filter(|next| *next < size);
             Ok(())
         })?;
@@ -95,7 +96,25 @@ pub fn walk(
     Ok(())
 }
 
-fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
+/// The piece at `offset` under the lock of `guess`, which covers it whatever is there by now; with the size
+/// of the file, and the whole blocks of a data piece. `None` when the file is gone or ends before it.
+pub(crate) fn read(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    guess: &Piece,
+) -> Result<Option<(Piece, u64, Vec<u8>)>, ResyncError> {
+    let size = store.facts(ino)?.map_or(0, |facts| facts.size);
+    let Some(piece) = piece_at(store, ino, offset, guess.end().min(size))? else {
+        return Ok(None);
+    };
+    let mut data = Vec::new();
+    read_piece(store, ino, &piece, &mut data)?;
+    Ok(Some((piece, size, data)))
+}
+
+/// The lock under which a piece stays as it is.
+pub(crate) fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
     let range = BlockRange::new(piece.offset, piece.length);
     smallvec![(LockKey::File(ino), LockMode::Read(range))]
 }

@@ -11,23 +11,28 @@
 //! once, under a lock that keeps writes to it away on both nodes; before that it may differ, after
 //! it a mirrored write finds both equal and leaves both equal.
 //!
+//! Several pieces and batches of files are under way at a time, each under locks of its own, so that the time
+//! of a round trip is not paid for each. They are few, as clients wait for what is locked. None is waited
+//! for while locks are held here: or a client that has them could wait for these.
+//!
 //! A file that is made after the image needs nothing: it is made, and written, on both nodes. Its
 //! number may be lower than others', but it cannot be in the way; comparing it is harmless.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use lockstep_fs::store::Facts;
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::{FileFacts, Request};
+use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Errno, Hash128, Ino, NodeKind};
 
 use crate::pieces::{self, Piece};
 use crate::secondary::{SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
-use crate::{Locks, Peer, Progress, ResyncError, ask_differing, bits, order};
+use crate::{Asked, Claim, Locks, Peer, PeerError, Progress, ResyncError, bits};
 
 /// Bytes of content hashed under the exclusive locks of one batch of files; files beyond it are
 /// compared range by range.
@@ -36,6 +41,21 @@ const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 /// A file that differs and is not longer than this is sent without comparing its blocks: a
 /// question more would take longer.
 const UNASKED_BYTES_MAX: u64 = 64 << 10;
+
+/// Most questions under way. The secondary takes 64 at once, and others ask, too.
+const QUESTIONS_MAX: usize = 48;
+
+/// Most bytes of content under way, and so locked against writes.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Most changes of one piece under way.
+const CHANGES_MAX: usize = 8;
+
+/// A batch of files whose size and times are taken over: so that few of them are locked at a time.
+const SETTLE_LOAD: Load = Load {
+    questions: QUESTIONS_MAX / 4,
+    bytes: 0,
+};
 
 /// Makes the content of all regular files equal. Every operation must be mirrored since before.
 pub fn send_content(
@@ -58,12 +78,16 @@ pub fn send_content(
         peer,
         locks,
         progress,
+        next: 1,
+        last: census.last,
+        suspects: VecDeque::new(),
+        jobs: VecDeque::new(),
+        load: Load {
+            questions: 0,
+            bytes: 0,
+        },
     };
-    let mut first = 1;
-    while first <= census.last {
-        first = sender.send_batch(first, census.last)?;
-    }
-    Ok(())
+    sender.run()
 }
 
 /// A file whose content may differ, and how long it was when its facts were taken over.
@@ -72,6 +96,42 @@ struct Suspect {
     size: u64,
     /// Its content was hashed as a whole and does differ.
     certain: bool,
+    /// Before this it is equal, or made so.
+    next: u64,
+}
+
+impl Suspect {
+    /// Whether it is sent without asking what differs.
+    const fn is_unasked(&self) -> bool {
+        self.certain && self.size <= UNASKED_BYTES_MAX
+    }
+}
+
+/// Files described to the secondary: inode, facts and, for small ones, the hash of their content.
+type Described = Vec<(Ino, FileFacts, Option<Hash128>)>;
+
+/// What is under way, and what comes of its answer.
+enum Step<'a> {
+    /// The secondary takes over size and times of files; so many bytes were hashed.
+    Settling(Described, u64, Asked<'a>),
+    /// It says which blocks of a piece differ.
+    Comparing(Ino, Piece, Vec<u8>, Asked<'a>),
+    /// It writes, or punches.
+    Changing(VecDeque<Asked<'a>>),
+}
+
+/// A part of the work that is under way, under locks of its own.
+struct Job<'a> {
+    claim: Box<dyn Claim + 'a>,
+    step: Step<'a>,
+    load: Load,
+}
+
+/// What a part of the work takes of what may be under way.
+#[derive(Clone, Copy)]
+struct Load {
+    questions: usize,
+    bytes: u64,
 }
 
 /// What sending needs at every step.
@@ -80,41 +140,125 @@ struct Sender<'a> {
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a Progress,
+    /// The inode to go on with, and the last one.
+    next: u64,
+    last: u64,
+    suspects: VecDeque<Suspect>,
+    /// In the order of their last questions, in which the secondary answers.
+    jobs: VecDeque<Job<'a>>,
+    load: Load,
 }
 
-impl Sender<'_> {
-    /// Makes the files among the next inodes equal; returns where to go on.
-    fn send_batch(&self, first: u64, last: u64) -> Result<u64, ResyncError> {
-        let to = last.saturating_add(1);
-        let inodes = self.store.inodes(first, to, SETTLED_MAX)?;
-        let Some((highest, _)) = inodes.last() else {
-            return Ok(to);
+impl<'a> Sender<'a> {
+    /// Makes all files equal.
+    fn run(mut self) -> Result<(), ResyncError> {
+        loop {
+            let begun = match self.suspects.pop_front() {
+                Some(suspect) => self.send_piece(suspect).map(|()| true)?,
+                None => self.settle_batch()?,
+            };
+            if !begun && !self.finish_oldest()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until there is room for more under way.
+    fn make_room(&mut self, load: Load) -> Result<(), ResyncError> {
+        while self.load.questions + load.questions > QUESTIONS_MAX
+            || self.load.bytes + load.bytes > BYTES_MAX
+        {
+            if !self.finish_oldest()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes locks. Whoever has them may wait for those that are held here, so these are given back first.
+    fn claim(&mut self, locks: LockSet) -> Result<Box<dyn Claim + 'a>, ResyncError> {
+        let mut claim = self.locks.claim(locks)?;
+        if !claim.is_held() {
+            while self.finish_oldest()? {}
+            claim.wait()?;
+        }
+        Ok(claim)
+    }
+
+    fn push(&mut self, claim: Box<dyn Claim + 'a>, load: Load, step: Step<'a>) {
+        self.load.questions += load.questions;
+        self.load.bytes += load.bytes;
+        self.jobs.push_back(Job { claim, step, load });
+    }
+
+    /// Waits for the oldest answer, and does what comes of it; `false` when there is none to come.
+    fn finish_oldest(&mut self) -> Result<bool, ResyncError> {
+        let Some(job) = self.jobs.pop_front() else {
+            return Ok(false);
         };
+        self.load.questions -= job.load.questions;
+        self.load.bytes -= job.load.bytes;
+        match job.step {
+            Step::Settling(described, hashed, answer) => {
+                let differing = differing("take over sizes", answer()?)?;
+                self.progress.bytes_done.add(hashed);
+                self.progress.inodes_done.add(described.len() as u64);
+                self.suspect(&described, &differing);
+            }
+            Step::Comparing(ino, piece, data, answer) => {
+                let differing = differing("compare blocks", answer()?)?;
+                let runs = bits::runs(&differing, data.len() / BLOCK_BYTES);
+                let changes = self.send_runs(ino, &piece, &data, &runs)?;
+                self.push(job.claim, job.load, Step::Changing(changes));
+            }
+            Step::Changing(answers) => {
+                for answer in answers {
+                    answer()?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has the secondary take over size and times of the next files; `false` when there are no more.
+    fn settle_batch(&mut self) -> Result<bool, ResyncError> {
+        if self.next > self.last {
+            return Ok(false);
+        }
+        let to = self.last.saturating_add(1);
+        let inodes = self.store.inodes(self.next, to, SETTLED_MAX)?;
+        let highest = inodes.last().map(|(ino, _)| ino.get());
+        self.next = highest.map_or(to, |highest| highest.saturating_add(1));
         let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
         let files: Vec<Ino> = files.map(|(ino, _)| *ino).collect();
         if !files.is_empty() {
-            for suspect in self.settle(&files)? {
-                self.send_file(&suspect)?;
-            }
+            self.settle(&files)?;
         }
-        self.progress.inodes_done.add(files.len() as u64);
-        Ok(highest.get().saturating_add(1))
+        Ok(true)
     }
 
-    /// Has the secondary take over size and times of files; returns those whose content differs,
-    /// or may.
-    fn settle(&self, files: &[Ino]) -> Result<Vec<Suspect>, ResyncError> {
+    fn settle(&mut self, files: &[Ino]) -> Result<(), ResyncError> {
+        self.make_room(SETTLE_LOAD)?;
         let alone = |ino: &Ino| (LockKey::File(*ino), LockMode::Exclusive);
-        let locks: LockSet = files.iter().map(alone).collect();
-        let mut suspects = Vec::new();
-        self.locks.with_locks(locks, &mut || {
-            suspects = self.settle_locked(files)?;
-            Ok(())
-        })?;
-        Ok(suspects)
+        let claim = self.claim(files.iter().map(alone).collect())?;
+        let (described, hashed) = self.describe(files)?;
+        // Those that are gone meanwhile are done.
+        let gone = files.len() - described.len();
+        self.progress.inodes_done.add(gone as u64);
+        if described.is_empty() {
+            return Ok(());
+        }
+        let request = Request::SettleFiles {
+            files: described.clone(),
+        };
+        let answer = self.peer.begin(request, &[]);
+        let step = Step::Settling(described, hashed, answer);
+        self.push(claim, SETTLE_LOAD, step);
+        Ok(())
     }
 
-    fn settle_locked(&self, files: &[Ino]) -> Result<Vec<Suspect>, ResyncError> {
+    /// What the secondary is to know of files that still exist, and how many bytes were hashed for it.
+    fn describe(&self, files: &[Ino]) -> Result<(Described, u64), ResyncError> {
         let mut hashed = 0;
         let mut described = Vec::with_capacity(files.len());
         for &ino in files {
@@ -123,27 +267,24 @@ impl Sender<'_> {
                 described.push((ino, to_wire(&facts), hash));
             }
         }
-        if described.is_empty() {
-            return Ok(Vec::new());
+        Ok((described, hashed))
+    }
+
+    /// Notes the files whose content differs, or may.
+    fn suspect(&mut self, described: &Described, differing: &[u8]) {
+        if is_on(Bug::ResyncBySize) {
+            return;
         }
-        let request = Request::SettleFiles {
-            files: described.clone(),
-        };
-        let differing = ask_differing(self.peer, "take over sizes", request)?;
-        self.progress.bytes_done.add(hashed);
-        let suspects = described.iter().enumerate();
-        Ok(suspects
-            .filter(|(number, (_, facts, hash))| {
-                facts.size > 0
-                    && (hash.is_none() || bits::get(&differing, *number))
-                    && !is_on(Bug::ResyncBySize)
-            })
-            .map(|(_, (ino, facts, hash))| Suspect {
-                ino: *ino,
-                size: facts.size,
-                certain: hash.is_some(),
-            })
-            .collect())
+        for (number, (ino, facts, hash)) in described.iter().enumerate() {
+            if facts.size > 0 && (hash.is_none() || bits::get(differing, number)) {
+                self.suspects.push_back(Suspect {
+                    ino: *ino,
+                    size: facts.size,
+                    certain: hash.is_some(),
+                    next: 0,
+                });
+            }
+        }
     }
 
     /// Facts of a file that still exists. Content that does not fit its record is an error here:
@@ -170,85 +311,118 @@ impl Sender<'_> {
         Ok(Some(whole_hash(self.store, ino, size)?))
     }
 
-    fn send_file(&self, suspect: &Suspect) -> Result<(), ResyncError> {
-        let unasked = suspect.certain && suspect.size <= UNASKED_BYTES_MAX;
+    /// Makes the next piece of a file equal, if it still has one.
+    fn send_piece(&mut self, mut suspect: Suspect) -> Result<(), ResyncError> {
         let ino = suspect.ino;
-        pieces::walk(
-            self.store,
-            self.locks,
-            ino,
-            suspect.size,
-            &mut |piece, data| {
-                if !suspect.certain {
-                    self.progress.bytes_done.add(piece.length);
-                }
-                if piece.hole {
-                    return self.send_hole(ino, piece.offset, piece.length);
-                }
-                let blocks = data.len() / BLOCK_BYTES;
-                let differing = if unasked {
-                    std::iter::once(0..blocks).collect()
-                } else {
-                    self.compare(ino, &piece, data)?
-                };
-                self.send_runs(ino, &piece, data, &differing)
-            },
-        )
+        let Some(guess) = pieces::piece_at(self.store, ino, suspect.next, suspect.size)? else {
+            return Ok(());
+        };
+        let load = load_of(&suspect, &guess);
+        self.make_room(load)?;
+        let claim = self.claim(pieces::read_lock(ino, &guess))?;
+        let Some((piece, size, data)) = pieces::read(self.store, ino, suspect.next, &guess)? else {
+            return Ok(());
+        };
+        if !suspect.certain {
+            self.progress.bytes_done.add(piece.length);
+        }
+        let step = self.begin_piece(&suspect, piece, data)?;
+        self.push(claim, load, step);
+        suspect.next = piece.end();
+        if suspect.next < size {
+            self.suspects.push_front(suspect);
+        }
+        Ok(())
     }
 
-    /// The runs of blocks that differ.
-    fn compare(
+    fn begin_piece(
         &self,
-        ino: Ino,
-        piece: &Piece,
-        data: &[u8],
-    ) -> Result<Vec<Range<usize>>, ResyncError> {
+        suspect: &Suspect,
+        piece: Piece,
+        data: Vec<u8>,
+    ) -> Result<Step<'a>, ResyncError> {
+        let (ino, offset) = (suspect.ino, piece.offset);
+        if piece.hole {
+            let hole = self.send_hole(ino, offset, piece.length);
+            return Ok(Step::Changing(VecDeque::from([hole])));
+        }
+        if suspect.is_unasked() {
+            let whole = 0..data.len() / BLOCK_BYTES;
+            let changes = self.send_runs(ino, &piece, &data, std::slice::from_ref(&whole))?;
+            return Ok(Step::Changing(changes));
+        }
+        let hashes = pieces::hashes(&data);
         let request = Request::CompareBlocks {
             ino,
-            offset: piece.offset,
-            hashes: pieces::hashes(data),
+            offset,
+            hashes,
         };
-        let differing = ask_differing(self.peer, "compare blocks", request)?;
-        Ok(bits::runs(&differing, data.len() / BLOCK_BYTES))
+        let answer = self.peer.begin(request, &[]);
+        Ok(Step::Comparing(ino, piece, data, answer))
     }
 
+    /// Sends runs of blocks. Of these, [`CHANGES_MAX`] are under way at most.
     fn send_runs(
         &self,
         ino: Ino,
         piece: &Piece,
         data: &[u8],
         runs: &[Range<usize>],
-    ) -> Result<(), ResyncError> {
+    ) -> Result<VecDeque<Asked<'a>>, ResyncError> {
         // What fills up the last block is no part of the file.
         let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
+        let mut changes: VecDeque<Asked<'a>> = VecDeque::new();
         for run in runs {
             let end = (run.end * BLOCK_BYTES).min(length);
             let Some(bytes) = data.get(run.start * BLOCK_BYTES..end) else {
                 continue;
             };
+            if changes.len() >= CHANGES_MAX
+                && let Some(oldest) = changes.pop_front()
+            {
+                oldest()?;
+            }
             let offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
-            self.send_run(ino, offset, bytes)?;
+            changes.push_back(self.send_run(ino, offset, bytes));
         }
-        Ok(())
+        Ok(changes)
     }
 
-    fn send_run(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), ResyncError> {
+    fn send_run(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Asked<'a> {
         if bytes.iter().all(|&byte| byte == 0) {
             return self.send_hole(ino, offset, bytes.len() as u64);
         }
         self.progress.bytes_sent.add(bytes.len() as u64);
-        let request = Request::WriteBlocks { ino, offset };
-        order(self.peer, "write blocks", request, bytes)
+        self.peer.begin(Request::WriteBlocks { ino, offset }, bytes)
     }
 
-    fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> Result<(), ResyncError> {
+    fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> Asked<'a> {
         let request = Request::CompareHole {
             ino,
             offset,
             length,
             punch: true,
         };
-        ask_differing(self.peer, "punch a hole", request).map(drop)
+        self.peer.begin(request, &[])
+    }
+}
+
+/// What a piece of a file takes of what may be under way.
+const fn load_of(suspect: &Suspect, piece: &Piece) -> Load {
+    let bytes = if piece.hole { 0 } else { piece.length };
+    let questions = if piece.hole || suspect.is_unasked() {
+        1
+    } else {
+        CHANGES_MAX
+    };
+    Load { questions, bytes }
+}
+
+/// The bits of an answer that says what differs.
+fn differing(what: &'static str, answer: Response) -> Result<Vec<u8>, ResyncError> {
+    match answer {
+        Response::Differing(bits) => Ok(bits),
+        _ => Err(PeerError::Unexpected { what }.into()),
     }
 }
 

@@ -23,8 +23,9 @@ use lockstep_fs::store::Facts;
 use lockstep_paw_saw::{Entry, Range, recovery_ranges};
 use lockstep_repl::message::Request;
 
+use crate::line::Line;
 use crate::primary::to_wire;
-use crate::{Peer, ResyncError, order};
+use crate::{Peer, ResyncError};
 
 /// Sends the published bytes of all blocks that any of the waiting writes touches, with size and
 /// times of their files. Files that are gone are skipped.
@@ -35,6 +36,7 @@ pub fn recover_ranges(
     saw: &[Entry],
 ) -> Result<(), ResyncError> {
     let mut buffer = Vec::new();
+    let mut line = Line::new(peer);
     for range in recovery_ranges(paw, saw) {
         let Some(facts) = store.facts(range.ino)? else {
             continue;
@@ -46,9 +48,9 @@ pub fn recover_ranges(
             offset: range.offset,
             facts: to_wire(&facts),
         };
-        order(peer, "recover a range", request, &buffer)?;
+        line.send("recover a range", request, &buffer)?;
     }
-    Ok(())
+    line.finish()
 }
 
 /// How many bytes of a range lie before the end of the file; a range is never longer than a write.

@@ -200,8 +200,8 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
         secondary.datastore.core.lock().state(),
         State::ResyncNamespace
     );
-    let (mut records, mut settled, mut later) = (Vec::<u8>::new(), false, None);
-    loop {
+    let (mut records, mut settled) = (Vec::<u8>::new(), false);
+    let later = loop {
         let (id, request, payload) = asked.pop_front().unwrap_or_else(|| secondary.question());
         match request {
             Request::ImageChunk => {}
@@ -212,15 +212,15 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
                 let state = secondary.datastore.core.lock().state();
                 assert_eq!(state, State::ResyncTail);
                 // It waits now, and is mirrored afterwards.
-                later = Some(make_directory(&secondary.datastore, "made at the end"));
-                assert!(later.as_ref().unwrap().try_recv().is_err());
+                let later = make_directory(&secondary.datastore, "made at the end");
+                assert!(later.try_recv().is_err());
                 secondary.done(id);
-                break;
+                break later;
             }
             other => panic!("{other:?}"),
         }
         secondary.done(id);
-    }
+    };
     assert!(settled);
     let has = |name: &[u8]| records.windows(name.len()).any(|bytes| bytes == name);
     assert!(has(b"made meanwhile"));
@@ -235,7 +235,7 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
         osn: op.osn,
         outcome,
     });
-    assert!(later.unwrap().recv().unwrap());
+    assert!(later.recv().unwrap());
     end(&secondary);
 }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    Locks, Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
+    Claim, Locks, Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
 };
 use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind, SyncId};
 use lockstep_verify::compare;
 use proptest::prelude::*;
 
-use super::nodes::{FreeLocks, NoOperations, Node, PeerAtHand, records, send_namespace};
+use super::nodes::{FreeLocks, Held, NoOperations, Node, PeerAtHand, records, send_namespace};
 use super::steps::{Change, Step, resolve, step, take_all};
 
 fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
@@ -67,6 +67,13 @@ struct BusyLocks<'a> {
 }
 
 impl BusyLocks<'_> {
+    fn mirror_next(&self) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(step) = self.steps.get(next) {
+            self.mirror(step);
+        }
+    }
+
     fn mirror(&self, step: &Step) {
         let (osn, time) = self.primary.stamp();
         let both = [self.secondary, self.primary];
@@ -96,11 +103,13 @@ impl Locks for BusyLocks<'_> {
         _: LockSet,
         body: &mut dyn FnMut() -> Result<(), ResyncError>,
     ) -> Result<(), ResyncError> {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        if let Some(step) = self.steps.get(next) {
-            self.mirror(step);
-        }
+        self.mirror_next();
         body()
+    }
+
+    fn claim(&self, _: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+        self.mirror_next();
+        Ok(Box::new(Held))
     }
 
     /// What is under way is over before anybody can look.

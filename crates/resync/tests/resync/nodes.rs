@@ -12,7 +12,9 @@ use lockstep_fs::store::{Access, ImageChunk, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{Locks, Operations, Peer, PeerError, ResyncError, send_image, send_tail};
+use lockstep_resync::{
+    Claim, Locks, Operations, Peer, PeerError, ResyncError, send_image, send_tail,
+};
 use lockstep_types::backing::Backing;
 use lockstep_types::{
     DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, SyncId,
@@ -204,6 +206,19 @@ pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError>
     send_tail(store, peer, &changes)
 }
 
+/// Locks that were free.
+pub struct Held;
+
+impl Claim for Held {
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    fn wait(&mut self) -> Result<(), ResyncError> {
+        Ok(())
+    }
+}
+
 /// Locks that are always free.
 pub struct FreeLocks;
 
@@ -217,6 +232,10 @@ impl Locks for FreeLocks {
             assert!(locks.iter().skip(number + 1).all(|(other, _)| other != key));
         }
         body()
+    }
+
+    fn claim(&self, _: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+        Ok(Box::new(Held))
     }
 
     /// Nothing is under way.
