@@ -447,6 +447,7 @@ const fn is_of_resync(request: &Request) -> bool {
             | Request::EndImage { .. }
             | Request::SettleFiles { .. }
             | Request::WriteBlocks { .. }
+            | Request::Reserve { .. }
             | Request::CompareHole { punch: true, .. }
     )
 }

@@ -184,7 +184,8 @@ impl Inspection<'_> {
 
 impl Drop for Inspection<'_> {
     fn drop(&mut self) {
-        if self.wait() {
+        // A thread that panics waits for nobody; the process ends.
+        if !std::thread::panicking() && self.wait() {
             let done = Event::LocalDone(self.op, Ok(()));
             self.datastore.drive(Thread::MayWait, done);
         }

@@ -385,6 +385,7 @@ const fn describe(request: &Request) -> &'static str {
         | Request::EndImage { .. } => "take over the namespace",
         Request::SettleFiles { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
+        Request::Reserve { .. } => "reserve space",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
         Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
         Request::InSync => "mark itself in sync",

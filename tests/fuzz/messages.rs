@@ -205,6 +205,11 @@ fn entry(chance: &mut Chance, known: &Knowledge) -> Entry {
 
 fn request(chance: &mut Chance, known: &Knowledge) -> Request {
     match chance.within(0..16) {
+        14 if chance.percent(50) => Request::Reserve {
+            ino: ino(chance),
+            ranges: list(chance, |chance| (number(chance), number(chance))),
+            zero: chance.percent(50),
+        },
         14 => Request::ImageChanges,
         15 => Request::SettleImage,
         0 => Request::RecoverRange {
@@ -233,6 +238,7 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             ino: ino(chance),
             offset: number(chance),
             hashes: list(chance, hash),
+            space: chance.percent(50),
         },
         7 => Request::WriteBlocks {
             ino: ino(chance),

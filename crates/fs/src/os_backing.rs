@@ -11,6 +11,7 @@
 mod cache;
 mod failure;
 mod file;
+mod reserved;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@
 //! - Nothing here takes a mark away but [`Marks::remove`].
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -463,6 +464,10 @@ impl BackingFile for GuardedFile {
         self.change("zero a range of", || {
             self.below.zero_range(offset, length, keep_size)
         })
+    }
+
+    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.seen("look for reserved space in", self.below.reserved(offset))
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -218,6 +218,8 @@ pub enum Request {
         offset: u64,
         /// Hashes of the blocks from there, the last one of the file filled up with zeros.
         hashes: Vec<Hash128>,
+        /// Whether a block that takes no space counts as differing, though it reads as zeros.
+        space: bool,
     },
     /// Overwrite a range with the payload.
     WriteBlocks {
@@ -236,6 +238,15 @@ pub enum Request {
         length: u64,
         /// Whether to change anything.
         punch: bool,
+    },
+    /// Reserve space for these ranges. With `zero`, make them zeros, too.
+    Reserve {
+        /// The file.
+        ino: Ino,
+        /// First byte and number of bytes of each.
+        ranges: Vec<(u64, u64)>,
+        /// Whether their bytes change.
+        zero: bool,
     },
     /// Digests of all inodes with numbers in a range.
     Digests {

@@ -27,11 +27,12 @@ use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino, NodeKind};
+use smallvec::smallvec;
 
 use crate::pieces::{self, Piece};
-use crate::secondary::{SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
+use crate::secondary::{RESERVED_MAX, SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
 use crate::{Asked, Claim, Locks, Peer, PeerError, Progress, ResyncError, bits};
 
 /// Bytes of content hashed under the exclusive locks of one batch of files; files beyond it are
@@ -50,6 +51,12 @@ const BYTES_MAX: u64 = 4 << 20;
 
 /// Most changes of one piece under way.
 const CHANGES_MAX: usize = 8;
+
+/// A piece that is asked about.
+const PIECE_LOAD: Load = Load {
+    questions: CHANGES_MAX,
+    bytes: 0,
+};
 
 /// A batch of files whose size and times are taken over: so that few of them are locked at a time.
 const SETTLE_LOAD: Load = Load {
@@ -81,6 +88,7 @@ pub fn send_content(
         next: 1,
         last: census.last,
         suspects: VecDeque::new(),
+        reserved: VecDeque::new(),
         jobs: VecDeque::new(),
         load: Load {
             questions: 0,
@@ -112,8 +120,9 @@ type Described = Vec<(Ino, FileFacts, Option<Hash128>)>;
 
 /// What is under way, and what comes of its answer.
 enum Step<'a> {
-    /// The secondary takes over size and times of files; so many bytes were hashed.
-    Settling(Described, u64, Asked<'a>),
+    /// The secondary takes over size and times of files; so many bytes were hashed, and these files have
+    /// reserved space.
+    Settling(Described, u64, Vec<Ino>, Asked<'a>),
     /// It says which blocks of a piece differ.
     Comparing(Ino, Piece, Vec<u8>, Asked<'a>),
     /// It writes, or punches.
@@ -144,6 +153,8 @@ struct Sender<'a> {
     next: u64,
     last: u64,
     suspects: VecDeque<Suspect>,
+    /// Files with reserved space, for when their content is equal.
+    reserved: VecDeque<Ino>,
     /// In the order of their last questions, in which the secondary answers.
     jobs: VecDeque<Job<'a>>,
     load: Load,
@@ -153,11 +164,11 @@ impl<'a> Sender<'a> {
     /// Makes all files equal.
     fn run(mut self) -> Result<(), ResyncError> {
         loop {
-            let begun = match self.suspects.pop_front() {
-                Some(suspect) => self.send_piece(suspect).map(|()| true)?,
-                None => self.settle_batch()?,
-            };
-            if !begun && !self.finish_oldest()? {
+            if let Some(suspect) = self.suspects.pop_front() {
+                self.send_piece(suspect)?;
+            } else if let Some(ino) = self.reserved.pop_front() {
+                self.send_reserved(ino)?;
+            } else if !self.settle_batch()? && !self.finish_oldest()? {
                 return Ok(());
             }
         }
@@ -179,10 +190,19 @@ impl<'a> Sender<'a> {
     fn claim(&mut self, locks: LockSet) -> Result<Box<dyn Claim + 'a>, ResyncError> {
         let mut claim = self.locks.claim(locks)?;
         if !claim.is_held() {
-            while self.finish_oldest()? {}
+            if let Err(error) = self.finish_all() {
+                // Before the claim is given back, for which it has to be granted.
+                self.jobs.clear();
+                return Err(error);
+            }
             claim.wait()?;
         }
         Ok(claim)
+    }
+
+    fn finish_all(&mut self) -> Result<(), ResyncError> {
+        while self.finish_oldest()? {}
+        Ok(())
     }
 
     fn push(&mut self, claim: Box<dyn Claim + 'a>, load: Load, step: Step<'a>) {
@@ -199,15 +219,16 @@ impl<'a> Sender<'a> {
         self.load.questions -= job.load.questions;
         self.load.bytes -= job.load.bytes;
         match job.step {
-            Step::Settling(described, hashed, answer) => {
+            Step::Settling(described, hashed, reserved, answer) => {
                 let differing = differing("take over sizes", answer()?)?;
                 self.progress.bytes_done.add(hashed);
                 self.progress.inodes_done.add(described.len() as u64);
                 self.suspect(&described, &differing);
+                self.reserved.extend(reserved);
             }
             Step::Comparing(ino, piece, data, answer) => {
                 let differing = differing("compare blocks", answer()?)?;
-                let runs = bits::runs(&differing, data.len() / BLOCK_BYTES);
+                let runs = runs_alike(&differing, &data);
                 let changes = self.send_runs(ino, &piece, &data, &runs)?;
                 self.push(job.claim, job.load, Step::Changing(changes));
             }
@@ -242,6 +263,12 @@ impl<'a> Sender<'a> {
         let alone = |ino: &Ino| (LockKey::File(*ino), LockMode::Exclusive);
         let claim = self.claim(files.iter().map(alone).collect())?;
         let (described, hashed) = self.describe(files)?;
+        let mut reserved = Vec::new();
+        for (ino, ..) in &described {
+            if self.store.next_reserved(*ino, 0)?.is_some() {
+                reserved.push(*ino);
+            }
+        }
         // Those that are gone meanwhile are done.
         let gone = files.len() - described.len();
         self.progress.inodes_done.add(gone as u64);
@@ -252,7 +279,7 @@ impl<'a> Sender<'a> {
             files: described.clone(),
         };
         let answer = self.peer.begin(request, &[]);
-        let step = Step::Settling(described, hashed, answer);
+        let step = Step::Settling(described, hashed, reserved, answer);
         self.push(claim, SETTLE_LOAD, step);
         Ok(())
     }
@@ -356,6 +383,7 @@ impl<'a> Sender<'a> {
             ino,
             offset,
             hashes,
+            space: true,
         };
         let answer = self.peer.begin(request, &[]);
         Ok(Step::Comparing(ino, piece, data, answer))
@@ -377,23 +405,66 @@ impl<'a> Sender<'a> {
             let Some(bytes) = data.get(run.start * BLOCK_BYTES..end) else {
                 continue;
             };
-            if changes.len() >= CHANGES_MAX
-                && let Some(oldest) = changes.pop_front()
-            {
-                oldest()?;
-            }
+            wait_for_room(&mut changes)?;
             let offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
-            changes.push_back(self.send_run(ino, offset, bytes));
+            changes.push_back(self.send_run(ino, offset, bytes)?);
         }
         Ok(changes)
     }
 
-    fn send_run(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Asked<'a> {
+    fn send_run(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<Asked<'a>, ResyncError> {
+        let length = bytes.len() as u64;
         if bytes.iter().all(|&byte| byte == 0) {
-            return self.send_hole(ino, offset, bytes.len() as u64);
+            let data = self.store.next_data(ino, offset)?;
+            return Ok(match data.is_some_and(|data| data < offset + length) {
+                // It was written here, or part of it: what is written over it needs no room.
+                true => self.reserve(ino, vec![(offset, length)], true),
+                false => self.send_hole(ino, offset, length),
+            });
         }
         self.progress.bytes_sent.add(bytes.len() as u64);
-        self.peer.begin(Request::WriteBlocks { ino, offset }, bytes)
+        let request = Request::WriteBlocks { ino, offset };
+        Ok(self.peer.begin(request, bytes))
+    }
+
+    fn reserve(&self, ino: Ino, ranges: Vec<(u64, u64)>, zero: bool) -> Asked<'a> {
+        self.peer.begin(Request::Reserve { ino, ranges, zero }, &[])
+    }
+
+    /// Has the secondary reserve the space that is reserved here, of a file whose content is equal.
+    fn send_reserved(&mut self, ino: Ino) -> Result<(), ResyncError> {
+        self.make_room(PIECE_LOAD)?;
+        // Whatever is under way for this file is over when this is held.
+        let claim = self.claim(smallvec![(LockKey::File(ino), LockMode::Exclusive)])?;
+        let (mut changes, mut at) = (VecDeque::new(), 0);
+        while self.store.facts(ino)?.is_some() {
+            let (ranges, next) = self.reserved_from(ino, at)?;
+            if ranges.is_empty() {
+                break;
+            }
+            wait_for_room(&mut changes)?;
+            changes.push_back(self.reserve(ino, ranges, false));
+            at = next;
+        }
+        self.push(claim, PIECE_LOAD, Step::Changing(changes));
+        Ok(())
+    }
+
+    /// Ranges with reserved space from an offset on, some of them, and where they end.
+    fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
+        let (mut ranges, mut at) = (Vec::new(), offset);
+        while ranges.len() < RESERVED_MAX
+            && let Some(range) = self.store.next_reserved(ino, at)?
+        {
+            // No file can be longer, so nothing is written there.
+            let end = range.end.min(FILE_BYTES_MAX);
+            if range.start >= end {
+                break;
+            }
+            ranges.push((range.start, end - range.start));
+            at = end;
+        }
+        Ok((ranges, at))
     }
 
     fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> Asked<'a> {
@@ -405,6 +476,32 @@ impl<'a> Sender<'a> {
         };
         self.peer.begin(request, &[])
     }
+}
+
+/// The runs of blocks that differ, each of zeros alone or of none.
+fn runs_alike(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
+    let zeros: Vec<bool> = data
+        .chunks(BLOCK_BYTES)
+        .map(|block| block.iter().all(|&byte| byte == 0))
+        .collect();
+    let runs_of = |zero: bool| {
+        let wanted = zeros.iter().enumerate();
+        let wanted = wanted.map(|(number, is)| *is == zero && bits::get(differing, number));
+        bits::runs(&bits::pack(wanted), zeros.len())
+    };
+    let mut runs = [runs_of(false), runs_of(true)].concat();
+    runs.sort_unstable_by_key(|run| run.start);
+    runs
+}
+
+/// Waits until fewer than [`CHANGES_MAX`] are under way.
+fn wait_for_room(changes: &mut VecDeque<Asked<'_>>) -> Result<(), ResyncError> {
+    if changes.len() >= CHANGES_MAX
+        && let Some(oldest) = changes.pop_front()
+    {
+        oldest()?;
+    }
+    Ok(())
 }
 
 /// What a piece of a file takes of what may be under way.

@@ -7,7 +7,7 @@
 
 use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{Facts, ImageChange, ImageChunk};
-use lockstep_fs::{OpError, Store, keys};
+use lockstep_fs::{OpError, Store, StoreError, keys};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
@@ -17,6 +17,9 @@ use crate::{bits, primary};
 
 /// Most files in one [`Request::SettleFiles`].
 pub const SETTLED_MAX: usize = 64;
+
+/// Most ranges in one [`Request::Reserve`].
+pub const RESERVED_MAX: usize = 256;
 
 /// Longest file that is hashed as a whole.
 pub const SETTLED_HASH_BYTES_MAX: u64 = WRITE_BYTES_MAX as u64;
@@ -47,7 +50,8 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
             ino,
             offset,
             hashes,
-        } => compare_blocks(store, *ino, *offset, hashes),
+            space,
+        } => compare_blocks(store, *ino, *offset, hashes, *space),
         Request::WriteBlocks { ino, offset } => write_blocks(store, *ino, *offset, payload),
         Request::CompareHole {
             ino,
@@ -55,6 +59,7 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
             length,
             punch,
         } => compare_hole(store, *ino, (*offset, *length), *punch),
+        Request::Reserve { ino, ranges, zero } => reserve(store, *ino, ranges, *zero),
         Request::RecoverRange { ino, offset, facts } => {
             recover(store, *ino, *offset, facts, payload)
         }
@@ -167,6 +172,8 @@ fn settle(store: &Store, files: &[(Ino, FileFacts, Option<Hash128>)]) -> Result<
         )?;
         differing.push(match hash {
             Some(_) if facts.size > SETTLED_HASH_BYTES_MAX => true,
+            // What takes space on the primary takes it here.
+            Some(_) if store.next_hole(*ino, 0).map_err(text)? < facts.size => true,
             Some(hash) => primary::whole_hash(store, *ino, facts.size).map_err(text)? != *hash,
             None => true,
         });
@@ -187,6 +194,7 @@ fn compare_blocks(
     ino: Ino,
     offset: u64,
     theirs: &[Hash128],
+    space: bool,
 ) -> Result<Response, String> {
     if theirs.len() > COMPARED_BLOCKS_MAX {
         return Err(format!(
@@ -200,7 +208,32 @@ fn compare_blocks(
     store.read_raw(ino, offset, &mut blocks).map_err(text)?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
+    let mut differing: Vec<bool> = differing.collect();
+    if space {
+        note_holes(store, ino, offset, &mut differing).map_err(text)?;
+    }
     Ok(Response::Differing(bits::pack(differing)))
+}
+
+/// Notes the blocks from `offset` on that lie in holes: what the primary has there may take space.
+fn note_holes(store: &Store, ino: Ino, offset: u64, blocks: &mut [bool]) -> Result<(), StoreError> {
+    let block = BLOCK_BYTES as u64;
+    let end = offset + blocks.len() as u64 * block;
+    let mut at = offset;
+    while at < end {
+        let hole = store.next_hole(ino, at)?;
+        at = store.next_data(ino, hole)?.unwrap_or(end).min(end);
+        // A hole that begins within a block is the end of the file.
+        let numbers =
+            hole.saturating_sub(offset).div_ceil(block)..at.saturating_sub(offset).div_ceil(block);
+        for number in numbers {
+            let number = usize::try_from(number).ok();
+            if let Some(differs) = number.and_then(|number| blocks.get_mut(number)) {
+                *differs = true;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_payload(offset: u64, payload: &[u8]) -> Result<(), String> {
@@ -231,6 +264,26 @@ fn compare_hole(
         !store.is_zero(ino, offset, length).map_err(text)?
     };
     Ok(Response::Differing(bits::pack([differs])))
+}
+
+fn reserve(store: &Store, ino: Ino, ranges: &[(u64, u64)], zero: bool) -> Result<Response, String> {
+    if ranges.len() > RESERVED_MAX {
+        return Err(format!(
+            "{} ranges at once are over the limit",
+            ranges.len()
+        ));
+    }
+    present(store.facts(ino).map_err(text)?.is_some(), ino)?;
+    for &(offset, length) in ranges {
+        check_range(offset, length)?;
+        let done = if zero {
+            store.zero(ino, offset, length)
+        } else {
+            store.reserve(ino, offset, length)
+        };
+        done.map_err(text)?;
+    }
+    Ok(Response::Done)
 }
 
 /// Facts first: what lies beyond the published size is cut off before it could show.

@@ -10,6 +10,7 @@
 //! survive. After a sync has failed, nothing may be assumed of what it should have covered.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A directory tree that belongs to one store. Paths are relative to it, with `/` between
@@ -108,6 +109,13 @@ pub trait BackingFile: Send + Sync {
 
     /// Makes a range zeros with space reserved, growing the file to its end unless `keep_size`.
     fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()>;
+
+    /// The first run of bytes at or after `offset`, also beyond the end of the file, that has space reserved
+    /// and was not written yet; part of it may have been written since. `None` if there is none, or where
+    /// that cannot be known.
+    fn reserved(&self, _offset: u64) -> io::Result<Option<Range<u64>>> {
+        Ok(None)
+    }
 
     /// First offset at or after `offset` that holds data; `None` if there is none.
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;

@@ -195,6 +195,7 @@ impl Comparer<'_> {
             ino,
             offset,
             hashes: pieces::hashes(data),
+            space: false,
         };
         let differing = ask_differing(self.peer, "compare blocks", request)?;
         Ok(bits::runs(&differing, data.len() / BLOCK_BYTES))

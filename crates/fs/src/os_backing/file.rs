@@ -5,7 +5,8 @@
 //! nothing depends on it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -179,6 +180,11 @@ impl BackingFile for OsFile {
             done => done.map_err(Into::into),
         }
         .map_err(|error| self.fail("zero a range of", error))
+    }
+
+    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        super::reserved::reserved(self.fd.as_fd(), offset)
+            .map_err(|error| self.fail("look for reserved space in", error))
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {

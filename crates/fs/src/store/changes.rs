@@ -136,6 +136,10 @@ impl Changes<'_> {
 
 impl Drop for Changes<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The process ends, perhaps while another thread has the lock for good.
+            return;
+        }
         let mut applying = self.store.applying.lock();
         if applying.changed.follower == self.follower {
             applying.changed.keys = None;

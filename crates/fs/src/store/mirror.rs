@@ -6,7 +6,7 @@
 //!
 //! The caller holds the locks: nobody writes the same bytes or changes the same facts meanwhile.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use lockstep_intentlog::Record;
@@ -269,6 +269,46 @@ impl Store {
                 .map_err(StoreError::content("seek", ino)),
             None => Ok(None),
         }
+    }
+
+    /// First offset at or after `offset` where there is no data on the disk; the end of the content is one.
+    pub fn next_hole(&self, ino: Ino, offset: u64) -> Result<u64, StoreError> {
+        let hole = match self.content_in_passing(ino)? {
+            Some(content) => content
+                .seek_hole(offset)
+                .map_err(StoreError::content("seek", ino))?,
+            None => None,
+        };
+        Ok(hole.unwrap_or(offset))
+    }
+
+    /// First run of bytes at or after `offset`, also beyond the end of the file, for which space is
+    /// reserved that was not written yet.
+    pub fn next_reserved(&self, ino: Ino, offset: u64) -> Result<Option<Range<u64>>, StoreError> {
+        match self.content_in_passing(ino)? {
+            Some(content) => content
+                .reserved(offset)
+                .map_err(StoreError::content("look for reserved space in", ino)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reserves space for a range of a file, whose size and bytes stay.
+    pub fn reserve(&self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
+        self.check_trust()?;
+        self.change_content_file(ino, "allocate", |content| {
+            content.allocate(offset, length, true)
+        })?;
+        Ok(())
+    }
+
+    /// Makes a range of a file zeros with space reserved; the size stays.
+    pub fn zero(&self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
+        let _ticket = self.begin_write(ino, offset, length, false)?;
+        self.change_content_file(ino, "zero", |content| {
+            content.zero_range(offset, length, true)
+        })?;
+        Ok(())
     }
 
     /// Whether all bytes of a range are zeros on the disk. Reads only what is no hole.

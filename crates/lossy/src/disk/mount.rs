@@ -4,6 +4,7 @@
 //! call fails and changes nothing.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use lockstep_types::Errno;
@@ -311,6 +312,12 @@ impl BackingFile for MountedFile {
             length,
             keep_size,
         }))
+    }
+
+    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        self.mount.look(CallClass::Look, |state| {
+            Ok(state.content(self.number)?.reserved(offset))
+        })
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -206,6 +206,21 @@ impl Pages {
         count
     }
 
+    /// First run of reserved pages at or after `offset`.
+    pub(super) fn reserved(&self, offset: u64) -> Option<Range<u64>> {
+        let is_reserved = |page: &Page| matches!(page, Page::Reserved);
+        let mut from_here = self.held.range(offset / PAGE_BYTES..);
+        let (&first, _) = from_here.find(|(_, page)| is_reserved(page))?;
+        let mut end = first + 1;
+        while let Some((&number, page)) = from_here.next()
+            && number == end
+            && is_reserved(page)
+        {
+            end += 1;
+        }
+        Some((first * PAGE_BYTES).max(offset)..end * PAGE_BYTES)
+    }
+
     /// First offset at or after `offset` with bytes.
     pub(super) fn seek_data(&self, offset: u64) -> Option<u64> {
         if offset >= self.length {

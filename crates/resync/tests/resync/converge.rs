@@ -8,11 +8,11 @@ use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
     Claim, Locks, Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
 };
-use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind, SyncId};
+use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest, NodeKind, SyncId};
 use lockstep_verify::compare;
 use proptest::prelude::*;
 
-use super::nodes::{FreeLocks, Held, NoOperations, Node, PeerAtHand, records, send_namespace};
+use super::nodes::{FreeLocks, NoOperations, Node, PeerAtHand, records, send_namespace};
 use super::steps::{Change, Step, resolve, step, take_all};
 
 fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
@@ -64,6 +64,8 @@ struct BusyLocks<'a> {
     secondary: &'a Node,
     steps: &'a [Step],
     next: AtomicUsize,
+    /// Claims that there are.
+    held: AtomicUsize,
 }
 
 impl BusyLocks<'_> {
@@ -97,6 +99,33 @@ impl BusyLocks<'_> {
     }
 }
 
+struct BusyClaim<'a> {
+    locks: &'a BusyLocks<'a>,
+    is_held: bool,
+}
+
+impl Claim for BusyClaim<'_> {
+    fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    fn wait(&mut self) -> Result<(), ResyncError> {
+        assert_eq!(
+            self.locks.held.load(Ordering::Relaxed),
+            1,
+            "others are held"
+        );
+        self.locks.mirror_next();
+        Ok(())
+    }
+}
+
+impl Drop for BusyClaim<'_> {
+    fn drop(&mut self) {
+        self.locks.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Locks for BusyLocks<'_> {
     fn with_locks(
         &self,
@@ -107,9 +136,17 @@ impl Locks for BusyLocks<'_> {
         body()
     }
 
+    /// Clients change nothing while others are held: they might be about the same.
     fn claim(&self, _: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
-        self.mirror_next();
-        Ok(Box::new(Held))
+        let others = self.held.fetch_add(1, Ordering::Relaxed);
+        let is_free = others == 0 || self.next.load(Ordering::Relaxed) % 3 == 0;
+        if others == 0 {
+            self.mirror_next();
+        }
+        Ok(Box::new(BusyClaim {
+            locks: self,
+            is_held: is_free,
+        }))
     }
 
     /// What is under way is over before anybody can look.
@@ -140,6 +177,7 @@ proptest! {
             secondary: &secondary,
             steps: &meanwhile,
             next: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
         };
         resync(&primary, &PeerAtHand::new(&secondary), &locks).unwrap();
         assert_equal(&primary, &secondary);
@@ -325,6 +363,43 @@ fn equal_stores_are_found_equal_with_few_questions() {
     assert_eq!(progress.inodes_done.get(), 300);
     assert_eq!(progress.bytes_done.get(), 300 * 5000);
     assert!(peer.asked.load(Ordering::Relaxed) < 20);
+}
+
+/// Space that both nodes are to have: what is written there later must not fail on one of them.
+#[test]
+fn reserved_space_is_reserved_on_the_other_node_too() {
+    let (primary, secondary) = (Node::new(), Node::new());
+    let allocate = |name: &str, content: &[u8], mode, offset, length| {
+        let ino = primary.file(name, content);
+        assert!(primary.meta(MetaRequest::Allocate {
+            ino,
+            offset,
+            length,
+            mode,
+        }));
+        ino
+    };
+    let (grow, keep) = (AllocateMode::Allocate, AllocateMode::AllocateKeepSize);
+    let files = [
+        allocate("beyond its end", &[], keep, 0, 3 << 20),
+        allocate("far beyond its end", &[1; 9000], keep, 5 << 20, 1 << 20),
+        allocate("large", &[2; 100], grow, 0, 10 << 20),
+        allocate("in the middle", &[3; 10], grow, 2_500_000, 1 << 20),
+        primary.file("written zeros", &vec![0; 2 << 20]),
+    ];
+    // Here data is in the way, which is punched.
+    secondary.file("other", &vec![9; 3 << 20]);
+    secondary.file("another", &vec![9; 12 << 20]);
+    for _ in 0..2 {
+        resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+        assert_equal(&primary, &secondary);
+        for ino in files {
+            let blocks = |node: &Node| node.store().getattr(ino).unwrap().blocks;
+            let (here, there) = (blocks(&primary), blocks(&secondary));
+            assert!(here >= 2048 && there >= here, "{ino}: {here} and {there}");
+            assert!(there <= here + 2048, "{ino}: {here} and {there}");
+        }
+    }
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn ranges_that_no_file_has_are_refused() {
         ino,
         offset,
         hashes: vec![hash; count],
+        space: true,
     };
     let hole = |offset, length| Request::CompareHole {
         ino,
@@ -144,7 +145,7 @@ proptest! {
             let ino = Ino::new(ino).unwrap();
             let request = match kind {
                 0 => Request::ImageChunk,
-                1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3] },
+                1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3], space: true },
                 2 => Request::WriteBlocks { ino, offset },
                 3 => Request::CompareHole { ino, offset, length, punch: offset % 2 == 0 },
                 _ => Request::RecoverRange { ino, offset, facts: facts(length) },
