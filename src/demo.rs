@@ -89,7 +89,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            show.bad(&format!("{error:#}"));
+            show.bad(&crate::cli::chain(&error));
             ExitCode::from(NO)
         }
     })

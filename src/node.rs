@@ -4,6 +4,7 @@ mod door;
 mod error;
 mod listener;
 mod notify;
+mod repeats;
 mod slot;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::threads;
 use error::{one_line, system};
 use listener::Listening;
 use notify::Notifier;
+use repeats::Repeats;
 use slot::Slot;
 
 pub use error::NodeError;
@@ -85,6 +87,8 @@ struct Shared {
     /// In the order of the configuration.
     slots: Vec<Slot>,
     stopping: AtomicBool,
+    /// Refused connections that were logged.
+    refusals: Repeats,
 }
 
 impl Node {
@@ -98,6 +102,7 @@ impl Node {
             identity: link.as_ref().map(|link| Arc::clone(&link.identity)),
             slots: config.datastores.iter().cloned().map(Slot::new).collect(),
             stopping: AtomicBool::new(false),
+            refusals: Repeats::default(),
         });
         let service: Arc<dyn ControlService> = Arc::<Shared>::clone(&shared);
         let mut node = Self {
@@ -118,28 +123,16 @@ impl Node {
     /// if none could be.
     fn start_all(&mut self, link: Option<Listening>) -> Result<(), NodeError> {
         let identity = self.shared.identity.as_ref();
-        let attempts = self.shared.slots.iter();
-        let attempts = attempts.map(|slot| slot.start(identity).map_err(|error| (slot, error)));
-        let mut failures: Vec<_> = attempts.filter_map(Result::err).collect();
-        if failures.len() == self.shared.slots.len() {
-            if failures.len() == 1
-                && let Some((_, error)) = failures.pop()
-            {
-                return Err(error);
+        let mut failures = Vec::new();
+        for slot in &self.shared.slots {
+            if let Err(error) = slot.start(identity) {
+                failures.push((&slot.config().name, error));
             }
-            let named = |(slot, error): &(&Slot, NodeError)| {
-                format!(
-                    "\n  {}: {}",
-                    slot.config().name,
-                    one_line(&error.to_string())
-                )
-            };
-            return Err(NodeError::NoneStarted {
-                failures: failures.iter().map(named).collect(),
-            });
+        }
+        if failures.len() == self.shared.slots.len() {
+            return Err(none_started(failures));
         }
         let all_run = failures.is_empty();
-        drop(failures);
         if let Some(link) = link {
             let shared = Arc::clone(&self.shared);
             self.start_thread("listener", move || link.run(&shared))?;
@@ -205,6 +198,21 @@ impl Node {
         }
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+/// Why a node serves nothing: the one error, or a line for each.
+fn none_started(mut failures: Vec<(&String, NodeError)>) -> NodeError {
+    if failures.len() == 1
+        && let Some((_, error)) = failures.pop()
+    {
+        return error;
+    }
+    let lines = failures
+        .iter()
+        .map(|(name, error)| format!("\n  {name}: {}", one_line(&error.to_string())));
+    NodeError::NoneStarted {
+        failures: lines.collect(),
     }
 }
 

@@ -28,7 +28,7 @@ use lockstepfs::threads;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
-use crate::cli::say;
+use crate::cli::{chain, say};
 use layout::{Layout, NewRoot, NodePlan};
 use process::NodeProcess;
 
@@ -367,7 +367,8 @@ impl Drop for Playground {
         if let Err(error) = self.stop() {
             let _ = writeln!(
                 std::io::stderr(),
-                "error: the playground could not be cleaned up: {error:#}"
+                "error: the playground could not be cleaned up: {}",
+                chain(&error)
             );
         }
     }

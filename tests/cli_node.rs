@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -260,7 +261,7 @@ fn a_datastore_that_cannot_start_keeps_no_other_from_starting() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
     let text = unmirrored(&path) + &second(&path);
-    let node = Running::start_in(directory, &text, |config| lockstep_node(config));
+    let node = Running::start_in(directory, &text, lockstep_node);
     make_store(&path, "y");
     let socket = path.join("a.sock");
     let (code, told) = status(&socket);
@@ -423,4 +424,23 @@ fn files_in_the_bare_mount_directory_are_told_of() {
         text.contains("WARNING: the mount directory itself holds stray"),
         "{text}"
     );
+}
+
+/// The kernel's answer, not ours: `docs/semantics.md` promises no other.
+#[test]
+fn a_file_of_a_node_that_has_ended_is_not_connected() {
+    if !can_mount() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut node = Running::start();
+        let file = File::create(node.directory.path().join("mount/file")).unwrap();
+        file.write_at(b"before", 0).unwrap();
+        kill(&node.process, signal);
+        node.process.wait().unwrap();
+        for _ in 0..3 {
+            let error = file.write_at(b"after", 0).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{error}");
+        }
+    }
 }

@@ -104,3 +104,33 @@ fn a_directory_in_use_for_something_else_is_refused() {
         "{error}"
     );
 }
+
+/// A log that always warns is not read.
+#[test]
+fn a_good_first_start_logs_no_warnings() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        println!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let mut child = playground(root.path(), Path::new(env!("CARGO_BIN_EXE_lockstep")))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut ready).unwrap();
+    let logs =
+        ["a.log", "b.log"].map(|log| std::fs::read_to_string(root.path().join("play").join(log)));
+    // As a terminal that is closed does.
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(ready, "ready\n");
+    for log in logs {
+        let log = log.unwrap();
+        let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+        let warnings: Vec<_> = log.lines().filter(is_warning).collect();
+        assert!(warnings.is_empty() && log.contains("running"), "{log}");
+    }
+}

@@ -24,6 +24,7 @@ impl ControlService for PretendedNode {
             connected: self.in_sync,
             encryption: Encryption::On,
             disk_failed: false,
+            obstacle: false,
         };
         let alpha = DatastoreStatus {
             name: "alpha".to_owned(),

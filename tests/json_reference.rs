@@ -35,6 +35,7 @@ fn status() -> NodeStatus {
             connected: false,
             encryption: Encryption::On,
             disk_failed: false,
+            obstacle: false,
         }),
         generation: 1,
         osn: String::new(),

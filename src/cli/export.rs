@@ -21,13 +21,15 @@ pub(crate) struct ExportArgs {
     /// Name of the datastore
     name: String,
 
-    /// Directory to write to: missing (its parent must exist) or empty
+    /// Directory to write to: missing (its parent must exist) or empty. One that is missing is called
+    /// DEST.partial until it is complete
     dest: PathBuf,
 
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Also write one line per name: path, inode, type, mode, owner, size, times, links, hash
+    /// Also write one line per name: path, inode, type, mode, owner, size, times, links, hash. The file
+    /// must not exist; it is called FILE.partial until it is complete
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
 }

@@ -309,14 +309,20 @@ fn next_step(role: Role, peer: &PeerStatus) -> String {
     if peer.connected {
         return "the nodes are connected and get in sync by themselves".to_owned();
     }
+    if peer.obstacle {
+        return "the other node cannot help by being there: see to the reason above; the nodes try again by \
+                themselves"
+            .to_owned();
+    }
     match role {
         Role::Primary => format!(
             "make sure that the other node runs and can be reached at {}; it then catches up by itself",
             peer.address
         ),
         Role::Secondary => {
-            "make sure that the primary runs and can reach the address in this node's \
-                            `listen`; it then connects by itself"
+            "make sure that the primary runs, can reach the address in this node's `listen`, and is \
+             configured as primary there (two secondaries wait for each other); it then connects by \
+             itself"
                 .to_owned()
         }
     }
@@ -368,6 +374,7 @@ mod tests {
                 connected: in_sync,
                 encryption: Encryption::On,
                 disk_failed: false,
+                obstacle: false,
             }),
             generation: 1,
             osn: "1.42".to_owned(),
@@ -483,6 +490,61 @@ mod tests {
         let text = store_text(&alone);
         assert!(text.contains("other node's disk needs you"), "{text}");
         assert!(!text.contains("by itself"), "{text}");
+    }
+
+    /// Two primaries, a wrong uuid, a full disk: it would not help that the other node runs.
+    #[test]
+    fn an_obstacle_is_not_mended_by_starting_the_other_node() {
+        let mut alone = store(false, true);
+        alone.reason = Some("both nodes are configured as primary".to_owned());
+        alone.peer.as_mut().unwrap().obstacle = true;
+        let text = store_text(&alone);
+        assert!(text.contains("see to the reason above"), "{text}");
+        assert!(
+            !text.contains("make sure that the other node runs"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_datastore_that_was_not_started_says_why() {
+        let mut failed = store(false, true);
+        failed.started = false;
+        failed.reason = Some("mount point /srv/alpha does not exist".to_owned());
+        assert!(!is_in_order(&failed));
+        let text = store_text(&failed);
+        assert!(text.starts_with("alpha: NOT STARTED\n"), "{text}");
+        assert!(
+            text.contains("reason      mount point /srv/alpha"),
+            "{text}"
+        );
+        assert!(text.contains("tries again"), "{text}");
+    }
+
+    #[test]
+    fn nodes_that_were_found_different_are_not_called_in_order() {
+        let mut different = store(true, true);
+        let mut verified = VerifiedStatus {
+            time: "2025-11-20T21:46:00Z".to_owned(),
+            identical: false,
+            differences_total: 2,
+            differences: vec!["/a: size 1 here, 2 there".to_owned()],
+        };
+        different.verified = Some(verified.clone());
+        assert!(!is_in_order(&different));
+        let text = store_text(&different);
+        assert!(
+            text.starts_with("alpha: in sync, but NOT IDENTICAL\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("found 2 differences at 2025-11-20T21:46:00Z: /a: size"),
+            "{text}"
+        );
+        verified.identical = true;
+        different.verified = Some(verified);
+        assert!(is_in_order(&different));
+        assert!(store_text(&different).starts_with("alpha: in sync\n"));
     }
 
     #[test]

@@ -97,10 +97,20 @@ impl ControlClient {
 }
 
 fn unreachable(path: &Path, error: &dyn std::error::Error) -> ControlError {
-    ControlError::Unreachable {
-        path: path.to_owned(),
-        cause: root_cause(error),
+    let path = path.to_owned();
+    if is_not_allowed(error) {
+        return ControlError::NotAllowed { path };
     }
+    let cause = root_cause(error);
+    ControlError::Unreachable { path, cause }
+}
+
+fn is_not_allowed(error: &dyn std::error::Error) -> bool {
+    let mut causes = std::iter::successors(error.source(), |error| error.source());
+    causes.any(|cause| {
+        let system = cause.downcast_ref::<std::io::Error>();
+        system.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    })
 }
 
 /// The transport wraps what the system said in words of its own that tell nothing.

@@ -40,13 +40,19 @@ pub enum ControlError {
     #[error(
         "no node answers on {}: {cause}\n  \
          cure: start it with `lockstep node --config FILE`; if it runs, give its configuration \
-         with --config, and ask as the user who started it", path.display()
+         with --config", path.display()
     )]
     Unreachable {
         /// The socket.
         path: PathBuf,
         /// Why not.
         cause: String,
+    },
+    /// Whoever asks may not use the socket.
+    #[error("not allowed to ask the node at {}\n  cure: ask as root, or as the user who started it", path.display())]
+    NotAllowed {
+        /// The socket.
+        path: PathBuf,
     },
     /// The node does not know the command or speaks another version.
     #[error("the node at {} refused: {cause}", path.display())]

@@ -98,6 +98,7 @@ impl DatastoreStatus {
                 connected: false,
                 encryption: peer.encryption,
                 disk_failed: false,
+                obstacle: false,
             }),
             generation: 1,
             osn: "0.0".to_owned(),
@@ -188,6 +189,9 @@ pub struct PeerStatus {
     pub encryption: Encryption,
     /// Whether its disk has failed, by its own word: then it needs an operator.
     pub disk_failed: bool,
+    /// Whether `reason` names something that does not go away by waiting for the other node, such as a
+    /// configuration that does not fit or a full disk.
+    pub obstacle: bool,
 }
 
 /// How far a resync of content has come. The totals are those at its start.

@@ -28,6 +28,7 @@ fn fake_status() -> NodeStatus {
             connected: false,
             encryption: Encryption::Off,
             disk_failed: true,
+            obstacle: true,
         }),
         generation: 2,
         osn: "2.77".to_owned(),

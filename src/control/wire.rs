@@ -84,6 +84,7 @@ fn peer_message(peer: PeerStatus) -> proto::Peer {
         connected: peer.connected,
         encryption: peer.encryption.word().to_owned(),
         disk_failed: peer.disk_failed,
+        obstacle: peer.obstacle,
     }
 }
 
@@ -154,6 +155,7 @@ fn peer_status(message: proto::Peer) -> Result<PeerStatus, UnknownWord> {
         connected: message.connected,
         encryption: word("encryption", message.encryption)?,
         disk_failed: message.disk_failed,
+        obstacle: message.obstacle,
     })
 }
 

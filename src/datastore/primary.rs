@@ -33,12 +33,28 @@ struct Ending {
 struct Unconnected {
     reason: String,
     retry: Duration,
+    /// Waiting for the other node does not help.
+    obstacle: bool,
 }
 
 impl From<String> for Unconnected {
     fn from(reason: String) -> Self {
-        let retry = RETRY;
-        Self { reason, retry }
+        Self {
+            reason,
+            retry: RETRY,
+            obstacle: false,
+        }
+    }
+}
+
+impl Unconnected {
+    /// One of the nodes refuses the other, as a configuration or a store does not fit.
+    const fn refused(reason: String) -> Self {
+        Self {
+            reason,
+            retry: RETRY_REFUSED,
+            obstacle: true,
+        }
     }
 }
 
@@ -69,9 +85,13 @@ impl Datastore {
                 Ok((connection, welcome)) => {
                     wait = self.serve_connection(connection, welcome).wait(wait);
                 }
-                Err(Unconnected { reason, retry }) => {
-                    wait = retry;
-                    self.set_reason(&reason);
+                Err(unconnected) => {
+                    wait = unconnected.retry;
+                    if unconnected.obstacle {
+                        self.set_obstacle(&unconnected.reason);
+                    } else {
+                        self.set_reason(&unconnected.reason);
+                    }
                 }
             }
             self.rest(wait);
@@ -89,7 +109,14 @@ impl Datastore {
 
     /// Connects and introduces both sides. An error is for the operator.
     fn connect(self: &Arc<Self>, dialer: &dyn Dial) -> Result<(Halves, Welcome), Unconnected> {
-        let (sender, mut receiver) = dialer.dial()?;
+        let dialled = dialer.dial();
+        let (sender, mut receiver) = dialled.map_err(|reason| {
+            if dialer.was_refused() {
+                Unconnected::refused(reason)
+            } else {
+                reason.into()
+            }
+        })?;
         let role = self.role.state();
         let no_name = || "this node's store has no name in role.json".to_owned();
         let store = role.store.ok_or_else(no_name)?;
@@ -108,14 +135,14 @@ impl Datastore {
         let frame = receiver.recv().map_err(|error| error.to_string())?;
         let envelope = Envelope::decode(frame.header).map_err(|error| error.to_string())?;
         if let Message::Welcome(welcome) = &envelope.message {
-            self.check_introduction(&envelope, welcome.version)?;
+            let checked = self.check_introduction(&envelope, welcome.version);
+            checked.map_err(Unconnected::refused)?;
         }
         match envelope.message {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
-            Message::Refuse { reason } => Err(Unconnected {
-                reason: format!("the peer refuses: {reason}"),
-                retry: RETRY_REFUSED,
-            }),
+            Message::Refuse { reason } => {
+                Err(Unconnected::refused(format!("the peer refuses: {reason}")))
+            }
             Message::Poisoned { reason } => Err(self.peer_poisoned(reason)),
             _ => Err(
                 "the peer did not answer the greeting as a secondary does: run the same \
@@ -134,6 +161,7 @@ impl Datastore {
         Unconnected {
             reason,
             retry: RETRY_MAX,
+            obstacle: false,
         }
     }
 
@@ -187,7 +215,11 @@ impl Datastore {
         // Rule P8: both marks, of one time (P17, the secondary has looked), and one past.
         let follows = self.store.is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
-        if !welcome.in_sync {
+        if !self.role.state().in_sync {
+            self.set_reason(
+                "the secondary lacks what was done without it; it is brought up to date",
+            );
+        } else if !welcome.in_sync {
             self.set_reason(
                 "the secondary's copy is not complete, or not the one that was in sync last",
             );
@@ -254,13 +286,13 @@ impl Datastore {
         let event = match message {
             Message::WriteAck { osn, failed } => {
                 if let Some(errno) = failed {
-                    self.set_reason(&format!("the secondary could not write: {errno}"));
+                    self.set_obstacle(&format!("the secondary could not write: {errno}"));
                 }
                 Event::WriteAcked(osn, failed)
             }
             Message::MetaAck { osn, outcome } => {
                 if let Err(errno) = outcome {
-                    self.set_reason(&format!("the secondary could not follow: {errno}"));
+                    self.set_obstacle(&format!("the secondary could not follow: {errno}"));
                 }
                 Event::MetaAcked(osn, outcome)
             }

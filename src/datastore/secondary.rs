@@ -50,7 +50,7 @@ impl Datastore {
         }
         let epoch = self.next_op().0;
         if let Err(reason) = self.welcome(&**sender, epoch, hello, envelope) {
-            self.set_reason(&reason);
+            self.set_obstacle(&reason);
             refuse(&**sender, envelope, &reason);
             return;
         }
@@ -454,7 +454,8 @@ const fn is_of_resync(request: &Request) -> bool {
 
 /// Tells a peer why it is not wanted.
 pub fn refuse(sender: &dyn SendFrames, greeting: &Envelope, reason: &str) {
-    tracing::warn!(datastore = %greeting.datastore, reason, "peer refused");
+    // Whoever refuses knows whether that is news.
+    tracing::debug!(datastore = %greeting.datastore, reason, "peer refused");
     let reason = reason.to_owned();
     answer_greeting(sender, greeting, Message::Refuse { reason });
 }

@@ -24,6 +24,9 @@ pub(super) struct Facts {
     reason: Option<String>,
     /// That is because the peer's disk has failed.
     peer_disk_failed: bool,
+    /// That is because of something between the nodes that an operator has to see to: it does not go away by
+    /// waiting for the other node.
+    obstacle: bool,
     /// Room on the peer's disk, by its last word.
     peer_available_bytes: Option<u64>,
     /// What the last comparison found, unless a resync has made it void.
@@ -39,6 +42,7 @@ impl Facts {
             since: now,
             reason: None,
             peer_disk_failed: false,
+            obstacle: false,
             peer_available_bytes: None,
             verified: None,
             resyncing: false,
@@ -51,6 +55,7 @@ impl Facts {
         if is_new {
             self.reason = reason.map(str::to_owned);
             self.peer_disk_failed = false;
+            self.obstacle = false;
         }
         is_new
     }
@@ -81,8 +86,8 @@ impl Datastore {
                 facts.verified = None;
             }
             facts.resyncing = match state {
-                State::ResyncNamespace | State::ResyncContent | State::EnteringSync => true,
-                _ => false,
+                State::ResyncNamespace => true,
+                _ => facts.resyncing && is_on_the_way(state) && !state.is_in_sync(),
             };
             match state {
                 State::ResyncNamespace => {
@@ -96,10 +101,10 @@ impl Datastore {
             facts.reason.clone().unwrap_or_default()
         };
         let (datastore, described) = (self.name(), state.describe());
-        if state.is_in_sync() {
-            if let Some(link) = &*self.link.read() {
-                link.course.in_sync.store(true, Ordering::Release);
-            }
+        if let (true, Some(link)) = (state.is_in_sync(), &*self.link.read()) {
+            link.course.in_sync.store(true, Ordering::Release);
+        }
+        if is_on_the_way(state) {
             tracing::info!(datastore, state = described, "the state has changed");
         } else {
             tracing::warn!(
@@ -120,6 +125,28 @@ impl Datastore {
                 reason,
                 "a new reason for the state"
             );
+        }
+    }
+
+    /// The same, when it does not go away by waiting for the other node: an operator has to see to it.
+    pub(super) fn set_obstacle(&self, reason: &str) {
+        let reason = &plain(reason);
+        let mut facts = self.facts.lock();
+        if facts.explain(Some(reason)) {
+            tracing::warn!(
+                datastore = self.name(),
+                reason,
+                "the nodes do not get together"
+            );
+        }
+        facts.obstacle = true;
+    }
+
+    /// A node that may be the primary was refused before it could introduce itself.
+    pub fn told_of_refusal(&self, reason: &str) {
+        let waits = self.config.role == Role::Secondary && self.link.read().is_none();
+        if waits {
+            self.set_obstacle(reason);
         }
     }
 
@@ -225,7 +252,11 @@ impl Datastore {
             marked_in_sync: self.role.state().in_sync,
             in_sync: state.is_in_sync() && poisoned.is_none(),
             since_ms,
-            reason: if state.is_in_sync() { None } else { reason },
+            reason: if state.is_in_sync() {
+                None
+            } else {
+                reason.or_else(|| never_connected(state))
+            },
             poisoned,
             peer: self.peer_status(),
             generation: self.generation().get(),
@@ -272,13 +303,40 @@ impl Datastore {
 
     fn peer_status(&self) -> Option<PeerStatus> {
         let peer = self.config.peer.as_ref()?;
+        let connected = self.link.read().is_some();
+        let facts = self.facts.lock();
         Some(PeerStatus {
             address: peer.address.to_string(),
-            connected: self.link.read().is_some(),
+            connected,
             encryption: peer.encryption,
-            disk_failed: self.facts.lock().peer_disk_failed,
+            disk_failed: facts.peer_disk_failed,
+            obstacle: facts.obstacle,
         })
     }
+}
+
+/// Nothing was lost on the way to this state: it is in sync, or gets there by itself.
+const fn is_on_the_way(state: State) -> bool {
+    !matches!(
+        state,
+        State::OutOfSync
+            | State::Paused
+            | State::Frozen
+            | State::LeavingSync
+            | State::Poisoned
+            | State::SecondaryOutOfSync
+            | State::SecondaryDisconnected
+            | State::SecondaryPoisoned
+    )
+}
+
+/// Why a secondary waits of which nothing else is known.
+fn never_connected(state: State) -> Option<String> {
+    let waits = matches!(
+        state,
+        State::SecondaryOutOfSync | State::SecondaryDisconnected
+    );
+    waits.then(|| "no primary has connected since this node was started".to_owned())
 }
 
 fn serving(state: State) -> ServiceStatus {

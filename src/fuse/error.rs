@@ -10,14 +10,18 @@ fn oldest_kernel() -> String {
     format!("{major}.{minor}")
 }
 
+fn device_cure(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return "run as root (CAP_SYS_ADMIN)";
+    }
+    "load the kernel module (modprobe fuse), or give the container the device (--device /dev/fuse)"
+}
+
 /// Why a datastore could not be mounted, kept mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each is documented by its message
 pub enum MountError {
-    #[error(
-        "/dev/fuse cannot be used ({source}): load the kernel module (modprobe fuse), or give the \
-         container the device (--device /dev/fuse)"
-    )]
+    #[error("/dev/fuse cannot be used ({source}): {}", device_cure(source))]
     NoFuse { source: io::Error },
     #[error(
         "this kernel is Linux {found}, whose FUSE lacks what is needed: use {} or newer (on Debian 12 \

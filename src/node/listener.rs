@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_link::{
     Encryption as LinkEncryption, Fingerprint, Identity, LinkError, LinkOptions, SendFrames,
@@ -85,9 +85,9 @@ impl Listening {
         let door = Arc::new(Door::default());
         while !shared.stopping.load(Ordering::Acquire) {
             match self.listener.accept() {
-                Ok((socket, _)) => {
-                    if let Err(error) = self.let_in(shared, &door, socket) {
-                        tracing::warn!(%error, "connection refused");
+                Ok((socket, from)) => {
+                    if let Err(error) = self.let_in(shared, &door, socket, from) {
+                        say_refused(shared, from, &error);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -107,6 +107,7 @@ impl Listening {
         shared: &Arc<Shared>,
         door: &Arc<Door>,
         socket: TcpStream,
+        from: SocketAddr,
     ) -> Result<(), Rejected> {
         let visit = door
             .enter(&socket)
@@ -116,7 +117,10 @@ impl Listening {
         let (identity, options) = (Arc::clone(&self.identity), self.options);
         let answer = move || {
             if let Err(error) = answer(&shared, visit, socket, &identity, &options) {
-                tracing::warn!(%error, "connection refused");
+                if is_wrong_peer(&error) {
+                    tell_of_refusal(&shared, &without_port(&error, from));
+                }
+                say_refused(&shared, from, &error);
             }
         };
         threads::spawn("peer", answer).map_err(Rejected::system("start a thread"))?;
@@ -144,6 +148,9 @@ fn answer(
     identity: &Identity,
     options: &LinkOptions,
 ) -> Result<(), Rejected> {
+    let from = socket
+        .peer_addr()
+        .map_err(Rejected::system("ask who connects"))?;
     socket
         .set_nonblocking(false)
         .map_err(Rejected::system("set up the socket"))?;
@@ -172,6 +179,8 @@ fn answer(
             shared.name, envelope.datastore
         );
         datastore::refuse(&*sender, &envelope, &cause);
+        tell_of_refusal(shared, &cause);
+        say_refused(shared, from, &cause);
         return Ok(());
     };
     let Some(datastore) = slot.running() else {
@@ -184,6 +193,37 @@ fn answer(
         _ => return Err(Rejected::NotIntroduced),
     }
     Ok(())
+}
+
+/// Whether the other end is a node, or might be, that one of the configurations does not fit.
+fn is_wrong_peer(error: &Rejected) -> bool {
+    use LinkError::{ProtocolMismatch, RefusedByPeer, WrongFingerprint};
+    matches!(
+        error,
+        Rejected::Link(WrongFingerprint { .. } | RefusedByPeer { .. } | ProtocolMismatch { .. })
+    )
+}
+
+/// The address without the port, which is another at each attempt.
+fn without_port(error: &impl ToString, from: SocketAddr) -> String {
+    let text = error.to_string();
+    text.replace(&from.to_string(), &from.ip().to_string())
+}
+
+/// Logs a refused connection, unless the same one was logged a short time ago.
+fn say_refused(shared: &Shared, from: SocketAddr, error: &impl ToString) {
+    let error = without_port(error, from);
+    if let Some(repeated) = shared.refusals.is_due(&error, Instant::now()) {
+        tracing::warn!(error, repeated, "connection refused");
+    }
+}
+
+/// Every datastore that waits for its primary shows why that was refused: which of them it was for is not
+/// known before it is authenticated.
+fn tell_of_refusal(shared: &Shared, reason: &str) {
+    for datastore in shared.slots.iter().filter_map(Slot::running) {
+        datastore.told_of_refusal(reason);
+    }
 }
 
 /// Why a datastore of this node follows nobody yet.

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::files::content_path;
 use crate::kv::KvError;
-use crate::os_backing::errno_of;
+use crate::os_backing::{BackingFailure, errno_of};
 use crate::poison::was_tried;
 
 /// Why an operation on a store did not happen.
@@ -42,6 +42,15 @@ impl From<LogError> for OpError {
     }
 }
 
+/// What a failed call says. What the disk below says already names operation and path.
+fn told_once(operation: &str, path: &str, source: &std::io::Error) -> String {
+    let below = source.get_ref();
+    if matches!(below, Some(below) if below.is::<BackingFailure>()) {
+        return source.to_string();
+    }
+    format!("cannot {operation} {path}: {source}")
+}
+
 /// A failure of a store: of its disk, or of what lies on it.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -52,7 +61,7 @@ pub enum StoreError {
     #[error("intent log: {0}")]
     Log(#[from] LogError),
     /// The disk below failed.
-    #[error("cannot {operation} {path}: {source}")]
+    #[error("{}", told_once(operation, path, source))]
     Disk {
         /// What was tried.
         operation: &'static str,

@@ -82,7 +82,8 @@ impl Lost {
 }
 
 /// Writes the store in `store_dir` out to `dest`, which must be missing or an empty directory, and
-/// a list of all names to `manifest` (see [`HEADER`]), which is replaced.
+/// a list of all names to `manifest` (see [`HEADER`]), which must not exist. Until they are complete both bear
+/// a name that ends with `.partial`, but for a `dest` that exists, which is filled in its place.
 ///
 /// Kept are modes with set-id and sticky bits, owners, times of access and modification, extended
 /// attributes with access control lists, symbolic and hard links, holes, and device nodes, pipes
@@ -96,11 +97,88 @@ pub fn export(
     tell: &mut dyn FnMut(&Lost),
 ) -> Result<ExportSummary, ExportError> {
     let store = open_store(store_dir)?;
-    let root = prepare(store_dir, dest)?;
-    let manifest = manifest.map(Manifest::create).transpose()?;
+    let list = manifest.map(Unfinished::file).transpose()?;
+    let tree = Unfinished::directory(dest)?;
+    let root = prepare(store_dir, &tree.path)?;
+    let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
+    let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
     let mut export = Export::new(&store, root, manifest, tell)?;
-    export.tree()?;
-    export.finish(dest)
+    let summary = export.tree().and_then(|()| export.finish(&tree.path));
+    let summary = summary.map_err(|error| tree.incomplete(error))?;
+    list.map_or(Ok(()), Unfinished::finish)?;
+    tree.finish()?;
+    Ok(summary)
+}
+
+/// Something that bears another name until it is complete, so that nobody takes a part for the whole.
+struct Unfinished {
+    path: PathBuf,
+    /// The name that it gets; `None` if it must be written in its place.
+    complete: Option<PathBuf>,
+}
+
+impl Unfinished {
+    /// A file that does not exist yet.
+    fn file(path: &Path) -> Result<Self, ExportError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(ExportError::ManifestExists { path: path.into() });
+        }
+        Self::beside(path)
+    }
+
+    /// A directory that is missing, or empty. One that is the root of a file system cannot be replaced.
+    fn directory(dest: &Path) -> Result<Self, ExportError> {
+        match std::fs::symlink_metadata(dest) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::beside(dest),
+            _ => {
+                check_empty(dest)?;
+                Ok(Self {
+                    path: dest.into(),
+                    complete: None,
+                })
+            }
+        }
+    }
+
+    fn beside(path: &Path) -> Result<Self, ExportError> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".partial");
+        let partial = PathBuf::from(name);
+        if partial.symlink_metadata().is_ok() {
+            return Err(ExportError::PartExists { path: partial });
+        }
+        Ok(Self {
+            path: partial,
+            complete: Some(path.into()),
+        })
+    }
+
+    /// Removes the directory that was made, while it is empty.
+    fn forget(&self) {
+        if self.complete.is_some() {
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+
+    /// Says where the part is that was written.
+    fn incomplete(&self, source: ExportError) -> ExportError {
+        ExportError::Incomplete {
+            path: self.path.clone(),
+            source: Box::new(source),
+        }
+    }
+
+    /// Gives it its name, unless somebody has taken that meanwhile.
+    fn finish(self) -> Result<(), ExportError> {
+        let Some(complete) = &self.complete else {
+            return Ok(());
+        };
+        let name = escaped(self.path.as_os_str().as_encoded_bytes());
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        let here = rustix::fs::CWD;
+        rustix::fs::renameat_with(here, &self.path, here, complete, flags)
+            .map_err(ExportError::write("rename", name))
+    }
 }
 
 fn open_store(dir: &Path) -> Result<Store, ExportError> {
@@ -166,7 +244,7 @@ struct Manifest {
 impl Manifest {
     fn create(path: &Path) -> Result<Self, ExportError> {
         let name = escaped(path.as_os_str().as_encoded_bytes());
-        let file = File::create(path).map_err(ExportError::write("make", name))?;
+        let file = File::create_new(path).map_err(ExportError::write("make", name))?;
         let mut manifest = Self {
             path: path.into(),
             file: BufWriter::new(file),

@@ -12,12 +12,19 @@ use crate::connection::Encryption;
 use crate::frame::FrameError;
 use crate::identity::Fingerprint;
 
+fn run_as_root(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return "; run as root, or as the user who made the identity";
+    }
+    ""
+}
+
 /// The errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
     /// A file of the identity could not be read or written.
-    #[error("cannot {operation} {}: {source}", path.display())]
+    #[error("cannot {operation} {}: {source}{}", path.display(), run_as_root(source))]
     IdentityFile {
         /// What was being done.
         operation: &'static str,
@@ -27,7 +34,12 @@ pub enum LinkError {
         source: io::Error,
     },
     /// The node has no identity yet.
-    #[error("{} does not exist: this node has no identity yet; make one with `lockstep init`", path.display())]
+    #[error(
+        "{} does not exist: restore it from a backup; or give this node a new identity: move the old \
+         node.toml, node.key and node.crt away, run `lockstep init` with the options of before and the \
+         --uuid of the datastore (its store is kept), and pin the fingerprint that it prints on the peer",
+        path.display()
+    )]
     IdentityMissing {
         /// The missing file.
         path: PathBuf,

@@ -38,6 +38,26 @@ pub enum ExportError {
         /// The destination.
         path: PathBuf,
     },
+    /// A list of another export would be overwritten.
+    #[error("the manifest {} exists: name another, or move it away", path.display())]
+    ManifestExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What an export that did not end has left is in the way.
+    #[error("{} is what an export that did not end has left: remove it, then export again", path.display())]
+    PartExists {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The export stopped with a part of the tree written.
+    #[error("{source}\n  what {} holds is INCOMPLETE: remove it, then export again", path.display())]
+    Incomplete {
+        /// Where the part lies.
+        path: PathBuf,
+        /// Why it stopped.
+        source: Box<Self>,
+    },
     /// The destination lies in the store.
     #[error("{} lies in the store itself: export to a place outside of it", path.display())]
     InsideStore {

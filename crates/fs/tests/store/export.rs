@@ -534,3 +534,26 @@ fn damaged_content_is_named() {
         "{error}"
     );
 }
+
+/// A list of an earlier export, and a part of one, are not taken for this one's, nor overwritten.
+#[test]
+fn what_is_there_is_kept_and_what_is_not_complete_is_called_so() {
+    let temp = tempfile::tempdir().unwrap();
+    let filler = Filler::new(temp.path().join("store"));
+    let dir = filler.dir.clone();
+    drop(filler);
+    let (dest, list) = (temp.path().join("tree"), temp.path().join("list"));
+    let run = || export(&dir, &dest, Some(&list), &mut nothing_lost);
+    fs::write(&list, "precious").unwrap();
+    assert!(matches!(run(), Err(ExportError::ManifestExists { .. })));
+    assert_eq!(fs::read_to_string(&list).unwrap(), "precious");
+    fs::remove_file(&list).unwrap();
+    let part = temp.path().join("tree.partial");
+    fs::create_dir(&part).unwrap();
+    assert!(matches!(run(), Err(ExportError::PartExists { .. })));
+    assert!(!dest.exists() && !list.exists());
+    fs::remove_dir(&part).unwrap();
+    run().unwrap();
+    assert!(dest.is_dir() && list.is_file() && !part.exists());
+    assert!(!temp.path().join("list.partial").exists());
+}
