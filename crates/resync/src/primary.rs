@@ -416,10 +416,12 @@ impl<'a> Sender<'a> {
         let length = bytes.len() as u64;
         if bytes.iter().all(|&byte| byte == 0) {
             let data = self.store.next_data(ino, offset)?;
-            return Ok(match data.is_some_and(|data| data < offset + length) {
-                // It was written here, or part of it: what is written over it needs no room.
-                true => self.reserve(ino, vec![(offset, length)], true),
-                false => self.send_hole(ino, offset, length),
+            // What was written here, or part of it, needs no room when it is written over.
+            let is_written = data.is_some_and(|data| data < offset + length);
+            return Ok(if is_written {
+                self.reserve(ino, vec![(offset, length)], true)
+            } else {
+                self.send_hole(ino, offset, length)
             });
         }
         self.progress.bytes_sent.add(bytes.len() as u64);

@@ -340,7 +340,7 @@ impl Applying {
 
 /// The keys of the records that a plan changes.
 fn keys_of(plan: &Plan) -> Vec<Vec<u8>> {
-    plan.batch.iter().map(|(key, _)| key.to_vec()).collect()
+    plan.batch.iter().map(|(key, _)| key.clone()).collect()
 }
 
 /// Whether a request may be one that gives room on the disk back.

@@ -139,7 +139,7 @@ impl Locks for BusyLocks<'_> {
     /// Clients change nothing while others are held: they might be about the same.
     fn claim(&self, _: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
         let others = self.held.fetch_add(1, Ordering::Relaxed);
-        let is_free = others == 0 || self.next.load(Ordering::Relaxed) % 3 == 0;
+        let is_free = others == 0 || self.next.load(Ordering::Relaxed).is_multiple_of(3);
         if others == 0 {
             self.mirror_next();
         }
