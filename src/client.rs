@@ -86,8 +86,9 @@ pub trait FileService: Send + Sync + 'static {
     /// Names of all extended attributes, each ended by a NUL byte.
     fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
 
-    /// Calls `each` for the entries after position `after` (0: from the start), in the order of
-    /// their cookies, until it breaks or there are no more. `.` and `..` are not among them, and
+    /// Calls `each` for the entries after position `after` (0: from the start) until it breaks or
+    /// there are no more. The newest entry comes first, so cookies fall: an entry that is made or renamed
+    /// during a listing is behind its reader, and every listing ends. `.` and `..` are not among them, and
     /// cookies start at 3 so that a way in can give those two the cookies 1 and 2.
     fn readdir(
         &self,

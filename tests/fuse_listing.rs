@@ -87,7 +87,7 @@ fn positions_stay_while_entries_go() {
     let Some(mount) = Fixture::new() else { return };
     fill(&mount.model);
     let stream = open(&mount.path(""));
-    let (half, position) = read(&stream, 50_000).pop().unwrap();
+    let (half, position) = read(&stream, 49_999).pop().unwrap();
     for number in (0..MANY).step_by(100) {
         fs::remove_file(mount.path(&name_of(number))).unwrap();
     }
@@ -96,10 +96,58 @@ fn positions_stay_while_entries_go() {
     let rest = read(&stream, usize::MAX);
     let rest: BTreeSet<_> = rest.into_iter().map(|(name, _)| name).collect();
     let gone = |number: u32| number.is_multiple_of(100);
-    let expected = (50_000..MANY).filter(|n| !gone(*n)).map(name_of).collect();
+    let expected = (0..50_001).filter(|n| !gone(*n)).map(name_of).collect();
     assert_eq!(rest, expected);
     rustix::fs::seek(&stream, SeekFrom::Start(0)).unwrap();
     assert_eq!(read(&stream, usize::MAX).len(), 100_000 - 1000 - 1);
+}
+
+/// What a reader does with each name that it gets.
+type Meddle = fn(&Path, &str);
+
+/// More than the kernel asks for at once.
+const SEVERAL: usize = 5_000;
+
+fn rename(from: &Path, to: &Path) {
+    fs::rename(from, to).unwrap();
+}
+
+/// Whatever happens to a directory while it is listed, the listing ends, and has what was there when
+/// it began.
+#[test]
+fn a_listing_ends_although_its_entries_come_back() {
+    let Some(mount) = Fixture::new() else { return };
+    let changes: [(&str, Meddle); 3] = [
+        ("renamed away and back", |directory, name| {
+            rename(&directory.join(name), &directory.join("away"));
+            rename(&directory.join("away"), &directory.join(name));
+        }),
+        ("moved to another directory and back", |directory, name| {
+            let away = directory.with_extension("away");
+            rename(&directory.join(name), &away);
+            rename(&away, &directory.join(name));
+        }),
+        ("made anew", |directory, name| {
+            fs::remove_file(directory.join(name)).unwrap();
+            File::create(directory.join(name)).unwrap();
+        }),
+    ];
+    let directory = mount.path("d");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..SEVERAL {
+        File::create(directory.join(number.to_string())).unwrap();
+    }
+    for (what, change) in changes {
+        let mut listed = Vec::new();
+        for entry in fs::read_dir(&directory).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            change(&directory, &name);
+            listed.push(name);
+            assert!(listed.len() <= SEVERAL, "{what}: the listing does not end");
+        }
+        let distinct: BTreeSet<_> = listed.iter().collect();
+        assert_eq!((listed.len(), distinct.len()), (SEVERAL, SEVERAL), "{what}");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Directories as the kernel reads them: names, or names with attributes.
 //!
-//! `.` has the cookie 1 and `..` the cookie 2; all others are the service's own.
+//! `.` has the cookie 1 and `..` the cookie 2; all others are the service's own. The service lists the
+//! newest entry first, so a listing meets nothing that was made after it had begun, and needs no
+//! state: directories are not opened.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;

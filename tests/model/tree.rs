@@ -50,9 +50,10 @@ impl Names {
         }
     }
 
-    /// Entries after position `cookie`, in order.
+    /// Entries after position `cookie` (0: all), the newest first.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, FileName, Ino)> {
-        let entries = self.by_cookie.range(cookie + 1..);
+        let end = if cookie == 0 { u64::MAX } else { cookie };
+        let entries = self.by_cookie.range(..end).rev();
         entries.map(|(cookie, (name, ino))| (*cookie, name.clone(), *ino))
     }
 

@@ -105,6 +105,13 @@ impl KeyRange {
         Bound::Excluded(&self.to)
     }
 
+    /// The part of this range before `key`.
+    #[must_use]
+    pub fn before(mut self, key: &[u8]) -> Self {
+        self.to = key.to_vec();
+        self
+    }
+
     /// The part of this range after `key`.
     #[must_use]
     pub fn after(mut self, key: &[u8]) -> Self {

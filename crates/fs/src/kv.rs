@@ -8,25 +8,46 @@ pub mod blocks;
 pub mod memtable;
 pub mod redb;
 
+use std::cmp::Ordering;
 use std::io;
 use std::ops::{Bound, ControlFlow};
 
-/// Called by a scan with each key and value, in the order of the keys, until it breaks.
+/// Called by a scan with each key and value, in the order of the scan, until it breaks.
 pub type Each<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// What a durable commit takes: keys with their new value, or `None` to delete. Of several changes
 /// of one key the last one holds.
 pub type Changes<'a> = dyn Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + 'a;
 
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the smallest key to the largest.
+    Up,
+    /// From the largest key to the smallest.
+    Down,
+}
+
+impl Direction {
+    /// Which of two keys a scan meets first.
+    pub fn compare(self, one: &[u8], other: &[u8]) -> Ordering {
+        match self {
+            Self::Up => one.cmp(other),
+            Self::Down => other.cmp(one),
+        }
+    }
+}
+
 /// An ordered, transactional key-value store. All calls may come from many threads at once.
 pub trait Kv: Send + Sync {
     /// The value of `key`, if it has one.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
 
-    /// Calls `each` for the keys from `from` to `to`, as they were at one moment between two
-    /// commits. `each` may call the store.
+    /// Calls `each` for the keys from `from` to `to`, in that direction, as they were at one moment
+    /// between two commits. `each` may call the store.
     fn scan(
         &self,
+        direction: Direction,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         each: &mut Each<'_>,

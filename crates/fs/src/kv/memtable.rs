@@ -25,7 +25,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use self::merge::{Chunk, Merge};
-use super::{Each, Kv, KvError};
+use super::{Direction, Each, Kv, KvError};
 
 /// What a changed key and its value cost in memory beyond their bytes, roughly.
 const ENTRY_BYTES: usize = 64;
@@ -125,16 +125,39 @@ impl<K: Kv> Memtable<K> {
         to: Bound<&[u8]>,
         each: &mut Each<'_>,
     ) -> Result<(), KvError> {
+        self.scan_in(Direction::Up, from, to, each)
+    }
+
+    /// The same from the last key to the first.
+    pub fn scan_down(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        each: &mut Each<'_>,
+    ) -> Result<(), KvError> {
+        self.scan_in(Direction::Down, from, to, each)
+    }
+
+    fn scan_in(
+        &self,
+        direction: Direction,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        each: &mut Each<'_>,
+    ) -> Result<(), KvError> {
         let mut entries = CHUNK_ENTRIES_FIRST;
-        let mut next = from.map(<[u8]>::to_vec);
+        let (mut from, mut to) = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
         loop {
-            let merge = self.read_chunk(next.as_ref().map(Vec::as_slice), to, entries)?;
+            let (low, high) = (from.as_ref(), to.as_ref());
+            let (low, high) = (low.map(Vec::as_slice), high.map(Vec::as_slice));
+            let merge = self.read_chunk(direction, low, high, entries)?;
             if merge.for_each(each).is_break() {
                 return Ok(());
             }
-            match merge.into_horizon() {
-                Some(last) => next = Bound::Excluded(last),
-                None => return Ok(()),
+            match (merge.into_horizon(), direction) {
+                (Some(last), Direction::Up) => from = Bound::Excluded(last),
+                (Some(last), Direction::Down) => to = Bound::Excluded(last),
+                (None, _) => return Ok(()),
             }
             entries = (entries * 2).min(CHUNK_ENTRIES_MAX);
         }
@@ -142,6 +165,7 @@ impl<K: Kv> Memtable<K> {
 
     fn read_chunk(
         &self,
+        direction: Direction,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         entries: usize,
@@ -149,12 +173,13 @@ impl<K: Kv> Memtable<K> {
         let _not_frozen_meanwhile = self.freezing.read();
         let (active, frozen) = {
             let layers = self.layers.read();
-            let active = Chunk::of_map(&layers.active, from, to, entries);
+            let active = Chunk::of_map(&layers.active, direction, from, to, entries);
             (active, layers.frozen.clone())
         };
-        let frozen = frozen.map(|frozen| Chunk::of_map(&frozen, from, to, entries));
-        let base = Chunk::of_base(&self.base, from, to, entries)?;
-        Ok(Merge::new(active, frozen.unwrap_or_default(), base))
+        let frozen = frozen.map(|frozen| Chunk::of_map(&frozen, direction, from, to, entries));
+        let base = Chunk::of_base(&self.base, direction, from, to, entries)?;
+        let frozen = frozen.unwrap_or_default();
+        Ok(Merge::new(direction, active, frozen, base))
     }
 
     /// Sets the active map aside to be flushed and starts a new one. `false` when there is

@@ -29,7 +29,7 @@ use redb::{
 };
 
 use super::blocks::{BLOCKS_VERSION, BlockFault, BlockFile};
-use super::{Changes, Each, Kv, KvError};
+use super::{Changes, Direction, Each, Kv, KvError};
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("metadata");
 
@@ -207,6 +207,7 @@ impl Kv for RedbKv {
 
     fn scan(
         &self,
+        direction: Direction,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         each: &mut Each<'_>,
@@ -221,7 +222,11 @@ impl Kv for RedbKv {
         // The callback runs outside of `contained`: a panic of its own is not redb's.
         loop {
             let next = contained(|| {
-                let next = range.next().transpose()?;
+                let next = match direction {
+                    Direction::Up => range.next(),
+                    Direction::Down => range.next_back(),
+                };
+                let next = next.transpose()?;
                 // Looked at here once, as that too can panic on a page that makes no sense.
                 let _ = next
                     .as_ref()

@@ -99,7 +99,8 @@ impl Store {
         Ok(keys.iter().map(|key| keys::rest_of(key).to_vec()).collect())
     }
 
-    /// Calls `each` with cookie and entry for the entries after cookie `after`, in order.
+    /// Calls `each` with cookie and entry, the newest entry first: for all entries, or for those older
+    /// than cookie `after` if that is not zero. What is made meanwhile has a higher cookie and is not met.
     pub fn readdir(
         &self,
         directory: Ino,
@@ -109,10 +110,13 @@ impl Store {
         if !self.existing(directory)?.is_directory() {
             return Err(Errno::NotDirectory.into());
         }
-        let range = keys::of_ino(keys::COOKIES, directory).after(&keys::cookie(directory, after));
+        let mut range = keys::of_ino(keys::COOKIES, directory);
+        if after > 0 {
+            range = range.before(&keys::cookie(directory, after));
+        }
         let mut damaged = None;
         self.names
-            .scan(range.from(), range.to(), &mut |key, value| {
+            .scan_down(range.from(), range.to(), &mut |key, value| {
                 let cookie = keys::rest_of(key).try_into().map(u64::from_be_bytes);
                 if let (Ok(cookie), Some(entry)) = (cookie, record::decode(value)) {
                     each(cookie, entry)

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use lockstep_fs::kv::memtable::Memtable;
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
-use lockstep_fs::kv::{Changes, Each, Kv, KvError};
+use lockstep_fs::kv::{Changes, Direction, Each, Kv, KvError};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use crate::disk::{MemoryDisk, Refuse};
-use crate::model::{Map, MapKv, all, change, range};
+use crate::model::{Map, MapKv, all, change, range, range_in};
 
 type Pair = (Vec<u8>, Option<Vec<u8>>);
 
@@ -67,6 +67,24 @@ fn scan<K: Kv>(
     seen
 }
 
+fn scan_down<K: Kv>(
+    table: &Memtable<K>,
+    from: Bound<&[u8]>,
+    to: Bound<&[u8]>,
+    take: usize,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut seen = Vec::new();
+    let mut each = |key: &[u8], value: &[u8]| {
+        seen.push((key.to_vec(), value.to_vec()));
+        if seen.len() == take {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    };
+    table.scan_down(from, to, &mut each).unwrap();
+    seen
+}
+
 fn run(table: &Memtable<impl Kv>, map: &mut Map, step: &Step) -> Result<(), TestCaseError> {
     match step {
         Step::Apply(batch) => {
@@ -89,6 +107,9 @@ fn run(table: &Memtable<impl Kv>, map: &mut Map, step: &Step) -> Result<(), Test
             let mut expected = range(map, from, to);
             expected.truncate(*take);
             prop_assert_eq!(scan(table, from, to, *take), expected);
+            let mut expected = range_in(map, Direction::Down, from, to);
+            expected.truncate(*take);
+            prop_assert_eq!(scan_down(table, from, to, *take), expected);
         }
     }
     Ok(())
@@ -238,12 +259,13 @@ impl Kv for Meddler {
 
     fn scan(
         &self,
+        direction: Direction,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         each: &mut Each<'_>,
     ) -> Result<(), KvError> {
         self.meddle();
-        self.map.scan(from, to, each)
+        self.map.scan(direction, from, to, each)
     }
 
     fn commit_durable(&self, changes: &mut Changes<'_>) -> Result<(), KvError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-use lockstep_fs::kv::{Changes, Each, Kv, KvError};
+use lockstep_fs::kv::{Changes, Direction, Each, Kv, KvError};
 use parking_lot::Mutex;
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -19,11 +19,12 @@ impl Kv for MapKv {
 
     fn scan(
         &self,
+        direction: Direction,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         each: &mut Each<'_>,
     ) -> Result<(), KvError> {
-        for (key, value) in range(&self.0.lock(), from, to) {
+        for (key, value) in range_in(&self.0.lock(), direction, from, to) {
             if each(&key, &value).is_break() {
                 break;
             }
@@ -49,6 +50,20 @@ pub fn change(map: &mut Map, key: &[u8], value: Option<&[u8]>) {
         Some(value) => map.insert(key.to_vec(), value.to_vec()),
         None => map.remove(key),
     };
+}
+
+/// What a scan in that direction must give.
+pub fn range_in(
+    map: &Map,
+    direction: Direction,
+    from: Bound<&[u8]>,
+    to: Bound<&[u8]>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut found = range(map, from, to);
+    if direction == Direction::Down {
+        found.reverse();
+    }
+    found
 }
 
 /// What a scan must give.
@@ -85,9 +100,14 @@ pub fn put<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 /// All that a store holds, by scanning.
 pub fn all(kv: &dyn Kv) -> Result<Map, KvError> {
     let mut map = Map::new();
-    kv.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| {
-        map.insert(key.to_vec(), value.to_vec());
-        ControlFlow::Continue(())
-    })?;
+    kv.scan(
+        Direction::Up,
+        Bound::Unbounded,
+        Bound::Unbounded,
+        &mut |key, value| {
+            map.insert(key.to_vec(), value.to_vec());
+            ControlFlow::Continue(())
+        },
+    )?;
     Ok(map)
 }

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
-use lockstep_fs::kv::{Kv, KvError};
+use lockstep_fs::kv::{Direction, Kv, KvError};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_types::backing::Backing;
 use proptest::prelude::*;
@@ -60,11 +60,16 @@ fn readers_see_the_last_commit_and_their_scan_one_moment() {
     let kv = create(&disk);
     put(&kv, &[("a", Some("1")), ("b", Some("1"))]).unwrap();
     let mut seen = Vec::new();
-    kv.scan(Bound::Unbounded, Bound::Unbounded, &mut |key, value| {
-        put(&kv, &[("a", None), ("b", None), ("c", Some("2"))]).unwrap();
-        seen.push((key.to_vec(), value.to_vec()));
-        ControlFlow::Continue(())
-    })
+    kv.scan(
+        Direction::Up,
+        Bound::Unbounded,
+        Bound::Unbounded,
+        &mut |key, value| {
+            put(&kv, &[("a", None), ("b", None), ("c", Some("2"))]).unwrap();
+            seen.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        },
+    )
     .unwrap();
     assert_eq!(seen.len(), 2);
     assert_eq!(kv.get(b"a").unwrap(), None);
@@ -82,8 +87,10 @@ fn bounds_that_hold_nothing_give_nothing() {
         (Bound::Included(b), Bound::Excluded(a)),
         (Bound::Included(b), Bound::Included(a)),
     ] {
-        kv.scan(from, to, &mut |_, _| panic!("nothing lies there"))
-            .unwrap();
+        kv.scan(Direction::Up, from, to, &mut |_, _| {
+            panic!("nothing lies there")
+        })
+        .unwrap();
     }
 }
 
@@ -144,9 +151,12 @@ fn a_scan_callback_that_panics_is_not_taken_for_damage() {
     let kv = create(&MemoryDisk::default());
     put(&kv, &[("a", Some("1"))]).unwrap();
     let scan = std::panic::AssertUnwindSafe(|| {
-        kv.scan(Bound::Unbounded, Bound::Unbounded, &mut |_, _| {
-            panic!("of the caller")
-        })
+        kv.scan(
+            Direction::Up,
+            Bound::Unbounded,
+            Bound::Unbounded,
+            &mut |_, _| panic!("of the caller"),
+        )
     });
     assert!(std::panic::catch_unwind(scan).is_err());
     assert_eq!(all(&kv).unwrap().len(), 1);
@@ -186,7 +196,7 @@ proptest! {
         prop_assert_eq!(kv.get(&get).unwrap(), map.get(&get).cloned());
         let (from, to) = (Bound::Excluded(&from[..]), Bound::Included(&to[..]));
         let mut seen = Vec::new();
-        kv.scan(from, to, &mut |key, value| {
+        kv.scan(Direction::Up, from, to, &mut |key, value| {
             seen.push((key.to_vec(), value.to_vec()));
             ControlFlow::Continue(())
         }).unwrap();

@@ -318,15 +318,19 @@ pub fn read_all(store: &Store, ino: Ino) -> Vec<u8> {
 
 fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &[(Vec<u8>, u64)]) {
     let mut listed = Vec::new();
-    let mut last = 2;
+    let mut last = u64::MAX;
     let mut each = |cookie, entry: lockstep_fs::record::NamedEntry| {
-        assert!(cookie > last, "cookies grow, and leave room for . and ..");
+        assert!(
+            cookie < last && cookie > 2,
+            "cookies fall, and leave room for . and .."
+        );
         last = cookie;
         assert_eq!(entry.kind, model.nodes[&entry.ino.get()].kind);
         listed.push((entry.name.as_bytes().to_vec(), entry.ino.get()));
         ControlFlow::Continue(())
     };
     store.readdir(ino, 0, &mut each).unwrap();
+    listed.reverse();
     assert_eq!(listed, names, "names in {ino}");
     for (name, expected) in names {
         let found = store.lookup(ino, &FileName::new(name).unwrap()).unwrap();

@@ -67,5 +67,7 @@ fn entries(store: &Store, directory: Ino) -> Result<Vec<Entry>, OpError> {
         ControlFlow::Continue(())
     };
     store.readdir(directory, 0, &mut each)?;
+    // The newest comes first.
+    entries.reverse();
     Ok(entries)
 }

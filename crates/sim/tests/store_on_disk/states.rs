@@ -51,6 +51,8 @@ pub fn entries(store: &Store, directory: Ino) -> Vec<(String, NamedEntry)> {
         ControlFlow::Continue(())
     };
     store.readdir(directory, 0, &mut each).unwrap();
+    // The newest comes first.
+    entries.reverse();
     entries
 }
 

@@ -1,17 +1,17 @@
 //! One piece of a scan: the next entries of each layer, and their merge.
 //!
 //! A layer that had more entries than were taken is known only up to the last one taken. The
-//! merge ends at the smallest of these, its horizon; what lies after it is read again.
+//! merge ends at the first of these that the scan meets, its horizon; what lies after it is read again.
 
 use std::ops::{Bound, ControlFlow, Range};
 
-use super::{Kv, KvError, Map};
+use super::{Direction, Kv, KvError, Map};
 use crate::kv::Each;
 
 /// Most bytes of one layer in a chunk; at least one entry is taken, whatever its size.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
 
-/// The next entries of one layer, in the order of the keys.
+/// The next entries of one layer, in the direction of the scan.
 #[derive(Default)]
 pub(super) struct Chunk {
     /// Keys and values, one after the other.
@@ -28,12 +28,23 @@ struct Entry {
 }
 
 impl Chunk {
-    pub(super) fn of_map(map: &Map, from: Bound<&[u8]>, to: Bound<&[u8]>, entries: usize) -> Self {
+    pub(super) fn of_map(
+        map: &Map,
+        direction: Direction,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        entries: usize,
+    ) -> Self {
         let mut chunk = Self::default();
         if is_reversed(from, to) {
             return chunk;
         }
-        for (key, value) in map.range::<[u8], _>((from, to)) {
+        let mut range = map.range::<[u8], _>((from, to));
+        let mut next = || match direction {
+            Direction::Up => range.next(),
+            Direction::Down => range.next_back(),
+        };
+        while let Some((key, value)) = next() {
             if chunk.push(key, value.as_deref(), entries).is_break() {
                 break;
             }
@@ -43,12 +54,13 @@ impl Chunk {
 
     pub(super) fn of_base<K: Kv>(
         base: &K,
+        direction: Direction,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         entries: usize,
     ) -> Result<Self, KvError> {
         let mut chunk = Self::default();
-        base.scan(from, to, &mut |key, value| {
+        base.scan(direction, from, to, &mut |key, value| {
             chunk.push(key, Some(value), entries)
         })?;
         Ok(chunk)
@@ -92,19 +104,22 @@ impl Chunk {
 
 /// The next entries of all layers, the newest layer first.
 pub(super) struct Merge {
+    direction: Direction,
     layers: [Chunk; 3],
 }
 
 impl Merge {
-    pub(super) fn new(active: Chunk, frozen: Chunk, base: Chunk) -> Self {
+    pub(super) fn new(direction: Direction, active: Chunk, frozen: Chunk, base: Chunk) -> Self {
         Self {
+            direction,
             layers: [active, frozen, base],
         }
     }
 
     /// The last key of which everything is known; `None` when that is so for all keys.
     fn horizon(&self) -> Option<&[u8]> {
-        self.layers.iter().filter_map(Chunk::cut_at).min()
+        let cuts = self.layers.iter().filter_map(Chunk::cut_at);
+        cuts.min_by(|one, other| self.direction.compare(one, other))
     }
 
     pub(super) fn into_horizon(self) -> Option<Vec<u8>> {
@@ -117,10 +132,11 @@ impl Merge {
         let mut layers = self.layers.each_ref().map(|layer| layer.iter().peekable());
         loop {
             let heads = layers.iter_mut().filter_map(|layer| layer.peek());
-            let Some(key) = heads.map(|(key, _)| *key).min() else {
+            let first = |one: &&[u8], other: &&[u8]| self.direction.compare(one, other);
+            let Some(key) = heads.map(|(key, _)| *key).min_by(first) else {
                 return ControlFlow::Continue(());
             };
-            if horizon.is_some_and(|horizon| key > horizon) {
+            if horizon.is_some_and(|horizon| self.direction.compare(key, horizon).is_gt()) {
                 return ControlFlow::Continue(());
             }
             // Every layer moves past the key; the first that has it decides.
