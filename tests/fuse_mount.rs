@@ -331,3 +331,16 @@ fn waiting_writes_hold_nobody_up() {
             .all(|(at, block)| *block == [at; 4096])
     );
 }
+
+#[test]
+fn the_mount_says_that_reading_changes_no_access_time() {
+    let Some(mount) = Fixture::new() else { return };
+    let flags = rustix::fs::statvfs(mount.path("")).unwrap().f_flag;
+    assert!(
+        flags.contains(rustix::fs::StatVfsMountFlags::NOATIME),
+        "{flags:?}"
+    );
+    let accessed = || fs::metadata(mount.path("f")).unwrap().atime();
+    mount.expect("echo x > f; touch -a -d @5 f; cat f");
+    assert_eq!(accessed(), 5);
+}
