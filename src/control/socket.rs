@@ -2,20 +2,35 @@
 //!
 //! Invariants: a socket on which somebody answers is never taken away; the socket has mode 0600
 //! from the moment it exists; of two nodes that start at once on one path, one is refused.
+//!
+//! The two are kept apart by a lock on a file beside the socket that only its owner can open. A lock on
+//! the directory would not do: everybody who can open a directory can hold a lock on it.
 
+use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use lockstep_fs::os_backing::{describe, holders};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::ControlError;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
+
+/// How long a node waits for another one that is just starting on the same socket: it only has to look at
+/// the path and to bind.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How often the node looks meanwhile.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// A bound, listening socket that is removed from the file system when dropped.
 #[derive(Debug)]
@@ -34,9 +49,13 @@ impl Drop for SocketFile {
 pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlError> {
     let failed = |operation| move |source: io::Error| socket_error(operation, path, source);
     let directory = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(directory).map_err(failed("make the directory"))?;
+    let mut private = DirBuilder::new();
+    private.recursive(true).mode(0o700);
+    private
+        .create(directory)
+        .map_err(failed("make the directory"))?;
     // Held until the socket listens, so that no other node judges the path in between.
-    let _lock = lock_directory(directory).map_err(failed("lock the directory"))?;
+    let _lock = lock_beside(path).map_err(failed("take the lock file (.lock)"))?;
     remove_dead(path)?;
     let listener = bind(path).map_err(failed("bind"))?;
     let file = SocketFile {
@@ -45,11 +64,44 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlE
     Ok((listener, file))
 }
 
-fn lock_directory(directory: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
-    Ok(directory)
+/// The lock file of the socket at `path`.
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// Takes the lock of the socket at `path`, waiting for another node that is just starting.
+fn lock_beside(path: &Path) -> io::Result<OwnedFd> {
+    let file = open_lock(&lock_of(path))?;
+    let deadline = Instant::now() + LOCK_WAIT_MAX;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(LOCK_RETRY),
+            Err(Errno::WOULDBLOCK) => {
+                let who = describe(&holders(file.as_fd()));
+                let why = format!("another process has held it for {LOCK_WAIT_MAX:?}{who}");
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
+            }
+            Err(Errno::INTR) => {}
+            locked => return Ok(locked.map(|()| file)?),
+        }
+    }
+}
+
+/// Opens the lock file, which must be one that nobody else can open.
+fn open_lock(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    let stat = rustix::fs::fstat(&file)?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+        let why = format!(
+            "{} belongs to another user, or others may open it: remove it",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(file)
 }
 
 fn remove_dead(path: &Path) -> Result<(), ControlError> {
@@ -115,6 +167,41 @@ mod tests {
         let _held = listen(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    /// What anybody could do who can open the directory.
+    #[test]
+    fn a_lock_on_the_directory_holds_nobody_up() {
+        let (_directory, path) = place();
+        let directory = path.parent().unwrap();
+        std::fs::create_dir(directory).unwrap();
+        let theirs = std::fs::File::open(directory).unwrap();
+        rustix::fs::flock(&theirs, FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop(listen(&path).unwrap());
+    }
+
+    #[test]
+    fn the_directory_and_the_lock_are_private() {
+        let (_directory, path) = place();
+        drop(listen(&path).unwrap());
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        let lock = lock_of(&path);
+        assert_eq!(mode(&lock), 0o600);
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let refused = listen(&path).unwrap_err().to_string();
+        assert!(refused.contains("others may open it"), "{refused}");
+    }
+
+    #[test]
+    fn a_lock_that_is_not_given_back_is_an_error_that_names_the_process() {
+        let (_directory, path) = place();
+        drop(listen(&path).unwrap());
+        let lock = std::fs::File::open(lock_of(&path)).unwrap();
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let refused = listen(&path).unwrap_err().to_string();
+        let us = format!("process {}", std::process::id());
+        assert!(refused.contains(&us), "{refused}");
     }
 
     #[test]

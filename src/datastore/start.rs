@@ -5,6 +5,7 @@
 //! as out of sync, durably, before anything acts on it (rule P12).
 
 use std::collections::HashMap;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -569,7 +570,9 @@ fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
         path: path(),
         source,
     };
-    std::fs::create_dir_all(directory).map_err(io)?;
+    let mut private = std::fs::DirBuilder::new();
+    private.recursive(true).mode(0o700);
+    private.create(directory).map_err(io)?;
     open_existing(directory)
 }
 

@@ -184,7 +184,7 @@ impl Unfinished {
 fn open_store(dir: &Path) -> Result<Store, ExportError> {
     let disk = |source| ExportError::store(dir)(StoreError::disk("open", ".")(source));
     let backing = OsBacking::open(dir).map_err(disk)?;
-    backing.lock().map_err(|error| match error.kind() {
+    backing.lock_to_look().map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => ExportError::InUse { path: dir.into() },
         _ => ExportError::store(dir)(StoreError::disk("lock", ".")(error)),
     })?;

@@ -5,12 +5,17 @@
 //! link in the last component and never leaves the directory. Errors keep the operation and the
 //! path, see [`BackingFailure`].
 //!
+//! A store belongs to the process that holds a lock on the file `lock` in it, and on the directory
+//! itself, which versions before that file used alone. Nobody else can hold the first: the directory
+//! lets nobody else in.
+//!
 //! Invariant: after [`Backing::sync_dir`] of a directory its own name and those of the
 //! directories above it, up to the store's, are on stable storage too.
 
 mod cache;
 mod failure;
 mod file;
+mod holder;
 mod reserved;
 mod table;
 #[cfg(test)]
@@ -18,7 +23,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +36,17 @@ pub(crate) use failure::os_code;
 pub use failure::{BackingFailure, errno_of};
 use failure::{failed, refused};
 use file::{OsFile, retry, to_backing};
+pub use holder::{Holder, describe, holders};
 use table::OsTable;
+
+/// The file in a store that its user holds a lock on.
+pub const LOCK_FILE: &str = "lock";
+
+/// The file that says that a directory is a store.
+const FORMAT_FILE: &str = "format.json";
+
+/// Bits by which others than the owner reach a directory.
+const OTHERS: u32 = 0o077;
 
 /// Directories that are remembered as synced.
 const ROOTED_MAX: usize = 16 << 10;
@@ -51,6 +66,8 @@ pub struct OsBacking {
     root: Arc<Path>,
     /// Directories whose name, and the names of those above, this process has synced.
     rooted: Mutex<HashSet<Box<str>>>,
+    /// The lock file, while this process has the store.
+    lock: Mutex<Option<OwnedFd>>,
 }
 
 impl OsBacking {
@@ -63,24 +80,90 @@ impl OsBacking {
             dir,
             root,
             rooted: Mutex::default(),
+            lock: Mutex::default(),
         })
     }
 
-    /// Keeps every other process from taking this store, until dropped. `WouldBlock` when
-    /// another process (or another [`OsBacking`] of this one) has it.
+    /// Keeps every other process from taking this store, until dropped, and everybody but its owner out
+    /// of it, unless the directory holds no store: that is left as it is. `WouldBlock` when another process (or another [`OsBacking`] of this one) has it; the
+    /// error names that process where it is known.
     pub fn lock(&self) -> io::Result<()> {
-        retry(|| rustix::fs::flock(&self.dir, FlockOperation::NonBlockingLockExclusive)).map_err(
-            |errno| {
-                let source = match errno {
-                    OsErrno::WOULDBLOCK => io::Error::new(
-                        io::ErrorKind::WouldBlock,
-                        "another process is using this store; stop it first",
-                    ),
-                    other => other.into(),
-                };
-                failed("lock", self.full_path(""), source)
-            },
-        )
+        if !self.exists(FORMAT_FILE)? {
+            return self.lock_to_look();
+        }
+        self.tighten()?;
+        let made = self.open_fd(LOCK_FILE, FILE_FLAGS | OFlags::CREATE);
+        self.lock_with(made)
+    }
+
+    /// The same for who changes nothing in the store, the modes of its directory neither.
+    pub fn lock_to_look(&self) -> io::Result<()> {
+        self.lock_with(self.open_fd(LOCK_FILE, FILE_FLAGS))
+    }
+
+    /// Takes the directory away from everybody but its owner.
+    fn tighten(&self) -> io::Result<()> {
+        let stat = rustix::fs::fstat(&self.dir).map_err(|errno| self.fail("stat", "", errno))?;
+        if stat.st_mode & OTHERS == 0 {
+            return Ok(());
+        }
+        rustix::fs::fchmod(&self.dir, DIRECTORY_MODE).map_err(|errno| {
+            let why = format!(
+                "others can reach it, and `chmod 700` fails: {}",
+                io::Error::from(errno)
+            );
+            self.fail(
+                "keep private",
+                "",
+                io::Error::new(io::ErrorKind::PermissionDenied, why),
+            )
+        })?;
+        tracing::info!(store = %self.root.display(), "made private: others could reach the directory");
+        Ok(())
+    }
+
+    fn lock_with(&self, file: Result<OwnedFd, OsErrno>) -> io::Result<()> {
+        let file = match file {
+            Ok(file) => Some(file),
+            // A full disk, one that cannot be written, a store that never had the file: the lock on the
+            // directory must do.
+            Err(OsErrno::NOENT | OsErrno::NOSPC | OsErrno::DQUOT | OsErrno::ROFS) => None,
+            Err(errno) => return Err(self.fail("open", LOCK_FILE, errno)),
+        };
+        if let Some(file) = &file {
+            self.flock(file.as_fd())?;
+        }
+        match self.flock(self.dir.as_fd()) {
+            Err(error) if file.is_some() && self.only_strangers_hold_it() => {
+                tracing::warn!(%error, "going on: only another user holds a lock on the directory");
+            }
+            locked => locked?,
+        }
+        *self.lock.lock() = file;
+        Ok(())
+    }
+
+    fn flock(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        retry(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)).map_err(|errno| {
+            let source = match errno {
+                OsErrno::WOULDBLOCK => {
+                    let who = describe(&holders(fd));
+                    let why = format!("another process is using this store{who}; stop it first");
+                    io::Error::new(io::ErrorKind::WouldBlock, why)
+                }
+                other => other.into(),
+            };
+            failed("lock", self.full_path(""), source)
+        })
+    }
+
+    /// Whether the lock on the directory is held by processes of other users alone, who had it open
+    /// before it was private: no node is among them, for a node runs as the owner of its store.
+    fn only_strangers_hold_it(&self) -> bool {
+        let ours = rustix::process::geteuid().as_raw();
+        let is_stranger = |holder: &Holder| holder.uid.is_some_and(|uid| uid != ours && uid != 0);
+        let holders = holders(self.dir.as_fd());
+        !holders.is_empty() && holders.iter().all(is_stranger)
     }
 
     fn full_path(&self, path: &str) -> String {

@@ -229,6 +229,8 @@ fn a_store_that_is_not_there_is_refused_and_made_when_asked_for() {
     std::fs::write(place.path("format.json.new"), b"half").unwrap();
     place.refuses("the creation of one was interrupted");
     assert!(make_store_on_this_machine(&place.config).unwrap());
+    // Whoever takes a store leaves its lock file there.
+    assert!(!make_store_on_this_machine(&place.config).unwrap());
     let made = place.all();
     assert!(!make_store_on_this_machine(&place.config).unwrap());
     assert!(place.all() == made, "a store that exists was changed");

@@ -1,6 +1,9 @@
 //! The promises of the traits, on a real directory.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Stdio};
 
 use lockstep_types::Errno;
 use proptest::prelude::*;
@@ -122,6 +125,63 @@ fn a_second_owner_is_kept_out_until_the_first_is_gone() {
     assert!(error.to_string().contains("another process"), "{error}");
     drop(first);
     second.lock().unwrap();
+}
+
+#[test]
+fn a_store_is_private_whatever_it_was_before() {
+    let (dir, backing) = store();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    backing.lock().unwrap();
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "it is no store"
+    );
+    fs::write(dir.path().join(FORMAT_FILE), "").unwrap();
+    backing.lock().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(dir.path()), 0o700);
+    assert_eq!(mode(&dir.path().join(LOCK_FILE)), 0o600);
+}
+
+/// A lock on the directory counts: an older version takes no other. One of another user does not.
+#[test]
+fn a_lock_on_the_directory_counts_unless_a_stranger_holds_it() {
+    let (dir, backing) = store();
+    fs::write(dir.path().join(FORMAT_FILE), "").unwrap();
+    let theirs = fs::File::open(dir.path()).unwrap();
+    rustix::fs::flock(&theirs, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let error = backing.lock().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    let us = format!("process {}", std::process::id());
+    assert!(error.to_string().contains(&us), "{error}");
+    drop(theirs);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut stranger = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["sh", "-c", "exec 9<\"$0\"; flock 9; echo; exec cat"])
+        .arg(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut byte = [0];
+    stranger
+        .stdout
+        .take()
+        .unwrap()
+        .read_exact(&mut byte)
+        .unwrap();
+    let held = fs::File::open(dir.path()).unwrap();
+    let refused = rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(OsErrno::WOULDBLOCK));
+    let locked = OsBacking::open(dir.path()).unwrap().lock();
+    drop(stranger.stdin.take());
+    stranger.wait().unwrap();
+    locked.unwrap();
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::keys;
 use crate::kv::Kv;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
+use crate::os_backing::LOCK_FILE;
 use crate::overlay::Overlay;
 use crate::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
 
@@ -62,6 +63,9 @@ fn clear_leftovers(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
 fn find_leftovers(backing: &Arc<dyn Backing>) -> Result<Vec<String>, StoreError> {
     let mut found = Vec::new();
     for name in names_in(backing, ".")? {
+        if name == LOCK_FILE {
+            continue;
+        }
         if name == LOG_DIR {
             let inside = names_in(backing, LOG_DIR)?;
             found.extend(inside.iter().map(|name| format!("{LOG_DIR}/{name}")));
