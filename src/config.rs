@@ -134,10 +134,11 @@ impl DatastoreConfig {
         BEAT_MAX.min(self.peer_timeout / 4)
     }
 
-    /// [`Self::answer_limit`] in signs of life that the peer has given. At least one.
+    /// [`Self::answer_limit`] in signs of life that the peer has given. One more, as the first may answer what
+    /// was asked before.
     pub fn answer_limit_beats(&self) -> u64 {
         let beats = self.answer_limit.as_nanos() / self.beat().as_nanos().max(1);
-        u64::try_from(beats).unwrap_or(u64::MAX).max(1)
+        u64::try_from(beats).unwrap_or(u64::MAX).saturating_add(1)
     }
 }
 

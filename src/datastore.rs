@@ -7,11 +7,15 @@
 //! wait.
 //!
 //! Rules of the threads:
-//! - the thread that reads from the peer never waits for the peer or for a disk flush: what might
-//!   is deferred (to the courier what must stay in order, to the pool the rest);
+//! - nobody waits for the peer to read but the threads that carry a resync or a comparison over (P19);
+//! - the thread that reads from the peer never waits for the peer, for a disk flush or for a read from the
+//!   disk: what might is deferred (to the courier what must stay in order, to the pool the rest);
+//! - of the threads that serve clients some are never inside a change (`berths`), so that reads and lookups
+//!   go on whatever the disk does;
 //! - locks are taken in the order sequencer, core, works or link; none is held across a send but the
-//!   sequencer, whose holder waits at most for the peer's reader.
+//!   sequencer, whose holder waits for nobody but this node's disk.
 
+mod berths;
 mod calls;
 mod clear;
 mod commit;
@@ -51,10 +55,12 @@ use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
 use lockstep_resync::Progress;
+use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{DatastoreUuid, Generation, Osn};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::DatastoreConfig;
+use berths::Berths;
 use calls::Calls;
 pub use clear::{ClearError, Cleared, Repair, clear_poison};
 use commit::Committed;
@@ -101,6 +107,8 @@ pub struct Datastore {
     saw: InFlightTable,
     first_osn: Osn,
     references: References,
+    /// For threads of clients that may be inside a change at once.
+    berths: Berths,
     calls: Calls,
     /// Primary: the resync that waits to send the end of the namespace.
     tail: Mutex<transfer::Tail>,
@@ -117,6 +125,8 @@ pub struct Datastore {
     /// Held by the thread that serves the one connection a secondary has.
     serving: Turnstile,
     stopping: AtomicBool,
+    /// Bytes of writes that were kept as they had to wait, since memory was given back last.
+    kept_bytes: AtomicU64,
     /// Garbage is being removed, or a checkpoint made.
     keeping_up: AtomicBool,
     /// When maintenance went on last, in milliseconds of the host's clock.
@@ -143,6 +153,8 @@ struct Course {
     in_sync: AtomicBool,
     /// Primary: writes that go together.
     gathering: Gathering,
+    /// Primary: the secondary has not answered the last `Ping` yet.
+    pinged: AtomicBool,
 }
 
 impl Link {
@@ -165,9 +177,11 @@ impl Link {
 /// On what kind of thread effects are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
-    /// One that may wait: for the peer to read, for a disk flush.
+    /// One that may wait for a disk flush.
     MayWait,
-    /// The one that reads from the peer.
+    /// One that serves clients: it may wait for a disk flush where it finds a berth.
+    Client,
+    /// The one that reads from the peer: it waits for nothing.
     Reader,
 }
 
@@ -286,16 +300,24 @@ impl Datastore {
         }
     }
 
-    /// Sends a message if connection `epoch` still stands.
+    /// Sends a message if connection `epoch` still stands, and waits for nobody (rule P19).
     fn send_over(&self, epoch: u64, message: Message, payload: &[u8]) {
         let Some(link) = self.link_of(epoch) else {
             return;
         };
         let done_below = self.core.lock().send(&message);
-        let _sent = self.send_on(&*link.sender, done_below, message, payload);
+        let sender = &*link.sender;
+        let post = |header: &[u8]| {
+            if is_on(Bug::WaitToSend) {
+                return sender.send(header, payload);
+            }
+            sender.post(header, payload)
+        };
+        self.give_to(sender, done_below, message, post);
     }
 
-    /// Sends on one connection; a failure closes it. Returns whether it was sent.
+    /// Sends on one connection, and waits while the peer does not read; a failure closes it. Returns whether
+    /// it was sent.
     fn send_on(
         &self,
         sender: &dyn SendFrames,

@@ -7,6 +7,7 @@
 //! came after it until the secondary is marked out of sync (rule P15).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_fs::OpError;
 use lockstep_fs::store::Applied;
@@ -18,6 +19,10 @@ use lockstep_types::{Errno, MetaOp, Osn};
 use super::flight::Work;
 use super::{Datastore, Thread, lockset};
 use crate::config::Durability;
+
+/// How long those who must not wait for the disk wait for their turn: longer than it takes to number, log and
+/// send an operation.
+const SOON: Duration = Duration::from_millis(1);
 
 /// A metadata operation that was applied after both sides had agreed on it.
 pub(super) struct Committed {
@@ -35,8 +40,26 @@ fn number_in(effects: &Effects) -> Option<Osn> {
 }
 
 impl Datastore {
+    /// Prepares a metadata operation on this thread, or in the pool where it is one of a client that finds no
+    /// berth: it may wait for its turn, and for a checkpoint.
+    pub(super) fn prepare_on(self: &Arc<Self>, thread: Thread, op: OpId) -> Option<Event> {
+        if thread == Thread::MayWait {
+            return self.prepare(op);
+        }
+        if let Some(_berth) = self.berths.take() {
+            return self.prepare(op);
+        }
+        let datastore = Arc::clone(self);
+        self.host.spawn(Box::new(move || {
+            if let Some(event) = datastore.prepare(op) {
+                datastore.drive(Thread::MayWait, event);
+            }
+        }));
+        None
+    }
+
     /// Numbers, validates, logs and sends a metadata operation, alone (rule P2).
-    pub(super) fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
+    fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
         let mut outcome = None;
         let mut others = Effects::new();
         let earlier = {
@@ -129,12 +152,21 @@ impl Datastore {
         None
     }
 
-    /// Applies what both sides have agreed on.
+    /// Applies what both sides have agreed on. The turn comes soon, unless who has it waits for the disk:
+    /// then those who must not wait leave it to the pool.
     pub(super) fn commit(self: &Arc<Self>, thread: Thread) -> Option<Event> {
-        let applied = {
-            let _turn = self.sequencer.lock();
-            self.apply_committed(None)
+        let turn = match thread {
+            Thread::MayWait => Some(self.sequencer.lock()),
+            Thread::Client | Thread::Reader => self.sequencer.try_lock_for(SOON),
         };
+        let Some(turn) = turn else {
+            let datastore = Arc::clone(self);
+            self.host
+                .spawn(Box::new(move || drop(datastore.commit(Thread::MayWait))));
+            return None;
+        };
+        let applied = self.apply_committed(None);
+        drop(turn);
         self.settle_committed(thread, applied);
         None
     }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
@@ -12,7 +13,7 @@ use lockstep_repl::state::{Refused, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, Osn};
 
-use super::flight::{MetaWork, Work, WriteFacts};
+use super::flight::{MetaWork, Work, WriteFacts, WriteWork};
 use super::{Datastore, Thread};
 use crate::client::Waiting;
 
@@ -53,11 +54,11 @@ impl Datastore {
             return None;
         }
         match effect {
-            Effect::Execute { op, osn } => self.execute(op, osn, inline),
+            Effect::Execute { op, osn } => self.execute(thread, op, osn, inline),
             Effect::SendWrite { op, osn, link } => self.send_write(op, osn, link, inline),
             Effect::ResendWrite { op, osn, link } => self.resend_write(op, osn, link),
             Effect::SendSync { op } => self.send_sync(op),
-            Effect::Prepare { op } => self.prepare(op),
+            Effect::Prepare { op } => self.prepare_on(thread, op),
             Effect::Sequenced { op, osn, mirrored } => self.begin_meta(op, osn, mirrored),
             Effect::ResendMeta { osn } => self.resend_meta(osn),
             Effect::Commit { .. } => self.commit(thread),
@@ -94,8 +95,8 @@ impl Datastore {
         ));
     }
 
-    /// Hands an effect that might wait from the reader to a thread that may. What must stay in
-    /// order goes to the courier. A write's own part is not deferred with it: so its entry is made
+    /// Hands an effect that might wait, for a disk or for the sequencer, from the reader to a thread that
+    /// may. What is to stay in order goes to the courier. A write's own part is not deferred with it: so its entry is made
     /// here.
     fn defer(self: &Arc<Self>, effect: Effect) -> bool {
         if let Effect::SendWrite { op, osn, .. } = effect {
@@ -107,7 +108,7 @@ impl Datastore {
             | Effect::SendSync { .. }
             | Effect::Prepare { .. }
             | Effect::ResendMeta { .. } => true,
-            Effect::Execute { op, .. } if self.waits_for_disk(op) => false,
+            Effect::Execute { op, .. } if self.may_wait_for_disk(op) => false,
             _ => return false,
         };
         let datastore = Arc::clone(self);
@@ -124,15 +125,45 @@ impl Datastore {
         true
     }
 
-    fn waits_for_disk(&self, op: OpId) -> bool {
-        match self.works.lock().get(&op) {
-            Some(Work::Write(write)) => write.facts.durable,
-            Some(Work::Sync(_)) => true,
-            _ => false,
-        }
+    /// Whether the part of an operation on this node may wait for the disk: for a flush, for a checkpoint that
+    /// frees a slot for a file, or for bytes that are not in memory.
+    fn may_wait_for_disk(&self, op: OpId) -> bool {
+        let works = self.works.lock();
+        matches!(
+            works.get(&op),
+            Some(Work::Read(_) | Work::Write(_) | Work::Sync(_))
+        )
     }
 
-    fn execute(&self, op: OpId, osn: Osn, inline: Option<Inline<'_>>) -> Option<Event> {
+    /// Keeps the bytes of a write that goes on when the thread that brought them has left.
+    pub(super) fn keep(&self, write: &mut WriteWork, data: &[u8]) {
+        write.data = Some(data.into());
+        self.kept_bytes
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Has the pool execute what a thread of a client finds no berth for.
+    fn execute_elsewhere(self: &Arc<Self>, op: OpId, osn: Osn, inline: Option<Inline<'_>>) {
+        if let Some(inline) = inline.filter(|inline| inline.op == op)
+            && let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
+        {
+            self.keep(write, inline.data);
+        }
+        let datastore = Arc::clone(self);
+        self.host.spawn(Box::new(move || {
+            if let Some(event) = datastore.execute(Thread::MayWait, op, osn, None) {
+                datastore.drive(Thread::MayWait, event);
+            }
+        }));
+    }
+
+    fn execute(
+        self: &Arc<Self>,
+        thread: Thread,
+        op: OpId,
+        osn: Osn,
+        inline: Option<Inline<'_>>,
+    ) -> Option<Event> {
         enum Job {
             Write(WriteFacts),
             Sync(lockstep_types::Ino),
@@ -162,6 +193,16 @@ impl Datastore {
                     return Some(Event::LocalDone(op, Ok(())));
                 }
             }
+        };
+        let _berth = match thread {
+            Thread::Client => match self.berths.take() {
+                None => {
+                    self.execute_elsewhere(op, osn, inline);
+                    return None;
+                }
+                taken => taken,
+            },
+            Thread::MayWait | Thread::Reader => None,
         };
         let result = match job {
             Job::Write(facts) => self.write_here(op, facts, inline),

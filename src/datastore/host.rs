@@ -10,7 +10,7 @@ mod machine;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_types::Timestamp;
+use lockstep_types::{Timestamp, limits};
 use parking_lot::Mutex;
 
 pub use machine::Machine;
@@ -49,6 +49,23 @@ pub trait Host: Send + Sync {
     /// Does what was given to the two functions above and takes no more.
     fn stop(&self);
 
+    /// Most bytes that may be on their way to the peer at once.
+    fn bytes_in_flight_max(&self) -> u64 {
+        limits::BYTES_IN_FLIGHT_MAX
+    }
+
+    /// The thread that calls this reads from a peer from now on, or no more: it must not wait for the
+    /// peer, for a disk flush, or for a lock that somebody holds who does.
+    fn set_reading(&self, _is_reading: bool) {}
+
+    /// Whether the thread that calls this reads from a peer.
+    fn is_reading(&self) -> bool {
+        false
+    }
+
+    /// Gives memory that nobody uses back to the system, as far as the allocator keeps any.
+    fn give_memory_back(&self) {}
+
     /// Between two steps of the protocol, with no lock held: others may go first here.
     fn step(&self) {}
 }
@@ -60,6 +77,22 @@ pub trait Gate: Send + Sync {
 
     /// Waits until the gate is open.
     fn wait(&self);
+}
+
+/// While this lives, the thread that made it reads from a peer.
+pub(super) struct Reading<'a>(&'a dyn Host);
+
+impl<'a> Reading<'a> {
+    pub fn on(host: &'a dyn Host) -> Self {
+        host.set_reading(true);
+        Self(host)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.set_reading(false);
+    }
 }
 
 /// Makes a place for a value that one thread waits for.

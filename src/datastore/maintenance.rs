@@ -20,6 +20,11 @@ const GARBAGE: Duration = Duration::from_secs(2);
 /// How often a checkpoint is made while nothing forces one.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
+/// After so many bytes of writes were kept, memory is given back.
+const KEPT_BYTES: u64 = 64 << 20;
+/// When so few operations are under way.
+const FEW_OPERATIONS: usize = 16;
+
 impl Datastore {
     /// Runs until the datastore is stopped.
     pub fn run_maintenance(self: &Arc<Self>) {
@@ -31,6 +36,7 @@ impl Datastore {
             self.notice_poison();
             self.send_left();
             self.drive(Thread::MayWait, Event::Tick);
+            self.give_memory_back();
             if self.host.since(pinged) >= self.config.beat() {
                 pinged = self.host.now();
                 self.ping();
@@ -55,6 +61,18 @@ impl Datastore {
         Duration::from_millis(self.now_ms().saturating_sub(ticked))
     }
 
+    /// Gives back what many writes at once have taken, as they had to wait, when few are left: the allocator
+    /// would keep it for the next time.
+    fn give_memory_back(self: &Arc<Self>) {
+        let is_due = self.kept_bytes.load(Ordering::Relaxed) >= KEPT_BYTES;
+        if is_due && self.core.lock().operations() < FEW_OPERATIONS {
+            self.kept_bytes.store(0, Ordering::Relaxed);
+            let datastore = Arc::clone(self);
+            self.host
+                .spawn(Box::new(move || datastore.host.give_memory_back()));
+        }
+    }
+
     /// Has done for the store what is due and may take long, unless that is under way already; whether
     /// it was begun. All of it at once, so that neither keeps the other away. Not on this thread: while it
     /// waits for the disk, the peer must hear of this node, and the pause must end.
@@ -75,13 +93,25 @@ impl Datastore {
         true
     }
 
-    /// Only the primary asks; the courier sends, so that a peer that does not read holds up
-    /// nothing here.
-    fn ping(self: &Arc<Self>) {
-        if self.config.role == Role::Primary && self.link.read().is_some() {
-            let datastore = Arc::clone(self);
-            self.host
-                .in_order(Box::new(move || datastore.send(Message::Ping, &[])));
+    /// Only the primary asks. Not again before it has an answer: behind much that is on its way over a slow
+    /// link, answers would come all at once, and say nothing of how long the peer has had anything (P15). It
+    /// says that it is there all the same: a round trip may take longer than either may be silent.
+    fn ping(&self) {
+        if self.config.role != Role::Primary {
+            return;
+        }
+        let link = self.link.read().clone();
+        if let Some(link) = link {
+            let waits = link.course.pinged.swap(true, Ordering::AcqRel);
+            let sign = if waits { Message::Alive } else { Message::Ping };
+            self.send_over(link.epoch, sign, &[]);
+        }
+    }
+
+    /// The peer has answered.
+    pub(super) fn pong(&self) {
+        if let Some(link) = &*self.link.read() {
+            link.course.pinged.store(false, Ordering::Release);
         }
     }
 

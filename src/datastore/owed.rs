@@ -16,11 +16,17 @@ const QUESTIONS_MAX: usize = 64;
 /// clients wait for.
 const FLUSHES_MAX: usize = 1 << 16;
 
+/// Most metadata operations that wait for a checkpoint. The primary bounds how many bytes of them are on
+/// their way (P19).
+const METADATA_MAX: usize = 1 << 16;
+
 /// What is owed.
 #[derive(Default)]
 pub(super) struct Owed {
     questions: Arc<AtomicUsize>,
     flushes: Arc<AtomicUsize>,
+    /// Metadata operations that the courier does, as they have to wait for a checkpoint.
+    metadata: Arc<AtomicUsize>,
 }
 
 /// One answer that is owed, until this is dropped.
@@ -30,6 +36,16 @@ impl Owed {
     /// One more question. The error ends the connection.
     pub fn question(&self) -> Result<Debt, String> {
         owe(&self.questions, QUESTIONS_MAX, "questions")
+    }
+
+    /// One more metadata operation that the courier does. The error ends the connection.
+    pub fn metadata(&self) -> Result<Debt, String> {
+        owe(&self.metadata, METADATA_MAX, "metadata operations")
+    }
+
+    /// Whether the courier has metadata operations to do: what comes behind them must not overtake.
+    pub fn has_metadata(&self) -> bool {
+        self.metadata.load(Ordering::Acquire) > 0
     }
 
     /// Whether an operation waits for a flush.

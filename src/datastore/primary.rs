@@ -11,6 +11,7 @@ use lockstep_repl::state::Trigger;
 use lockstep_types::Osn;
 
 use super::dial::{Dial, Halves};
+use super::host::Reading;
 use super::{Datastore, Link, Thread};
 use crate::config::Durability;
 
@@ -247,8 +248,11 @@ impl Datastore {
             in_sync,
             peer_applied: welcome.applied,
         };
-        self.drive(Thread::Reader, up);
-        let reason = self.read_answers(receiver);
+        let reason = {
+            let _reading = Reading::on(&*self.host);
+            self.drive(Thread::Reader, up);
+            self.read_answers(receiver)
+        };
         sender.shutdown(&reason);
         *self.link.write() = None;
         self.calls.abandon();
@@ -275,6 +279,10 @@ impl Datastore {
                         Ok(envelope) => self.answered(envelope.message),
                         Err(error) => return error.to_string(),
                     }
+                }
+                // A frame that is arriving is a sign of life.
+                Err(error) if error.is_timed_out() && error.is_slow() => {
+                    heard = self.host.now();
                 }
                 Err(error) if error.is_timed_out() && self.host.since(heard) < limit => {}
                 Err(error) => return lost(&error, limit),
@@ -304,9 +312,12 @@ impl Datastore {
             }
             Message::Pong { available_bytes } => {
                 self.set_peer_available(available_bytes);
+                self.pong();
                 self.give_up_if_overdue();
                 Event::Beat
             }
+            // That it came is all it says.
+            Message::Alive => return,
             Message::Response { id, response } => return self.calls.answered(id, response),
             Message::Refuse { reason } => return self.set_reason(&reason),
             _ => return self.drop_link("the secondary sent what only a primary may send"),

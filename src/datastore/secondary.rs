@@ -1,12 +1,14 @@
 //! The secondary's side of the connection: verify, log, execute, acknowledge.
 //!
 //! Frames are taken one after another by one thread, so metadata operations are executed in the
-//! order in which the primary sent them. Only what waits for a disk flush is answered by another
-//! thread.
+//! order in which the primary sent them. What waits for a disk flush is answered by another thread, and
+//! what must wait for a checkpoint is done by one: this one never waits for either.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_fs::store::Applied;
+use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::Event;
@@ -17,7 +19,7 @@ use lockstep_repl::state::Trigger;
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, MetaOp, Osn};
 
-use super::host::promise;
+use super::host::{Reading, promise};
 use super::{Datastore, Link, Thread};
 use crate::config::Role;
 
@@ -194,6 +196,7 @@ impl Datastore {
         if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
             return error.to_string();
         }
+        let _reading = Reading::on(&*self.host);
         let mut heard = self.host.now();
         loop {
             let next = if self.expects_more() {
@@ -207,6 +210,12 @@ impl Datastore {
                     if let Err(reason) = self.obey(sender, &frame) {
                         return reason;
                     }
+                }
+                // A frame that is arriving is a sign of life. The primary gets one, too: it may hear nothing
+                // else before that frame is whole.
+                Err(error) if error.is_timed_out() && error.is_slow() => {
+                    heard = self.host.now();
+                    self.answer(&**sender, Message::Alive);
                 }
                 Err(error) if error.is_timed_out() && self.host.since(heard) < limit => {}
                 Err(error) if error.is_timed_out() => {
@@ -238,12 +247,22 @@ impl Datastore {
             self.saw.remove_below(envelope.done_below);
         }
         match envelope.message {
-            Message::Write(write) => self.obey_write(sender, &write, frame),
+            Message::Write(write) if self.store.has_room_for_writes(write.ino) => {
+                self.obey_write(sender, &write, frame.payload)
+            }
+            Message::Write(write) => self.obey_write_later(sender, write, frame.payload.to_vec()),
             Message::Meta {
                 op,
                 previous,
                 durable,
-            } => self.obey_meta(sender, &op, previous, durable),
+            } => {
+                let is_due = !self.owed.has_metadata() && !self.store.is_log_filling();
+                if is_due {
+                    self.obey_meta(sender, &op, previous, durable, Store::commit_at_once)
+                } else {
+                    self.obey_meta_later(sender, op, previous, durable)
+                }
+            }
             Message::Sync { id, ino } => {
                 let sync = move |datastore: &Self| datastore.store.sync_file(ino, true);
                 self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
@@ -251,6 +270,10 @@ impl Datastore {
             Message::Ping => {
                 let available_bytes = self.store.space().map_or(0, |space| space.available_bytes);
                 self.answer(&**sender, Message::Pong { available_bytes });
+                Ok(())
+            }
+            Message::Alive => {
+                self.answer(&**sender, Message::Alive);
                 Ok(())
             }
             Message::Request { id, request } => {
@@ -262,30 +285,63 @@ impl Datastore {
         }
     }
 
+    /// Has the pool write where a checkpoint must first free a slot for the file: the reader reads on. It is in
+    /// flight on the primary all the while, so nothing that is done meanwhile touches what it does (P4).
+    fn obey_write_later(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        write: WriteMessage,
+        data: Vec<u8>,
+    ) -> Result<(), String> {
+        let debt = self.owed.flush()?;
+        let (datastore, sender) = (Arc::clone(self), Arc::clone(sender));
+        self.host.spawn(Box::new(move || {
+            let obeyed = datastore.obey_write(&sender, &write, &data);
+            end_or_flush(&*sender, obeyed);
+            drop(debt);
+        }));
+        Ok(())
+    }
+
+    /// Has the courier do a metadata operation, and those behind it, where the log must first be cut: in
+    /// their order (P2), while the reader reads on.
+    fn obey_meta_later(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        op: MetaOp,
+        previous: Osn,
+        durable: bool,
+    ) -> Result<(), String> {
+        let debt = self.owed.metadata()?;
+        let (datastore, sender) = (Arc::clone(self), Arc::clone(sender));
+        self.host.in_order(Box::new(move || {
+            let obeyed = datastore.obey_meta(&sender, &op, previous, durable, Store::commit);
+            end_or_flush(&*sender, obeyed);
+            drop(debt);
+        }));
+        Ok(())
+    }
+
     fn obey_write(
         self: &Arc<Self>,
         sender: &Arc<dyn SendFrames>,
         write: &WriteMessage,
-        frame: &FrameRef<'_>,
+        data: &[u8],
     ) -> Result<(), String> {
         let entry = Entry {
             ino: write.ino,
             osn: write.osn,
             offset: write.offset,
-            length: u32::try_from(frame.payload.len()).unwrap_or(u32::MAX),
+            length: u32::try_from(data.len()).unwrap_or(u32::MAX),
         };
         // Before the first byte (rule P7); the sums were checked on arrival (rule P14).
         if !is_on(Bug::NoSawEntry) {
             // Removed by the watermark, not by its place.
             let _slot = self.saw.insert(entry).map_err(|error| error.to_string())?;
         }
-        let written = self.store.write(
-            write.ino,
-            write.offset,
-            frame.payload,
-            write.osn,
-            write.time,
-        );
+        let written = self
+            .store
+            .write(write.ino, write.offset, data, write.osn, write.time);
         let (osn, ino) = (write.osn, write.ino);
         match written {
             Ok(()) if write.durable && !is_on(Bug::NoRemoteSync) => {
@@ -308,7 +364,7 @@ impl Datastore {
     fn answer_later(
         self: &Arc<Self>,
         sender: &Arc<dyn SendFrames>,
-        wait: impl FnOnce(&Self) -> Result<(), lockstep_fs::OpError> + Send + 'static,
+        wait: impl FnOnce(&Self) -> Result<(), OpError> + Send + 'static,
         message: impl FnOnce(Option<Errno>) -> Message + Send + 'static,
     ) -> Result<(), String> {
         let debt = self.owed.flush()?;
@@ -316,7 +372,7 @@ impl Datastore {
         self.host.spawn(Box::new(move || {
             let failed = wait(&datastore).err().map(|error| datastore.told(&error));
             datastore.answer(&*sender, message(failed));
-            let _flushed = sender.flush();
+            let _flushed = sender.flush_nowait();
             drop(debt);
         }));
         Ok(())
@@ -329,6 +385,7 @@ impl Datastore {
         op: &MetaOp,
         previous: Osn,
         durable: bool,
+        commit: impl FnOnce(&Store, &MetaOp) -> Result<Applied, OpError>,
     ) -> Result<(), String> {
         let osn = op.osn;
         let applied = self.store.applied();
@@ -351,7 +408,7 @@ impl Datastore {
                 "operation {osn} came after {previous}, but this node has got to {applied}"
             ));
         }
-        match self.store.commit(op) {
+        match commit(&self.store, op) {
             Ok(outcome) if durable => {
                 let sync = move |datastore: &Self| Ok(datastore.store.sync_applied(&outcome)?);
                 return self.answer_later(sender, sync, move |failed| Message::MetaAck {
@@ -380,7 +437,7 @@ impl Datastore {
         self.host.in_order(Box::new(move || {
             let response = datastore.response(&request, &payload);
             datastore.answer(&*sender, Message::Response { id, response });
-            let _flushed = sender.flush();
+            let _flushed = sender.flush_nowait();
             drop(debt);
         }));
         Ok(())
@@ -450,6 +507,14 @@ const fn is_of_resync(request: &Request) -> bool {
             | Request::Reserve { .. }
             | Request::CompareHole { punch: true, .. }
     )
+}
+
+/// After what another thread than the reader has done: an error ends the connection, and an answer leaves.
+fn end_or_flush(sender: &dyn SendFrames, obeyed: Result<(), String>) {
+    match obeyed {
+        Ok(()) => drop(sender.flush_nowait()),
+        Err(reason) => sender.shutdown(&reason),
+    }
 }
 
 /// Tells a peer why it is not wanted.

@@ -24,15 +24,34 @@ const SET_ID: u32 = 0o6000;
 /// Attribute that a write by an unprivileged program removes.
 const CAPABILITIES: &[u8] = b"security.capability";
 
+/// What a message takes besides its bytes, two names included.
+const MESSAGE_BYTES: u64 = 1024;
+
 /// A datastore as the ways in hold it.
 #[derive(Clone)]
 pub struct Service(pub Arc<Datastore>);
 
 impl Datastore {
-    fn submit(self: &Arc<Self>, kind: Kind, locks: LockSet, work: Work) {
+    /// The thread that asks: one that serves clients, or the reader, which answers one of them and is asked
+    /// for more at once.
+    fn asking(&self) -> Thread {
+        if self.host.is_reading() {
+            Thread::Reader
+        } else {
+            Thread::Client
+        }
+    }
+
+    fn submit(self: &Arc<Self>, kind: Kind, locks: LockSet, bytes: u64, work: Work) {
         let op = self.next_op();
         self.works.lock().insert(op, work);
-        self.drive(Thread::MayWait, Event::Submit { op, kind, locks });
+        let submit = Event::Submit {
+            op,
+            kind,
+            locks,
+            bytes,
+        };
+        self.drive(self.asking(), submit);
     }
 
     /// Submits a write whose bytes lie in this thread's buffer. If it cannot start at once, the
@@ -61,18 +80,24 @@ impl Datastore {
         } else {
             lockset::write(facts.ino, facts.offset, facts.length as u64)
         };
-        let kind = Kind::Write;
+        let thread = self.asking();
+        let submit = Event::Submit {
+            op,
+            kind: Kind::Write,
+            locks,
+            bytes: MESSAGE_BYTES + facts.length as u64,
+        };
         let (effects, starts) = {
             let mut core = self.core.lock();
-            let effects = self.decide_with(&mut core, Event::Submit { op, kind, locks });
-            let starts = starts(&effects, op);
+            let effects = self.decide_with(&mut core, submit);
+            let starts = thread == Thread::Client && starts(&effects, op);
             if !starts && let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
-                write.data = Some(data.into());
+                self.keep(write, data);
             }
             (effects, starts)
         };
         let inline = Inline { op, data, waiting };
-        self.carry_out_all(Thread::MayWait, effects, Some(inline));
+        self.carry_out_all(thread, effects, starts.then_some(inline));
         if !starts {
             self.send_left();
         }
@@ -82,6 +107,7 @@ impl Datastore {
     pub(super) fn submit_meta(self: &Arc<Self>, request: MetaRequest, done: Done<Option<Attr>>) {
         let targets = lockset::targets(&self.store, &request);
         let locks = lockset::metadata(&request, &targets);
+        let bytes = message_bytes(&request);
         let work = MetaWork {
             request,
             time: self.host.time_of_day(),
@@ -90,7 +116,7 @@ impl Datastore {
             applied: None,
             done,
         };
-        self.submit(Kind::Meta, locks, Work::Meta(work));
+        self.submit(Kind::Meta, locks, bytes, Work::Meta(work));
     }
 
     /// Frees an inode without a name.
@@ -123,7 +149,13 @@ impl Datastore {
         let (ready, wait) = promise(&*self.host);
         self.works.lock().insert(op, Work::Inspect(Some(ready)));
         let kind = Kind::Read;
-        self.drive(Thread::MayWait, Event::Submit { op, kind, locks });
+        let submit = Event::Submit {
+            op,
+            kind,
+            locks,
+            bytes: 0,
+        };
+        self.drive(Thread::MayWait, submit);
         Inspection {
             datastore: self,
             op,
@@ -190,6 +222,16 @@ impl Drop for Inspection<'_> {
             self.datastore.drive(Thread::MayWait, done);
         }
     }
+}
+
+/// About how many bytes of a metadata operation go to the peer.
+fn message_bytes(request: &MetaRequest) -> u64 {
+    let more = match request {
+        MetaRequest::Create { target, .. } => target.len(),
+        MetaRequest::SetXattr { value, .. } => value.len(),
+        _ => 0,
+    };
+    MESSAGE_BYTES + more as u64
 }
 
 fn starts(effects: &Effects, id: OpId) -> bool {
@@ -309,7 +351,7 @@ impl FileService for Service {
             length,
             done,
         };
-        self.0.submit(Kind::Read, locks, Work::Read(work));
+        self.0.submit(Kind::Read, locks, 0, Work::Read(work));
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
@@ -373,7 +415,7 @@ impl FileService for Service {
             point: self.0.store.sync_point(ino, self.0.reign()),
             done,
         });
-        self.0.submit(Kind::Sync, LockSet::new(), work);
+        self.0.submit(Kind::Sync, LockSet::new(), 0, work);
     }
 }
 

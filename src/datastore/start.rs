@@ -25,6 +25,7 @@ use lockstep_types::{Osn, StoreId, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
+use super::berths::Berths;
 use super::calls::Calls;
 use super::copy::Lost;
 use super::host::{Host, Machine, Turnstile};
@@ -513,8 +514,9 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         },
     };
     let now_ms = u64::try_from(host.now().as_millis()).unwrap_or(u64::MAX);
+    let berths = Berths::of(config.fuse_threads);
     Datastore {
-        core: Mutex::new(Core::new(core_config(&config), start, now_ms)),
+        core: Mutex::new(Core::new(core_config(&config, &*host), start, now_ms)),
         config,
         store,
         works: Mutex::new(HashMap::new()),
@@ -528,6 +530,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         saw: tables.saw,
         first_osn,
         references: References::default(),
+        berths,
         calls: Calls::default(),
         tail: Mutex::default(),
         owed: Owed::default(),
@@ -539,6 +542,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         reign: AtomicU64::new(0),
         serving: Turnstile::default(),
         stopping: AtomicBool::new(false),
+        kept_bytes: AtomicU64::new(0),
         keeping_up: AtomicBool::new(false),
         ticked_ms: AtomicU64::new(now_ms),
     }
@@ -554,12 +558,13 @@ const fn first_state(config: &DatastoreConfig, role: RoleState) -> State {
     }
 }
 
-fn core_config(config: &DatastoreConfig) -> CoreConfig {
+fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
     CoreConfig {
         pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
         answer_limit: config.answer_limit_beats(),
         on_peer_loss: config.on_peer_loss.into(),
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
+        bytes_max: host.bytes_in_flight_max(),
     }
 }
 

@@ -119,7 +119,7 @@ pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
 
 /// What a secondary may send after its greeting.
 pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
-    match chance.within(0..8) {
+    match chance.within(0..9) {
         0 => Message::Welcome(welcome(chance, known)),
         1 => Message::Refuse {
             reason: String::from_utf8_lossy(&random(chance, 100_000)).into_owned(),
@@ -139,6 +139,7 @@ pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
         5 => Message::Pong {
             available_bytes: number(chance),
         },
+        6 => Message::Alive,
         _ => Message::Response {
             id: number(chance),
             response: answer(chance),

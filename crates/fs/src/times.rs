@@ -21,6 +21,8 @@ const BODY_BYTES: usize = 44;
 
 /// Number of files that may have unflushed writes at once; more force a checkpoint.
 pub const SLOTS: usize = 16 * 1024;
+/// Slots that threads may take at the same moment, after each has seen that there are some.
+const SLOTS_SPARE: usize = 64;
 /// Slots that are read at once; a divisor of [`SLOTS`].
 const READ_SLOTS: usize = 256;
 /// So many that are free.
@@ -110,6 +112,11 @@ impl TimeTable {
     pub fn clear(&self, number: SlotNumber) {
         self.table.store(number.0 * SLOT_BYTES, &[0; SLOT_BYTES]);
         self.free.lock().push(number.0);
+    }
+
+    /// Whether there are slots for all who may take one at the same moment.
+    pub fn has_free(&self) -> bool {
+        self.free.lock().len() > SLOTS_SPARE
     }
 
     /// Whether so many slots are in use that a checkpoint should free some.

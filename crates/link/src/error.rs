@@ -224,9 +224,11 @@ pub enum LinkError {
         /// What is wrong.
         source: rustls::Error,
     },
-    /// Nothing arrived within the time-out of the receiver; nothing is lost, receive again.
-    #[error("nothing from {peer} within {limit:?}")]
+    /// No whole frame arrived within the time-out of the receiver; nothing is lost, receive again.
+    #[error("nothing whole from {peer} within {limit:?}")]
     TimedOut {
+        /// Whether bytes of one did.
+        heard: bool,
         /// The peer.
         peer: SocketAddr,
         /// The limit.
@@ -251,6 +253,11 @@ pub enum LinkError {
 }
 
 impl LinkError {
+    /// Whether a frame has been arriving for longer than the time-out: the peer is alive.
+    pub const fn is_slow(&self) -> bool {
+        matches!(self, Self::TimedOut { heard: true, .. })
+    }
+
     /// Whether the receiver merely saw nothing in time: the connection stands.
     pub const fn is_timed_out(&self) -> bool {
         matches!(self, Self::TimedOut { .. })

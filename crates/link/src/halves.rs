@@ -14,6 +14,9 @@ pub trait SendFrames: Send + Sync {
     /// See [`Sender::send`].
     fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
 
+    /// See [`Sender::post`].
+    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
+
     /// See [`Sender::send_nowait`].
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
 
@@ -24,7 +27,7 @@ pub trait SendFrames: Send + Sync {
     fn flush(&self) -> Result<(), LinkError>;
 
     /// See [`Sender::flush_nowait`].
-    fn flush_nowait(&self) -> Result<bool, LinkError>;
+    fn flush_nowait(&self) -> Result<(), LinkError>;
 
     /// See [`Sender::shutdown`].
     fn shutdown(&self, reason: &str);
@@ -49,6 +52,10 @@ impl SendFrames for Sender {
         Self::send(self, header, payload)
     }
 
+    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        Self::post(self, header, payload)
+    }
+
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         Self::send_nowait(self, header, payload)
     }
@@ -61,7 +68,7 @@ impl SendFrames for Sender {
         Self::flush(self)
     }
 
-    fn flush_nowait(&self) -> Result<bool, LinkError> {
+    fn flush_nowait(&self) -> Result<(), LinkError> {
         Self::flush_nowait(self)
     }
 

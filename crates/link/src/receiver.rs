@@ -5,13 +5,16 @@
 //! sends what was queued without waiting; when the socket is too full for that it waits for both
 //! directions, so a node that reads always answers.
 //!
+//! A frame may take longer to arrive than a peer may be silent: a slow link is no dead one. So a time-out
+//! comes also while bytes of a frame arrive, and [`LinkError::is_slow`] tells the two apart.
+//!
 //! Invariants: a time-out loses nothing; after any other error the connection is closed. What is handed
 //! out was checked: the sums of header and payload (rule P14).
 
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::LinkError;
 use crate::frame::{FRAME_BYTES_MAX, FrameRef, Opener, Progress};
@@ -43,6 +46,8 @@ pub struct Receiver {
     lost: bool,
     /// The frame that is asked for is likely to come at once.
     soon: bool,
+    /// Bytes have come since the last frame or time-out.
+    heard: bool,
 }
 
 impl Drop for Receiver {
@@ -68,6 +73,7 @@ impl Receiver {
             handed_out: 0,
             lost: false,
             soon: false,
+            heard: false,
         }
     }
 
@@ -85,7 +91,7 @@ impl Receiver {
     /// The next frame, verified; it is over when the next call begins.
     ///
     /// # Errors
-    /// [`LinkError::TimedOut`] when nothing came in time: call again, nothing is lost. Any other
+    /// [`LinkError::TimedOut`] when no whole frame came in time: call again, nothing is lost. Any other
     /// one means that the connection is lost, and closed.
     pub fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
         self.next_frame(false)
@@ -107,21 +113,38 @@ impl Receiver {
             return Err(self.ended());
         }
         self.inbox.discard(mem::take(&mut self.handed_out));
+        let (mut has_waited, mut begun) = (false, None);
         let span = loop {
             match self.opener.open(self.inbox.filled()) {
                 Ok(Progress::Frame(span)) => break span,
-                Ok(Progress::Need(bytes)) => self.fill(bytes)?,
+                Ok(Progress::Need(bytes)) => {
+                    // A frame that one read brings costs no look at the clock.
+                    if mem::replace(&mut has_waited, true) {
+                        self.check_time(&mut begun)?;
+                    }
+                    self.fill(bytes)?;
+                }
                 Err(source) => {
                     let peer = self.wire.peer();
                     return Err(self.give_up(LinkError::BadFrame { peer, source }));
                 }
             }
         };
+        self.heard = false;
         self.handed_out = span.frame_bytes();
         let Some(frame) = span.split(self.inbox.filled()) else {
             unreachable!("the opener says frame only when all of it is there")
         };
         Ok(frame)
+    }
+
+    /// Says that time is up when a frame has been arriving for longer than the time-out, since `begun`.
+    fn check_time(&mut self, begun: &mut Option<Instant>) -> Result<(), LinkError> {
+        let begun = begun.get_or_insert_with(Instant::now);
+        match self.timeout {
+            Some(limit) if begun.elapsed() >= limit => Err(self.timed_out()),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a whole frame may lie in the buffer already: the next [`Receiver::recv`] is likely
@@ -168,6 +191,7 @@ impl Receiver {
         }
         let read = socket::read_once(self.wire.socket(), self.inbox.space(), self.soon);
         let bytes = self.check_read(read)?;
+        self.heard = true;
         self.inbox.filled_more(bytes);
         Ok(())
     }
@@ -175,11 +199,12 @@ impl Receiver {
     fn read_sealed(&mut self) -> Result<(), LinkError> {
         let read = socket::read_once(self.wire.socket(), &mut self.sealed, self.soon);
         let bytes = self.check_read(read)?;
+        self.heard = true;
         let sealed = self.sealed.get(..bytes).unwrap_or_default();
         self.wire.decrypt(sealed, |plain| self.inbox.append(plain))
     }
 
-    fn check_read(&self, read: io::Result<usize>) -> Result<usize, LinkError> {
+    fn check_read(&mut self, read: io::Result<usize>) -> Result<usize, LinkError> {
         match read {
             Ok(0) => Err(self.ended()),
             Ok(bytes) => Ok(bytes),
@@ -203,8 +228,9 @@ impl Receiver {
             })
     }
 
-    fn timed_out(&self) -> LinkError {
+    fn timed_out(&mut self) -> LinkError {
         LinkError::TimedOut {
+            heard: mem::take(&mut self.heard),
             peer: self.wire.peer(),
             limit: self.timeout.unwrap_or_default(),
         }

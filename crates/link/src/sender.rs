@@ -1,22 +1,28 @@
-//! The sending half: many threads, one socket, no thread of its own.
+//! The sending half: many threads, one socket.
 //!
 //! Flat combining. Whoever finds the socket free holds it: it writes its own frame straight from
 //! the caller's memory, a large one piece by piece as it hashes it, then whatever others queued
 //! meanwhile, until nothing is queued. Whoever finds it held copies its frame into the queue and
 //! returns at once, so under load many frames leave in one system call and no thread is woken for it.
-//! A queue at its bound makes senders wait: that is the back-pressure of a peer that does not read.
 //!
-//! Threads that must never wait for the peer (the one that reads from it above all) use
-//! [`Sender::send_nowait`]: what they queue leaves with whoever sends next, by
-//! [`Sender::flush`], or when the [`crate::Receiver`] is about to wait. One frame at a time may be left in
-//! the queue on purpose, for the next to take along ([`Sender::leave`]).
+//! What a peer that does not read brings about depends on the call. [`Sender::send`] waits, for room in
+//! the socket and in the queue: back-pressure for threads that carry data over in bulk. [`Sender::post`]
+//! and [`Sender::leave`], for threads that serve clients, never wait: what the socket does not take at once
+//! is copied, and a thread of the connection, the *pusher*, waits for room and writes the rest. The pusher is
+//! started when the socket is full for the first time. Callers of `post` bound what they have under way.
+//!
+//! The thread that reads from the peer uses [`Sender::send_nowait`]: what it queues leaves with whoever
+//! sends next, by [`Sender::flush`], or when the [`crate::Receiver`] is about to wait. One frame at a time may
+//! be left in the queue on purpose, for the next to take along ([`Sender::leave`]).
 //!
 //! Invariants: frames are sealed and queued under one lock and written by one holder at a time, so
 //! they leave in the order of sealing; the holder gives the socket back only with an empty queue,
-//! or (without waiting) with a full socket, and then sees to it that somebody waits for room; nobody holds the lock across a system call.
+//! or (without waiting) with a full socket, and then the pusher or the receiver waits for room; nobody holds
+//! the lock across a system call.
 
 use std::mem;
 use std::sync::Arc;
+use std::thread;
 
 use lockstep_types::Hash128;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -25,7 +31,7 @@ use crate::error::LinkError;
 use crate::frame::{FrameError, Sealer};
 use crate::socket;
 use crate::sums::{Hashing, PayloadHash, PayloadSums};
-use crate::wire::Wire;
+use crate::wire::{Backlog, Wire};
 
 /// Bytes queued at which [`Sender::send`] waits.
 pub const QUEUE_BYTES_MAX: usize = 8 << 20;
@@ -33,6 +39,10 @@ pub const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Bytes queued at which [`Sender::send_nowait`] refuses: room above the other bound, so that the
 /// frames that free memory at the peer are not kept out by those that fill it.
 pub const NOWAIT_QUEUE_BYTES_MAX: usize = 2 * QUEUE_BYTES_MAX;
+
+/// Bytes queued at which [`Sender::post`] refuses. Its callers bound what they have under way, so only a
+/// fault of theirs gets there.
+pub const POST_QUEUE_BYTES_MAX: usize = 8 * QUEUE_BYTES_MAX;
 
 /// A payload is hashed, encrypted and sent in pieces of this: the peer takes in one while the next
 /// is made.
@@ -69,6 +79,15 @@ impl Sender {
         self.outgoing().send(header, payload)
     }
 
+    /// Sends a frame without ever waiting for the peer: what the socket does not take at once is copied,
+    /// and leaves when there is room. `Ok` says nothing about arrival.
+    ///
+    /// # Errors
+    /// [`LinkError::QueueFull`] when [`POST_QUEUE_BYTES_MAX`] are queued; else as [`Sender::send`].
+    pub fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.outgoing().post(header, payload)
+    }
+
     /// Queues a frame without ever waiting for the peer. It leaves with the next one who sends,
     /// flushes, or waits in [`crate::Receiver::recv`].
     ///
@@ -79,11 +98,11 @@ impl Sender {
     }
 
     /// Leaves a frame in the queue, where it is the only one; else sends it and all that is queued, as
-    /// [`Sender::send`]. True when it was left: it goes with the next one who sends, flushes, or begins to
+    /// [`Sender::post`]. True when it was left: it goes with the next one who sends, flushes, or begins to
     /// wait in [`crate::Receiver::recv`], and the caller must know that somebody will.
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// As [`Sender::post`].
     pub fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
         self.outgoing().leave(header, payload)
     }
@@ -96,13 +115,13 @@ impl Sender {
         self.outgoing().flush()
     }
 
-    /// Sends what is queued, also by others meanwhile, as far as the socket takes it without waiting. False
-    /// when some of it is still queued: the caller then sees to it that somebody calls [`Sender::flush`].
+    /// Sends what is queued, also by others meanwhile, without ever waiting for the peer: what the socket
+    /// does not take at once leaves when there is room.
     ///
     /// # Errors
     /// The connection is lost.
-    pub fn flush_nowait(&self) -> Result<bool, LinkError> {
-        self.outgoing().flush_nowait()
+    pub fn flush_nowait(&self) -> Result<(), LinkError> {
+        self.outgoing().flush_or_push()
     }
 
     /// Bytes that wait to be handed to the socket; for status and metrics.
@@ -116,7 +135,7 @@ impl Sender {
         self.outgoing().close(reason);
     }
 
-    fn outgoing(&self) -> &Outgoing {
+    fn outgoing(&self) -> &Arc<Outgoing> {
         let Owned(outgoing) = &*self.0;
         outgoing
     }
@@ -129,6 +148,26 @@ pub(crate) struct Outgoing {
     outbox: Mutex<Outbox>,
     /// Told when the queue was taken, the socket was given back, or the connection was closed.
     room: Condvar,
+    /// Told when the pusher has something to do, or the connection was closed.
+    push: Condvar,
+}
+
+/// Whether a holder of the socket waits while it is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    Wait,
+    NoWait,
+}
+
+/// The thread that waits for room in place of those who never wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pusher {
+    /// The socket has never been full.
+    NotStarted,
+    /// It has nothing to do.
+    Idle,
+    /// It waits for room, and writes what is queued then.
+    Pushing,
 }
 
 struct Outbox {
@@ -139,40 +178,28 @@ struct Outbox {
     batch: Batch,
     /// Whether a thread holds the socket.
     held: bool,
+    pusher: Pusher,
 }
 
 /// What the holder of the socket works with; its memory is reused.
 #[derive(Default)]
 struct Batch {
-    /// Bytes for the socket as they are, which a holder could not write without waiting.
-    stuck: Vec<u8>,
-    /// How many of `stuck` are written.
-    written: usize,
-    /// Whole sealed frames, to be sent after `stuck`.
+    /// What a holder could not write without waiting.
+    backlog: Backlog,
+    /// Whole sealed frames, to be sent after the backlog.
     frames: Vec<u8>,
     /// Memory for ciphertext.
     scratch: Vec<u8>,
 }
 
 impl Batch {
-    fn left(&self) -> &[u8] {
-        self.stuck.get(self.written..).unwrap_or_default()
-    }
-
-    /// Keeps a peer that reads slowly, but never all, from making `stuck` grow for ever.
-    fn forget_written(&mut self) {
-        if self.written >= self.stuck.len() / 2 {
-            self.stuck.drain(..self.written);
-            self.written = 0;
-        }
-    }
-
-    fn empty(&mut self) {
-        self.written = 0;
-        for memory in [&mut self.stuck, &mut self.frames, &mut self.scratch] {
+    /// Gives back what a large frame took; the backlog stays.
+    fn tidy(&mut self) {
+        for memory in [&mut self.frames, &mut self.scratch] {
             memory.clear();
             memory.shrink_to(KEPT_BYTES_MAX);
         }
+        self.backlog.tidy(KEPT_BYTES_MAX);
     }
 }
 
@@ -204,11 +231,11 @@ impl Outbox {
     }
 
     fn is_idle(&self) -> bool {
-        self.queued.is_empty() && self.batch.left().is_empty()
+        self.queued.is_empty() && self.batch.backlog.is_empty()
     }
 
     fn waiting_bytes(&self) -> usize {
-        self.queued.len() + self.batch.left().len()
+        self.queued.len() + self.batch.backlog.len()
     }
 
     /// Makes the caller the holder of the socket and gives it all that is queued.
@@ -230,8 +257,10 @@ impl Outgoing {
                 queued: Vec::new(),
                 batch: Batch::default(),
                 held: false,
+                pusher: Pusher::NotStarted,
             }),
             room: Condvar::new(),
+            push: Condvar::new(),
         }
     }
 
@@ -240,26 +269,44 @@ impl Outgoing {
         // Under the lock, or a sender between its check and its wait would miss the news.
         let _outbox = self.outbox.lock();
         self.room.notify_all();
+        self.push.notify_all();
     }
 
     fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.give(header, payload, Pace::Wait).map(drop)
+    }
+
+    fn post(self: &Arc<Self>, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        let all = self.give(header, payload, Pace::NoWait)?;
+        self.push_unless(all)
+    }
+
+    /// Sends a frame, or leaves it with the thread that is sending. False when the socket is full.
+    fn give(&self, header: &[u8], payload: &[u8], pace: Pace) -> Result<bool, LinkError> {
         let mut hash = None;
         let mut outbox = self.outbox.lock();
         loop {
             self.wire.check_open()?;
             if !outbox.held {
+                if pace == Pace::NoWait {
+                    self.check_room(&outbox, POST_QUEUE_BYTES_MAX)?;
+                }
                 let sealed = {
                     let Outbox { sealer, queued, .. } = &mut *outbox;
                     sealer.seal(queued, header, payload.len())
                 };
                 let sums = sealed.map_err(|source| self.unsendable(source))?;
-                return self.send_as_holder(outbox, Some(Body { payload, sums }));
+                return self.send_as_holder(outbox, Some(Body { payload, sums }), pace);
             }
-            if outbox.queued.len() >= QUEUE_BYTES_MAX {
+            if pace == Pace::Wait && outbox.queued.len() >= QUEUE_BYTES_MAX {
                 self.room.wait(&mut outbox);
             } else if payload.is_empty() || hash.is_some() {
+                self.check_room(&outbox, POST_QUEUE_BYTES_MAX)?;
                 let appended = outbox.append(header, payload, hash.as_ref());
-                return appended.map_err(|source| self.unsendable(source));
+                // The holder takes it along, or finds the socket full and says so.
+                return appended
+                    .map(|()| true)
+                    .map_err(|source| self.unsendable(source));
             } else {
                 hash = Some(MutexGuard::unlocked(&mut outbox, || {
                     self.hashing.hash(payload)
@@ -268,31 +315,36 @@ impl Outgoing {
         }
     }
 
+    fn check_room(&self, outbox: &Outbox, most: usize) -> Result<(), LinkError> {
+        let waiting_bytes = outbox.waiting_bytes();
+        if waiting_bytes < most {
+            return Ok(());
+        }
+        Err(LinkError::QueueFull {
+            peer: self.wire.peer(),
+            waiting_bytes,
+        })
+    }
+
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.wire.check_open()?;
         let hash = (!payload.is_empty()).then(|| self.hashing.hash(payload));
         let mut outbox = self.outbox.lock();
-        let waiting_bytes = outbox.waiting_bytes();
-        if waiting_bytes >= NOWAIT_QUEUE_BYTES_MAX {
-            return Err(LinkError::QueueFull {
-                peer: self.wire.peer(),
-                waiting_bytes,
-            });
-        }
+        self.check_room(&outbox, NOWAIT_QUEUE_BYTES_MAX)?;
         let appended = outbox.append(header, payload, hash.as_ref());
         appended.map_err(|source| self.unsendable(source))
     }
 
-    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+    fn leave(self: &Arc<Self>, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
         if self.outbox.lock().is_in_use() {
-            return self.send(header, payload).map(|()| false);
+            return self.post(header, payload).map(|()| false);
         }
         let hash = (!payload.is_empty()).then(|| self.hashing.hash(payload));
         self.wire.check_open()?;
         let mut outbox = self.outbox.lock();
         if outbox.is_in_use() {
             drop(outbox);
-            return self.send(header, payload).map(|()| false);
+            return self.post(header, payload).map(|()| false);
         }
         let appended = outbox.append(header, payload, hash.as_ref());
         appended.map_err(|source| self.unsendable(source))?;
@@ -305,54 +357,85 @@ impl Outgoing {
         if outbox.held || outbox.is_idle() {
             return Ok(());
         }
-        self.send_as_holder(outbox, None)
+        self.send_as_holder(outbox, None, Pace::Wait).map(drop)
     }
 
-    /// Sends what is queued, then `body`, whose head is queued last, then what others queue.
+    /// Sends what is queued, then `body`, whose head is queued last, then what others queue. False when
+    /// the socket is full: some of it is left then.
     fn send_as_holder<'a>(
         &'a self,
         mut outbox: MutexGuard<'a, Outbox>,
         mut body: Option<Body<'_>>,
-    ) -> Result<(), LinkError> {
+        pace: Pace,
+    ) -> Result<bool, LinkError> {
         loop {
             let mut batch = outbox.take();
             self.room.notify_all();
             drop(outbox);
-            let sent = self.send_batch(&mut batch, body.take());
-            batch.empty();
+            let sent = self.send_batch(&mut batch, body.take(), pace);
+            batch.tidy();
             outbox = self.outbox.lock();
             outbox.batch = batch;
-            if sent.is_err() || outbox.queued.is_empty() {
-                return self.give_back(outbox, sent);
+            let all = outbox.batch.backlog.is_empty();
+            if sent.is_err() || !all || outbox.queued.is_empty() {
+                return self.give_back(outbox, sent).map(|()| all);
             }
         }
     }
 
-    fn send_batch(&self, batch: &mut Batch, body: Option<Body<'_>>) -> Result<(), LinkError> {
-        if !batch.left().is_empty() {
-            self.wire.write_raw(batch.left())?;
-        }
-        let body = body.filter(|body| !body.payload.is_empty());
-        let Some(Body { payload, sums }) = body else {
-            return self
-                .wire
-                .send([&batch.frames, &[], &[]], &mut batch.scratch);
-        };
-        if payload.len() > PIECE_BYTES {
-            return self.send_in_pieces(batch, payload, &sums);
-        }
-        let Hash128(sum) = sums.sum(&self.hashing.hash(payload));
-        self.wire
-            .send([&batch.frames, payload, &sum], &mut batch.scratch)
-    }
-
-    fn send_in_pieces(
+    fn send_batch(
         &self,
         batch: &mut Batch,
+        body: Option<Body<'_>>,
+        pace: Pace,
+    ) -> Result<(), LinkError> {
+        self.write_backlog(batch, pace)?;
+        let frames = mem::take(&mut batch.frames);
+        let sent = match body.filter(|body| !body.payload.is_empty()) {
+            None => self.put([&frames, &[], &[]], batch, pace),
+            Some(Body { payload, sums }) if payload.len() > PIECE_BYTES => {
+                self.put_in_pieces(&frames, payload, &sums, batch, pace)
+            }
+            Some(Body { payload, sums }) => {
+                let Hash128(sum) = sums.sum(&self.hashing.hash(payload));
+                self.put([&frames, payload, &sum], batch, pace)
+            }
+        };
+        batch.frames = frames;
+        sent
+    }
+
+    fn write_backlog(&self, batch: &mut Batch, pace: Pace) -> Result<(), LinkError> {
+        if pace == Pace::NoWait {
+            return self.wire.write_backlog(&mut batch.backlog);
+        }
+        if !batch.backlog.is_empty() {
+            self.wire.write_raw(batch.backlog.left())?;
+            batch.backlog.clear();
+        }
+        Ok(())
+    }
+
+    fn put(&self, parts: [&[u8]; 3], batch: &mut Batch, pace: Pace) -> Result<(), LinkError> {
+        match pace {
+            Pace::Wait => self.wire.send(parts, &mut batch.scratch),
+            Pace::NoWait => {
+                let Batch {
+                    backlog, scratch, ..
+                } = batch;
+                self.wire.send_nowait(parts, scratch, backlog)
+            }
+        }
+    }
+
+    fn put_in_pieces(
+        &self,
+        mut frames: &[u8],
         payload: &[u8],
         sums: &PayloadSums,
+        batch: &mut Batch,
+        pace: Pace,
     ) -> Result<(), LinkError> {
-        let mut frames = &batch.frames[..];
         let mut hasher = self.hashing.hasher();
         let mut pieces = payload.chunks(PIECE_BYTES).peekable();
         while let Some(piece) = pieces.next() {
@@ -360,7 +443,7 @@ impl Outgoing {
             let last = pieces.peek().is_none();
             let sum = last.then(|| sums.sum(&hasher.finish()));
             let sum = sum.as_ref().map_or(&[][..], |Hash128(sum)| sum);
-            self.wire.send([frames, piece, sum], &mut batch.scratch)?;
+            self.put([frames, piece, sum], batch, pace)?;
             frames = &[];
         }
         Ok(())
@@ -375,6 +458,7 @@ impl Outgoing {
         if let Err(error) = &sent {
             self.wire.close(error.to_string());
             outbox.queued = Vec::new();
+            self.push.notify_all();
         }
         self.room.notify_all();
         sent
@@ -383,45 +467,78 @@ impl Outgoing {
     /// Sends what is queued as far as the socket takes it without waiting. True when nothing is
     /// left for the caller to see to.
     pub(crate) fn flush_nowait(&self) -> Result<bool, LinkError> {
-        let mut outbox = self.outbox.lock();
-        loop {
-            if outbox.held || outbox.is_idle() {
-                return Ok(true);
+        let outbox = self.outbox.lock();
+        if outbox.held || outbox.is_idle() {
+            return Ok(true);
+        }
+        self.wire.check_open()?;
+        self.send_as_holder(outbox, None, Pace::NoWait)
+    }
+
+    /// The same; the pusher sees to what is left.
+    fn flush_or_push(self: &Arc<Self>) -> Result<(), LinkError> {
+        let all = self.flush_nowait()?;
+        self.push_unless(all)
+    }
+
+    /// Has the pusher wait for room, unless all was sent.
+    fn push_unless(self: &Arc<Self>, all: bool) -> Result<(), LinkError> {
+        if all {
+            return Ok(());
+        }
+        let before = mem::replace(&mut self.outbox.lock().pusher, Pusher::Pushing);
+        match before {
+            Pusher::Pushing => Ok(()),
+            Pusher::Idle => {
+                self.push.notify_one();
+                Ok(())
             }
-            self.wire.check_open()?;
-            let mut batch = outbox.take();
-            self.room.notify_all();
-            drop(outbox);
-            let sent = self.send_batch_nowait(&mut batch);
-            outbox = self.outbox.lock();
-            outbox.batch = batch;
-            let full = !outbox.batch.left().is_empty();
-            if sent.is_err() || full || outbox.queued.is_empty() {
-                return self.give_back(outbox, sent).map(|()| !full);
-            }
-            outbox.held = false;
+            Pusher::NotStarted => self.start_pusher(),
         }
     }
 
-    fn send_batch_nowait(&self, batch: &mut Batch) -> Result<(), LinkError> {
-        batch.forget_written();
-        let frames = mem::take(&mut batch.frames);
-        if batch.stuck.is_empty() && !self.wire.is_encrypted() {
-            batch.frames = mem::replace(&mut batch.stuck, frames);
-        } else {
-            self.wire.encrypt([&frames, &[], &[]], &mut batch.stuck)?;
-            batch.frames = frames;
-        }
-        while !batch.left().is_empty() {
-            match socket::write_nowait(self.wire.socket(), batch.left()) {
-                Ok(Some(written)) => batch.written += written,
-                Ok(None) => break,
-                Err(error) => return Err(self.wire.socket_error("send", error)),
+    fn start_pusher(self: &Arc<Self>) -> Result<(), LinkError> {
+        let outgoing = Arc::clone(self);
+        let pusher = thread::Builder::new().name("link-push".into());
+        match pusher.spawn(move || outgoing.push_on()) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let error = self.wire.socket_error("start a thread for", error);
+                self.close(&error.to_string());
+                Err(error)
             }
         }
-        batch.frames.clear();
-        if batch.left().is_empty() {
-            batch.empty();
+    }
+
+    /// The pusher's life: waits for room where it is told to, until the connection is closed.
+    fn push_on(&self) {
+        while self.has_to_push() {
+            let pushed = socket::wait_for_room(self.wire.socket())
+                .map_err(|error| self.wire.socket_error("wait", error))
+                .and_then(|()| self.push_once());
+            if let Err(error) = pushed {
+                return self.close(&error.to_string());
+            }
+        }
+    }
+
+    /// Waits until there is something to push. False when the connection is closed.
+    fn has_to_push(&self) -> bool {
+        let mut outbox = self.outbox.lock();
+        while outbox.pusher != Pusher::Pushing && self.wire.check_open().is_ok() {
+            self.push.wait(&mut outbox);
+        }
+        self.wire.check_open().is_ok()
+    }
+
+    fn push_once(&self) -> Result<(), LinkError> {
+        {
+            let mut outbox = self.outbox.lock();
+            // Whoever holds the socket now finds it full, if it is, and says so again.
+            outbox.pusher = Pusher::Idle;
+        }
+        if !self.flush_nowait()? {
+            self.outbox.lock().pusher = Pusher::Pushing;
         }
         Ok(())
     }

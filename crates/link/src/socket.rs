@@ -1,13 +1,13 @@
 //! The TCP socket below a connection: its options, and reads and writes that mind a deadline or
 //! never wait.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
 use crate::connection::LinkOptions;
 
@@ -162,11 +162,24 @@ fn read_nowait(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>>
 }
 
 /// Writes as much as the socket takes at once; `None` when it takes nothing now.
-pub(crate) fn write_nowait(socket: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+pub(crate) fn write_nowait(socket: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
-        match rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match rustix::net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
             Ok(written) => return Ok(Some(written)),
             Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until the socket takes something, or has ended.
+pub(crate) fn wait_for_room(socket: &TcpStream) -> io::Result<()> {
+    let mut watched = [PollFd::new(socket, PollFlags::OUT)];
+    loop {
+        match poll(&mut watched, None) {
+            Ok(_) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

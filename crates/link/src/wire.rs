@@ -12,9 +12,49 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use crate::error::LinkError;
+use crate::socket;
 
 /// About the most bytes encrypted or decrypted under one hold of the TLS lock.
 const TLS_HOLD_BYTES: usize = 128 << 10;
+
+/// Bytes for the socket as they are, which nobody could write without waiting.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    bytes: Vec<u8>,
+    /// How many of them are written.
+    written: usize,
+}
+
+impl Backlog {
+    pub(crate) fn left(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.left().len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left().is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.written = 0;
+    }
+
+    /// Gives memory back above `kept` bytes when it is empty. Keeps a peer that reads slowly, but never all,
+    /// from making it grow for ever.
+    pub(crate) fn tidy(&mut self, kept: usize) {
+        if self.is_empty() {
+            self.clear();
+            self.bytes.shrink_to(kept);
+        } else if self.written >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+}
 
 /// The shared socket of a connection.
 pub(crate) struct Wire {
@@ -100,6 +140,69 @@ impl Wire {
             .iter()
             .flat_map(|part| part.chunks(TLS_HOLD_BYTES))
             .try_for_each(|piece| self.send_sealed([piece, &[], &[]], scratch))
+    }
+
+    /// Sends `parts` as far as the socket takes them without waiting. The rest goes to the backlog, and all
+    /// of it where there is one.
+    pub(crate) fn send_nowait(
+        &self,
+        parts: [&[u8]; 3],
+        scratch: &mut Vec<u8>,
+        backlog: &mut Backlog,
+    ) -> Result<(), LinkError> {
+        if !self.is_encrypted() {
+            return self.write_some(parts, backlog);
+        }
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes <= 2 * TLS_HOLD_BYTES {
+            return self.send_sealed_nowait(parts, scratch, backlog);
+        }
+        parts
+            .iter()
+            .flat_map(|part| part.chunks(TLS_HOLD_BYTES))
+            .try_for_each(|piece| self.send_sealed_nowait([piece, &[], &[]], scratch, backlog))
+    }
+
+    fn send_sealed_nowait(
+        &self,
+        parts: [&[u8]; 3],
+        scratch: &mut Vec<u8>,
+        backlog: &mut Backlog,
+    ) -> Result<(), LinkError> {
+        scratch.clear();
+        self.encrypt(parts, scratch)?;
+        self.write_some([scratch, &[], &[]], backlog)
+    }
+
+    /// Writes the backlog as far as the socket takes it without waiting.
+    pub(crate) fn write_backlog(&self, backlog: &mut Backlog) -> Result<(), LinkError> {
+        while !backlog.is_empty() {
+            match self.write_nowait(&[IoSlice::new(backlog.left())])? {
+                Some(written) => backlog.written += written,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&self, parts: [&[u8]; 3], backlog: &mut Backlog) -> Result<(), LinkError> {
+        let mut slices = parts.map(IoSlice::new);
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, 0);
+        while backlog.is_empty() && !rest.is_empty() {
+            match self.write_nowait(rest)? {
+                Some(written) => IoSlice::advance_slices(&mut rest, written),
+                None => break,
+            }
+        }
+        for left in rest {
+            backlog.bytes.extend_from_slice(left);
+        }
+        Ok(())
+    }
+
+    fn write_nowait(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, LinkError> {
+        socket::write_nowait(&self.socket, parts).map_err(|error| self.socket_error("send", error))
     }
 
     fn send_sealed(&self, parts: [&[u8]; 3], scratch: &mut Vec<u8>) -> Result<(), LinkError> {

@@ -10,6 +10,7 @@
 //!   marked out of sync durably (P1).
 //! - Metadata operations are numbered, sent, committed by the peer and applied here in one order (P2).
 //! - While a write may be on one side only, [`Core::done_below`] does not pass it (P3).
+//! - What is admitted to be sent fits the way to the peer: `bytes_max` bounds it (P19).
 
 mod flight;
 mod operations;
@@ -53,6 +54,8 @@ pub enum Event {
         kind: Kind,
         /// The locks it needs.
         locks: LockSet,
+        /// About how many bytes of it go to the peer, if it does.
+        bytes: u64,
     },
     /// A metadata operation is about to be validated and wants its number. The driver lets one
     /// metadata operation at a time be numbered, validated, logged and sent.
@@ -217,6 +220,8 @@ pub struct CoreConfig {
     pub on_peer_loss: OnPeerLoss,
     /// Most mirrored writes from the oldest in flight on.
     pub writes_max: usize,
+    /// Most bytes of mirrored operations in flight. One operation alone may have more.
+    pub bytes_max: u64,
 }
 
 /// What a core starts from.
@@ -241,6 +246,8 @@ pub struct InFlight {
     pub writes: usize,
     /// Mirrored metadata operations not yet applied here.
     pub metadata: usize,
+    /// Bytes of the mirrored operations that were admitted and are not over.
+    pub bytes: u64,
 }
 
 /// Locks, for those who look whether all of them are given back.
@@ -277,6 +284,10 @@ pub struct Core {
     applying: usize,
     /// Operations that have their locks and wait for the state to change, in order.
     held: VecDeque<OpId>,
+    /// Operations that have their locks and wait for room on the way to the peer, in order.
+    queued: VecDeque<OpId>,
+    /// Bytes of the operations that were given room on the way to the peer and are not over.
+    bytes: u64,
     paused_since_ms: Option<u64>,
     /// Counts the signs of life that the peer has answered. The age of what it was sent is counted in
     /// these and not in time: so nothing that holds up this node makes it look late.
@@ -315,6 +326,8 @@ impl Core {
                 .collect(),
             applying: 0,
             held: VecDeque::new(),
+            queued: VecDeque::new(),
+            bytes: 0,
             paused_since_ms: (start.state == State::Paused).then_some(now_ms),
             beats: 0,
             recovery: None,
@@ -356,6 +369,7 @@ impl Core {
         InFlight {
             writes: self.writes.len(),
             metadata: self.metas.len() + self.applying,
+            bytes: self.bytes,
         }
     }
 
@@ -364,9 +378,9 @@ impl Core {
         self.ops.len()
     }
 
-    /// Those of them that wait for the state to let them begin.
+    /// Those of them that wait for the state, or for room on the way to the peer, to let them begin.
     pub fn held(&self) -> usize {
-        self.held.len()
+        self.held.len() + self.queued.len()
     }
 
     /// Locks, counted one by one: for tests of the whole, not for status.
@@ -384,7 +398,12 @@ impl Core {
     pub fn handle(&mut self, now_ms: u64, event: Event, effects: &mut Effects) {
         self.now_ms = now_ms;
         match event {
-            Event::Submit { op, kind, locks } => self.submit(op, kind, locks, effects),
+            Event::Submit {
+                op,
+                kind,
+                locks,
+                bytes,
+            } => self.submit(op, kind, locks, bytes, effects),
             Event::Sequence(op) => self.sequence(op, effects),
             Event::LocalDone(op, result) => self.local_done(op, result, effects),
             Event::Refused(op, errno) => self.refused(op, errno, effects),
@@ -422,9 +441,7 @@ impl Core {
         {
             self.window.pop_front();
         }
-        if !self.held.is_empty() && self.window.len() < self.config.writes_max {
-            self.admit_held(effects);
-        }
+        self.admit_queued(effects);
         self.advance_recovery(effects);
     }
 

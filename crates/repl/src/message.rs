@@ -102,6 +102,10 @@ pub enum Message {
         /// The answer, or why there is none.
         response: Result<Response, String>,
     },
+    /// A sign of life, of the primary while a [`Message::Ping`] is on its way, and of the secondary in answer to
+    /// that or while a frame takes long to arrive: unlike [`Message::Pong`] it says nothing of what has
+    /// arrived.
+    Alive,
     /// Instead of [`Message::Hello`] or [`Message::Welcome`]: the disk of my store has failed; I
     /// promise nothing any more, and am not in sync (rule P16). The sender closes the connection.
     Poisoned {

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fibers::Fibers;
-pub use fibers::{Event, Wait, is_inside, wait};
+pub use fibers::{Event, Wait, is_inside, serving, wait};
 pub use leaving::Leaving;
 pub use network::{FrameObserver, Network, OnFrame};
 use node::Births;
 pub use node::{Life, Living, Node};
-pub use process::{Hang, Opened, Process, ProcessId, Shared};
+pub use process::{BYTES_IN_FLIGHT_MAX, Hang, Opened, Process, ProcessId, Shared};
 pub use runtime::Runtime;
 pub use side::Side;
 

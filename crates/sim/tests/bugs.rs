@@ -29,6 +29,8 @@ const STARTS: &str = "does not start";
 /// Refused where it would do harm, so the nodes do not get in sync.
 const IN_TIME: &str = "in_time: ";
 const ERROR: &str = "a client saw an error";
+/// A thread of a client waits in a full socket.
+const WAITED: &str = "has waited for the other node to read";
 /// A secondary under resync says that its copy is in sync.
 const MARKED: &str = "is being resynced and says";
 
@@ -62,7 +64,8 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
         Bug::KeepLock | Bug::LeaveDraft => &[LEAKS],
-        Bug::KeepPawEntry | Bug::KeepSawEntry => &[BOUNDED],
+        Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom => &[BOUNDED],
+        Bug::WaitToSend => &[WAITED],
         Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
         Bug::ClosedTooEarly => &[CLOSED],
     }

@@ -78,10 +78,14 @@ pub enum Bug {
     NoTablesSync,
     /// A store is closed without a sync of what a process that was killed had left (P12).
     ClosedTooEarly,
+    /// Operations are sent whether or not there is room for them on the way to the secondary (P19).
+    SendWithoutRoom,
+    /// A thread that serves clients waits until the secondary reads (P19).
+    WaitToSend,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 35] = [
+pub const ALL: [Bug; 37] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -117,6 +121,8 @@ pub const ALL: [Bug; 35] = [
     Bug::LeaveDraft,
     Bug::NoTablesSync,
     Bug::ClosedTooEarly,
+    Bug::SendWithoutRoom,
+    Bug::WaitToSend,
 ];
 
 #[cfg(feature = "deliberate-bugs")]

@@ -35,3 +35,7 @@ pub const META_OP_BYTES_MAX: usize = XATTR_VALUE_BYTES_MAX + 16 * 1024;
 /// Most writes that may wait for the other side at once, per datastore. Bounds the PAW and SAW
 /// tables and with them the work of distributed recovery.
 pub const WRITES_IN_FLIGHT_MAX: usize = 1024;
+
+/// Most bytes of mirrored operations that are on their way to the other side at once, per datastore; one
+/// operation alone may have more. What is admitted can so always be kept in memory until the peer takes it.
+pub const BYTES_IN_FLIGHT_MAX: u64 = 16 << 20;

@@ -2,6 +2,7 @@
 //!
 //! A pool for disk flushes and long jobs, and one courier for sends that must stay in order.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -12,6 +13,11 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Gate, Host, Job};
 use crate::threads;
+
+thread_local! {
+    /// This thread reads from a peer.
+    static READING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Threads that wait for disk flushes and do long jobs.
 const POOL_THREADS: usize = 8;
@@ -61,6 +67,20 @@ impl Host for Machine {
 
     fn in_order(&self, job: Job) {
         self.courier.push(job);
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn give_memory_back(&self) {
+        // SAFETY: it takes no pointer and may be called at any time, from any thread.
+        unsafe { libc::malloc_trim(0) };
+    }
+
+    fn set_reading(&self, is_reading: bool) {
+        READING.set(is_reading);
+    }
+
+    fn is_reading(&self) -> bool {
+        READING.get()
     }
 
     fn stop(&self) {

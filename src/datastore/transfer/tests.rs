@@ -33,6 +33,10 @@ impl SendFrames for Out {
         Ok(())
     }
 
+    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.send(header, payload)
+    }
+
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.send(header, payload)
     }
@@ -45,8 +49,8 @@ impl SendFrames for Out {
         Ok(())
     }
 
-    fn flush_nowait(&self) -> Result<bool, LinkError> {
-        Ok(true)
+    fn flush_nowait(&self) -> Result<(), LinkError> {
+        Ok(())
     }
 
     fn shutdown(&self, _: &str) {

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lockstep_intentlog::Position;
+use lockstep_intentlog::{IntentLog, Position};
 use lockstep_types::Ino;
 
 use super::{Applying, Store};
@@ -53,6 +53,11 @@ impl Store {
             Err(error) if error.is_full_disk() && may_make_room => Ok(()),
             made => made,
         }
+    }
+
+    /// Whether [`Self::wait_for_log`] would wait. A store that is only read has no log.
+    pub fn is_log_filling(&self) -> bool {
+        self.log().is_ok_and(IntentLog::is_filling)
     }
 
     /// The same as [`Self::checkpoint`] with a new limit of inode numbers; the caller holds

@@ -175,6 +175,12 @@ impl Store {
         })
     }
 
+    /// Whether a write to a file can begin without a checkpoint that frees a slot.
+    pub fn has_room_for_writes(&self, ino: Ino) -> bool {
+        let has_slot = |file: Arc<FileState>| file.with_facts(|facts| facts.slot.is_some());
+        self.times.has_free() || self.files.get(ino).is_some_and(has_slot)
+    }
+
     fn mark_unflushed(&self, file: &Arc<FileState>, durable: bool) -> Result<(), StoreError> {
         loop {
             let marked = file.with_facts(|facts| {

@@ -27,10 +27,10 @@ fn send_numbered(sender: &Sender, thread: u8) {
         let [a, b, c, d] = number.to_le_bytes();
         let payload = vec![thread ^ a; PAYLOAD_BYTES];
         let header = [b'd', thread, a, b, c, d];
-        if number % 3 == 0 && number + 1 < FRAMES {
-            sender.leave(&header, &payload).unwrap();
-        } else {
-            sender.send(&header, &payload).unwrap();
+        match number % 4 {
+            0 if number + 1 < FRAMES => drop(sender.leave(&header, &payload).unwrap()),
+            1 => sender.post(&header, &payload).unwrap(),
+            _ => sender.send(&header, &payload).unwrap(),
         }
     }
 }
@@ -56,9 +56,7 @@ fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
             .send_nowait(&[b'a', thread, a, b, c, d], &[])
             .unwrap();
     }
-    while !sender.flush_nowait().is_ok_and(|all| all) {
-        thread::yield_now();
-    }
+    sender.flush_nowait().unwrap();
 }
 
 fn exchange(connection: Connection) {
@@ -113,13 +111,102 @@ fn what_is_left_goes_with_what_is_sent_next() {
         sender.flush().unwrap();
         expect(&[b"flushed"]);
         assert!(sender.leave(b"at once", b"4").unwrap());
-        assert!(sender.flush_nowait().unwrap());
+        sender.flush_nowait().unwrap();
         expect(&[b"at once"]);
         assert!(sender.leave(b"waited", b"4").unwrap());
         own.set_timeout(Some(Duration::from_millis(1))).unwrap();
         assert!(own.recv().is_err_and(|error| error.is_timed_out()));
         expect(&[b"waited"]);
         assert!(sender.queued_bytes() == 0);
+    }
+}
+
+/// While the peer reads nothing at all, whoever posts goes on; and all of it arrives when it does.
+#[test]
+fn who_posts_never_waits_and_all_of_it_arrives() {
+    const FRAMES: usize = 40;
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        for bytes in [1 << 10, 1 << 20] {
+            let (alpha, beta) = nodes.connect(cramped(encryption));
+            let (sender, _own) = alpha.split();
+            let (_kept, mut receiver) = beta.split();
+            for number in 0..FRAMES {
+                let number = u8::try_from(number).unwrap();
+                sender.post(&[number], &vec![number; bytes]).unwrap();
+            }
+            for number in 0..FRAMES {
+                let number = u8::try_from(number).unwrap();
+                let frame = receiver.recv().unwrap();
+                assert_eq!(frame.header, [number]);
+                assert!(frame.payload.len() == bytes && frame.payload.iter().all(|b| *b == number));
+            }
+            assert_eq!(sender.queued_bytes(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_posted_while_another_waits_in_a_full_socket_keeps_its_place() {
+    let nodes = Nodes::new();
+    for encryption in BOTH {
+        let (alpha, beta) = nodes.connect(cramped(encryption));
+        let (sender, _own) = alpha.split();
+        let (_kept, mut receiver) = beta.split();
+        thread::scope(|scope| {
+            let waiting = sender.clone();
+            scope.spawn(move || {
+                for number in 0..20u8 {
+                    waiting
+                        .send(&[b'w', number], &vec![number; 1 << 20])
+                        .unwrap();
+                }
+            });
+            for number in 0..20u8 {
+                sender
+                    .post(&[b'p', number], &vec![number; 1 << 20])
+                    .unwrap();
+            }
+            let mut next = [0u8; 2];
+            while next != [20, 20] {
+                let frame = receiver.recv().unwrap();
+                let &[kind, number] = frame.header else {
+                    panic!("header {:?}", frame.header)
+                };
+                let next = &mut next[usize::from(kind == b'p')];
+                assert_eq!(number, *next);
+                *next += 1;
+                assert!(frame.payload.iter().all(|byte| *byte == number));
+            }
+        });
+    }
+}
+
+/// A frame that takes longer than the time-out is a sign of life all the while.
+#[test]
+fn a_frame_that_trickles_in_is_heard_before_it_is_whole() {
+    for encryption in BOTH {
+        let (alpha, beta, _proxy) = through_proxy(encryption, Some(2 << 20));
+        let (sender, _own) = alpha.split();
+        let (_kept, mut receiver) = beta.split();
+        receiver
+            .set_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        let mut silences = 0;
+        sender.post(b"long", &vec![7; 1 << 20]).unwrap();
+        loop {
+            match receiver.recv() {
+                Ok(frame) => {
+                    assert_eq!((frame.header, frame.payload.len()), (&b"long"[..], 1 << 20));
+                    break;
+                }
+                Err(error) => {
+                    assert!(error.is_timed_out(), "{error}");
+                    silences += usize::from(error.is_slow());
+                }
+            }
+        }
+        assert!(silences > 0, "half a second at this rate");
     }
 }
 

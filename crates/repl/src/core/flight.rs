@@ -18,6 +18,10 @@ pub(super) struct Op {
     pub peer: Side,
     /// The beat at which it was sent to the peer over the present connection, if it was.
     pub sent: Option<u64>,
+    /// About how many bytes of it go to the peer.
+    pub bytes: u64,
+    /// It was given room on the way to the peer.
+    pub has_room: bool,
 }
 
 /// One node's part of an operation.
@@ -33,7 +37,7 @@ pub(super) enum Side {
 
 impl Op {
     /// An operation that has just been submitted.
-    pub fn new(kind: Kind, locks: LockSet) -> Self {
+    pub const fn new(kind: Kind, locks: LockSet, bytes: u64) -> Self {
         Self {
             kind,
             locks,
@@ -41,6 +45,8 @@ impl Op {
             local: Side::Waiting,
             peer: Side::Unneeded,
             sent: None,
+            bytes,
+            has_room: false,
         }
     }
 

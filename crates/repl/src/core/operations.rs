@@ -11,9 +11,16 @@ use crate::state::{Service, State, Trigger};
 const REFUSED: Side = Side::Done(Err(Errno::Io));
 
 impl Core {
-    pub(super) fn submit(&mut self, op: OpId, kind: Kind, locks: LockSet, effects: &mut Effects) {
+    pub(super) fn submit(
+        &mut self,
+        op: OpId,
+        kind: Kind,
+        locks: LockSet,
+        bytes: u64,
+        effects: &mut Effects,
+    ) {
         let granted = self.locks.acquire(op, &locks);
-        self.ops.insert(op, Op::new(kind, locks));
+        self.ops.insert(op, Op::new(kind, locks, bytes));
         if granted {
             self.admit(op, effects);
         }
@@ -36,8 +43,11 @@ impl Core {
                 effects.push(Effect::Execute { op: id, osn });
             }
             (_, Service::Refused) => self.refuse(id, effects),
-            (Kind::Write, Service::Mirrored) if self.window.len() < self.config.writes_max => {
-                self.start_mirrored_write(id, effects);
+            (Kind::Write | Kind::Meta, Service::Mirrored) => {
+                // Nobody overtakes one that waits for more room.
+                if !self.queued.is_empty() || !self.start_if_room(id, kind, effects) {
+                    self.queued.push_back(id);
+                }
             }
             (Kind::Sync, Service::Mirrored) => {
                 if !is_on(Bug::SyncHereOnly) {
@@ -49,10 +59,54 @@ impl Core {
                     osn: Osn::ZERO,
                 });
             }
-            (Kind::Meta, Service::Alone | Service::Mirrored) if !self.names_behind => {
+            (Kind::Meta, Service::Alone) if !self.names_behind => {
                 effects.push(Effect::Prepare { op: id });
             }
             _ => self.held.push_back(id),
+        }
+    }
+
+    /// Starts an operation that goes to the peer, if there is room for it on the way there (rule P19).
+    fn start_if_room(&mut self, id: OpId, kind: Kind, effects: &mut Effects) -> bool {
+        let is_window_full = self.window.len() >= self.config.writes_max;
+        if kind == Kind::Write && is_window_full || !self.take_room(id) {
+            return false;
+        }
+        if kind == Kind::Write {
+            self.start_mirrored_write(id, effects);
+        } else {
+            effects.push(Effect::Prepare { op: id });
+        }
+        true
+    }
+
+    /// Gives an operation room on the way to the peer, unless it has some. Whether it has it now.
+    fn take_room(&mut self, id: OpId) -> bool {
+        let Some(op) = self.ops.get_mut(&id) else {
+            return true;
+        };
+        if op.has_room {
+            return true;
+        }
+        let with_it = self.bytes.saturating_add(op.bytes);
+        if self.bytes > 0 && with_it > self.config.bytes_max && !is_on(Bug::SendWithoutRoom) {
+            return false;
+        }
+        op.has_room = true;
+        self.bytes = with_it;
+        true
+    }
+
+    /// Starts what waits for room, in order, as far as there is some.
+    pub(super) fn admit_queued(&mut self, effects: &mut Effects) {
+        while self.state.service() == Service::Mirrored
+            && let Some(&id) = self.queued.front()
+        {
+            let kind = self.ops.get(&id).map(|op| op.kind);
+            if !kind.is_none_or(|kind| self.start_if_room(id, kind, effects)) {
+                break;
+            }
+            self.queued.pop_front();
         }
     }
 
@@ -233,6 +287,9 @@ impl Core {
         let Some(op) = self.ops.remove(&id) else {
             return;
         };
+        if op.has_room {
+            self.bytes = self.bytes.saturating_sub(op.bytes);
+        }
         let mirrored_write = op.osn.is_some_and(|osn| self.writes.remove(&osn).is_some());
         effects.push(Effect::Finish {
             op: id,
@@ -265,7 +322,8 @@ impl Core {
 
     /// Lets every operation that was held back try again.
     pub(super) fn admit_held(&mut self, effects: &mut Effects) {
-        for id in std::mem::take(&mut self.held) {
+        let queued = std::mem::take(&mut self.queued);
+        for id in queued.into_iter().chain(std::mem::take(&mut self.held)) {
             self.admit(id, effects);
         }
     }
@@ -308,7 +366,13 @@ impl Core {
         self.writes.clear();
         let sent = std::mem::take(&mut self.metas);
         let held = std::mem::take(&mut self.held);
-        let mut idle: Vec<OpId> = sent.iter().filter_map(|meta| meta.op).chain(held).collect();
+        let queued = std::mem::take(&mut self.queued);
+        let waited = held.into_iter().chain(queued);
+        let mut idle: Vec<OpId> = sent
+            .iter()
+            .filter_map(|meta| meta.op)
+            .chain(waited)
+            .collect();
         for (id, op) in &mut self.ops {
             let waits = op.kind != Kind::Meta && op.peer != Side::Unneeded;
             op.peer = Side::Unneeded;

@@ -5,6 +5,7 @@ mod overdue;
 mod pairs;
 mod poison;
 mod restart;
+mod room;
 
 use lockstep_types::{FileName, Generation, Ino};
 
@@ -31,6 +32,7 @@ fn core(state: State) -> Core {
         answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Continue,
         writes_max: 4,
+        bytes_max: 100,
     };
     let start = Start {
         state,
@@ -84,6 +86,7 @@ impl Core {
             op: OpId(op),
             kind: Kind::Write,
             locks: write_locks(number),
+            bytes: 0,
         })
     }
 
@@ -93,6 +96,7 @@ impl Core {
             op: OpId(op),
             kind: Kind::Read,
             locks: LockSet::from_slice(&[(file(number), blocks)]),
+            bytes: 0,
         })
     }
 
@@ -101,6 +105,7 @@ impl Core {
             op: OpId(op),
             kind: Kind::Meta,
             locks: name_locks(name),
+            bytes: 0,
         })
     }
 }
@@ -145,6 +150,7 @@ fn submit_sync(core: &mut Core, op: u64) -> Vec<Effect> {
         op: OpId(op),
         kind: Kind::Sync,
         locks: LockSet::new(),
+        bytes: 0,
     })
 }
 

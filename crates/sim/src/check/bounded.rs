@@ -18,6 +18,8 @@ pub enum Counter {
     LogBytes,
     /// Mirrored writes not done on both nodes.
     WritesInFlight,
+    /// Bytes of mirrored operations that were admitted and are not over.
+    BytesInFlight,
     /// Mirrored metadata operations not applied on the primary.
     PendingIntents,
     /// Operations that the core has, whatever they wait for.

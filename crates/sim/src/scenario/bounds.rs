@@ -9,7 +9,7 @@ use lockstepfs::datastore::{Datastore, Load};
 use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{Violation, leaks};
 use crate::history::History;
-use crate::world::Side;
+use crate::world::{BYTES_IN_FLIGHT_MAX, Side};
 
 /// Of operations that nobody asked for, each may be under way once: a resync, and a comparison.
 const INSPECTIONS: u64 = 2;
@@ -44,6 +44,7 @@ fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
         (Counter::SawEntries, load.saw as u64),
         (Counter::LogBytes, used),
         (Counter::WritesInFlight, load.in_flight.writes as u64),
+        (Counter::BytesInFlight, load.in_flight.bytes),
         (Counter::PendingIntents, load.in_flight.metadata as u64),
         (Counter::Operations, load.operations as u64),
         (Counter::HeldOperations, load.held as u64),
@@ -97,7 +98,7 @@ impl Most {
         }
     }
 
-    fn bounds(&self, node: Side, load: &Load) -> [Bound; 8] {
+    fn bounds(&self, node: Side, load: &Load) -> [Bound; 9] {
         let capacity = load.log.map_or(0, |log| log.capacity_bytes);
         let left = match node {
             Side::Primary => 0,
@@ -114,6 +115,8 @@ impl Most {
             // A checkpoint comes when half of it is used, and leaves the segment that is written to.
             bound(Counter::LogBytes, capacity, capacity / 2),
             bound(Counter::WritesInFlight, self.writes, 0),
+            // One operation alone may have more, and none has.
+            bound(Counter::BytesInFlight, BYTES_IN_FLIGHT_MAX, 0),
             // The process before may have left as many in doubt.
             bound(Counter::PendingIntents, self.operations * 2, 0),
             bound(Counter::Operations, self.operations, left),

@@ -60,7 +60,7 @@ impl Client {
             let asked = self.witness.lock().ask(self.id, ino);
             let Some((call, op)) = asked else { return };
             spare = op.makes().is_none().then_some(ino);
-            let outcome = self.submit(&op);
+            let outcome = world::serving(|| self.submit(&op));
             // What a dying process says nobody hears.
             self.process.end_if_dead();
             let mut witness = self.witness.lock();

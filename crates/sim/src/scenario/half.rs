@@ -114,7 +114,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         pause_limit,
         peer_timeout,
         answer_limit,
-        fuse_threads: 1,
+        fuse_threads: 4,
         peer: Some(peer()),
     }
 }

@@ -536,6 +536,9 @@ impl Pair {
                 "the secondary could not follow, though its disk is well: {told}"
             ));
         }
+        if self.world.network.has_waited() {
+            return Err("a thread that must not has waited for the other node to read".to_owned());
+        }
         let [Some(primary), Some(secondary)] = self.datastores() else {
             return Err("a node does not live at the end".to_owned());
         };

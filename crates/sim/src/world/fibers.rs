@@ -21,6 +21,17 @@ const STACK_BYTES: usize = 1 << 20;
 /// Stacks kept for the next fibers.
 const STACKS_KEPT_MAX: usize = 64;
 
+/// What a fiber stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Any thread of which nobody asks.
+    Any,
+    /// One that serves a client.
+    Serves,
+    /// One that reads from a peer.
+    Reads,
+}
+
 /// What a fiber may wait for.
 pub trait Event: Send + Sync {
     /// Whether it has come, at `now`.
@@ -70,6 +81,7 @@ type Switch = Yielder<(), Wait>;
 
 thread_local! {
     static CURRENT: Cell<Option<NonNull<Switch>>> = const { Cell::new(None) };
+    static ROLE: Cell<Role> = const { Cell::new(Role::Any) };
     /// A fiber is being ended where it waits.
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
@@ -90,8 +102,28 @@ pub fn wait(reason: Wait) {
     // SAFETY: `CURRENT` is set by the fiber that runs, to the switch on its own stack, each time it
     // is resumed; this code runs on that stack.
     let switch = unsafe { switch.as_ref() };
+    let role = ROLE.get();
     switch.suspend(reason);
     CURRENT.set(Some(NonNull::from(switch)));
+    ROLE.set(role);
+}
+
+/// Runs `body` as a thread that serves a client does.
+pub fn serving<T>(body: impl FnOnce() -> T) -> T {
+    let before = ROLE.replace(Role::Serves);
+    let outcome = body();
+    ROLE.set(before);
+    outcome
+}
+
+/// What the fiber that runs stands for.
+pub fn role() -> Role {
+    ROLE.get()
+}
+
+/// The fiber that runs stands for such a thread from now on.
+pub fn set_role(role: Role) {
+    ROLE.set(role);
 }
 
 /// Whether this code runs inside a fiber.
@@ -119,6 +151,7 @@ impl Fibers {
         let stack = self.stacks.pop().unwrap_or_else(new_stack);
         let coroutine = Coroutine::with_stack(stack, move |switch: &Switch, ()| {
             CURRENT.set(Some(NonNull::from(switch)));
+            ROLE.set(Role::Any);
             body();
         });
         let fiber = Fiber {

@@ -4,23 +4,34 @@
 //! What is below a connection (TCP, encryption, checksums) is tested elsewhere; what it may do to
 //! those above is done here: it may end at any frame, for one side sooner than for the other or
 //! without a word, keep frames for any time, and fall silent in one direction or both. A corrupted
-//! frame is one that ends the connection when it arrives.
+//! frame is one that ends the connection when it arrives. A connection carries so many bytes at once; who
+//! sends more waits, or leaves it to go when there is room, as the halves promise.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message};
 use parking_lot::Mutex;
 
-use super::fibers::Event;
+use super::fibers::{self, Event, Wait};
 use super::process::{Process, Shared};
 use super::side::Side;
 
 /// What a frame takes from one node to the other, at most, in microseconds.
 const DELAY_MAX_US: u64 = 3000;
+
+/// So many bytes of frames on the way fill a connection.
+const ROOM_BYTES: usize = 4 << 10;
+
+/// How long a byte of a payload keeps the way busy, in nanoseconds.
+const BYTE_NS: u64 = 100;
+
+/// How often a thread that waits for room looks for some.
+const FULL_LOOK: Duration = Duration::from_millis(1);
 
 /// Who is asked before each frame is put on the way, by the side that sends it. If it says so, the
 /// connection is lost before that frame.
@@ -55,6 +66,8 @@ struct Wires {
     kept: Mutex<Option<u64>>,
     /// The first answer by which the secondary said that it could not do something.
     failure: Mutex<Option<String>>,
+    /// A thread that serves clients, or reads from the peer, has waited for room.
+    has_waited: AtomicBool,
 }
 
 impl Wires {
@@ -65,6 +78,10 @@ impl Wires {
     fn meet(&self, from: Side) -> OnFrame {
         let observer = self.observer.lock().clone();
         observer.map_or(OnFrame::Pass, |observer| observer(from))
+    }
+
+    fn note_wait(&self) {
+        self.has_waited.store(true, Ordering::Relaxed);
     }
 
     fn note_failure(&self, header: &[u8]) {
@@ -108,11 +125,23 @@ struct Flow {
     deaf: bool,
     /// This end was closed by its own node.
     closed: Option<String>,
-    /// Sent without a flush.
-    gathered: Vec<Frame>,
+    /// Sent without a flush, or for want of room not on the way yet.
+    gathered: VecDeque<Frame>,
+    /// What of that waits for room.
+    stuck: usize,
     corrupt_next: bool,
     /// The process that should receive has gone.
     unheard: bool,
+}
+
+impl Flow {
+    /// Bytes on the way.
+    fn bytes(&self) -> usize {
+        let frames = self.frames.iter();
+        frames
+            .map(|(_, frame)| frame.header.len() + frame.payload.len())
+            .sum()
+    }
 }
 
 #[derive(Clone)]
@@ -151,6 +180,49 @@ impl Pipe {
         })
     }
 
+    /// The next frame that was gathered, if the way has room for it.
+    fn next_with_room(&self) -> Option<Frame> {
+        let mut flow = self.flow.lock();
+        if flow.deaf || flow.bytes() < ROOM_BYTES {
+            return flow.gathered.pop_front();
+        }
+        None
+    }
+
+    /// Whether something is left for want of room, which then goes by itself when there is some.
+    fn note_full(&self) -> bool {
+        let mut flow = self.flow.lock();
+        flow.stuck = flow.gathered.len();
+        flow.stuck > 0
+    }
+
+    /// Puts a frame on the way.
+    fn carry(&self, frame: Frame, shared: &Shared) {
+        let mut flow = self.flow.lock();
+        let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
+        let earliest = flow.frames.back().map_or(Duration::ZERO, |(at, _)| *at);
+        let takes = Duration::from_nanos(BYTE_NS * frame.payload.len() as u64);
+        let at = (shared.now() + Duration::from_micros(delay)).max(earliest) + takes;
+        let corrupt = std::mem::take(&mut flow.corrupt_next);
+        if !flow.deaf {
+            flow.frames.push_back((at, Frame { corrupt, ..frame }));
+        }
+    }
+
+    /// The other side has taken something: what found no room goes on its way. Nobody is asked whether a
+    /// frame is lost here: it is lost before or behind those that find room at once.
+    fn fill(&self, shared: &Shared) {
+        while self.flow.lock().stuck > 0
+            && let Some(frame) = self.next_with_room()
+        {
+            if self.from == Side::Secondary {
+                self.wires.note_failure(&frame.header);
+            }
+            self.carry(frame, shared);
+            self.note_full();
+        }
+    }
+
     /// Loses the frames on their way from some one on, and whatever follows.
     fn lose_tail(&self, shared: &Shared) {
         let count = self.flow.lock().frames.len() as u64;
@@ -163,6 +235,7 @@ impl Pipe {
         let mut flow = self.flow.lock();
         flow.frames
             .truncate(usize::try_from(frames).unwrap_or(usize::MAX));
+        flow.gathered.clear();
         flow.deaf = true;
     }
 
@@ -222,6 +295,11 @@ impl Network {
     /// text.
     pub fn failure(&self) -> Option<String> {
         self.wires.failure.lock().clone()
+    }
+
+    /// Whether a thread that serves clients, or reads from the peer, has waited for the other node to read.
+    pub fn has_waited(&self) -> bool {
+        self.wires.has_waited.load(Ordering::Relaxed)
     }
 
     /// Frames of a side that are on their way to somebody.
@@ -296,24 +374,39 @@ impl End {
         }
     }
 
-    fn put_on_the_way(&self, frames: Vec<Frame>) {
-        let shared = self.process.shared();
-        for frame in frames {
-            if self.outgoing.from == Side::Secondary {
-                self.outgoing.wires.note_failure(&frame.header);
+    /// Puts what is gathered on the way, as far as there is room. The rest goes when the other side takes
+    /// something, or waits here for that.
+    fn pass_on(&self, may_wait: bool) -> Result<(), LinkError> {
+        loop {
+            self.check_open()?;
+            if self.process.is_dead() {
+                self.outgoing.flow.lock().gathered.clear();
+                return Ok(());
             }
-            if let OnFrame::Lose { kept } = self.outgoing.wires.meet(self.outgoing.from) {
-                self.lose(kept);
+            while let Some(frame) = self.outgoing.next_with_room() {
+                self.put_on_the_way(frame);
             }
-            let mut flow = self.outgoing.flow.lock();
-            let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
-            let earliest = flow.frames.back().map_or(Duration::ZERO, |(at, _)| *at);
-            let at = (shared.now() + Duration::from_micros(delay)).max(earliest);
-            let corrupt = std::mem::take(&mut flow.corrupt_next);
-            if !flow.deaf {
-                flow.frames.push_back((at, Frame { corrupt, ..frame }));
+            let is_full = self.outgoing.note_full();
+            if !is_full || !may_wait || !fibers::is_inside() {
+                return Ok(());
             }
+            if fibers::role() != fibers::Role::Any {
+                self.outgoing.wires.note_wait();
+            }
+            let look = self.process.shared().now() + FULL_LOOK;
+            fibers::wait(Wait::Until(look));
+            self.process.end_if_dead();
         }
+    }
+
+    fn put_on_the_way(&self, frame: Frame) {
+        if self.outgoing.from == Side::Secondary {
+            self.outgoing.wires.note_failure(&frame.header);
+        }
+        if let OnFrame::Lose { kept } = self.outgoing.wires.meet(self.outgoing.from) {
+            self.lose(kept);
+        }
+        self.outgoing.carry(frame, self.process.shared());
     }
 }
 
@@ -334,9 +427,14 @@ impl SendFrames for End {
         self.flush()
     }
 
+    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        self.send_nowait(header, payload)?;
+        self.flush_nowait()
+    }
+
     fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.check_open()?;
-        self.outgoing.flow.lock().gathered.push(Frame {
+        self.outgoing.flow.lock().gathered.push_back(Frame {
             header: header.to_vec(),
             payload: payload.to_vec(),
             corrupt: false,
@@ -348,22 +446,17 @@ impl SendFrames for End {
         let is_only_one = self.outgoing.flow.lock().gathered.is_empty();
         self.send_nowait(header, payload)?;
         if !is_only_one {
-            self.flush()?;
+            self.flush_nowait()?;
         }
         Ok(is_only_one)
     }
 
     fn flush(&self) -> Result<(), LinkError> {
-        self.check_open()?;
-        let gathered = std::mem::take(&mut self.outgoing.flow.lock().gathered);
-        if !self.process.is_dead() {
-            self.put_on_the_way(gathered);
-        }
-        Ok(())
+        self.pass_on(true)
     }
 
-    fn flush_nowait(&self) -> Result<bool, LinkError> {
-        self.flush().map(|()| true)
+    fn flush_nowait(&self) -> Result<(), LinkError> {
+        self.pass_on(false)
     }
 
     fn shutdown(&self, reason: &str) {
@@ -397,6 +490,7 @@ impl Receiving {
             return Ok(None);
         }
         let next = self.end.incoming.flow.lock().frames.pop_front();
+        self.end.incoming.fill(self.end.process.shared());
         match next {
             Some((_, frame)) if frame.corrupt => {
                 self.end.shutdown("a frame was damaged on the way");
@@ -428,11 +522,12 @@ impl ReceiveFrames for Receiving {
             }
             if limit.is_some_and(|limit| limit <= self.end.process.shared().now()) {
                 return Err(LinkError::TimedOut {
+                    heard: false,
                     peer: nowhere(),
                     limit: self.timeout.unwrap_or_default(),
                 });
             }
-            self.end.flush()?;
+            self.end.flush_nowait()?;
             let incoming = Arc::clone(&self.end.incoming) as Arc<dyn Event>;
             self.end.process.wait_for(incoming, limit);
         }

@@ -29,6 +29,9 @@ pub enum Hang {
 /// How often a job that waits for a hanging disk looks.
 const HANG_LOOK: Duration = Duration::from_millis(10);
 
+/// Most bytes on their way to the secondary, so few that clients meet the limit.
+pub const BYTES_IN_FLIGHT_MAX: u64 = 32 << 10;
+
 /// Which process: no two ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
@@ -223,6 +226,22 @@ impl Host for Inside {
 
     fn sleep(&self, time: Duration) {
         fibers::wait(Wait::Until(self.0.shared.now() + time));
+    }
+
+    fn set_reading(&self, is_reading: bool) {
+        fibers::set_role(if is_reading {
+            fibers::Role::Reads
+        } else {
+            fibers::Role::Any
+        });
+    }
+
+    fn is_reading(&self) -> bool {
+        fibers::role() == fibers::Role::Reads
+    }
+
+    fn bytes_in_flight_max(&self) -> u64 {
+        BYTES_IN_FLIGHT_MAX
     }
 
     fn gate(&self) -> Arc<dyn Gate> {

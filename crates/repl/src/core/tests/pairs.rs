@@ -54,6 +54,7 @@ fn work() -> Vec<Event> {
         op: OpId(op),
         kind,
         locks,
+        bytes: 0,
     };
     vec![
         submit(1, Kind::Write, write_locks(5)),

@@ -50,6 +50,7 @@ fn a_disk_that_failed_leaves_reads_and_nothing_else() {
             op: OpId(4),
             kind: Kind::Read,
             locks: write_locks(5),
+            bytes: 0,
         });
         let (op, osn) = (OpId(4), Osn::ZERO);
         assert_eq!(read, [Effect::Execute { op, osn }]);

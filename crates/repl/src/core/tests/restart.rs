@@ -9,6 +9,7 @@ fn in_doubt_operations_are_settled_after_a_restart() {
         answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Freeze,
         writes_max: 4,
+        bytes_max: 100,
     };
     let start = Start {
         state: State::Paused,

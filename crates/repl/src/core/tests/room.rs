@@ -1,0 +1,138 @@
+//! Room on the way to the peer (rule P19). All of it is [`ROOM`] bytes.
+
+use super::*;
+
+/// What the cores of these tests let be in flight.
+const ROOM: u64 = 100;
+
+impl Core {
+    fn submit_bytes(&mut self, op: u64, number: u64, bytes: u64) -> Vec<Effect> {
+        self.on(Event::Submit {
+            op: OpId(op),
+            kind: Kind::Write,
+            locks: write_locks(number),
+            bytes,
+        })
+    }
+
+    fn submit_meta_bytes(&mut self, op: u64, name: &str, bytes: u64) -> Vec<Effect> {
+        self.on(Event::Submit {
+            op: OpId(op),
+            kind: Kind::Meta,
+            locks: name_locks(name),
+            bytes,
+        })
+    }
+
+    fn ends(&mut self, op: u64, sequence: u64) -> Vec<Effect> {
+        let mut effects = self.on(Event::LocalDone(OpId(op), Ok(())));
+        effects.extend(self.on(Event::WriteAcked(osn(sequence), None)));
+        effects
+    }
+}
+
+fn started(effects: &[Effect]) -> Vec<u64> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::SendWrite { op, .. } | Effect::Prepare { op } => Some(op.0),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn what_finds_no_room_waits_and_begins_in_order_when_there_is_some() {
+    let mut core = core(State::Synced);
+    assert_eq!(started(&core.submit_bytes(1, 5, 60)), [1]);
+    assert_eq!(started(&core.submit_bytes(2, 6, 60)), []);
+    assert_eq!(
+        started(&core.submit_meta_bytes(3, "a", 10)),
+        [],
+        "nobody overtakes"
+    );
+    assert_eq!(core.in_flight().bytes, 60);
+    assert_eq!(core.held(), 2);
+    assert_eq!(started(&core.ends(1, 1)), [2, 3]);
+    assert_eq!((core.in_flight().bytes, core.held()), (70, 0));
+}
+
+/// Done on both sides, and not on one: what the peer has not answered may still be on its way.
+#[test]
+fn room_comes_back_when_both_sides_are_done() {
+    let mut core = core(State::Synced);
+    core.submit_bytes(1, 5, ROOM);
+    core.submit_bytes(2, 6, 1);
+    assert_eq!(started(&core.on(Event::LocalDone(OpId(1), Ok(())))), []);
+    assert_eq!(started(&core.on(Event::WriteAcked(osn(1), None))), [2]);
+    core.ends(2, 2);
+    assert_eq!(core.in_flight().bytes, 0);
+}
+
+#[test]
+fn one_operation_alone_may_be_larger_than_all_room() {
+    let mut core = core(State::Synced);
+    assert_eq!(started(&core.submit_bytes(1, 5, 3 * ROOM)), [1]);
+    assert_eq!(started(&core.submit_bytes(2, 6, 1)), []);
+    assert_eq!(started(&core.ends(1, 1)), [2]);
+}
+
+#[test]
+fn reads_need_no_room_and_nobody_waits_for_any_where_nothing_is_sent() {
+    let mut full = core(State::Synced);
+    full.submit_bytes(1, 5, ROOM);
+    full.submit_bytes(2, 6, ROOM);
+    assert!(!full.submit_read(3, 7).is_empty());
+    let mut alone = core(State::OutOfSync);
+    for op in 1..4 {
+        assert_eq!(alone.submit_bytes(op, op + 4, ROOM).len(), 1);
+    }
+    assert_eq!((alone.in_flight().bytes, alone.held()), (0, 0));
+}
+
+#[test]
+fn what_waits_for_room_when_the_peer_is_given_up_is_done_alone() {
+    let mut core = core(State::Synced);
+    core.submit_bytes(1, 5, ROOM);
+    core.submit_bytes(2, 6, ROOM);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.on(Event::Happened(Trigger::PeerFailed));
+    let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    assert_eq!(finished(&effects), [1]);
+    assert!(effects.contains(&Effect::Execute {
+        op: OpId(2),
+        osn: osn(2)
+    }));
+    assert_eq!(finished(&core.on(Event::LocalDone(OpId(2), Ok(())))), [2]);
+    assert_eq!((core.in_flight().bytes, core.held()), (0, 0));
+}
+
+/// A short disconnect takes nobody's room away, and gives none that is not there.
+#[test]
+fn what_waits_for_room_goes_on_waiting_over_a_reconnect() {
+    let mut core = core(State::Synced);
+    core.submit_bytes(1, 5, ROOM);
+    core.submit_bytes(2, 6, ROOM);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.on(Event::Happened(Trigger::LinkLost));
+    assert_eq!(started(&core.on(reconnect())), []);
+    core.on(Event::RangesRecovered);
+    let effects = core.on(Event::WriteAcked(osn(1), None));
+    assert_eq!(core.state(), State::Synced);
+    assert_eq!(started(&effects), [2]);
+}
+
+#[test]
+fn what_waits_for_room_when_the_disk_fails_ends_with_an_error() {
+    let mut core = core(State::Synced);
+    core.submit_bytes(1, 5, ROOM);
+    core.submit_bytes(2, 6, ROOM);
+    let effects = core.on(Event::Happened(Trigger::StorePoisoned));
+    let failed = Effect::Finish {
+        op: OpId(2),
+        result: Err(Errno::Io),
+    };
+    assert!(effects.contains(&failed), "{effects:?}");
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    assert_eq!((core.operations(), core.in_flight().bytes), (0, 0));
+}
