@@ -41,6 +41,8 @@ mod replacer;
 mod server;
 #[path = "power/site.rs"]
 mod site;
+#[path = "faults/slow.rs"]
+mod slow;
 #[path = "faults/small_disk.rs"]
 mod small_disk;
 #[path = "faults/writers.rs"]
@@ -221,6 +223,41 @@ fn a_lost_connection_freezes_where_one_copy_is_not_enough() {
         corrupt(&mut load, &mut chance);
     }
     assert!(!load.was_out_of_sync(), "one copy was not to be enough");
+}
+
+#[test]
+fn nobody_waits_for_a_network_that_passes_nothing_but_who_changes_something() {
+    if rounds().is_some() {
+        slow::network_that_passes_nothing();
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_stopped_secondary_but_who_changes_something() {
+    if rounds().is_some() {
+        slow::secondary_that_is_stopped();
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_flush_but_who_asked_for_it() {
+    if rounds().is_some() {
+        slow::disk_that_flushes_nothing();
+    }
+}
+
+#[test]
+fn a_slow_network_is_no_lost_connection() {
+    if rounds().is_some() {
+        slow::network_that_is_slow();
+    }
+}
+
+#[test]
+fn memory_of_writes_that_waited_is_given_back() {
+    if rounds().is_some() {
+        slow::memory_of_many_writers();
+    }
 }
 
 #[test]

@@ -51,11 +51,11 @@ pub struct Network {
 }
 
 impl Network {
-    /// A sound network before `secondary`, on free ports of `host`.
-    pub fn start(host: IpAddr, secondary: SocketAddr) -> Self {
+    /// A sound network before `secondary`, on free ports of `host`, which takes so much each way.
+    pub fn start(host: IpAddr, secondary: SocketAddr, bytes_per_sec: Option<u64>) -> Self {
         let any = SocketAddr::new(host, 0);
         let relay = Relay::start(any, secondary);
-        let proxy = DelayProxy::start(any, relay.address, Duration::ZERO, None).unwrap();
+        let proxy = DelayProxy::start(any, relay.address, Duration::ZERO, bytes_per_sec).unwrap();
         Self { proxy, relay }
     }
 

@@ -52,6 +52,8 @@ pub struct Settings {
     pub encryption: &'static str,
     /// `posix` or `always`.
     pub durability: &'static str,
+    /// What the network takes each way, if it is slow.
+    pub bytes_per_sec: Option<u64>,
 }
 
 /// The peer may stay away for as long as any test takes.
@@ -62,6 +64,7 @@ pub const PATIENT: Settings = Settings {
     on_peer_loss: "continue",
     encryption: "on",
     durability: "posix",
+    bytes_per_sec: None,
 };
 /// A peer that is away is soon given up.
 pub const IMPATIENT: Settings = Settings {
@@ -203,6 +206,15 @@ impl Node {
         assert!(self.process.replace(process).is_none());
     }
 
+    /// How much memory it has, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let pid = self.pid().as_raw_nonzero();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.unwrap().trim().trim_end_matches(" kB");
+        kib.parse::<u64>().unwrap() * 1024
+    }
+
     /// Lets another program run where the node does, to its end.
     pub fn run(&self, command: &mut Command) -> Output {
         let command = command.stdin(Stdio::null());
@@ -285,7 +297,7 @@ impl Pair {
         let pair = Self {
             primary: Node::new(dir.path(), Which::Primary, of_primary),
             secondary: Node::new(dir.path(), Which::Secondary, of_secondary),
-            network: Network::start(host, listens[1]),
+            network: Network::start(host, listens[1], settings.bytes_per_sec),
             dir,
             ended: false,
         };
