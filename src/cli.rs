@@ -11,6 +11,7 @@ mod create_store;
 mod export;
 mod init;
 mod mount_directory;
+mod mount_helper;
 mod node;
 mod status;
 mod terminal;
@@ -72,6 +73,9 @@ enum Command {
 
 /// Runs the command of the command line.
 pub(crate) fn run() -> ExitCode {
+    if mount_helper::is_called() {
+        return mount_helper::run();
+    }
     let outcome = match Cli::parse().command {
         Command::Init(args) => init::run(args),
         Command::CreateStore(args) => create_store::run(&args),

@@ -36,24 +36,46 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// The longest time between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(20);
 
+/// When a node ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Never: a mount that somebody takes away is an error.
+    Stopped,
+    /// When a mount is taken away: that is how the node is asked to stop.
+    Unmounted,
+}
+
 /// Runs a node until SIGTERM, SIGINT or SIGHUP. Where SIGHUP was ignored before (`nohup`), it stays so.
 ///
 /// # Errors
 /// A [`NodeError`] when it could not start; when it had to stop; or when it could not stop in order.
-pub fn run(config: &NodeConfig) -> Result<(), NodeError> {
+pub fn run(config: &NodeConfig, until: Until) -> Result<(), NodeError> {
     raise_open_files_limit();
     let mut notifier = Notifier::from_environment();
-    let outcome = run_until_stopped(config, &mut notifier);
+    let outcome = run_until_stopped(config, until, &mut notifier);
     if let Err(error) = &outcome {
         notifier.failed(&error.to_string());
     }
     outcome
 }
 
-fn run_until_stopped(config: &NodeConfig, notifier: &mut Notifier) -> Result<(), NodeError> {
+fn run_until_stopped(
+    config: &NodeConfig,
+    until: Until,
+    notifier: &mut Notifier,
+) -> Result<(), NodeError> {
     let signals = Signals::new(threads::stop_signals()).map_err(system("handle signals"))?;
     let node = Node::start(config)?;
-    let waited = node.wait(signals, notifier);
+    let waited = match node.wait(signals, notifier) {
+        Err(NodeError::Unmounted { mount_point }) if until == Until::Unmounted => {
+            tracing::info!(mount = %mount_point.display(), "unmounted: stopping");
+            Ok(())
+        }
+        waited => waited,
+    };
+    if let Err(error) = &waited {
+        tracing::error!(%error, "stopping");
+    }
     notifier.stopping();
     let stopped = node.stop();
     waited.and(stopped)
@@ -171,11 +193,7 @@ impl Node {
 
     fn look_at_mounts(&self) -> Result<(), NodeError> {
         let mut news = self.shared.slots.iter().filter_map(Slot::mount_news);
-        let Some(error) = news.next() else {
-            return Ok(());
-        };
-        tracing::error!(%error, "stopping");
-        Err(error)
+        news.next().map_or(Ok(()), Err)
     }
 
     /// Puts everything away.

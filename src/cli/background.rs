@@ -6,6 +6,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -81,6 +82,8 @@ fn spawn(arguments: &[String], log: &Path, socket: &Path) -> Result<Child> {
         .open(log)
         .with_context(|| format!("cannot open the log {}", log.display()))?;
     Command::new(program)
+        // Its own file may have the name of the mount helper.
+        .arg0("lockstep")
         .args(["node", "--detached"])
         .args(arguments)
         // It must not keep a file system from being unmounted.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lockstepfs::node::Until;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing_subscriber::EnvFilter;
 
@@ -36,6 +37,10 @@ pub(crate) struct NodeArgs {
     /// Append the log of a node in the background to this file
     #[arg(long, value_name = "FILE", requires = "background")]
     log_file: Option<PathBuf>,
+
+    /// Stop in order when the mount is taken away (what `mount -t fuse.lockstep` starts)
+    #[arg(long)]
+    until_unmounted: bool,
 
     /// Leave the session of the terminal
     #[arg(long, hide = true)]
@@ -76,7 +81,12 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
         .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
-    lockstepfs::node::run(&config)?;
+    let until = if args.until_unmounted {
+        Until::Unmounted
+    } else {
+        Until::Stopped
+    };
+    lockstepfs::node::run(&config, until)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -89,6 +99,9 @@ impl NodeArgs {
             .context("the path of the configuration is not UTF-8")?;
         let mut again = vec!["--config".to_owned(), config.to_owned()];
         again.extend(["--log".to_owned(), self.log.clone()]);
+        if self.until_unmounted {
+            again.push("--until-unmounted".to_owned());
+        }
         if !self.cpus.is_empty() {
             let cpus: Vec<_> = self.cpus.iter().map(ToString::to_string).collect();
             again.extend(["--cpus".to_owned(), cpus.join(",")]);
