@@ -60,7 +60,7 @@ impl Site {
              mount -t overlay overlay -o lowerdir={at}/sbin:/usr/sbin /usr/sbin
              lockstep() {{ {} \"$@\"; }}
              pid_of() {{ lockstep status --json --config node.toml | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p' | head -1; }}
-             wait_end() {{ for i in $(seq 600); do [ -e a.sock ] || return 0; sleep 0.1; done; return 1; }}
+             wait_end() {{ for i in $(seq 600); do [ -e a.sock ] || ! tail -n 1 log | grep -q stopped || return 0; sleep 0.1; done; return 1; }}
              leave() {{ pid=$(pid_of 2>/dev/null); [ -z \"$pid\" ] || kill -9 $pid; }}
              trap leave EXIT
              [ -e store/format.json ] || lockstep create-store data --config node.toml
