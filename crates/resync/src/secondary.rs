@@ -98,6 +98,9 @@ fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, String> {
     for change in &changes {
         check_change(change)?;
     }
+    if !changes.is_sorted_by(|one, next| one.key < next.key) {
+        return Err("the changed records are not in order, each once".to_owned());
+    }
     store.load_image_changes(&changes).map_err(text)?;
     Ok(Response::Done)
 }

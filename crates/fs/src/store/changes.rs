@@ -105,20 +105,25 @@ impl Changes<'_> {
     }
 
     /// Takes up to `records_max` changed records, or so many as make up `bytes_max` bytes, but one at
-    /// least if there is any. What changes again later is there to take again.
+    /// least if there is any. They are in the order of their keys, and each is there once: a record that
+    /// changes again meanwhile is there to take the next time.
     pub fn take(
         &self,
         records_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<ImageChange>, StoreError> {
+        // All keys under one hold of the lock: operations that come one after the other leave it seldom.
+        let mut keys = self.with_keys(|keys| take_first(keys, records_max));
         let (mut taken, mut bytes) = (Vec::new(), 0);
-        while taken.len() < records_max && bytes < bytes_max {
-            let Some(key) = self.with_keys(BTreeSet::pop_first) else {
-                break;
-            };
+        while bytes < bytes_max
+            && let Some(key) = keys.pop_first()
+        {
             let value = self.store.names.get(&key)?;
             bytes += key.len() + value.as_ref().map_or(0, Vec::len);
             taken.push(ImageChange { key, value });
+        }
+        if !keys.is_empty() {
+            self.with_keys(|left| left.append(&mut keys));
         }
         Ok(taken)
     }
@@ -132,6 +137,15 @@ impl Changes<'_> {
             _ => look(&mut BTreeSet::new()),
         }
     }
+}
+
+/// Takes the first `count` keys out.
+fn take_first(keys: &mut BTreeSet<Vec<u8>>, count: usize) -> BTreeSet<Vec<u8>> {
+    let rest = match keys.iter().nth(count).cloned() {
+        Some(next) => keys.split_off(&next),
+        None => BTreeSet::new(),
+    };
+    std::mem::replace(keys, rest)
 }
 
 impl Drop for Changes<'_> {

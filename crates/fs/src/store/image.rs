@@ -107,7 +107,8 @@ impl Store {
         Ok(changed)
     }
 
-    /// Makes this node's records equal to ones that the sender's operations have changed meanwhile.
+    /// Makes this node's records equal to ones that the sender's operations have changed meanwhile. No key may
+    /// be there twice: of a record that comes and goes in one call the end would be missed.
     pub fn load_image_changes(&self, changes: &[ImageChange]) -> Result<(), StoreError> {
         let mut batch = BTreeMap::new();
         for change in changes {

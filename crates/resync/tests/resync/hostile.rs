@@ -1,7 +1,7 @@
 //! Nothing that comes from the wire makes the secondary panic, or changes what it must not.
 
 use lockstep_fs::keys;
-use lockstep_fs::store::{ImageChunk, ImageRecord};
+use lockstep_fs::store::{ImageChange, ImageChunk, ImageRecord};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
@@ -63,6 +63,25 @@ fn chunks_that_reach_outside_their_table_are_refused() {
         chunk(keys::INODES, &[], &[&keys::inode(Ino::ROOT)], true),
     ] {
         refused(&node, &Request::ImageChunk, &payload);
+    }
+}
+
+/// A record that comes and goes must go: so each key comes once.
+#[test]
+fn changed_records_out_of_order_are_refused() {
+    let node = Node::new();
+    let (one, two) = (keys::xattr(Ino::ROOT, b"a"), keys::xattr(Ino::ROOT, b"b"));
+    let change = |key: &Vec<u8>, value: Option<&[u8]>| ImageChange {
+        key: key.clone(),
+        value: value.map(<[u8]>::to_vec),
+    };
+    let value: &[u8] = &[1, 2, 3];
+    for changes in [
+        [change(&one, Some(value)), change(&one, None)],
+        [change(&two, Some(value)), change(&one, Some(value))],
+    ] {
+        let payload = postcard::to_allocvec(&changes.to_vec()).unwrap();
+        refused(&node, &Request::ImageChanges, &payload);
     }
 }
 
