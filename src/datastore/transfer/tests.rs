@@ -129,9 +129,12 @@ impl Secondary {
     }
 }
 
+/// A question that is not answered yet: its number, what it asks, and its payload.
+type Question = (u64, Request, Vec<u8>);
+
 /// A primary out of sync, connected with a secondary that has been asked for records of the namespace and
 /// has not answered. Returns with it what was asked.
-fn stalled() -> (Place, Secondary, VecDeque<(u64, Request, Vec<u8>)>) {
+fn stalled() -> (Place, Secondary, VecDeque<Question>) {
     let place = Place::in_sync();
     let datastore = place.start_out_of_sync();
     let (said_here, said) = channel();

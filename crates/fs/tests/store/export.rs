@@ -368,17 +368,17 @@ fn what_the_destination_cannot_hold_is_told_and_the_rest_is_kept() {
     filler.old_xattr(last, b"system.foo", b"from an earlier version");
     filler.xattr(Ino::ROOT, b"trusted.root", b"x".to_vec());
     filler.store.close().unwrap();
-    let (dest, list) = (temp.path().join("out"), temp.path().join("list"));
+    let (target, manifest) = (temp.path().join("out"), temp.path().join("list"));
     let mut told = Vec::new();
     let mut tell = |lost: &Lost| told.push(lost.clone());
-    let exported = with_few_rights(|| export(&filler.dir, &dest, Some(&list), &mut tell));
+    let exported = with_few_rights(|| export(&filler.dir, &target, Some(&manifest), &mut tell));
     let summary = exported.unwrap();
     assert_eq!((summary.names, summary.lost), (15, told.len() as u64));
-    check_told(&told, &dest);
-    check_listed(&told, &fs::read_to_string(&list).unwrap());
+    check_told(&told, &target);
+    check_listed(&told, &fs::read_to_string(&manifest).unwrap());
 
-    let dir = dest.join(std::ffi::OsStr::from_bytes(b"dir\n\xfe"));
-    assert_eq!(fs::read(dest.join("last")).unwrap(), b"reached");
+    let dir = target.join(std::ffi::OsStr::from_bytes(b"dir\n\xfe"));
+    assert_eq!(fs::read(target.join("last")).unwrap(), b"reached");
     let file = fs::metadata(dir.join("file")).unwrap();
     assert_eq!((file.uid(), file.nlink()), (0, 3));
     assert_eq!(
@@ -386,8 +386,8 @@ fn what_the_destination_cannot_hold_is_told_and_the_rest_is_kept() {
         0o755,
         "no set-id bits for another owner"
     );
-    assert!(!dir.join("null").exists() && !dest.join("null").exists());
-    assert!(dir.join("pipe").exists() && dest.join("pipe").exists());
+    assert!(!dir.join("null").exists() && !target.join("null").exists());
+    assert!(dir.join("pipe").exists() && target.join("pipe").exists());
 }
 
 fn check_told(told: &[Lost], dest: &Path) {

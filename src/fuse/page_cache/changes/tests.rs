@@ -24,11 +24,13 @@ fn wait(changes: &Changes, kind: Kind, bytes: Range<u64>) {
     assert!(changes.wait(FILE, kind, bytes, Box::new(drop)).is_none());
 }
 
-fn fresh(changes: &Changes, bytes: Range<u64>) -> Vec<Range<u64>> {
+/// The parts that may reach the file: first byte, and the byte after the last.
+fn fresh(changes: &Changes, bytes: Range<u64>) -> Vec<(u64, u64)> {
     let change = begin(changes, Kind::WriteBack, bytes);
     let parts = changes.fresh_parts(&change);
     assert!(changes.finish(&change, true).ready.is_empty());
-    parts
+    let ends = parts.into_iter().map(|part| (part.start, part.end));
+    ends.collect()
 }
 
 fn starts(finished: &Finished) -> Vec<u64> {
@@ -95,11 +97,11 @@ fn bytes_are_stale_from_a_direct_change_until_their_page_is_read_again() {
     let changes = mapped();
     let change = begin(&changes, Kind::Direct, 100..5000);
     assert!(changes.finish(&change, true).is_cached);
-    assert_eq!(fresh(&changes, 0..8192), [0..100, 5000..8192]);
+    assert_eq!(fresh(&changes, 0..8192), [(0, 100), (5000, 8192)]);
     changes.page_read(FILE, 0..10);
-    assert_eq!(fresh(&changes, 0..8192), [0..4096, 5000..8192]);
+    assert_eq!(fresh(&changes, 0..8192), [(0, 4096), (5000, 8192)]);
     changes.page_read(FILE, 4096..8192);
-    assert_eq!(fresh(&changes, 0..8192), [0..8192]);
+    assert_eq!(fresh(&changes, 0..8192), [(0, 8192)]);
 }
 
 /// What the mapping stored before stays all that there is of those bytes.
@@ -108,7 +110,7 @@ fn a_direct_change_that_failed_leaves_nothing_stale() {
     let changes = mapped();
     let change = begin(&changes, Kind::Direct, 0..100);
     assert!(changes.finish(&change, false).is_cached);
-    assert_eq!(fresh(&changes, 0..4096), [0..4096]);
+    assert_eq!(fresh(&changes, 0..4096), [(0, 4096)]);
 }
 
 #[test]
@@ -121,7 +123,7 @@ fn a_file_without_pages_in_the_cache_costs_nothing() {
     let change = begin(&changes, Kind::Direct, 0..100);
     changes.page_read(FILE, 0..4096);
     assert!(changes.finish(&change, true).is_cached);
-    assert_eq!(fresh(&changes, 0..4096), [100..4096]);
+    assert_eq!(fresh(&changes, 0..4096), [(100, 4096)]);
 }
 
 #[test]
@@ -146,16 +148,17 @@ fn too_many_stale_ranges_are_forgotten_once_all_pages_are_dropped() {
         let change = begin(&changes, Kind::Direct, at..at + 1);
         changes.finish(&change, true).is_crowded
     };
-    let crowded_at = (0..).map(|n| n * 4096).find(|at| direct(*at)).unwrap();
+    let mut pages = (0..=STALE_RANGES_MAX as u64).map(|number| number * 4096);
+    let crowded_at = pages.find(|at| direct(*at)).unwrap();
     assert_eq!(crowded_at, (STALE_RANGES_MAX as u64 - 1) * 4096);
     changes.begin_drop(FILE);
     // Not while the last of them go.
     assert!(!direct(1 << 40));
-    assert_eq!(fresh(&changes, 0..4096), [1..4096]);
+    assert_eq!(fresh(&changes, 0..4096), [(1, 4096)]);
     changes.end_drop(FILE);
-    assert_eq!(fresh(&changes, 0..4096), [0..4096]);
+    assert_eq!(fresh(&changes, 0..4096), [(0, 4096)]);
     assert_eq!(
         fresh(&changes, 1 << 40..(1 << 40) + 2),
-        [(1 << 40) + 1..(1 << 40) + 2]
+        [((1 << 40) + 1, (1 << 40) + 2)]
     );
 }
