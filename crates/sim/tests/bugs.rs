@@ -37,10 +37,12 @@ const MARKED: &str = "is being resynced and says";
 /// What may find a bug. Which of these is first depends on the order of events.
 const fn finders(bug: Bug) -> &'static [&'static str] {
     match bug {
-        Bug::NoPawEntry | Bug::NoSawEntry | Bug::WatermarkTooHigh | Bug::IgnorePawInRecovery => {
-            &[TABLES, IDENTICAL]
+        Bug::NoPawEntry | Bug::NoSawEntry | Bug::WatermarkTooHigh => &[TABLES, IDENTICAL],
+        Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::IgnorePawInRecovery => {
+            &[TABLES, IDENTICAL, SURVIVES]
         }
-        Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES],
+        // A recovery also waits for what was not sent again.
+        Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
         // A write without locks also meets the end of its file.
         Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS],
@@ -49,7 +51,7 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
             &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
         }
         Bug::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
-        Bug::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, ERROR],
+        Bug::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
         Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         Bug::NoLocalSync => &[DURABLE, READS],
         Bug::SyncHereOnly
