@@ -166,7 +166,7 @@ occupied_mount_point() {
     echo mine >"$mount/not-yours"
     start_node primary
     await "the mount" 60 mountpoint -q "$mount"
-    grep -q 'not empty' "$work/primary.log" || fail "nothing is said of what is hidden"
+    grep -q 'itself holds files' "$work/primary.log" || fail "nothing is said of what is hidden"
     [ ! -e "$mount/not-yours" ] || fail "the mount shows what is below it"
     stop_node primary
     [ "$(cat "$mount/not-yours")" = mine ] || fail "the content of the mount point is gone"

@@ -55,7 +55,7 @@ impl Store {
         }
     }
 
-    /// Whether [`Self::wait_for_log`] would wait. A store that is only read has no log.
+    /// Whether a metadata operation would wait for a checkpoint. A store that is only read has no log.
     pub fn is_log_filling(&self) -> bool {
         self.log().is_ok_and(IntentLog::is_filling)
     }
