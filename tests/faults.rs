@@ -254,6 +254,7 @@ fn a_slow_network_is_no_lost_connection() {
 }
 
 #[test]
+#[ignore = "takes minutes: by hand"]
 fn memory_of_writes_that_waited_is_given_back() {
     if rounds().is_some() {
         slow::memory_of_many_writers();
