@@ -177,10 +177,12 @@ impl Datastore {
                 }
                 Work::Sync(sync) => Job::Sync(sync.ino),
                 Work::Inspect(ready) => {
-                    // Whoever waits does its work now and tells when it is done.
-                    if let Some(ready) = ready.take() {
-                        ready.keep(());
-                    }
+                    let Some(ready) = ready.take() else {
+                        // The thread that asked was told that it gets no locks.
+                        return Some(Event::LocalDone(op, Ok(())));
+                    };
+                    // The thread that waits does its work now and tells when it is done.
+                    ready.keep(());
                     return None;
                 }
                 Work::Meta(_) => return None,

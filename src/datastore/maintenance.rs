@@ -133,6 +133,7 @@ impl Datastore {
         self.stopping.store(true, Ordering::Release);
         self.drop_link("this node is stopping");
         self.calls.abandon();
+        self.abandon_inspections();
         self.host.stop();
     }
 

@@ -143,11 +143,15 @@ impl Datastore {
         inspection.wait().then(body)
     }
 
-    /// Asks for `locks`.
+    /// Asks for `locks`. A node that is stopping gives none.
     pub(super) fn ask_for(self: &Arc<Self>, locks: LockSet) -> Inspection<'_> {
         let op = self.next_op();
         let (ready, wait) = promise(&*self.host);
         self.works.lock().insert(op, Work::Inspect(Some(ready)));
+        if self.is_stopping() {
+            // The stop may have looked for requests before this one was there.
+            self.abandon_inspections();
+        }
         let kind = Kind::Read;
         let submit = Event::Submit {
             op,
@@ -161,6 +165,16 @@ impl Datastore {
             op,
             wait: Some(wait),
             held: false,
+        }
+    }
+
+    /// Tells all threads that wait for locks that they get none. Of an operation that holds these locks, a part
+    /// may never be done: the threads that do such parts take no more jobs when the node stops.
+    pub(super) fn abandon_inspections(&self) {
+        for work in self.works.lock().values_mut() {
+            if let Work::Inspect(ready) = work {
+                drop(ready.take());
+            }
         }
     }
 
@@ -455,5 +469,44 @@ impl Datastore {
                 self.told(&error);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lockstep_repl::lock::{LockKey, LockMode};
+    use smallvec::smallvec;
+
+    use super::super::start::tests::Place;
+    use super::*;
+
+    /// After so long a thread that still waits waits for ever.
+    const LONG_ENOUGH: Duration = Duration::from_secs(60);
+
+    /// An operation may hold its locks for ever once the threads that do parts of it take no more jobs.
+    #[test]
+    fn a_stop_waits_for_no_thread_that_waits_for_locks() {
+        let place = Place::in_sync();
+        let datastore = place.start_out_of_sync();
+        let locks = || smallvec![(LockKey::File(Ino::ROOT), LockMode::Exclusive)];
+        let mut held = datastore.ask_for(locks());
+        assert!(held.wait());
+        let waiting = Arc::clone(&datastore);
+        let (told, outcome) = std::sync::mpsc::channel();
+        datastore.host.spawn(Box::new(move || {
+            told.send(waiting.inspect(locks(), || ()).is_some())
+                .unwrap();
+        }));
+        let stopping = Arc::clone(&datastore);
+        let stop = std::thread::spawn(move || stopping.stop());
+        let granted = outcome.recv_timeout(LONG_ENOUGH);
+        assert_eq!(granted, Ok(false));
+        stop.join().unwrap();
+        assert!(!datastore.ask_for(locks()).wait(), "after the stop");
+        drop(held);
+        assert_eq!(datastore.core.lock().operations(), 0);
+        datastore.close();
     }
 }
