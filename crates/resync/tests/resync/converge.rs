@@ -23,7 +23,7 @@ fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress
 }
 
 /// Compares both by our own comparison, and by other means.
-fn assert_equal(primary: &Node, secondary: &Node) {
+pub fn assert_equal(primary: &Node, secondary: &Node) {
     let progress = Progress::default();
     let peer = PeerAtHand::new(secondary);
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();

@@ -7,6 +7,8 @@ mod hostile;
 #[cfg(test)]
 mod nodes;
 #[cfg(test)]
+mod race;
+#[cfg(test)]
 mod recover;
 #[cfg(test)]
 mod steps;
