@@ -13,8 +13,8 @@ use super::{ConfigArgs, NO, absolute, bytes, count, say, warn};
 /// Write a node's data out as a plain directory, offline
 ///
 /// Needs neither the node (stop it first) nor its peer. Keeps modes, owners, times, extended
-/// attributes, links and holes, so run it as root. What the destination cannot hold of these is left
-/// out and told; names, directories and content are always complete.
+/// attributes, links and holes, so run it as root. What the destination cannot hold, a name or a large
+/// file among it, is left out and told. Space reserved with fallocate is not carried over.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportArgs {
@@ -84,9 +84,13 @@ fn outcome(summary: &ExportSummary, has_manifest: bool) -> ExitCode {
         (true, true) => "; the manifest names each (lines that begin with \\lost)",
         (true, false) => "; --manifest FILE would name each",
     };
+    let missing = match summary.missing {
+        0 => String::new(),
+        missing => format!("{} files or directories are MISSING; ", count(missing)),
+    };
     warn(&format!(
-        "WARNING: the destination could not take {} attributes or special files{all}\n  cure: if they \
-         matter, export to a file system that can hold them, such as ext4 or XFS, as root",
+        "WARNING: {missing}the destination could not take {} names, files or attributes{all}\n  cure: export \
+         to a file system that can hold them, such as ext4 or XFS, as root",
         count(summary.lost)
     ));
     ExitCode::from(NO)

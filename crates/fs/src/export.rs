@@ -8,13 +8,14 @@ mod error;
 mod links;
 mod manifest;
 mod place;
+mod unfinished;
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
@@ -32,10 +33,10 @@ use crate::os_backing::OsBacking;
 use crate::record::NamedEntry;
 use crate::store::{Access, OpenOptions, Store};
 use links::Links;
-use manifest::{Line, escaped, hex};
-use place::{Failure, Loss, Losses, Xattrs};
-use rustix::fs::AtFlags;
+use manifest::{Line, Manifest, escaped, hex};
+use place::{Failure, Held, Loss, Losses, Xattrs};
 use rustix::io::Errno;
+use unfinished::{Unfinished, check_empty};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -43,7 +44,7 @@ const COPY_BYTES: usize = 1 << 20;
 /// What an export wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportSummary {
-    /// Names, the root not counted.
+    /// Names that were made, the root not counted.
     pub names: u64,
     /// Directories, the root included.
     pub directories: u64,
@@ -51,8 +52,10 @@ pub struct ExportSummary {
     pub files: u64,
     /// Bytes of content copied; holes are none.
     pub bytes: u64,
-    /// What the destination could not take beside names and content, each told as a [`Lost`].
+    /// What the destination could not take, each told as a [`Lost`].
     pub lost: u64,
+    /// So many of these are names that are missing there: of files, directories or special files.
+    pub missing: u64,
 }
 
 /// Something of an inode that the destination could not take.
@@ -67,17 +70,32 @@ pub struct Lost {
 }
 
 impl Lost {
-    fn new(name: String, loss: &Loss, errno: rustix::io::Errno) -> Self {
+    fn new(name: String, loss: &Loss, errno: Errno) -> Self {
         let what = match loss {
-            Loss::Node => "the file itself".to_owned(),
+            Loss::Node | Loss::Name | Loss::Content | Loss::Below => "the file itself".to_owned(),
+            Loss::Directory => "the directory itself, and all that is in it".to_owned(),
             Loss::Links => "its other names, which lead to copies".to_owned(),
             Loss::Owner => "owner and set-id bits".to_owned(),
             Loss::Xattr(name) => format!("extended attribute {}", escaped(name)),
             Loss::Mode => "permission bits".to_owned(),
             Loss::Times => "times".to_owned(),
         };
-        let cause = std::io::Error::from(errno).to_string();
+        let cause = cause(loss, errno);
         Self { name, what, cause }
+    }
+}
+
+/// Why the destination could not take it, for people.
+fn cause(loss: &Loss, errno: Errno) -> String {
+    let told = std::io::Error::from(errno);
+    match (loss, errno) {
+        (Loss::Below, _) => "the directory that it is in could not be made".to_owned(),
+        (Loss::Content, _) => format!("the destination takes no file of its size: {told}"),
+        (Loss::Name | Loss::Directory, Errno::EXIST) => {
+            format!("the destination takes its name for that of another: {told}")
+        }
+        (Loss::Name | Loss::Directory, _) => format!("the destination does not take it: {told}"),
+        _ => told.to_string(),
     }
 }
 
@@ -87,9 +105,10 @@ impl Lost {
 ///
 /// Kept are modes with set-id and sticky bits, owners, times of access and modification, extended
 /// attributes with access control lists, symbolic and hard links, holes, and device nodes, pipes
-/// and sockets. What has no name any more is left out. What of this the destination cannot hold is told
-/// to `tell` and to the manifest, and the export goes on: only names, directories and content must be
-/// possible there.
+/// and sockets. What has no name any more is left out. Space that was reserved is not: a copy takes the room that its
+/// data takes. What the destination cannot hold, as it does not take a name or a file of that size or an
+/// attribute, is told to `tell` and to the manifest, and the export goes on. It stops where the destination fails or is
+/// full.
 pub fn export(
     store_dir: &Path,
     dest: &Path,
@@ -108,77 +127,6 @@ pub fn export(
     list.map_or(Ok(()), Unfinished::finish)?;
     tree.finish()?;
     Ok(summary)
-}
-
-/// Something that bears another name until it is complete, so that nobody takes a part for the whole.
-struct Unfinished {
-    path: PathBuf,
-    /// The name that it gets; `None` if it must be written in its place.
-    complete: Option<PathBuf>,
-}
-
-impl Unfinished {
-    /// A file that does not exist yet.
-    fn file(path: &Path) -> Result<Self, ExportError> {
-        if path.symlink_metadata().is_ok() {
-            return Err(ExportError::ManifestExists { path: path.into() });
-        }
-        Self::beside(path)
-    }
-
-    /// A directory that is missing, or empty. One that is the root of a file system cannot be replaced.
-    fn directory(dest: &Path) -> Result<Self, ExportError> {
-        match std::fs::symlink_metadata(dest) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::beside(dest),
-            _ => {
-                check_empty(dest)?;
-                Ok(Self {
-                    path: dest.into(),
-                    complete: None,
-                })
-            }
-        }
-    }
-
-    fn beside(path: &Path) -> Result<Self, ExportError> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".partial");
-        let partial = PathBuf::from(name);
-        if partial.symlink_metadata().is_ok() {
-            return Err(ExportError::PartExists { path: partial });
-        }
-        Ok(Self {
-            path: partial,
-            complete: Some(path.into()),
-        })
-    }
-
-    /// Removes the directory that was made, while it is empty.
-    fn forget(&self) {
-        if self.complete.is_some() {
-            let _ = std::fs::remove_dir(&self.path);
-        }
-    }
-
-    /// Says where the part is that was written.
-    fn incomplete(&self, source: ExportError) -> ExportError {
-        ExportError::Incomplete {
-            path: self.path.clone(),
-            source: Box::new(source),
-        }
-    }
-
-    /// Gives it its name, unless somebody has taken that meanwhile.
-    fn finish(self) -> Result<(), ExportError> {
-        let Some(complete) = &self.complete else {
-            return Ok(());
-        };
-        let name = escaped(self.path.as_os_str().as_encoded_bytes());
-        let flags = rustix::fs::RenameFlags::NOREPLACE;
-        let here = rustix::fs::CWD;
-        rustix::fs::renameat_with(here, &self.path, here, complete, flags)
-            .map_err(ExportError::write("rename", name))
-    }
 }
 
 fn open_store(dir: &Path) -> Result<Store, ExportError> {
@@ -217,13 +165,6 @@ fn prepare(store_dir: &Path, dest: &Path) -> Result<OwnedFd, ExportError> {
     Ok(root)
 }
 
-fn check_empty(dest: &Path) -> Result<(), ExportError> {
-    match std::fs::read_dir(dest).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => Ok(()),
-        _ => Err(ExportError::NotEmpty { path: dest.into() }),
-    }
-}
-
 fn is_inside(inner: &Path, outer: &Path) -> bool {
     match (inner.canonicalize(), outer.canonicalize()) {
         (Ok(inner), Ok(outer)) => inner.starts_with(outer),
@@ -233,48 +174,6 @@ fn is_inside(inner: &Path, outer: &Path) -> bool {
 
 fn refused((operation, errno): Failure, name: String) -> ExportError {
     ExportError::write(operation, name)(errno)
-}
-
-/// The list that is written beside.
-struct Manifest {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl Manifest {
-    fn create(path: &Path) -> Result<Self, ExportError> {
-        let name = escaped(path.as_os_str().as_encoded_bytes());
-        let file = File::create_new(path).map_err(ExportError::write("make", name))?;
-        let mut manifest = Self {
-            path: path.into(),
-            file: BufWriter::new(file),
-        };
-        let written = writeln!(manifest.file, "{HEADER}");
-        manifest.check(written)?;
-        Ok(manifest)
-    }
-
-    fn check<T>(&self, done: std::io::Result<T>) -> Result<T, ExportError> {
-        let name = escaped(self.path.as_os_str().as_encoded_bytes());
-        done.map_err(ExportError::write("write", name))
-    }
-
-    fn line(&mut self, line: &Line<'_>) -> Result<(), ExportError> {
-        let written = line.write(&mut self.file);
-        self.check(written)
-    }
-
-    fn loss(&mut self, lost: &Lost) -> Result<(), ExportError> {
-        let written = manifest::write_loss(&mut self.file, lost);
-        self.check(written)
-    }
-
-    fn finish(mut self) -> Result<(), ExportError> {
-        let flushed = self.file.flush();
-        self.check(flushed)?;
-        let synced = self.file.get_ref().sync_all();
-        self.check(synced)
-    }
 }
 
 /// A directory whose entries are being written.
@@ -293,8 +192,11 @@ struct Export<'a> {
     manifest: Option<Manifest>,
     tell: &'a mut dyn FnMut(&Lost),
     summary: ExportSummary,
-    /// The directory that is being written, and its levels up to the root.
+    /// The last directory that was made of those on the path.
     current: OwnedFd,
+    /// So many directories below that could not be made lead to what is looked at now.
+    missing: usize,
+    /// The levels of directories up to the root.
     levels: Vec<Level>,
     path: Vec<u8>,
     buffer: Vec<u8>,
@@ -319,6 +221,7 @@ impl<'a> Export<'a> {
             tell,
             summary: ExportSummary::default(),
             current: root,
+            missing: 0,
             levels: Vec::new(),
             path: Vec::new(),
             buffer: vec![0; COPY_BYTES],
@@ -348,20 +251,46 @@ impl<'a> Export<'a> {
     /// What was made without some of its attributes: tells of those.
     fn made_with(&mut self, made: Result<Losses, Failure>) -> Result<(), ExportError> {
         for (loss, errno) in self.made(made)? {
-            let lost = Lost::new(self.name(), &loss, errno);
-            self.summary.lost += 1;
-            (self.tell)(&lost);
-            if let Some(manifest) = &mut self.manifest {
-                manifest.loss(&lost)?;
-            }
+            self.lose(&loss, errno)?;
         }
         Ok(())
+    }
+
+    /// Tells of something that the destination cannot hold.
+    fn lose(&mut self, loss: &Loss, errno: Errno) -> Result<(), ExportError> {
+        let told = Lost::new(self.name(), loss, errno);
+        self.summary.lost += 1;
+        self.summary.missing += u64::from(loss.is_of_name());
+        (self.tell)(&told);
+        match &mut self.manifest {
+            Some(manifest) => manifest.loss(&told),
+            None => Ok(()),
+        }
+    }
+
+    /// What the destination holds now, if it can; tells if it cannot.
+    fn held<T>(
+        &mut self,
+        made: Result<Held<T>, Failure>,
+        loss: &Loss,
+    ) -> Result<Option<T>, ExportError> {
+        match self.made(made)? {
+            Ok(made) => {
+                self.summary.names += 1;
+                Ok(Some(made))
+            }
+            Err(errno) => {
+                self.lose(loss, errno)?;
+                Ok(None)
+            }
+        }
     }
 
     /// Writes everything but the root's attributes.
     fn tree(&mut self) -> Result<(), ExportError> {
         let root = self.read(self.store.getattr(Ino::ROOT))?;
         self.enter(root, 0)?;
+        self.summary.directories += 1;
         while let Some(level) = self.levels.last_mut() {
             if let Some(entry) = level.entries.next() {
                 self.entry(&entry)?;
@@ -385,7 +314,6 @@ impl<'a> Export<'a> {
         });
         self.read(listed)?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        self.summary.directories += 1;
         self.levels.push(Level {
             attr,
             xattrs,
@@ -397,13 +325,18 @@ impl<'a> Export<'a> {
 
     /// Gives the finished directory its attributes and goes on above it.
     fn leave(&mut self) -> Result<(), ExportError> {
-        if let Some(level) = self.levels.pop() {
+        let Some(level) = self.levels.pop() else {
+            return Ok(());
+        };
+        if self.missing > 0 {
+            self.missing -= 1;
+        } else {
             let above = self.made(place::open_directory(self.current.as_fd(), b".."))?;
             let finished = place::finish(self.current.as_fd(), &level.attr, &level.xattrs);
             self.made_with(finished)?;
             self.current = above;
-            self.path.truncate(level.path_before);
         }
+        self.path.truncate(level.path_before);
         Ok(())
     }
 
@@ -413,11 +346,10 @@ impl<'a> Export<'a> {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(entry.name.as_bytes());
-        self.summary.names += 1;
         let attr = self.read(self.store.getattr(entry.ino))?;
         let name = entry.name.as_bytes();
         if attr.kind == NodeKind::Directory {
-            self.current = self.made(place::make_directory(self.current.as_fd(), name))?;
+            self.go_into(name)?;
             return self.enter(attr, before);
         }
         self.leaf(&attr, name)?;
@@ -425,29 +357,61 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
+    /// Makes a directory and goes on in it; one that cannot be made is gone through all the same.
+    fn go_into(&mut self, name: &[u8]) -> Result<(), ExportError> {
+        let made = if self.missing > 0 {
+            self.lose(&Loss::Below, Errno::NOENT)?;
+            None
+        } else {
+            let made = place::make_directory(self.current.as_fd(), name);
+            self.held(made, &Loss::Directory)?
+        };
+        match made {
+            Some(made) => {
+                self.current = made;
+                self.summary.directories += 1;
+            }
+            None => self.missing += 1,
+        }
+        Ok(())
+    }
+
     /// Anything but a directory.
     fn leaf(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
         let xattrs = self.xattrs(attr.ino)?;
-        let linked = self.links.link(attr.ino, self.current.as_fd(), name);
-        let linked = self.made(linked)?;
+        let is_to_make = self.is_to_make(attr.ino, name)?;
         let content = match attr.kind {
-            NodeKind::File => self.file(attr, name, &xattrs, linked)?,
-            _ => self.node(attr, name, &xattrs, linked)?,
+            NodeKind::File => self.file(attr, name, &xattrs, is_to_make)?,
+            _ => self.node(attr, name, &xattrs, is_to_make)?,
         };
-        if !linked {
-            self.remember(attr, name)?;
-        }
         self.line(attr, content, &xattrs)
     }
 
-    /// Keeps an inode with further names for those; one that could not be made has none.
-    fn remember(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
-        let at = self.current.as_fd();
-        let stat = || rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW);
-        if attr.nlink < 2 || stat().is_err_and(|errno| errno == Errno::NOENT) {
-            return Ok(());
+    /// Whether a name is yet to be made; if not, it leads to an inode that was made before, or cannot be made.
+    fn is_to_make(&mut self, ino: Ino, name: &[u8]) -> Result<bool, ExportError> {
+        if self.missing > 0 {
+            self.lose(&Loss::Below, Errno::NOENT)?;
+            return Ok(false);
         }
-        let kept = self.links.remember(attr, at, name);
+        let linked = self.links.link(ino, self.current.as_fd(), name);
+        match self.made(linked)? {
+            None => Ok(true),
+            Some(Err(Errno::MLINK)) => {
+                self.lose(&Loss::Links, Errno::MLINK)?;
+                let forgotten = self.links.forget(ino);
+                self.made(forgotten)?;
+                Ok(true)
+            }
+            Some(linked) => {
+                self.held(Ok(linked), &Loss::Name)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Keeps an inode that was made for its further names.
+    fn remember(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
+        let kept = self.links.remember(attr, self.current.as_fd(), name);
         self.made_with(kept)
     }
 
@@ -482,15 +446,18 @@ impl<'a> Export<'a> {
         attr: &Attr,
         name: &[u8],
         xattrs: &Xattrs,
-        linked: bool,
+        is_to_make: bool,
     ) -> Result<String, ExportError> {
         let target = match attr.kind {
             NodeKind::Symlink => self.read(self.store.readlink(attr.ino))?,
             _ => Vec::new(),
         };
-        if !linked {
+        if is_to_make {
             let made = place::make_node(self.current.as_fd(), name, attr, &target, xattrs);
-            self.made_with(made)?;
+            if let Some(losses) = self.held(made, &Loss::Node)? {
+                self.made_with(Ok(losses))?;
+                self.remember(attr, name)?;
+            }
         }
         Ok(match attr.kind {
             NodeKind::Symlink => escaped(&target),
@@ -498,48 +465,69 @@ impl<'a> Export<'a> {
         })
     }
 
-    /// A regular file; a further name of one is only hashed.
+    /// A regular file; a name that is not to be made is only hashed.
     fn file(
         &mut self,
         attr: &Attr,
         name: &[u8],
         xattrs: &Xattrs,
-        linked: bool,
+        is_to_make: bool,
     ) -> Result<String, ExportError> {
         let content = self.read(self.store.whole_content(attr.ino))?;
-        let file = if linked {
-            None
-        } else {
-            Some(self.made(place::make_file(self.current.as_fd(), name))?)
-        };
-        let hash = self.copy(content.as_deref(), attr.size, file.as_ref())?;
+        let mut file = None;
+        if is_to_make {
+            let made = place::make_file(self.current.as_fd(), name);
+            file = self.held(made, &Loss::Name)?;
+        }
+        let hash = self.copy(content.as_deref(), attr.size, (name, &mut file))?;
         if let Some(file) = file {
             self.made_with(place::finish(file.as_fd(), attr, xattrs))?;
             self.summary.files += 1;
+            self.remember(attr, name)?;
         }
         Ok(hash)
     }
 
-    /// Copies data, leaves holes, and returns the hash of all.
+    /// Copies data, leaves holes, and returns the hash of all. A file that gets too large is taken away.
     fn copy(
         &mut self,
         content: Option<&dyn BackingFile>,
         size: u64,
-        file: Option<&File>,
+        (name, file): (&[u8], &mut Option<File>),
     ) -> Result<String, ExportError> {
-        if let Some(file) = file {
-            let grown = file.set_len(size);
-            grown.map_err(ExportError::write("set the length of", self.name()))?;
-        }
+        let copied_before = self.summary.bytes;
+        let grown = file.as_ref().map_or(Ok(()), |file| file.set_len(size));
+        self.check_size(grown, "set the length of", (name, file))?;
         let mut hasher = self.manifest.is_some().then(Hasher::new);
         let mut at = 0;
-        while at < size {
+        while at < size && (file.is_some() || hasher.is_some()) {
             let (from, to) = self.data_after(content, at, size)?;
             hash_zeros(hasher.as_mut(), from - at);
-            self.copy_range(content, from, to, (file, hasher.as_mut()))?;
+            self.copy_range(content, (from, to), (name, file), hasher.as_mut())?;
             at = to;
         }
+        if file.is_none() {
+            self.summary.bytes = copied_before;
+        }
         Ok(hasher.map_or_else(String::new, |hasher| hex(hasher.finalize())))
+    }
+
+    /// Takes a file away if it is too large for the destination, and tells.
+    fn check_size(
+        &mut self,
+        done: std::io::Result<()>,
+        operation: &'static str,
+        (name, file): (&[u8], &mut Option<File>),
+    ) -> Result<(), ExportError> {
+        match done {
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                *file = None;
+                self.made(place::remove(self.current.as_fd(), name))?;
+                self.summary.names -= 1;
+                self.lose(&Loss::Content, Errno::FBIG)
+            }
+            done => done.map_err(ExportError::write(operation, self.name())),
+        }
     }
 
     /// The next range of data at or after `at`; empty and at the end if there is none.
@@ -565,9 +553,9 @@ impl<'a> Export<'a> {
     fn copy_range(
         &mut self,
         content: Option<&dyn BackingFile>,
-        mut at: u64,
-        to: u64,
-        (file, mut hasher): (Option<&File>, Option<&mut Hasher>),
+        (mut at, to): (u64, u64),
+        (name, file): (&[u8], &mut Option<File>),
+        mut hasher: Option<&mut Hasher>,
     ) -> Result<(), ExportError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         while let (Some(content), true) = (content, at < to) {
@@ -578,10 +566,10 @@ impl<'a> Export<'a> {
                 self.read(read.map_err(|error| StoreError::disk("read", "content")(error).into()))?;
             // Only a file that shrinks under our eyes ends early: what is missing reads as zeros.
             piece.get_mut(read..).unwrap_or_default().fill(0);
-            if let Some(file) = file {
-                let written = file.write_all_at(piece, at);
-                written.map_err(ExportError::write("write", self.name()))?;
+            if let Some(open) = file.as_ref() {
+                let written = open.write_all_at(piece, at);
                 self.summary.bytes += piece.len() as u64;
+                self.check_size(written, "write", (name, file))?;
             }
             if let Some(hasher) = &mut hasher {
                 hasher.update(piece);

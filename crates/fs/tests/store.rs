@@ -14,12 +14,16 @@ mod disk;
 mod durability;
 #[path = "store/export.rs"]
 mod export;
+#[path = "store/export_narrow.rs"]
+mod export_narrow;
 #[path = "store/harness.rs"]
 mod harness;
 #[path = "store/model.rs"]
 mod model;
 #[path = "store/model_acl.rs"]
 mod model_acl;
+#[path = "store/narrow.rs"]
+mod narrow;
 #[path = "store/properties.rs"]
 mod properties;
 #[path = "store/recovery.rs"]

@@ -2,7 +2,8 @@
 //!
 //! Until its last name is made, such an inode also has a name in a directory of its own at the top
 //! of the destination: it can be linked from there however long its path is. The last name is
-//! moved, not linked, so that no inode ever has more links than in the store.
+//! moved, not linked, so that no inode ever has more links than in the store. Where the destination cannot hold
+//! one of the names, the one aside is removed at the end.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +12,7 @@ use lockstep_types::{Attr, Ino};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::place::{self, Loss, Losses};
+use super::place::{self, Held, Loss, Losses};
 
 /// Inodes of which not all names were made.
 pub(super) struct Links {
@@ -32,34 +33,45 @@ impl Links {
         let name = free.next().unwrap_or_default();
         let duplicate = root.try_clone_to_owned();
         let duplicate = duplicate.map_err(|_| ("open", Errno::MFILE))?;
+        let dir = place::make_directory(root, name.as_bytes())?;
         Ok(Self {
-            dir: place::make_directory(root, name.as_bytes())?,
+            dir: dir.map_err(|errno| ("make directory", errno))?,
             root: duplicate,
             name,
             names_left: HashMap::new(),
         })
     }
 
-    /// Links an inode that was made before; `false` if it was not.
+    /// Links an inode that was made before; `None` if it was not.
     pub(super) fn link(
         &mut self,
         ino: Ino,
         at: BorrowedFd<'_>,
         name: &[u8],
-    ) -> Result<bool, place::Failure> {
+    ) -> Result<Option<Held<()>>, place::Failure> {
         let Some(left) = self.names_left.get_mut(&ino) else {
-            return Ok(false);
+            return Ok(None);
         };
         let kept = ino.to_string();
-        *left -= 1;
-        if *left == 0 {
-            self.names_left.remove(&ino);
-            rustix::fs::renameat(&self.dir, kept, at, name)
+        let linked = if *left == 1 {
+            place::rename_to_new((&self.dir, kept.as_bytes()), (at, name))
         } else {
             rustix::fs::linkat(&self.dir, kept, at, name, AtFlags::empty())
+        };
+        let linked = place::held(linked, "link")?;
+        if linked.is_ok() {
+            *left -= 1;
         }
-        .map_err(|errno| ("link", errno))?;
-        Ok(true)
+        if *left == 0 {
+            self.names_left.remove(&ino);
+        }
+        Ok(Some(linked))
+    }
+
+    /// The inode has as many names as the destination gives one: from now on they lead to a copy.
+    pub(super) fn forget(&mut self, ino: Ino) -> Result<(), place::Failure> {
+        self.names_left.remove(&ino);
+        place::remove(self.dir.as_fd(), ino.to_string().as_bytes())
     }
 
     /// Remembers an inode that has more names than the one just made. Where the destination has no
@@ -86,6 +98,9 @@ impl Links {
 
     /// Removes the directory, before the top gets its times.
     pub(super) fn finish(&self) -> Result<(), place::Failure> {
+        for ino in self.names_left.keys() {
+            place::remove(self.dir.as_fd(), ino.to_string().as_bytes())?;
+        }
         rustix::fs::unlinkat(&self.root, &self.name, AtFlags::REMOVEDIR)
             .map_err(|errno| ("remove the names kept aside in", errno))
     }

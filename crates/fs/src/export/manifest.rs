@@ -3,12 +3,14 @@
 //! Invariant: equal stores give equal bytes. Nothing that may differ between nodes (allocated
 //! space, layout of holes) is in it.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use blake3::{Hash, Hasher};
 use lockstep_types::{Attr, NodeKind};
 
-use super::Lost;
+use super::{ExportError, Lost};
 
 /// First line: the columns. Lines follow in the order of paths, compared name by name as bytes.
 ///
@@ -20,9 +22,51 @@ use super::Lost;
 /// order of the names). `-` stands for nothing.
 ///
 /// A line that begins with `\lost` (no path does) is followed by the path of an inode, what of it the
-/// destination could not take, and why. The other lines say what the datastore holds all the same.
+/// destination could not take (all of it, where the name is missing there), and why. The other lines say what the datastore holds all the same.
 pub const HEADER: &str = "# path\tinode\ttype\tmode\tuid\tgid\tsize\tatime\tmtime\tctime\trdev\t\
                           nlink\tcontent\txattrs";
+
+/// The list that is written beside.
+pub(super) struct Manifest {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Manifest {
+    pub(super) fn create(path: &Path) -> Result<Self, ExportError> {
+        let name = escaped(path.as_os_str().as_encoded_bytes());
+        let file = File::create_new(path).map_err(ExportError::write("make", name))?;
+        let mut manifest = Self {
+            path: path.into(),
+            file: BufWriter::new(file),
+        };
+        let written = writeln!(manifest.file, "{HEADER}");
+        manifest.check(written)?;
+        Ok(manifest)
+    }
+
+    fn check<T>(&self, done: std::io::Result<T>) -> Result<T, ExportError> {
+        let name = escaped(self.path.as_os_str().as_encoded_bytes());
+        done.map_err(ExportError::write("write", name))
+    }
+
+    pub(super) fn line(&mut self, line: &Line<'_>) -> Result<(), ExportError> {
+        let written = line.write(&mut self.file);
+        self.check(written)
+    }
+
+    pub(super) fn loss(&mut self, lost: &Lost) -> Result<(), ExportError> {
+        let written = write_loss(&mut self.file, lost);
+        self.check(written)
+    }
+
+    pub(super) fn finish(mut self) -> Result<(), ExportError> {
+        let flushed = self.file.flush();
+        self.check(flushed)?;
+        let synced = self.file.get_ref().sync_all();
+        self.check(synced)
+    }
+}
 
 /// What the line of one name says beyond the attributes.
 pub(super) struct Line<'a> {
@@ -58,7 +102,7 @@ impl Line<'_> {
 }
 
 /// The line of something that the destination could not take.
-pub(super) fn write_loss(to: &mut dyn Write, loss: &Lost) -> io::Result<()> {
+fn write_loss(to: &mut dyn Write, loss: &Lost) -> io::Result<()> {
     writeln!(to, "\\lost\t{}\t{}\t{}", loss.name, loss.what, loss.cause)
 }
 

@@ -4,15 +4,18 @@
 //! gets too long, and no symbolic link is followed. Order matters: an owner before a mode (changing
 //! the owner drops set-id bits), attributes before the mode (a list changes it), times last.
 //!
-//! What the destination cannot hold beside names and content is told ([`Loss`]) and left out.
-//! Invariant: that never gives anybody more rights than the datastore gives. A file whose owner is lost
+//! What the destination cannot hold is told ([`Loss`]) and left out. Where names and content are left out, nothing
+//! is made, or what was made is removed. Invariants: a name of another inode is never taken over, also where two
+//! names are one to the destination, as in a file system that ignores case. What is left out never gives anybody more rights than the datastore gives. A file whose owner is lost
 //! has no set-id bits; one whose access control list is lost gives its group what the list gives.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use lockstep_types::{Attr, NodeKind, Timestamp};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 
 use crate::acl::{self, Acl};
@@ -44,6 +47,14 @@ pub(super) type Failure = (&'static str, Errno);
 pub enum Loss {
     /// The inode itself: a device, a pipe, a socket or a symbolic link.
     Node,
+    /// A regular file by its name.
+    Name,
+    /// A regular file of its size.
+    Content,
+    /// A directory by its name, and all that is in it.
+    Directory,
+    /// Whatever is in a directory that could not be made.
+    Below,
     /// That several names lead to the one inode: each leads to a copy.
     Links,
     /// Owner and group, and with them the set-id bits.
@@ -56,8 +67,19 @@ pub enum Loss {
     Times,
 }
 
+impl Loss {
+    /// Whether a name is missing from the destination.
+    pub(super) const fn is_of_name(&self) -> bool {
+        use Loss::{Below, Content, Directory, Name, Node};
+        matches!(self, Node | Name | Content | Directory | Below)
+    }
+}
+
 /// Losses, each with what the system said.
 pub(super) type Losses = Vec<(Loss, Errno)>;
+
+/// What the destination holds now, or what the system says of why it cannot.
+pub(super) type Held<T> = Result<T, Errno>;
 
 /// Whether an error says that the destination cannot hold something, and not that it fails.
 pub(super) fn is_unable(errno: Errno) -> bool {
@@ -98,6 +120,29 @@ fn kept(
     }
 }
 
+/// Whether an error says that the destination cannot hold a name or so much content: too long, bytes or characters
+/// that it does not take (vfat answers `ENOENT` to nothing but dots), a name that is one with another.
+fn is_unable_to_hold(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NAMETOOLONG
+            | Errno::INVAL
+            | Errno::ILSEQ
+            | Errno::NOENT
+            | Errno::EXIST
+            | Errno::MLINK
+            | Errno::FBIG
+    )
+}
+
+/// Tells a destination that cannot hold something from one that fails.
+pub(super) fn held<T>(done: Result<T, Errno>, operation: &'static str) -> Result<Held<T>, Failure> {
+    match done {
+        Err(errno) if is_unable_to_hold(errno) => Ok(Err(errno)),
+        done => done.map(Ok).map_err(failed(operation)),
+    }
+}
+
 fn failed(operation: &'static str) -> impl FnOnce(Errno) -> Failure {
     move |errno| (operation, errno)
 }
@@ -108,15 +153,39 @@ pub(super) fn open_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd,
 }
 
 /// Makes a directory and opens it.
-pub(super) fn make_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Failure> {
-    rustix::fs::mkdirat(at, name, PRIVATE_DIRECTORY).map_err(failed("make directory"))?;
-    open_directory(at, name)
+pub(super) fn make_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<Held<OwnedFd>, Failure> {
+    let made = rustix::fs::mkdirat(at, name, PRIVATE_DIRECTORY);
+    match held(made, "make directory")? {
+        Ok(()) => open_directory(at, name).map(Ok),
+        Err(errno) => Ok(Err(errno)),
+    }
 }
 
 /// Makes an empty file.
-pub(super) fn make_file(at: BorrowedFd<'_>, name: &[u8]) -> Result<File, Failure> {
+pub(super) fn make_file(at: BorrowedFd<'_>, name: &[u8]) -> Result<Held<File>, Failure> {
     let made = rustix::fs::openat(at, name, NEW_FILE, PRIVATE);
-    Ok(File::from(made.map_err(failed("make"))?))
+    held(made.map(File::from), "make")
+}
+
+/// Removes a file that was made and cannot be completed.
+pub(super) fn remove(at: BorrowedFd<'_>, name: &[u8]) -> Result<(), Failure> {
+    rustix::fs::unlinkat(at, name, AtFlags::empty()).map_err(failed("remove"))
+}
+
+/// Gives a file or directory a name that nothing has yet. Not every file system can do that at once.
+pub(super) fn rename_to_new(
+    (from, old): (impl AsFd, &[u8]),
+    (to, new): (impl AsFd, &[u8]),
+) -> Result<(), Errno> {
+    let at_once = RenameFlags::NOREPLACE;
+    match rustix::fs::renameat_with(&from, old, &to, new, at_once) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+        done => return done,
+    }
+    match rustix::fs::statat(&to, new, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Err(Errno::EXIST),
+        Err(_) => rustix::fs::renameat(&from, old, &to, new),
+    }
 }
 
 /// Makes anything but a file or a directory, with its attributes.
@@ -126,13 +195,15 @@ pub(super) fn make_node(
     attr: &Attr,
     target: &[u8],
     xattrs: &Xattrs,
-) -> Result<Losses, Failure> {
+) -> Result<Held<Losses>, Failure> {
     let no_follow = AtFlags::SYMLINK_NOFOLLOW;
-    let mut losses = Losses::new();
-    let made = make_bare_node(at, name, attr, target);
-    if !kept(made, "make", Loss::Node, &mut losses)? {
-        return Ok(losses);
+    match make_bare_node(at, name, attr, target) {
+        Err(errno) if is_unable_to_hold(errno) || is_unable(errno) => {
+            return Ok(Err(errno));
+        }
+        made => made.map_err(failed("make"))?,
     }
+    let mut losses = Losses::new();
     let path = [
         format!("/proc/self/fd/{}/", at.as_raw_fd()).as_bytes(),
         name,
@@ -149,7 +220,7 @@ pub(super) fn make_node(
         times: &|times| rustix::fs::utimensat(at, name, times, no_follow),
     };
     node.apply(attr, xattrs, &mut losses)?;
-    Ok(losses)
+    Ok(Ok(losses))
 }
 
 fn make_bare_node(
