@@ -42,6 +42,7 @@ mod start;
 mod status;
 mod tables;
 mod transfer;
+mod waiting;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

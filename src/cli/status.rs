@@ -321,8 +321,7 @@ fn next_step(role: Role, peer: &PeerStatus) -> String {
         ),
         Role::Secondary => {
             "make sure that the primary runs, can reach the address in this node's `listen`, and is \
-             configured as primary there (two secondaries wait for each other); it then connects by \
-             itself"
+             configured as primary there; it then connects by itself"
                 .to_owned()
         }
     }

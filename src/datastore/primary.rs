@@ -100,7 +100,7 @@ impl Datastore {
     }
 
     /// Waits, but not longer than until the datastore is stopped.
-    fn rest(&self, wait: Duration) {
+    pub(super) fn rest(&self, wait: Duration) {
         let until = self.host.now() + wait;
         while !self.is_stopping() && self.host.now() < until {
             let left = until.saturating_sub(self.host.now());

@@ -56,7 +56,7 @@ impl Datastore {
             refuse(&**sender, envelope, &reason);
             return;
         }
-        self.forget_peer_disk_failed();
+        self.forget_obstacles();
         *self.link.write() = Some(Link::new(sender.clone(), epoch, Vec::new()));
         if self.is_stopping() {
             // It may not have seen this connection when it closed the one there was.

@@ -27,6 +27,8 @@ pub(super) struct Facts {
     /// That is because of something between the nodes that an operator has to see to: it does not go away by
     /// waiting for the other node.
     obstacle: bool,
+    /// Why somebody was refused last who may be the primary, while none leads this node.
+    stranger: Option<String>,
     /// Room on the peer's disk, by its last word.
     peer_available_bytes: Option<u64>,
     /// What the last comparison found, unless a resync has made it void.
@@ -43,6 +45,7 @@ impl Facts {
             reason: None,
             peer_disk_failed: false,
             obstacle: false,
+            stranger: None,
             peer_available_bytes: None,
             verified: None,
             resyncing: false,
@@ -142,11 +145,18 @@ impl Datastore {
         facts.obstacle = true;
     }
 
-    /// A node that may be the primary was refused before it could introduce itself.
-    pub fn told_of_refusal(&self, reason: &str) {
-        let waits = self.config.role == Role::Secondary && self.link.read().is_none();
-        if waits {
+    /// The peer was refused before it could lead this node.
+    pub fn told_why_not_led(&self, reason: &str) {
+        if self.waits_for_primary() {
             self.set_obstacle(reason);
+        }
+    }
+
+    /// Somebody was refused before he could prove who he is: he may be the primary, or anybody. So that is shown
+    /// beside the reason, and never in place of one that is known. `reason` must hold no word of his.
+    pub fn told_of_stranger(&self, reason: &str) {
+        if self.waits_for_primary() {
+            self.facts.lock().stranger = Some(plain(reason));
         }
     }
 
@@ -156,10 +166,11 @@ impl Datastore {
         self.facts.lock().peer_disk_failed = true;
     }
 
-    /// The peer leads again: what its disk had was seen to.
-    pub(super) fn forget_peer_disk_failed(&self) {
+    /// The peer leads again: what its disk had, or what stood between the nodes, was seen to.
+    pub(super) fn forget_obstacles(&self) {
         let mut facts = self.facts.lock();
-        if facts.peer_disk_failed {
+        facts.stranger = None;
+        if facts.peer_disk_failed || facts.obstacle {
             facts.explain(None);
         }
     }
@@ -234,7 +245,7 @@ impl Datastore {
             let since = self.host.since(facts.since).as_millis();
             (
                 u64::try_from(since).unwrap_or(u64::MAX),
-                facts.reason.clone(),
+                shown_reason(&facts, state),
                 facts.verified.clone(),
             )
         };
@@ -252,11 +263,7 @@ impl Datastore {
             marked_in_sync: self.role.state().in_sync,
             in_sync: state.is_in_sync() && poisoned.is_none(),
             since_ms,
-            reason: if state.is_in_sync() {
-                None
-            } else {
-                reason.or_else(|| never_connected(state))
-            },
+            reason,
             poisoned,
             peer: self.peer_status(),
             generation: self.generation().get(),
@@ -330,13 +337,26 @@ const fn is_on_the_way(state: State) -> bool {
     )
 }
 
-/// Why a secondary waits of which nothing else is known.
-fn never_connected(state: State) -> Option<String> {
+/// Why the nodes are not in sync, as far as known.
+fn shown_reason(facts: &Facts, state: State) -> Option<String> {
+    if state.is_in_sync() {
+        return None;
+    }
     let waits = matches!(
         state,
         State::SecondaryOutOfSync | State::SecondaryDisconnected
     );
-    waits.then(|| "no primary has connected since this node was started".to_owned())
+    if !waits {
+        return facts.reason.clone();
+    }
+    let never = "no primary has connected since this node was started";
+    let reason = facts.reason.as_deref().unwrap_or(never);
+    Some(match &facts.stranger {
+        Some(stranger) => {
+            format!("{reason}; somebody who may be the primary, or not, was refused: {stranger}")
+        }
+        None => reason.to_owned(),
+    })
 }
 
 fn serving(state: State) -> ServiceStatus {

@@ -17,6 +17,7 @@ use super::door::{Door, Visit};
 use super::error::{NodeError, system};
 use super::slot::Slot;
 use crate::config::{LinkConfig, NodeConfig};
+use crate::datastore::Datastore;
 use crate::{datastore, threads};
 
 /// Between two looks whether somebody connects, or the node stops.
@@ -118,7 +119,7 @@ impl Listening {
         let answer = move || {
             if let Err(error) = answer(&shared, visit, socket, &identity, &options) {
                 if is_wrong_peer(&error) {
-                    tell_of_refusal(&shared, &without_port(&error, from));
+                    tell_of_stranger(&shared, &without_port(&error, from));
                 }
                 say_refused(&shared, from, &error);
             }
@@ -179,7 +180,9 @@ fn answer(
             shared.name, envelope.datastore
         );
         datastore::refuse(&*sender, &envelope, &cause);
-        tell_of_refusal(shared, &cause);
+        for datastore in led_by(shared, fingerprint) {
+            datastore.told_why_not_led(&cause);
+        }
         say_refused(shared, from, &cause);
         return Ok(());
     };
@@ -190,6 +193,7 @@ fn answer(
     match &envelope.message {
         Message::Hello(hello) => datastore.follow(&sender, Box::new(receiver), hello, &envelope),
         Message::Poisoned { reason } => datastore.told_of_poison(reason),
+        Message::Waiting => datastore.told_of_waiting(&*sender, &envelope),
         _ => return Err(Rejected::NotIntroduced),
     }
     Ok(())
@@ -218,12 +222,21 @@ fn say_refused(shared: &Shared, from: SocketAddr, error: &impl ToString) {
     }
 }
 
-/// Every datastore that waits for its primary shows why that was refused: which of them it was for is not
-/// known before it is authenticated.
-fn tell_of_refusal(shared: &Shared, reason: &str) {
+/// Every datastore that waits for its primary shows that somebody was refused who may be that: which of them it
+/// was for is not known before it is authenticated.
+fn tell_of_stranger(shared: &Shared, reason: &str) {
     for datastore in shared.slots.iter().filter_map(Slot::running) {
-        datastore.told_of_refusal(reason);
+        datastore.told_of_stranger(reason);
     }
+}
+
+/// The datastores that this node shares with that peer.
+fn led_by(shared: &Shared, fingerprint: Fingerprint) -> impl Iterator<Item = Arc<Datastore>> {
+    let is_of = move |slot: &&Slot| {
+        let peer = slot.config().peer.as_ref();
+        peer.is_some_and(|peer| peer.fingerprint == fingerprint)
+    };
+    shared.slots.iter().filter(is_of).filter_map(Slot::running)
 }
 
 /// Why a datastore of this node follows nobody yet.

@@ -156,9 +156,16 @@ impl Slot {
         let maintained = Arc::clone(&up.datastore);
         up.start_thread("maintenance", move || maintained.run_maintenance())?;
         let dialer = identity.and_then(|identity| Dialer::new(&self.config, Arc::clone(identity)));
-        if let Some(dialer) = dialer.filter(|_| self.config.role == Role::Primary) {
-            let leading = Arc::clone(&up.datastore);
-            up.start_thread("primary", move || leading.run_primary(&dialer))?;
+        if let Some(dialer) = dialer {
+            let datastore = Arc::clone(&up.datastore);
+            match self.config.role {
+                Role::Primary => {
+                    up.start_thread("primary", move || datastore.run_primary(&dialer))?;
+                }
+                Role::Secondary => {
+                    up.start_thread("waiting", move || datastore.run_waiting(&dialer))?;
+                }
+            }
         }
         Ok(())
     }

@@ -119,7 +119,7 @@ pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
 
 /// What a secondary may send after its greeting.
 pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
-    match chance.within(0..9) {
+    match chance.within(0..10) {
         0 => Message::Welcome(welcome(chance, known)),
         1 => Message::Refuse {
             reason: String::from_utf8_lossy(&random(chance, 100_000)).into_owned(),
@@ -140,6 +140,7 @@ pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
             available_bytes: number(chance),
         },
         6 => Message::Alive,
+        7 => Message::Waiting,
         _ => Message::Response {
             id: number(chance),
             response: answer(chance),

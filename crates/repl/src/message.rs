@@ -112,6 +112,9 @@ pub enum Message {
         /// For the operator: what failed when, and the cure.
         reason: String,
     },
+    /// Instead of [`Message::Hello`]: I am a secondary that nobody leads. Answered by [`Message::Refuse`] if the
+    /// receiver will not lead it, and then, or at once, the connection is closed.
+    Waiting,
 }
 
 /// What a primary says of itself and the datastore.
