@@ -104,6 +104,26 @@ fn mount_and_umount_start_and_stop_a_node() {
     );
 }
 
+/// `umount` returns before its node has stopped: a mount that follows at once waits for that.
+#[test]
+fn a_mount_may_follow_an_unmount_at_once() {
+    let Some(site) = Site::new() else {
+        return;
+    };
+    site.expect(
+        "mount -T fstab $PWD/mnt
+         for i in $(seq 20); do
+             echo $i > mnt/f
+             umount mnt
+             mount -T fstab $PWD/mnt
+             test $(cat mnt/f) = $i
+         done
+         umount mnt
+         wait_end
+         test $(grep -c stopped log) = 21; ! grep -q ERROR log",
+    );
+}
+
 #[test]
 fn fstab_options_and_remounts_count() {
     let Some(site) = Site::new() else {
