@@ -46,13 +46,15 @@ fn mapped_by_child(name: &str, size: usize) -> Option<Vec<u8>> {
 
 /// Starts the ignored test `name` of this program on a file.
 fn child(name: &str, path: &Path) -> Child {
+    child_knowing(name, &[(FILE, path)])
+}
+
+/// The same, with these paths in its environment.
+fn child_knowing(name: &str, paths: &[(&str, &Path)]) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", name, "--ignored", "--nocapture"]);
-    child
-        .env(FILE, path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    child.envs(paths.iter().copied());
+    child.stdout(Stdio::piped()).spawn().unwrap()
 }
 
 fn expect_success(child: Child) {
@@ -161,10 +163,7 @@ fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
     let directory = tempfile::tempdir().unwrap();
     let signals = Signals(directory.path().to_owned());
     service.stall();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", child_name, "--ignored", "--nocapture"]);
-    command.env(FILE, &path).env(SIGNALS, directory.path());
-    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let child = child_knowing(child_name, &[(FILE, &path), (SIGNALS, directory.path())]);
     while service.waiting() < 1 {
         thread::sleep(Duration::from_millis(1));
     }
