@@ -102,11 +102,22 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
         if text.is_empty() {
             text = cause;
         } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
+            text = with_cause(&text, &cause);
         }
     }
     text
 }
+
+/// An error and its cause, which comes before what cures it.
+fn with_cause(text: &str, cause: &str) -> String {
+    match text.split_once(CURE) {
+        Some((what, cure)) => format!("{what}: {cause}{CURE}{cure}"),
+        None => format!("{text}: {cause}"),
+    }
+}
+
+/// Between an error and its cure.
+const CURE: &str = "\n  cure: ";
 
 /// Which configuration file to read.
 #[derive(Debug, Args)]
@@ -193,6 +204,11 @@ mod tests {
         assert_eq!(
             chain(&error),
             "nothing was made: cannot open the store: disk full"
+        );
+        let error = anyhow::Error::new(full()).context("no store\n  cure: make room");
+        assert_eq!(
+            chain(&error),
+            "no store: cannot open the store: disk full\n  cure: make room"
         );
     }
 

@@ -80,7 +80,10 @@ fn spawn(arguments: &[String], log: &Path, socket: &Path) -> Result<Child> {
         .create(true)
         .append(true)
         .open(log)
-        .with_context(|| format!("cannot open the log {}", log.display()))?;
+        .with_context(|| {
+            let path = log.display();
+            format!("cannot write the log {path}\n  cure: make its directory, or name a file that can be written")
+        })?;
     Command::new(program)
         // Its own file may have the name of the mount helper.
         .arg0("lockstep")

@@ -156,7 +156,13 @@ impl Request {
 
     fn fulfil(&self) -> Result<()> {
         if self.remount {
-            ensure!(self.is_mounted()?, "{} is not mounted there", self.name);
+            ensure!(
+                self.is_mounted()?,
+                "{} is not mounted on {}, so it cannot be mounted anew with other options\n  cure: mount it \
+                 without `remount`",
+                self.name,
+                self.directory.display()
+            );
             return self.set_flags();
         }
         let config = config::load(&self.config)?;
@@ -196,7 +202,8 @@ impl Request {
     fn check_directory(&self, datastore: &DatastoreConfig) -> Result<()> {
         ensure!(
             same_place(&self.directory, &datastore.mount),
-            "the configuration mounts {} on {}, not on {}",
+            "the configuration mounts {} on {}, not on {}\n  cure: name that directory, or change `mount` in the \
+             configuration",
             self.name,
             datastore.mount.display(),
             self.directory.display()
@@ -218,7 +225,7 @@ impl Request {
             }
             ensure!(
                 Instant::now() < deadline,
-                "a node runs (process {}) and has not mounted {}: see `lockstep status --config {}`",
+                "a node runs (process {}) and has not mounted {}\n  cure: see why by `lockstep status --config {}`",
                 status.pid,
                 self.name,
                 self.config.display()

@@ -68,7 +68,13 @@ fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<String>> {
     let is_asked = |store: &&DatastoreStatus| args.name.as_ref().is_none_or(|n| *n == store.name);
     let asked: Vec<_> = status.datastores.iter().filter(is_asked).collect();
     if asked.is_empty() {
-        bail!("node {:?} has no datastore {:?}", status.node, args.name);
+        let names: Vec<_> = status.datastores.iter().map(|store| &*store.name).collect();
+        bail!(
+            "node {:?} has no datastore {:?}\n  cure: name one of: {}",
+            status.node,
+            args.name.as_deref().unwrap_or_default(),
+            names.join(", ")
+        );
     }
     let is_missing = |store: &&DatastoreStatus| {
         !store.started || args.in_sync && !(store.in_sync || store.peer.is_none())

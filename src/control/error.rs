@@ -5,6 +5,18 @@ use std::path::PathBuf;
 
 use super::VerifyFailure;
 
+fn socket_cure(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "run as root, or set `control` to a path in a directory of the user who runs the node"
+        }
+        io::ErrorKind::StorageFull => "make room there, or set `control` to a path elsewhere",
+        _ => {
+            "set `control` to a path in a directory that exists or can be made, such as /run/lockstep"
+        }
+    }
+}
+
 /// A control socket that cannot be made or asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -27,7 +39,10 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// The system refused a step of making the socket.
-    #[error("cannot {operation} for the control socket {}: {source}", path.display())]
+    #[error(
+        "cannot {operation} for the control socket {}: {source}\n  cure: {}",
+        path.display(), socket_cure(source)
+    )]
     Socket {
         /// The step.
         operation: &'static str,

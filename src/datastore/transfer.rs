@@ -325,6 +325,13 @@ impl Datastore {
                 cure: "ask the primary".to_owned(),
             });
         }
+        if self.config.peer.is_none() {
+            return Err(VerifyFailure {
+                cause: "the datastore is not mirrored: there is no other copy to compare with"
+                    .to_owned(),
+                cure: "configure a peer ([datastore.peer]) if it is to be mirrored".to_owned(),
+            });
+        }
         let peer = self.linked_peer().filter(|_| state.is_in_sync());
         peer.ok_or_else(|| VerifyFailure {
             cause: format!("the nodes are not in sync ({})", state.describe()),

@@ -44,6 +44,11 @@ pub enum MountError {
         mount_point.display()
     )]
     AlreadyMounted { mount_point: PathBuf, what: String },
+    #[error(
+        "mount point {} has {what} mounted already: another node serves it there; stop that one first",
+        mount_point.display()
+    )]
+    Served { mount_point: PathBuf, what: String },
     #[error("not allowed to mount on {}: run as root (CAP_SYS_ADMIN)", mount_point.display())]
     NotPermitted { mount_point: PathBuf },
     #[error("cannot look at mount point {}: {source}", mount_point.display())]

@@ -172,11 +172,13 @@ fn clear_dead(path: &Path, top: &Entry, source: &str) -> Result<(), MountError> 
     let what = top.describe();
     // Not its attributes, which the kernel may still remember.
     let dead = rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN);
-    if !dead {
-        return Err(MountError::AlreadyMounted { mount_point, what });
-    }
-    if top.kind != KIND || top.source != source {
-        return Err(MountError::Dead { mount_point, what });
+    let is_ours = top.kind == KIND && top.source == source;
+    match (dead, is_ours) {
+        (true, true) => {}
+        (true, false) => return Err(MountError::Dead { mount_point, what }),
+        // To unmount it would end the service of that node.
+        (false, true) => return Err(MountError::Served { mount_point, what }),
+        (false, false) => return Err(MountError::AlreadyMounted { mount_point, what }),
     }
     tracing::warn!(mount = %path.display(), "removing the mount a dead process left");
     rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)

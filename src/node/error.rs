@@ -21,10 +21,7 @@ pub enum NodeError {
         source: io::Error,
     },
     /// The address for peers cannot be listened on.
-    #[error(
-        "cannot listen on {listen}: {source}\n  cure: stop what uses the port, or set `listen` to an \
-         address of this server"
-    )]
+    #[error("cannot listen on {listen}: {source}\n  cure: {}", listen_cure(source))]
     Listen {
         /// By the configuration.
         listen: String,
@@ -65,6 +62,19 @@ pub enum NodeError {
     NotInOrder,
 }
 
+fn listen_cure(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            "stop what uses the port (`ss -ltnp` names it), or choose another port in `listen`"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "set `listen` to an address of this server (`ip address` shows them)"
+        }
+        io::ErrorKind::PermissionDenied => "run as root, or choose a port from 1024 on in `listen`",
+        _ => "correct `listen`",
+    }
+}
+
 /// An error of the system.
 pub(super) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> NodeError {
     move |source| NodeError::System { operation, source }
@@ -74,4 +84,25 @@ pub(super) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> NodeE
 pub(super) fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(source: io::Error) -> String {
+        let listen = "10.0.0.1:80".to_owned();
+        NodeError::Listen { listen, source }.to_string()
+    }
+
+    #[test]
+    fn the_cure_for_an_address_fits_what_is_wrong_with_it() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let again = std::net::TcpListener::bind(taken.local_addr().unwrap()).unwrap_err();
+        assert!(refused(again).contains("stop what uses the port"));
+        let elsewhere = std::net::TcpListener::bind("192.0.2.1:0").unwrap_err();
+        assert!(refused(elsewhere).contains("an address of this server"));
+        let denied = refused(io::ErrorKind::PermissionDenied.into());
+        assert!(denied.contains("run as root") && !denied.contains("uses the port"));
+    }
 }

@@ -118,7 +118,7 @@ pub fn export(
     let store = open_store(store_dir)?;
     let list = manifest.map(Unfinished::file).transpose()?;
     let tree = Unfinished::directory(dest)?;
-    let root = prepare(store_dir, &tree.path)?;
+    let root = prepare(store_dir, &tree.path).map_err(|error| error.about(dest))?;
     let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
     let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
     let mut export = Export::new(&store, root, manifest, tell)?;

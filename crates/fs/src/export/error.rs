@@ -89,6 +89,14 @@ impl ExportError {
         }
     }
 
+    /// The same, of the destination by the name that was asked for.
+    pub(super) fn about(self, dest: &Path) -> Self {
+        match self {
+            Self::InsideStore { .. } => Self::InsideStore { path: dest.into() },
+            other => other,
+        }
+    }
+
     pub(super) fn store(path: &Path) -> impl FnOnce(StoreError) -> Self {
         let path = path.to_owned();
         move |source| Self::Store { path, source }
@@ -97,7 +105,12 @@ impl ExportError {
 
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => " (owners and devices can be kept by root only)",
+        io::ErrorKind::PermissionDenied => " (run as root, who alone can keep owners and devices)",
+        io::ErrorKind::NotFound => " (the directory above it must exist)",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            " (export to a disk with more room: the copy takes as much as the data)"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => " (choose a destination that can be written)",
         io::ErrorKind::Unsupported => {
             " (the file system of the destination cannot hold this; choose another, such as ext4)"
         }

@@ -28,7 +28,7 @@ fn advice(source: &io::Error) -> &'static str {
         | io::ErrorKind::InvalidInput
         | io::ErrorKind::WouldBlock => "",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => " (make room on that disk)",
-        io::ErrorKind::PermissionDenied => " (it must belong to the user that runs this)",
+        io::ErrorKind::PermissionDenied => " (run as the user that it belongs to, usually root)",
         io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
             " (something else has taken its place: move that away and put back what was there, or \
              see \"A store is damaged\" in docs/operations.md)"
