@@ -10,6 +10,7 @@ mod clear_poison;
 mod create_store;
 mod export;
 mod init;
+mod log;
 mod mount_directory;
 mod mount_helper;
 mod node;

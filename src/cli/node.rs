@@ -9,7 +9,7 @@ use lockstepfs::node::Until;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing_subscriber::EnvFilter;
 
-use super::{ConfigArgs, absolute, background};
+use super::{ConfigArgs, absolute, background, log};
 
 /// Run a node, in the foreground, until SIGTERM, SIGINT or SIGHUP
 ///
@@ -74,13 +74,7 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
             args.log
         )
     })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // A log that cannot be written (its disk is full, say) stops nothing.
-        .log_internal_errors(false)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+    log::start(filter);
     let until = if args.until_unmounted {
         Until::Unmounted
     } else {
