@@ -3,33 +3,69 @@
 //! The other tests change something between two messages, and the simulator only where a thread calls the disk.
 //! Real threads also change records while one message is put together.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use lockstep_resync::{Progress, ResyncError, send_content, send_image, send_tail};
+use lockstep_repl::message::{Request, Response};
+use lockstep_resync::{
+    Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
+};
 use lockstep_types::{Ino, MetaRequest, NodeKind, SyncId};
 
 use super::converge::assert_equal;
 use super::nodes::{FreeLocks, NoOperations, Node, PeerAtHand, name};
 
 /// Resyncs in a row, each of which begins with what the one before has left on the secondary.
-const RESYNCS: usize = 8;
+const RESYNCS: usize = 2;
 /// Files that stay: the records of two messages.
 const FILES: usize = 4000;
+/// Names that come and go before a message is answered. As each changes three records, there are more left in
+/// every round than may be in the tail, so that all rounds are gone through.
+const TURNS: usize = 200;
 
-/// Makes and removes names, one after the other, until it is told to stop. No name comes twice: the second time
-/// would put right what was wrong the first time. Does what the node does beside that: as the log is far smaller
-/// than what is logged, it makes a checkpoint as soon as one is due; and it lets the sender catch up.
-fn churn(primary: &Node, stop: &AtomicBool) {
-    let store = primary.store();
-    while !stop.load(Ordering::Relaxed) {
-        if store.changes_exceed() {
+/// The thread that makes and removes names.
+#[derive(Default)]
+struct Churn {
+    stop: AtomicBool,
+    turns: AtomicUsize,
+}
+
+impl Churn {
+    /// Makes and removes names, one after the other, until it is told to stop. No name comes twice: the second
+    /// time would put right what was wrong the first time. Does what the node does beside that: as the log is
+    /// far smaller than what is logged, it makes a checkpoint as soon as one is due; and it lets the sender catch
+    /// up.
+    fn run(&self, primary: &Node) {
+        let store = primary.store();
+        while !self.stop.load(Ordering::Relaxed) {
+            if store.changes_exceed() {
+                std::thread::yield_now();
+                continue;
+            }
+            come_and_go(primary);
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            if store.needs_checkpoint() {
+                store.checkpoint().unwrap();
+            }
+        }
+    }
+}
+
+/// A secondary that answers when the primary's clients have done something meanwhile.
+struct SlowPeer<'a> {
+    secondary: PeerAtHand<'a>,
+    primary: &'a Node,
+    churn: &'a Churn,
+}
+
+impl Peer for SlowPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        let until = self.churn.turns.load(Ordering::Relaxed) + TURNS;
+        while self.churn.turns.load(Ordering::Relaxed) < until
+            && !self.primary.store().changes_exceed()
+        {
             std::thread::yield_now();
-            continue;
         }
-        come_and_go(primary);
-        if store.needs_checkpoint() {
-            store.checkpoint().unwrap();
-        }
+        self.secondary.ask(request, payload)
     }
 }
 
@@ -49,24 +85,29 @@ fn come_and_go(primary: &Node) {
 }
 
 /// Ends the churning also when the test fails meanwhile: or the other thread would never end.
-struct Stop<'a>(&'a AtomicBool);
+struct Stop<'a>(&'a Churn);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stop.store(true, Ordering::Relaxed);
     }
 }
 
 /// Carries everything over; names come and go until the tail.
 fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncError> {
-    let peer = PeerAtHand::new(secondary);
     let sync = SyncId::next(None, [1; 16]);
-    let stop = AtomicBool::new(false);
+    let churn = Churn::default();
     let changes = std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        scope.spawn(|| churn(primary, &stop));
+        let _stop = Stop(&churn);
+        scope.spawn(|| churn.run(primary));
+        let peer = SlowPeer {
+            secondary: PeerAtHand::new(secondary),
+            primary,
+            churn: &churn,
+        };
         send_image(primary.store(), &peer, sync, &NoOperations)
     })?;
+    let peer = PeerAtHand::new(secondary);
     send_tail(primary.store(), &peer, &changes)?;
     let progress = Progress::default();
     send_content(primary.store(), &peer, &FreeLocks, &progress)
