@@ -64,10 +64,46 @@ const FILE_FLAGS: OFlags = OFlags::RDWR
 pub struct OsBacking {
     dir: OwnedFd,
     root: Arc<Path>,
-    /// Directories whose name, and the names of those above, this process has synced.
-    rooted: Mutex<HashSet<Box<str>>>,
+    /// What this process has synced of the names of directories.
+    rooted: Mutex<Rooted>,
+    /// Held while a directory is removed, and while one is made with a file in it.
+    removing: Mutex<()>,
     /// The lock file, while this process has the store.
     lock: Mutex<Option<OwnedFd>>,
+}
+
+/// Directories whose names, and the names of those above, are on stable storage.
+#[derive(Default)]
+struct Rooted {
+    directories: HashSet<Box<str>>,
+    /// How often a directory was removed, or anything renamed.
+    moves: u64,
+}
+
+impl Rooted {
+    /// The names above were synced; `moves` is from before the directory was seen. If something moved since,
+    /// there may be another directory of that name, which came after the sync.
+    fn insert(&mut self, path: &str, moves: u64) {
+        if self.moves != moves {
+            return;
+        }
+        if self.directories.len() >= ROOTED_MAX {
+            // It only saves syncs.
+            self.directories.clear();
+        }
+        self.directories.insert(path.into());
+    }
+
+    fn removed(&mut self, path: &str) {
+        self.directories.remove(path);
+        self.moves += 1;
+    }
+
+    /// If a directory was renamed, nothing below its new name is known to be durable.
+    fn renamed(&mut self) {
+        self.directories.clear();
+        self.moves += 1;
+    }
 }
 
 impl OsBacking {
@@ -80,6 +116,7 @@ impl OsBacking {
             dir,
             root,
             rooted: Mutex::default(),
+            removing: Mutex::default(),
             lock: Mutex::default(),
         })
     }
@@ -198,13 +235,12 @@ impl OsBacking {
 
     fn open_file(&self, path: &str, flags: OFlags) -> io::Result<OsFile> {
         self.check("open", path)?;
-        let fd = match self.open_fd(path, flags) {
-            Err(OsErrno::NOENT) if flags.contains(OFlags::CREATE) => {
-                self.make_parents(path)?;
-                self.open_fd(path, flags)
-            }
-            done => done,
-        };
+        let mut fd = self.open_fd(path, flags);
+        if flags.contains(OFlags::CREATE) && matches!(fd, Err(OsErrno::NOENT)) {
+            let _none_is_removed = self.removing.lock();
+            self.make_parents(path)?;
+            fd = self.open_fd(path, flags);
+        }
         let fd = fd.map_err(|errno| self.fail("open", path, errno))?;
         Ok(OsFile::new(fd, Arc::clone(&self.root), path))
     }
@@ -233,20 +269,16 @@ impl OsBacking {
     }
 
     /// Makes the names of `path` and of the directories above it durable, once per process: they
-    /// may have been made by an earlier one that stopped before it synced them.
-    fn root_directory(&self, path: &str) -> io::Result<()> {
-        if path.is_empty() || self.rooted.lock().contains(path) {
+    /// may have been made by an earlier one that stopped before it synced them. The directory was there
+    /// after `moves`.
+    fn root_directory(&self, path: &str, moves: u64) -> io::Result<()> {
+        if path.is_empty() || self.rooted.lock().directories.contains(path) {
             return Ok(());
         }
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-        self.root_directory(parent)?;
+        self.root_directory(parent, moves)?;
         self.sync_one(parent)?;
-        let mut rooted = self.rooted.lock();
-        if rooted.len() >= ROOTED_MAX {
-            // It only saves syncs.
-            rooted.clear();
-        }
-        rooted.insert(path.into());
+        self.rooted.lock().insert(path, moves);
         Ok(())
     }
 
@@ -294,13 +326,26 @@ impl Backing for OsBacking {
             .map_err(|errno| self.fail("remove", path, errno))
     }
 
+    /// No directory is made meanwhile: one of that name that is made later is not taken for synced.
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
+        self.check("remove directory", path)?;
+        let _none_is_made = self.removing.lock();
+        match retry(|| rustix::fs::unlinkat(&self.dir, path, AtFlags::REMOVEDIR)) {
+            Ok(()) => self.rooted.lock().removed(path),
+            Err(OsErrno::NOTEMPTY | OsErrno::EXIST | OsErrno::NOENT | OsErrno::NOTDIR) => {
+                return Ok(false);
+            }
+            Err(errno) => return Err(self.fail("remove directory", path, errno)),
+        }
+        Ok(true)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.check("rename", from)?;
         self.check("rename", to)?;
         retry(|| rustix::fs::renameat(&self.dir, from, &self.dir, to))
             .map_err(|errno| self.fail("rename", from, errno))?;
-        // If a directory was renamed, nothing below its new name is known to be durable.
-        self.rooted.lock().clear();
+        self.rooted.lock().renamed();
         Ok(())
     }
 
@@ -337,8 +382,14 @@ impl Backing for OsBacking {
         if !path.is_empty() {
             self.check("sync directory", path)?;
         }
-        self.root_directory(path)?;
-        self.sync_one(path)
+        let moves = self.rooted.lock().moves;
+        let fd = match (self.open_directory(path), path.rsplit_once('/')) {
+            // It was removed: that is what must survive.
+            (Err(OsErrno::NOENT), Some((above, _))) => return self.sync_dir(above),
+            (opened, _) => opened.map_err(|errno| self.fail("sync directory", path, errno))?,
+        };
+        self.root_directory(path, moves)?;
+        rustix::fs::fsync(fd).map_err(|errno| self.fail("sync directory", path, errno))
     }
 
     fn sync_all(&self) -> io::Result<()> {

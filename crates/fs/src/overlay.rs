@@ -89,6 +89,10 @@ impl Backing for Overlay {
         Err(refused())
     }
 
+    fn remove_empty_dir(&self, _: &str) -> io::Result<bool> {
+        Err(refused())
+    }
+
     fn rename(&self, _: &str, _: &str) -> io::Result<()> {
         Err(refused())
     }

@@ -369,6 +369,11 @@ impl Backing for Guarded {
             .change("remove", path, || self.below.remove(path))
     }
 
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
+        let remove = || self.below.remove_empty_dir(path);
+        self.poison.change("remove directory", path, remove)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.poison
             .change("rename", from, || self.below.rename(from, to))

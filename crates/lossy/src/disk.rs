@@ -175,6 +175,12 @@ impl Disk {
             .collect()
     }
 
+    /// The paths of all directories, in their order.
+    pub fn directories(&self) -> Vec<String> {
+        let state = self.state.lock();
+        state.names.directories().map(str::to_owned).collect()
+    }
+
     /// All bytes of a file, as reads see them; `None` when there is none.
     pub fn read_all(&self, path: &str) -> Option<Vec<u8>> {
         let state = self.state.lock();

@@ -6,7 +6,7 @@
 //! closed by its last user, or at the unmount.
 //!
 //! What it does not have, as no store needs it: links, owners, modes and times that can be changed,
-//! extended attributes, renaming and removing of directories. All of that is refused.
+//! extended attributes, renaming of directories. All of that is refused.
 
 mod nodes;
 
@@ -92,10 +92,13 @@ impl Server {
         attributes(&nodes.look_up(&path)?)
     }
 
-    fn removed(&self, parent: INodeNo, name: &OsStr) -> io::Result<()> {
+    fn removed(&self, parent: INodeNo, name: &OsStr, kind: Kind) -> io::Result<()> {
         let mut nodes = self.nodes.lock();
         let path = nodes.path_in(parent.0, name)?;
-        self.disk.remove(&path)?;
+        match kind {
+            Kind::File => self.disk.remove(&path)?,
+            Kind::Directory => self.disk.remove_directory(&path)?,
+        }
         nodes.removed(&path);
         Ok(())
     }
@@ -281,11 +284,11 @@ impl Filesystem for Server {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer_empty(reply, self.removed(parent, name));
+        answer_empty(reply, self.removed(parent, name, Kind::File));
     }
 
-    fn rmdir(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EOPNOTSUPP);
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer_empty(reply, self.removed(parent, name, Kind::Directory));
     }
 
     fn rename(
@@ -383,12 +386,13 @@ impl Filesystem for Server {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let path = self.nodes.lock().directory(node.0);
+        let path = self.nodes.lock().synced_directory(node.0);
         match path {
-            Ok(path) => {
+            Ok(Some(path)) => {
                 let disk = self.disk.clone();
                 self.sync(reply, move || disk.sync_dir(&path));
             }
+            Ok(None) => reply.ok(),
             Err(error) => reply.error(error.into()),
         }
     }

@@ -115,6 +115,37 @@ fn a_renaming_is_forgotten_until_the_directory_is_synced() {
 }
 
 #[test]
+fn a_directory_can_be_removed_and_made_anew() {
+    let Some(mut place) = Place::new() else {
+        return;
+    };
+    let backing = place.backing();
+    let make = |path: &str| backing.open_or_create(path).map(drop).unwrap();
+    make("d/e/f");
+    backing.sync_dir("d/e").unwrap();
+    let open = File::open(place.at("d/e")).unwrap();
+    assert!(!backing.remove_empty_dir("d/e").unwrap());
+    backing.remove("d/e/f").unwrap();
+    assert!(backing.remove_empty_dir("d/e").unwrap());
+    assert!(!place.at("d/e").exists());
+    open.sync_all().unwrap();
+    drop(open);
+    make("d/e/g");
+    assert_eq!(backing.list("d/e").unwrap(), ["g"]);
+    backing.sync_dir("d/e").unwrap();
+    drop(backing);
+    place.forget();
+    assert_eq!(place.backing().list("d/e").unwrap(), ["g"]);
+    let backing = place.backing();
+    backing.remove("d/e/g").unwrap();
+    assert!(backing.remove_empty_dir("d/e").unwrap());
+    backing.sync_dir("d/e").unwrap();
+    drop(backing);
+    place.forget();
+    assert!(place.at("d").exists() && !place.at("d/e").exists());
+}
+
+#[test]
 fn what_is_stored_in_a_table_is_seen_and_forgotten_until_it_is_synced() {
     let Some(mut place) = Place::new() else {
         return;

@@ -29,6 +29,11 @@ pub trait Backing: Send + Sync {
     /// Removes a file; `NotFound` when there is none.
     fn remove(&self, path: &str) -> io::Result<()>;
 
+    /// Removes a directory if nothing is in it. False, and nothing changes, when something is, when
+    /// there is no such directory, or when the disk keeps none. May run beside
+    /// [`Self::open_or_create`] of a file in that directory: that makes the directory anew.
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool>;
+
     /// Replaces `to` by `from`, atomically.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
@@ -41,7 +46,8 @@ pub trait Backing: Send + Sync {
     /// Names in a directory, in no order; empty when the directory is missing.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Makes names made, replaced and removed in a directory survive a power loss.
+    /// Makes names made, replaced and removed in a directory survive a power loss. Of a directory that was
+    /// removed meanwhile, the removal survives.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
 
     /// Puts everything changed so far, content and names, on stable storage.

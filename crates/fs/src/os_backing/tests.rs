@@ -116,6 +116,83 @@ fn rename_replaces() {
 }
 
 #[test]
+fn a_directory_is_removed_only_when_nothing_is_in_it() {
+    let (dir, backing) = store();
+    backing.open_or_create("d/e/f").unwrap();
+    for kept in ["d", "d/e", "d/e/f", "none", "d/none", "d/e/f/none"] {
+        assert!(!backing.remove_empty_dir(kept).unwrap(), "{kept}");
+    }
+    backing.remove("d/e/f").unwrap();
+    assert!(backing.remove_empty_dir("d/e").unwrap());
+    assert!(dir.path().join("d").exists() && !dir.path().join("d/e").exists());
+    // That it is gone is what a sync of it makes sure of.
+    backing.sync_dir("d/e").unwrap();
+    backing.sync_dir("none").unwrap_err();
+    backing.open_or_create("d/e/g").unwrap();
+    assert_eq!(backing.list("d/e").unwrap(), ["g"]);
+}
+
+#[test]
+fn the_name_of_a_directory_made_anew_is_synced_anew() {
+    let (_dir, backing) = store();
+    let is_synced = |path: &str| backing.rooted.lock().directories.contains(path);
+    let make_anew = || {
+        assert!(backing.remove_empty_dir("d/e").unwrap());
+        drop(backing.open_or_create("d/e/f").unwrap());
+        backing.remove("d/e/f").unwrap();
+    };
+    drop(backing.open_or_create("d/e/f").unwrap());
+    backing.remove("d/e/f").unwrap();
+    backing.sync_dir("d/e").unwrap();
+    assert!(is_synced("d/e"));
+    make_anew();
+    assert!(!is_synced("d/e") && is_synced("d"));
+    // The directory is another one when the sync of the one above has returned.
+    let moves = backing.rooted.lock().moves;
+    make_anew();
+    backing.root_directory("d/e", moves).unwrap();
+    assert!(!is_synced("d/e"));
+    backing.sync_dir("d/e").unwrap();
+    assert!(is_synced("d/e"));
+}
+
+/// Threads make files, sync their names and remove them, while another one removes the directory as soon as it is
+/// empty.
+#[test]
+fn files_are_made_in_a_directory_that_is_being_removed() {
+    const FILES: usize = 2000;
+    let (_dir, backing) = store();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let removed = std::thread::scope(|scope| {
+        let (backing, is_over) = (&backing, &is_over);
+        let remover = scope.spawn(move || {
+            let mut removed = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                removed += usize::from(backing.remove_empty_dir("d/e").unwrap());
+            }
+            removed
+        });
+        let makers = ["d/e/1", "d/e/2"].map(|path| {
+            scope.spawn(move || {
+                (0..FILES).try_for_each(|_| {
+                    drop(backing.open_or_create(path)?);
+                    backing.sync_dir("d/e")?;
+                    backing.stat(path)?;
+                    backing.remove(path)
+                })
+            })
+        });
+        let made = makers.map(|maker| maker.join().unwrap());
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        for made in made {
+            made.unwrap();
+        }
+        remover.join().unwrap()
+    });
+    assert!(removed > 0);
+}
+
+#[test]
 fn a_second_owner_is_kept_out_until_the_first_is_gone() {
     let (dir, first) = store();
     first.lock().unwrap();

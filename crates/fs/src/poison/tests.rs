@@ -24,6 +24,10 @@ impl Backing for Failing {
     fn remove(&self, path: &str) -> io::Result<()> {
         self.below.remove(path)
     }
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
+        self.below.remove_empty_dir(path)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.below.rename(from, to)
     }

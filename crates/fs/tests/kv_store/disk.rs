@@ -224,6 +224,10 @@ impl Backing for MemoryDisk {
         removed.map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
 
+    fn remove_empty_dir(&self, _: &str) -> io::Result<bool> {
+        Ok(false)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut files = self.0.lock();
         let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;

@@ -65,6 +65,11 @@ impl Backing for Stopping {
         self.below.remove(path)
     }
 
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
+        take(&self.left)?;
+        self.below.remove_empty_dir(path)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         take(&self.left)?;
         self.below.rename(from, to)

@@ -240,6 +240,10 @@ impl Backing for Disk {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn remove_empty_dir(&self, _: &str) -> io::Result<bool> {
+        Ok(false)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let file = self.found(from)?;
         let mut names = self.0.lock();

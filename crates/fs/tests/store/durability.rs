@@ -463,6 +463,10 @@ impl Backing for Watched {
         self.below.remove(path)
     }
 
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
+        self.below.remove_empty_dir(path)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.below.rename(from, to)
     }

@@ -239,6 +239,10 @@ impl Backing for SimBacking {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn remove_empty_dir(&self, _: &str) -> io::Result<bool> {
+        Ok(false)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut disk = self.disk();
         disk.call()?;

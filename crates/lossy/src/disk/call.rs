@@ -15,7 +15,7 @@ const SECTOR_BYTES: u64 = 512;
 pub enum CallKind {
     /// Makes an empty file, and the directories above it; or makes a directory.
     Create,
-    /// Takes a file's name away.
+    /// Takes the name of a file, or of an empty directory, away.
     Remove,
     /// Gives a file another name.
     Rename,
@@ -121,6 +121,8 @@ pub(super) enum Action<'a> {
     Create(&'a str),
     MakeDirectory(&'a str),
     Remove(&'a str),
+    /// Of an empty directory.
+    RemoveDirectory(&'a str),
     Rename(&'a str, &'a str),
     /// On an open file.
     File(&'a str, InodeNumber, FileAction<'a>),
@@ -161,7 +163,7 @@ impl Action<'_> {
         };
         match *self {
             Self::Create(path) | Self::MakeDirectory(path) => name(CallKind::Create, path),
-            Self::Remove(path) => name(CallKind::Remove, path),
+            Self::Remove(path) | Self::RemoveDirectory(path) => name(CallKind::Remove, path),
             Self::Rename(path, to) => Call {
                 to: Some(to),
                 ..name(CallKind::Rename, path)

@@ -73,6 +73,11 @@ impl Mount {
     pub(crate) fn make_directory(&self, path: &str) -> io::Result<()> {
         self.act(Action::MakeDirectory(&clean_name(path)?))
     }
+
+    /// Removes a directory; `DirectoryNotEmpty` when something is in it.
+    pub(crate) fn remove_directory(&self, path: &str) -> io::Result<()> {
+        self.act(Action::RemoveDirectory(&clean_name(path)?))
+    }
 }
 
 impl Mount {
@@ -180,6 +185,18 @@ impl Backing for Mount {
 
     fn remove(&self, path: &str) -> io::Result<()> {
         self.act(Action::Remove(&clean_name(path)?))
+    }
+
+    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
+        match self.remove_directory(path) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::DirectoryNotEmpty
+                | io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory => Ok(false),
+                _ => Err(error),
+            },
+        }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

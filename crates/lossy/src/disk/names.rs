@@ -3,7 +3,7 @@
 //! A change (making, removing, renaming) is kept or lost whole. Those that survive a power loss are
 //! carried out in the order they were made, each only if it is still possible: a name is made only
 //! where there is none and in a directory that is there; removed or renamed only while it is the name
-//! of the same file. So whatever is lost, a renamed file has its old or its new name, unless its making
+//! of the same file, or of a directory with nothing in it. So whatever is lost, a renamed file has its old or its new name, unless its making
 //! was lost.
 //!
 //! Paths here are clean: components with one `/` between, and `""` for the top.
@@ -132,7 +132,11 @@ fn carry_out(tree: &mut Tree, change: &Change) -> Result<Option<InodeNumber>, Er
         Change::Make { path, entry } if !tree.contains_key(path) && has_parent(tree, path) => {
             tree.insert(path.clone(), *entry)
         }
-        Change::Remove { path, entry } if tree.get(path) == Some(entry) => tree.remove(path),
+        Change::Remove { path, entry }
+            if tree.get(path) == Some(entry) && inside(tree, path).next().is_none() =>
+        {
+            tree.remove(path)
+        }
         Change::Rename { from, to, entry }
             if tree.get(from) == Some(entry) && has_parent(tree, to) =>
         {
@@ -241,6 +245,20 @@ impl Names {
         Ok(file)
     }
 
+    /// Removes the name of a directory, in which nothing may be.
+    pub(super) fn remove_directory(&mut self, path: &str, number: u64) -> Result<(), Errno> {
+        match self.find(path)? {
+            Entry::Directory => {}
+            Entry::File(_) => return Err(Errno::NotDirectory),
+        }
+        if inside(&self.seen, path).next().is_some() {
+            return Err(Errno::NotEmpty);
+        }
+        let (path, entry) = (path.to_owned(), Entry::Directory);
+        self.change(Change::Remove { path, entry }, number)
+            .map(drop)
+    }
+
     /// Gives a file another name, and returns the file that had that name before.
     pub(super) fn rename(
         &mut self,
@@ -282,9 +300,13 @@ impl Names {
         let mut settled = Vec::new();
         let mut left = Vec::new();
         let mut needed = BTreeSet::new();
+        let mut emptied = BTreeSet::new();
         for unsynced in std::mem::take(&mut self.unsynced).into_iter().rev() {
             let change = &unsynced.change;
-            let is_needed = change.paths().any(|path| needed.contains(path));
+            // A directory is removed only after what was in it.
+            let is_needed = change
+                .paths()
+                .any(|path| needed.contains(path) || above(path).any(|dir| emptied.contains(dir)));
             if !is_needed && (unsynced.is_lost || !covers(change)) {
                 left.push(unsynced);
                 continue;
@@ -293,6 +315,13 @@ impl Names {
                 .paths()
                 .flat_map(|path| std::iter::once(path).chain(above(path)));
             needed.extend(paths.map(str::to_owned));
+            if let Change::Remove {
+                path,
+                entry: Entry::Directory,
+            } = change
+            {
+                emptied.insert(path.clone());
+            }
             settled.push(unsynced.change);
         }
         left.reverse();

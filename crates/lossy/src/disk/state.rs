@@ -16,7 +16,7 @@ use lockstep_types::limits::FILE_BYTES_MAX;
 use super::call::{Action, CallClass, Extent, FileAction, Observer};
 use super::inode::{ChangeCounter, Inode};
 use super::loss::Survivors;
-use super::names::{Entry, InodeNumber, Names};
+use super::names::{Entry, InodeNumber, Names, parent};
 use super::pages::{PAGE_BYTES, Pages, index};
 use crate::random::Random;
 
@@ -306,6 +306,10 @@ impl State {
             Action::Create(path) => self.create(path),
             Action::MakeDirectory(path) => self.make_directory(path),
             Action::Remove(path) => self.remove(path),
+            Action::RemoveDirectory(path) => {
+                let change = self.changes.next();
+                self.names.remove_directory(path, change).map_err(refused)
+            }
             Action::Rename(from, to) => self.rename(from, to),
             Action::File(_, number, action) => self.act_on(number, action),
             Action::SyncDirectory(path) => self.sync_directory(path),
@@ -449,9 +453,12 @@ impl State {
     }
 
     fn sync_directory(&mut self, path: &str) -> io::Result<()> {
-        match self.names.find(path).map_err(refused)? {
-            Entry::Directory => {}
-            Entry::File(_) => return Err(refused(Errno::NotDirectory)),
+        match self.names.find(path) {
+            Ok(Entry::Directory) => {}
+            Ok(Entry::File(_)) => return Err(refused(Errno::NotDirectory)),
+            // It was removed: that is what must survive.
+            Err(Errno::NoEntry) if path.contains('/') => return self.sync_directory(parent(path)),
+            Err(error) => return Err(refused(error)),
         }
         let gone = self.names.sync(path);
         self.forget(gone);

@@ -1,8 +1,8 @@
 //! The files and directories that the kernel knows, by the numbers it knows them by.
 //!
 //! Invariants: a path that is seen has at most one node; a file keeps its node, and stays open, as
-//! long as the kernel remembers it, also when it is renamed, replaced or removed meanwhile. Directories
-//! keep their paths for ever, as the disk can neither rename nor remove them.
+//! long as the kernel remembers it, also when it is renamed, replaced or removed meanwhile. A directory
+//! keeps its path until it is removed, as the disk cannot rename it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -98,7 +98,19 @@ impl Nodes {
                 file: None,
                 ..
             } => Ok(path.clone()),
+            // As in a directory that was removed.
+            Node { path: None, .. } => Err(refused(Errno::NoEntry)),
             _ => Err(refused(Errno::NotDirectory)),
+        }
+    }
+
+    /// The path of a directory that is to be synced; none if it was removed and has nothing to be synced.
+    pub(super) fn synced_directory(&self, number: u64) -> io::Result<Option<String>> {
+        match self.node(number)? {
+            Node {
+                file: None, path, ..
+            } => Ok(path.clone()),
+            Node { file: Some(_), .. } => Err(refused(Errno::NotDirectory)),
         }
     }
 
@@ -148,7 +160,7 @@ impl Nodes {
         }
     }
 
-    /// The name of a file was taken away.
+    /// A name was taken away.
     pub(super) fn removed(&mut self, path: &str) {
         self.name(path, None);
     }

@@ -170,3 +170,60 @@ fn a_name_that_is_used_again_is_that_of_one_file_or_the_other() {
     let expected = [None, Some(b"f".to_vec()), Some(b"again".to_vec())];
     assert_eq!(found, expected.into());
 }
+
+#[test]
+fn a_directory_is_removed_only_when_nothing_is_in_it() {
+    let (disk, backing) = mounted();
+    make(&*backing, "d/e/f");
+    for kept in ["d", "d/e", "d/e/f", "none", "d/none"] {
+        assert!(!backing.remove_empty_dir(kept).unwrap(), "{kept}");
+    }
+    assert_eq!(disk.directories(), ["d", "d/e"]);
+    backing.remove("d/e/f").unwrap();
+    assert!(backing.remove_empty_dir("d/e").unwrap());
+    assert_eq!(disk.directories(), ["d"]);
+    make(&*backing, "d/e/g");
+    assert_eq!(disk.files(), ["d/e/g"]);
+}
+
+/// All sets of directories that a power loss may leave, by trying many.
+fn directories_left(disk: &Disk) -> BTreeSet<String> {
+    let mut random = Random::new(4);
+    let tried = (0..400).map(|_| {
+        let left = disk.fork();
+        left.power_loss(&mut random);
+        left.directories().join(" ")
+    });
+    tried.collect()
+}
+
+#[test]
+fn a_removed_directory_may_come_back_until_the_one_above_is_synced() {
+    let (disk, backing) = mounted();
+    make(&*backing, "d/e/f");
+    backing.sync_dir("d/e").unwrap();
+    backing.remove("d/e/f").unwrap();
+    backing.remove_empty_dir("d/e").unwrap();
+    assert_eq!(directories_left(&disk), set(["d", "d d/e"]));
+    // With what was in it, or without.
+    assert_eq!(outcomes(&disk), set(["", "d/e/f"]));
+    let synced = disk.fork();
+    synced.mount().sync_dir("d").unwrap();
+    assert_eq!(directories_left(&synced), set(["d"]));
+    // Who syncs a directory that is gone wants it to stay so.
+    backing.sync_dir("d/e").unwrap();
+    assert_eq!(directories_left(&disk), set(["d"]));
+}
+
+#[test]
+fn what_is_in_a_directory_made_anew_is_kept_by_a_sync_of_it() {
+    let (disk, backing) = mounted();
+    make(&*backing, "d/f");
+    backing.sync_dir("d").unwrap();
+    backing.remove("d/f").unwrap();
+    backing.remove_empty_dir("d").unwrap();
+    make(&*backing, "d/g");
+    assert_eq!(outcomes(&disk), set(["", "d/f", "d/f d/g", "d/g"]));
+    backing.sync_dir("d").unwrap();
+    assert_eq!(outcomes(&disk), set(["d/g"]));
+}
