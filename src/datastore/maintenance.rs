@@ -15,7 +15,7 @@ use crate::config::Role;
 
 /// How often the core hears that time passes.
 const TICK: Duration = Duration::from_millis(50);
-/// How often the content of freed inodes is removed; costs a checkpoint when there is any.
+/// How often the content of freed inodes is removed, and the directories that are empty then.
 const GARBAGE: Duration = Duration::from_secs(2);
 /// How often a checkpoint is made while nothing forces one.
 const CHECKPOINT: Duration = Duration::from_secs(20);
@@ -118,6 +118,10 @@ impl Datastore {
     fn remove_garbage(&self) {
         if let Err(error) = self.store.collect_garbage() {
             tracing::warn!(datastore = self.name(), %error, "content of a freed inode stays");
+        }
+        if let Err(error) = self.store.remove_empty_directories() {
+            // Nothing is lost by that, and it is tried again.
+            tracing::debug!(datastore = self.name(), %error, "an empty directory stays");
         }
     }
 

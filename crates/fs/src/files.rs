@@ -31,6 +31,12 @@ pub fn content_dir(ino: Ino) -> String {
     format!("{CONTENT_DIR}/{:x}", ino.get() >> 8)
 }
 
+/// Whether a name in the directory above all content is one that [`content_dir`] gives.
+pub fn is_content_dir(name: &str) -> bool {
+    let number = u64::from_str_radix(name, 16);
+    number.is_ok_and(|number| number <= u64::MAX >> 8 && format!("{number:x}") == name)
+}
+
 /// Opens the content file of an inode, if it exists.
 pub fn open_content(
     backing: &dyn Backing,
@@ -376,6 +382,26 @@ mod tests {
             "content/0/1a.old",
         ] {
             assert_eq!(content_owner(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_content_is_told_by_its_name() {
+        for number in [1, 255, 256, 0x1234_5678, u64::MAX] {
+            let path = content_dir(Ino::new(number).unwrap());
+            let name = path.strip_prefix("content/").unwrap();
+            assert!(is_content_dir(name), "{name}");
+        }
+        for name in [
+            "",
+            "lost+found",
+            "A",
+            "01",
+            "+1",
+            "100000000000000",
+            "1.old",
+        ] {
+            assert!(!is_content_dir(name), "{name}");
         }
     }
 }

@@ -18,6 +18,7 @@ mod changes;
 mod checkpoint;
 mod content;
 mod create;
+mod emptied;
 mod image;
 mod mirror;
 mod open;
@@ -75,6 +76,7 @@ pub struct Store {
     ino_limit: AtomicU64,
     poisoned: AtomicBool,
     garbage: Mutex<Vec<Ino>>,
+    emptied: emptied::Emptied,
     unsynced: Arc<unsynced::Unsynced>,
     /// The syncs of content under way.
     turns: turns::Turns,

@@ -59,13 +59,15 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         | Bug::NoNameSync
         | Bug::NoContentSync
         | Bug::MarkBeforeSync => &[DURABLE],
+        // Removed content comes back, too.
+        Bug::ForgetNames => &[DURABLE, LEAKS],
         Bug::ResyncUnmarked => &[MARKED, IN_TIME],
         Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
         Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
         Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE],
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
-        Bug::KeepLock | Bug::LeaveDraft => &[LEAKS],
+        Bug::KeepLock | Bug::LeaveDraft | Bug::KeepDirectory => &[LEAKS],
         Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom => &[BOUNDED],
         Bug::WaitToSend => &[WAITED],
         Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],

@@ -8,6 +8,8 @@
 mod crashes;
 #[path = "store_on_disk/creation.rs"]
 mod creation;
+#[path = "store_on_disk/directories.rs"]
+mod directories;
 #[path = "store_on_disk/moments.rs"]
 mod moments;
 #[path = "store_on_disk/states.rs"]

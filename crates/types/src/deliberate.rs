@@ -78,6 +78,11 @@ pub enum Bug {
     NoTablesSync,
     /// A store is closed without a sync of what a process that was killed had left (P12).
     ClosedTooEarly,
+    /// A directory of content stays when the last content in it was removed.
+    KeepDirectory,
+    /// A directory of content is looked at whether it is empty, and names in it count as synced though it is not
+    /// (P11).
+    ForgetNames,
     /// Operations are sent whether or not there is room for them on the way to the secondary (P19).
     SendWithoutRoom,
     /// A thread that serves clients waits until the secondary reads (P19).
@@ -85,7 +90,7 @@ pub enum Bug {
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 37] = [
+pub const ALL: [Bug; 39] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -121,6 +126,8 @@ pub const ALL: [Bug; 37] = [
     Bug::LeaveDraft,
     Bug::NoTablesSync,
     Bug::ClosedTooEarly,
+    Bug::KeepDirectory,
+    Bug::ForgetNames,
     Bug::SendWithoutRoom,
     Bug::WaitToSend,
 ];

@@ -205,7 +205,10 @@ impl Store {
             }
             // It never had any content, or an earlier process has removed it.
             Err(_) => {}
-            Ok(()) => self.unsynced.name_removed(ino),
+            Ok(()) => {
+                self.unsynced.name_removed(ino);
+                self.emptied.note(ino);
+            }
         }
         self.unsynced.forget(ino);
         self.delete_record(keys::garbage(ino));

@@ -67,7 +67,8 @@ impl Store {
         operation: &'static str,
         change: impl FnOnce(&dyn BackingFile) -> io::Result<()>,
     ) -> Result<(), StoreError> {
-        let content = self.content_to_change(ino)?;
+        let made = self.content_to_change(ino);
+        let content = made.inspect_err(|_| self.emptied.note(ino))?;
         let changed = change(&*content);
         self.unsynced.content_changed(ino);
         changed.map_err(StoreError::content(operation, ino))
@@ -284,7 +285,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         let file = &ticket.file;
         let ino = file.ino();
-        let content = file.content_to_write(self.backing().as_ref(), || self.name_made(ino))?;
+        let made = file.content_to_write(self.backing().as_ref(), || self.name_made(ino));
+        let content = made.inspect_err(|_| self.emptied.note(ino))?;
         let written = content
             .write_at(offset, data)
             .map_err(StoreError::content("write", ino));

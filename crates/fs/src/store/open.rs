@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::changes::Changed;
+use super::emptied::Emptied;
 use super::turns::Turns;
 use super::unsynced::Unsynced;
 use super::{Applying, INO_RESERVE, Store};
@@ -177,6 +178,7 @@ impl Store {
             ino_limit: AtomicU64::new(checkpoint.ino_limit),
             poisoned: AtomicBool::new(false),
             garbage: Mutex::new(Vec::new()),
+            emptied: Emptied::default(),
             unsynced: Arc::new(Unsynced::default()),
             turns: Turns::default(),
             inherited_doubt: was_killed,
@@ -205,6 +207,7 @@ impl Store {
                 store.clear_slots(&left);
             }
             store.backing.scatter(CONTENT_DIR);
+            store.doubt_directories()?;
         }
         Ok(Opened { store, power_lost })
     }

@@ -82,6 +82,12 @@ impl<K: Eq + Hash + Clone> Notes<K> {
 /// The last changes noted when a sync of the whole disk began: it covers all up to them.
 struct Began {
     contents: u64,
+    names: NotedNames,
+}
+
+/// The last changes of names that were noted at some moment.
+#[derive(Clone, Copy)]
+pub(super) struct NotedNames {
     names: u64,
     removals: u64,
 }
@@ -109,16 +115,15 @@ impl Unsynced {
     fn begin_all(&self) -> Began {
         Began {
             contents: self.now(),
-            names: self.names.lock().last,
-            removals: self.removals.lock().last,
+            names: self.noted_names(),
         }
     }
 
     /// A sync of the whole disk has returned.
     fn all_synced(&self, began: &Began) {
         self.contents.lock().all_synced(began.contents);
-        self.names.lock().all_synced(began.names);
-        self.removals.lock().all_synced(began.removals);
+        self.names.lock().all_synced(began.names.names);
+        self.removals.lock().all_synced(began.names.removals);
     }
 
     fn name_made(&self, ino: Ino) {
@@ -127,6 +132,23 @@ impl Unsynced {
 
     pub(super) fn name_removed(&self, ino: Ino) {
         self.removals.lock().note(content_dir(ino));
+    }
+
+    /// The last names noted so far.
+    pub(super) fn noted_names(&self) -> NotedNames {
+        NotedNames {
+            names: self.names.lock().last,
+            removals: self.removals.lock().last,
+        }
+    }
+
+    /// A directory was removed after `noted`: nothing noted until then needs a sync of it any more, but
+    /// one of the directory above all content.
+    pub(super) fn directory_removed(&self, dir: &str, noted: NotedNames) {
+        self.names.lock().synced(dir, noted.names);
+        let mut removals = self.removals.lock();
+        removals.synced(dir, noted.removals);
+        removals.note(CONTENT_DIR.to_owned());
     }
 
     fn all(&self) -> Vec<Ino> {
@@ -282,5 +304,26 @@ mod tests {
         assert_eq!(unsynced.all(), [ino(5)]);
         unsynced.forget(ino(5));
         assert!(unsynced.all().is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_is_removed_takes_only_its_earlier_notes_along() {
+        let unsynced = Unsynced::default();
+        let dir = content_dir(ino(2));
+        let is_noted =
+            |notes: &Mutex<Notes<String>>, dir: &str| notes.lock().notes.contains_key(dir);
+        unsynced.name_made(ino(2));
+        unsynced.name_removed(ino(2));
+        let noted = unsynced.noted_names();
+        unsynced.directory_removed(&dir, noted);
+        assert!(!is_noted(&unsynced.names, &dir));
+        assert!(!is_noted(&unsynced.removals, &dir));
+        assert!(is_noted(&unsynced.removals, CONTENT_DIR));
+        let noted = unsynced.noted_names();
+        unsynced.name_made(ino(3));
+        unsynced.name_removed(ino(3));
+        unsynced.directory_removed(&dir, noted);
+        assert!(is_noted(&unsynced.names, &dir), "made anew since");
+        assert!(is_noted(&unsynced.removals, &dir));
     }
 }

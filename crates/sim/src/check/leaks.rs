@@ -3,8 +3,11 @@
 //!
 //! Every lock belongs to an operation under way, at any moment. At rest (in sync, no call open, time
 //! given to settle) there are no locks, no inodes without a name, as nobody has one open, and on the
-//! disk the files of docs/on-disk.md, the content of inodes that there are, and nothing else. A draft
+//! disk the files of docs/on-disk.md, the content of inodes that there are, the directories of that content,
+//! and nothing else. A draft
 //! (`*.new`) that a stop has left is gone by then: the next start writes its file anew.
+
+use std::collections::BTreeSet;
 
 use super::dump::Dump;
 use super::violation::Violation;
@@ -32,6 +35,8 @@ pub struct Kept<'a> {
     pub node: Side,
     /// All files on its disk.
     pub files: &'a [String],
+    /// All directories on its disk.
+    pub directories: &'a [String],
     /// All inodes.
     pub inodes: &'a Dump,
     /// How many inodes have no name.
@@ -49,10 +54,12 @@ pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
         .iter()
         .filter(|path| !is_known(path, kept.inodes))
         .collect();
+    let empty = empty_directories(kept.directories, kept.files);
     let leaks = [
         (kept.orphans > 0).then(|| format!("{} inodes without a name", kept.orphans)),
         (kept.locks > kept.locks_max).then(|| format!("{} locks", kept.locks)),
         (!unknown.is_empty()).then(|| format!("files that nobody needs: {unknown:?}")),
+        (!empty.is_empty()).then(|| format!("directories with nothing in them: {empty:?}")),
     ];
     let found: Vec<_> = leaks.into_iter().flatten().collect();
     if found.is_empty() {
@@ -60,6 +67,15 @@ pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
     }
     let what = format!("{:?} still has at rest {}", kept.node, found.join(", "));
     Err(Violation::new(INVARIANT, what))
+}
+
+/// The directories of content that hold no file.
+pub fn empty_directories<'a>(directories: &'a [String], files: &[String]) -> Vec<&'a str> {
+    let above = files.iter().filter_map(|path| path.rsplit_once('/'));
+    let used: BTreeSet<&str> = above.map(|(directory, _)| directory).collect();
+    let all = directories.iter().map(String::as_str);
+    let of_content = all.filter(|path| path.starts_with("content/"));
+    of_content.filter(|path| !used.contains(path)).collect()
 }
 
 /// Judges the locks of a node at any moment: `stray` belong to nothing under way.
@@ -80,11 +96,17 @@ fn is_known(path: &str, inodes: &Dump) -> bool {
 mod tests {
     use super::*;
 
-    fn judged(files: &[&str], orphans: usize, locks: usize) -> Result<(), String> {
-        let files: Vec<_> = files.iter().map(ToString::to_string).collect();
+    fn judged(
+        files: &[&str],
+        directories: &[&str],
+        orphans: usize,
+        locks: usize,
+    ) -> Result<(), String> {
+        let owned = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<Vec<_>>();
         let kept = Kept {
             node: Side::Secondary,
-            files: &files,
+            files: &owned(files),
+            directories: &owned(directories),
             inodes: &Dump::default(),
             orphans,
             locks,
@@ -95,16 +117,19 @@ mod tests {
 
     #[test]
     fn a_store_in_order_is_good() {
-        assert_eq!(judged(&FILES, 0, 1), Ok(()));
+        assert_eq!(judged(&FILES, &["content", "log", "tables"], 0, 1), Ok(()));
     }
 
     #[test]
     fn what_is_left_is_named() {
-        let told = judged(&["role.json", "role.json.new", "content/0/7"], 2, 3).unwrap_err();
+        let files = ["role.json", "role.json.new", "content/0/7"];
+        let directories = ["content", "content/0", "content/1"];
+        let told = judged(&files, &directories, 2, 3).unwrap_err();
         assert_eq!(
             told,
             "leaks: Secondary still has at rest 2 inodes without a name, 3 locks, files that nobody \
-             needs: [\"role.json.new\", \"content/0/7\"]"
+             needs: [\"role.json.new\", \"content/0/7\"], directories with nothing in them: \
+             [\"content/1\"]"
         );
         assert!(check_locks(Side::Primary, 0).is_ok());
         assert!(check_locks(Side::Primary, 1).is_err());

@@ -41,6 +41,7 @@ fn look_for_leaks(side: Side, node: Ended<'_>, inodes: &Dump) -> Result<(), Stri
     let kept = Kept {
         node: side,
         files: &node.disk.files(),
+        directories: &node.disk.directories(),
         inodes,
         orphans: orphans.len(),
         locks: node.datastore.load().locks.taken,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_sim::check::leaks::empty_directories;
 use lockstep_sim::disk::{Call, CallKind, Verdict};
 use lockstep_sim::random::Random;
 use lockstep_types::{Errno, Ino, MetaOp, MetaRequest, NodeKind, Timestamp};
@@ -17,6 +18,10 @@ fn check_left(disk: &Disk, boot: u8, acknowledged: usize, crash: Crash) {
     check(&opened.store, acknowledged, crash);
     opened.store.checkpoint().unwrap();
     check(&opened.store, acknowledged, crash);
+    opened.store.collect_garbage().unwrap();
+    opened.store.remove_empty_directories().unwrap();
+    let (files, directories) = (disk.files(), disk.directories());
+    assert_eq!(empty_directories(&directories, &files), [""; 0]);
     opened.store.close().unwrap();
 }
 

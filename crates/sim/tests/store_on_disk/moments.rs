@@ -14,18 +14,18 @@ use parking_lot::Mutex;
 use super::*;
 
 /// A disk with an open store, and who makes operations for it.
-struct Node {
-    disk: Disk,
-    store: Arc<Store>,
+pub struct Node {
+    pub disk: Disk,
+    pub store: Arc<Store>,
     count: Mutex<u64>,
 }
 
 impl Node {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::on(made_disk(), BOOT)
     }
 
-    fn on(disk: Disk, boot: u8) -> Self {
+    pub fn on(disk: Disk, boot: u8) -> Self {
         let store = open(&disk, boot).unwrap().store;
         Self {
             count: Mutex::new(store.first_sequence()),
@@ -35,7 +35,7 @@ impl Node {
     }
 
     /// The number and the time of the next operation.
-    fn stamp(&self) -> (Osn, Timestamp) {
+    pub fn stamp(&self) -> (Osn, Timestamp) {
         let mut count = self.count.lock();
         *count += 1;
         let osn = osn(*count);
@@ -43,7 +43,7 @@ impl Node {
         (osn, Timestamp { secs, nanos: 7 })
     }
 
-    fn op(&self, request: MetaRequest) -> MetaOp {
+    pub fn op(&self, request: MetaRequest) -> MetaOp {
         let (osn, time) = self.stamp();
         MetaOp { osn, time, request }
     }
@@ -54,7 +54,7 @@ impl Node {
         (op, ino)
     }
 
-    fn create(&self, name: &str) -> Ino {
+    pub fn create(&self, name: &str) -> Ino {
         let (op, ino) = self.creation(name);
         self.store.commit(&op).unwrap();
         ino
@@ -68,14 +68,14 @@ impl Node {
         })
     }
 
-    fn write(&self, ino: Ino, data: &[u8]) -> Timestamp {
+    pub fn write(&self, ino: Ino, data: &[u8]) -> Timestamp {
         let (osn, time) = self.stamp();
         self.store.write(ino, 0, data, osn, time).unwrap();
         time
     }
 
     /// The same node after a loss of power that left nothing but what was synced.
-    fn after_power_loss(self) -> Self {
+    pub fn after_power_loss(self) -> Self {
         let Self { disk, store, .. } = self;
         drop(store);
         disk.observe(None);
@@ -87,7 +87,7 @@ impl Node {
         self.store.lookup(Ino::ROOT, &file_name(name)).is_ok()
     }
 
-    fn bytes(&self, ino: Ino) -> Vec<u8> {
+    pub fn bytes(&self, ino: Ino) -> Vec<u8> {
         let mut bytes = vec![0; 64 << 10];
         let count = self.store.read(ino, 0, &mut bytes).unwrap();
         bytes.truncate(count);
@@ -305,11 +305,17 @@ fn content_that_was_removed_before_a_close_does_not_come_back() {
         node.store.commit(&reap).unwrap();
         if is_collected_before {
             assert_eq!(node.store.collect_garbage().unwrap(), 1);
+            assert_eq!(node.store.remove_empty_directories().unwrap(), 1);
         }
         node.store.close().unwrap();
         let node = node.after_power_loss();
         let content = lockstep_fs::files::content_path(ino);
         assert!(!node.disk.files().contains(&content));
+        let directory = lockstep_fs::files::content_dir(ino);
+        assert_eq!(
+            node.disk.directories().contains(&directory),
+            !is_collected_before
+        );
     }
 }
 
@@ -370,7 +376,7 @@ fn the_numbers_of_an_opening_begin_above_all_that_were_used() {
 }
 
 /// A file in a directory of content of its own, for each number.
-fn spread(node: &Node, files: u64) -> Vec<Ino> {
+pub fn spread(node: &Node, files: u64) -> Vec<Ino> {
     let first = node.store.next_ino().unwrap().get();
     let inos = (1..=files).filter_map(|number| Ino::new(first + number * 256));
     let mut made = Vec::new();

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use self::known::{Entries, Found, FoundAll, Known};
 use self::worker::{Life, Sequencer, Worker};
 use super::states::{Crash, entries, read_file};
+use super::workload::skip_numbers;
 use super::*;
 
 const THREADS: usize = 4;

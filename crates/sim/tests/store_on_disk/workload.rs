@@ -26,14 +26,18 @@ pub enum Step {
     Sync(&'static str),
     Checkpoint,
     SyncEverything,
+    /// Removes what nobody needs any more: content, and directories with nothing in them.
     CollectGarbage,
+    /// The files that come next have their content in another directory.
+    SkipNumbers,
     /// The process is killed, and the next one opens the store.
     Reopen,
     Close,
 }
 
-/// A little of everything, with content on both sides of each checkpoint, sync and kill.
-pub const STEPS: [Step; 31] = [
+/// A little of everything, with content on both sides of each checkpoint, sync and kill, and in a directory that was
+/// removed in between.
+pub const STEPS: [Step; 42] = [
     Step::Create("a"),
     Step::Write("a", 0, 10_000, 1),
     Step::Sync("a"),
@@ -64,6 +68,17 @@ pub const STEPS: [Step; 31] = [
     Step::Sync("d/b"),
     Step::Write("d/b", 0, 9_000, 8),
     Step::Sync("a"),
+    Step::SkipNumbers,
+    Step::Create("e"),
+    Step::Create("f"),
+    Step::SkipNumbers,
+    Step::Write("e", 0, 3_000, 9),
+    Step::Sync("e"),
+    Step::Unlink("e"),
+    Step::Reap,
+    Step::CollectGarbage,
+    Step::Write("f", 0, 5_000, 10),
+    Step::Sync("f"),
     Step::Close,
 ];
 
@@ -130,6 +145,7 @@ fn model(files: &mut Files, number: usize, step: Step) {
         | Step::Checkpoint
         | Step::SyncEverything
         | Step::CollectGarbage
+        | Step::SkipNumbers
         | Step::Reopen
         | Step::Close => {}
     }
@@ -202,7 +218,11 @@ impl Client {
             Step::Sync(path) => self.store.sync_file(find(&self.store, path)?, true),
             Step::Checkpoint => Ok(self.store.checkpoint()?),
             Step::SyncEverything => Ok(self.store.sync_everything()?),
-            Step::CollectGarbage => Ok(self.store.collect_garbage().map(drop)?),
+            Step::CollectGarbage => {
+                self.store.collect_garbage()?;
+                Ok(self.store.remove_empty_directories().map(drop)?)
+            }
+            Step::SkipNumbers => skip_numbers(&self.store),
             Step::Reopen => self.reopen(),
             Step::Close => Ok(self.store.close()?),
         }
@@ -277,6 +297,12 @@ impl Client {
         let (parent, name) = place(&self.store, path)?;
         self.commit(MetaRequest::Unlink { parent, name })
     }
+}
+
+/// Takes as many inode numbers as one directory of content is for.
+pub fn skip_numbers(store: &Store) -> Result<(), OpError> {
+    (0..256).try_for_each(|_| store.next_ino().map(drop))?;
+    Ok(())
 }
 
 /// The directory and the name of a path.

@@ -14,7 +14,7 @@ use lockstep_types::{
 use parking_lot::Mutex;
 
 use super::known::{Content, Known, Names, Saves};
-use super::{Layout, REGION_BYTES, creation, file_name, osn};
+use super::{Layout, REGION_BYTES, creation, file_name, osn, skip_numbers};
 
 /// Files that a thread has at most.
 const FILES_MAX: usize = 4;
@@ -94,7 +94,10 @@ impl Life<'_> {
     fn maintain_once(&self, random: &mut Random) -> Result<(), OpError> {
         let store = &self.store;
         match random.below(5) {
-            0 => Ok(store.collect_garbage().map(drop)?),
+            0 => {
+                store.collect_garbage()?;
+                Ok(store.remove_empty_directories().map(drop)?)
+            }
             1 => self.save(Saves::Names, || Ok(store.sync_all_applied()?)),
             2 => self.save(Saves::Everything, || self.sync_everything()),
             _ => self.save(Saves::Times, || Ok(store.checkpoint()?)),
@@ -232,6 +235,9 @@ impl Worker<'_> {
         let names = self.names();
         if names.entries.len() >= FILES_MAX {
             return self.unlink();
+        }
+        if self.random.percent(25) {
+            skip_numbers(&self.life.store)?;
         }
         let ino = self.life.store.next_ino()?;
         let name = format!("n{}", ino.get());
