@@ -75,8 +75,16 @@ fn refuses_to_mount_twice() {
         return;
     };
     let again = mount_model(&mount.path(""), "model").unwrap_err();
-    assert!(matches!(again, MountError::AlreadyMounted { .. }));
-    assert!(again.to_string().contains("lockstep:model"), "{again}");
+    assert!(matches!(again, MountError::Served { .. }));
+    let text = again.to_string();
+    assert!(text.contains("lockstep:model"), "{text}");
+    assert!(
+        !text.contains("umount"),
+        "that would end the other node's service: {text}"
+    );
+    let other = mount_model(&mount.path(""), "other").unwrap_err();
+    assert!(matches!(other, MountError::AlreadyMounted { .. }));
+    assert!(other.to_string().contains("umount"), "{other}");
     assert_eq!(mount.unmount(), Unmounted::Clean);
 }
 
