@@ -247,6 +247,13 @@ fn nobody_waits_for_a_flush_but_who_asked_for_it() {
 }
 
 #[test]
+fn a_hanging_checkpoint_of_the_secondary_is_no_lost_connection() {
+    if rounds().is_some() {
+        slow::checkpoints_that_hang(is_long());
+    }
+}
+
+#[test]
 fn a_slow_network_is_no_lost_connection() {
     if rounds().is_some() {
         slow::network_that_is_slow();

@@ -30,6 +30,8 @@ use crate::network::Network;
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 /// Name of the datastore.
 pub const DATASTORE: &str = "data";
+/// Name of the directory of a store on its disk.
+pub const STORE: &str = "store";
 /// Keeps the directory of a test that failed.
 const KEEP_VARIABLE: &str = "LOCKSTEP_FAULT_KEEP";
 
@@ -135,10 +137,7 @@ impl Node {
             process: None,
         };
         node.dir = root.join(node.word());
-        node.store = ground
-            .disk
-            .unwrap_or_else(|| node.dir.clone())
-            .join("store");
+        node.store = ground.disk.unwrap_or_else(|| node.dir.clone()).join(STORE);
         fs::create_dir_all(node.dir.join("mount")).unwrap();
         node
     }
@@ -153,6 +152,11 @@ impl Node {
     /// Its configuration.
     pub fn config(&self) -> PathBuf {
         self.dir.join("node.toml")
+    }
+
+    /// The socket that commands reach it by.
+    pub fn control(&self) -> PathBuf {
+        self.dir.join("control.sock")
     }
 
     /// The directory of its store.
@@ -171,7 +175,7 @@ impl Node {
 
     /// What it says of the datastore; `None` if it does not answer.
     pub fn status(&self) -> Option<DatastoreStatus> {
-        let mut client = ControlClient::connect(&self.dir.join("control.sock")).ok()?;
+        let mut client = ControlClient::connect(&self.control()).ok()?;
         client.status().ok()?.datastores.pop()
     }
 

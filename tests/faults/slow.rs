@@ -2,12 +2,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
+use std::iter;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use crate::nodes::{Ground, PATIENT, Pair, Settings, Which, await_that};
-use crate::server::{self, Server};
+use rustix::fs::{XattrFlags, setxattr};
+
+use crate::nodes::{DATASTORE, Ground, PATIENT, PROGRAM, Pair, Settings, Which, await_that};
+use crate::server::{self, Hang, Server};
 
 /// A peer may be silent for as long as any of these tests takes.
 const SILENT: Settings = Settings {
@@ -15,6 +22,24 @@ const SILENT: Settings = Settings {
     answer_limit_ms: 600_000,
     ..PATIENT
 };
+/// How long a peer may be silent in [`CHATTY`], in milliseconds.
+const SILENCE_MAX_MS: u64 = 2000;
+const LONGER_THAN_SILENCE_MAX: Duration = Duration::from_millis(SILENCE_MAX_MS / 4 * 5);
+/// A peer must be heard, and may take as long as it likes for its answers.
+const CHATTY: Settings = Settings {
+    peer_timeout_ms: SILENCE_MAX_MS,
+    ..SILENT
+};
+/// What a checkpoint writes and syncs, and nothing else does.
+const NAMESPACE_FILE: &str = "namespace.redb";
+/// More files than a node writes without a checkpoint (`times::SLOTS`).
+const WRITTEN_FILES: u64 = (16 << 10) + 64;
+const FILE_WRITERS: u64 = 8;
+/// More of them, each in a record of its own, than the intent log holds before a checkpoint: 96 MiB.
+const VALUES: u64 = 2000;
+const VALUE_BYTES: usize = 64 << 10;
+/// Clients that have got nothing done for so long wait.
+const STALL: Duration = Duration::from_millis(500);
 /// A write as large as any.
 const WRITE_BYTES: usize = 1 << 20;
 /// More than one connection, its queue and all threads of a mount hold, and what tests put between.
@@ -189,4 +214,118 @@ pub fn memory_of_many_writers() {
         pair.primary.resident_bytes() < before + (64 << 20)
     });
     pair.stop();
+}
+
+/// How often the primary has lost the connection while in sync.
+fn pauses(pair: &Pair) -> usize {
+    let logged = pair.primary.logged();
+    logged.matches("acknowledgements paused").count()
+}
+
+/// Clients that change something, and how often they have.
+struct Clients {
+    changes: Changes,
+    done: Arc<AtomicU64>,
+}
+
+impl Clients {
+    /// So many clients, which do `change` for all numbers below `end` among them.
+    fn start(
+        clients: u64,
+        end: u64,
+        change: impl Fn(u64) -> io::Result<()> + Clone + Send + 'static,
+    ) -> Self {
+        let [begun, done] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let client = |_| {
+            let (change, begun, done) = (change.clone(), Arc::clone(&begun), Arc::clone(&done));
+            let mut next = move || Some(begun.fetch_add(1, Ordering::Relaxed));
+            thread::spawn(move || {
+                iter::from_fn(&mut next)
+                    .take_while(|number| *number < end)
+                    .try_for_each(|number| {
+                        change(number)?;
+                        done.fetch_add(1, Ordering::Relaxed);
+                        Ok(())
+                    })
+            })
+        };
+        let changes = (0..clients).map(client).collect();
+        Self { changes, done }
+    }
+
+    /// Waits until none of them gets on any more, as the disk hangs. None may be done.
+    fn await_stall(&self, hang: &Hang) {
+        let (mut seen, mut since) = (0, Instant::now());
+        await_that("the clients to wait", || {
+            let done = self.done.load(Ordering::Relaxed);
+            if done != seen {
+                (seen, since) = (done, Instant::now());
+            }
+            done > 0 && hang.waiting() > 0 && since.elapsed() > STALL
+        });
+        assert!(!self.changes.iter().any(JoinHandle::is_finished));
+    }
+}
+
+fn write_more_files_than_have_slots(mount: &Path) -> Clients {
+    let directory = |number: u64| format!("written {}", number % FILE_WRITERS);
+    for number in 0..FILE_WRITERS {
+        fs::create_dir(mount.join(directory(number))).unwrap();
+    }
+    let mount = mount.to_owned();
+    Clients::start(FILE_WRITERS, WRITTEN_FILES, move |number| {
+        let directory = mount.join(directory(number));
+        fs::write(directory.join(number.to_string()), b"written")
+    })
+}
+
+fn set_more_attributes_than_the_log_holds(mount: &Path) -> Clients {
+    let path: PathBuf = mount.join("attributed");
+    File::create(&path).unwrap();
+    Clients::start(1, VALUES, move |number| {
+        let value = vec![number.to_le_bytes()[0]; VALUE_BYTES];
+        Ok(setxattr(&path, "user.value", &value, XattrFlags::empty())?)
+    })
+}
+
+/// What must wait for a checkpoint on the secondary waits; the connection does not. Metadata operations
+/// wait when its log is filling; in the long form also writes, when it has no slot left for the times of files.
+pub fn checkpoints_that_hang(is_long: bool) {
+    server::isolate();
+    let disk = Server::new();
+    let mut pair = start(CHATTY, [Ground::default(), disk.ground()]);
+    let before = pauses(&pair);
+    let hang = disk.hang_on(NAMESPACE_FILE);
+    let kinds: [fn(&Path) -> Clients; 2] = [
+        set_more_attributes_than_the_log_holds,
+        write_more_files_than_have_slots,
+    ];
+    let mut waiting = Vec::new();
+    for start in kinds.iter().take(if is_long { 2 } else { 1 }).rev() {
+        let clients = start(&pair.mount());
+        clients.await_stall(&hang);
+        waiting.push(clients);
+    }
+    nobody_else_waits(&pair);
+    thread::sleep(LONGER_THAN_SILENCE_MAX);
+    nobody_else_waits(&pair);
+    assert_eq!(pauses(&pair), before, "the peer was there all the time");
+    for node in [&pair.primary, &pair.secondary] {
+        assert!(!node.logged().contains("silent"));
+    }
+    drop(hang);
+    for clients in waiting {
+        all_end_well(clients.changes);
+    }
+    verify(&mut pair);
+    pair.stop();
+}
+
+/// The nodes hold the same, by their own comparison.
+fn verify(pair: &mut Pair) {
+    pair.await_in_sync();
+    let mut command = Command::new(PROGRAM);
+    let command = command.args(["verify", DATASTORE, "--config"]);
+    let output = pair.primary.run(command.arg(pair.primary.config()));
+    assert!(output.status.success(), "{output:?}");
 }

@@ -29,7 +29,7 @@ use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
 use crate::chance::Chance;
-use crate::nodes::Ground;
+use crate::nodes::{Ground, STORE};
 
 /// Where the kernel tells its boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -99,6 +99,14 @@ impl Server {
     /// No sync of the disk ends as long as the result lives.
     pub fn hang(&self) -> Hang {
         self.0.lossy.lock().hold_syncs();
+        Hang(self.clone())
+    }
+
+    /// No sync of that file in the store ends as long as the result lives. Whoever writes other files does
+    /// not notice: the kernel has only a write to the same file wait for a sync.
+    pub fn hang_on(&self, file: &str) -> Hang {
+        let path = format!("{STORE}/{file}");
+        self.0.lossy.lock().hold_syncs_of(&path);
         Hang(self.clone())
     }
 

@@ -55,14 +55,20 @@ impl Server {
         }
     }
 
-    /// Syncs and answers: at once, or on a thread of its own when it has to wait.
-    fn sync(&self, reply: ReplyEmpty, sync: impl FnOnce() -> io::Result<()> + Send + 'static) {
-        if !self.gate.is_closed() {
+    /// Syncs `node` and answers: at once, or on a thread of its own when it has to wait.
+    fn sync(
+        &self,
+        node: INodeNo,
+        reply: ReplyEmpty,
+        sync: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) {
+        let path = self.nodes.lock().path(node.0);
+        if !self.gate.is_closed_for(path.as_deref()) {
             return answer_empty(reply, sync());
         }
         let gate = Arc::clone(&self.gate);
         std::thread::spawn(move || {
-            gate.pass();
+            gate.pass(path.as_deref());
             answer_empty(reply, sync());
         });
     }
@@ -373,7 +379,7 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         match self.file(node) {
-            Ok(file) => self.sync(reply, move || file.sync()),
+            Ok(file) => self.sync(node, reply, move || file.sync()),
             Err(error) => reply.error(error.into()),
         }
     }
@@ -390,7 +396,7 @@ impl Filesystem for Server {
         match path {
             Ok(Some(path)) => {
                 let disk = self.disk.clone();
-                self.sync(reply, move || disk.sync_dir(&path));
+                self.sync(node, reply, move || disk.sync_dir(&path));
             }
             Ok(None) => reply.ok(),
             Err(error) => reply.error(error.into()),

@@ -114,6 +114,12 @@ impl Lossy {
         self.gate.close();
     }
 
+    /// From now on no sync of the file at `path`, from the top of the disk, ends. All others do: the kernel
+    /// has a write to a file wait for a sync of that file, and who writes to other files notices nothing.
+    pub fn hold_syncs_of(&self, path: &str) {
+        self.gate.close_for(path);
+    }
+
     /// Lets syncs end again, also those that wait.
     pub fn release_syncs(&self) {
         self.gate.open();

@@ -174,7 +174,7 @@ fn decide(call: &seccomp_notif, target: &Target) -> Option<io::Result<()>> {
     }
     // Open until the disk is done: it cannot be unmounted meanwhile.
     let passed_on = rustix::fs::syncfs(&top);
-    target.gate.pass();
+    target.gate.pass(None);
     let saved = passed_on.map_err(Into::into);
     Some(saved.and_then(|()| target.disk.sync_all()))
 }

@@ -359,6 +359,26 @@ fn mounted_anew_it_shows_what_it_has() {
 }
 
 #[test]
+fn syncs_of_one_file_can_be_held_alone() {
+    let Some(place) = Place::new() else { return };
+    let (file, other) = (place.open("file"), place.open("other"));
+    file.write_all_at(b"held", 0).unwrap();
+    other.write_all_at(b"kept", 0).unwrap();
+    place.lossy.hold_syncs_of("file");
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| file.sync_all());
+        while place.lossy.held_syncs() < 1 {
+            std::thread::yield_now();
+        }
+        other.sync_all().unwrap();
+        assert!(!held.is_finished());
+        place.lossy.release_syncs();
+        held.join().unwrap().unwrap();
+    });
+    assert_eq!(place.lossy.held_syncs(), 0);
+}
+
+#[test]
 fn syncs_that_are_held_wait_and_all_else_goes_on() {
     let Some(place) = Place::new() else { return };
     let (file, other) = (place.open("file"), place.open("other"));

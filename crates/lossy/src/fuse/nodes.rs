@@ -90,6 +90,11 @@ impl Nodes {
         file.ok_or_else(|| refused(Errno::IsDirectory))
     }
 
+    /// The path of a node; none of a file whose name was taken away.
+    pub(super) fn path(&self, number: u64) -> Option<String> {
+        self.known.get(&number)?.path.clone()
+    }
+
     /// The path of a directory.
     pub(super) fn directory(&self, number: u64) -> io::Result<String> {
         match self.node(number)? {
