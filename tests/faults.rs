@@ -37,6 +37,8 @@ mod pile;
 mod programs;
 #[path = "faults/replacer.rs"]
 mod replacer;
+#[path = "faults/reserved.rs"]
+mod reserved;
 #[path = "power/server.rs"]
 mod server;
 #[path = "power/site.rs"]
@@ -45,6 +47,8 @@ mod site;
 mod slow;
 #[path = "faults/small_disk.rs"]
 mod small_disk;
+#[path = "faults/strangers.rs"]
+mod strangers;
 #[path = "faults/writers.rs"]
 mod writers;
 
@@ -54,7 +58,7 @@ use std::time::{Duration, Instant};
 use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING};
-use nodes::{FREEZING, Ground, HASTY, IMPATIENT, PATIENT, Settings, Which, await_that};
+use nodes::{FREEZING, Ground, HASTY, IMPATIENT, PATIENT, Pair, Settings, Which, await_that};
 use pile::Pile;
 use programs::Programs;
 use site::Site;
@@ -265,6 +269,23 @@ fn a_slow_network_is_no_lost_connection() {
 fn memory_of_writes_that_waited_is_given_back() {
     if rounds().is_some() {
         slow::memory_of_many_writers();
+    }
+}
+
+#[test]
+fn space_that_was_reserved_is_there_on_both_disks_after_a_resync() {
+    if rounds().is_some() {
+        let disks = [SmallDisk::make(), SmallDisk::make()];
+        let mut pair = Pair::prepare(IMPATIENT, disks.each_ref().map(SmallDisk::ground));
+        reserved::survives_a_resync(&mut pair);
+    }
+}
+
+#[test]
+fn locks_of_other_users_hold_no_node_up() {
+    if rounds().is_some() {
+        let mut pair = Pair::prepare(PATIENT, [Ground::default(), Ground::default()]);
+        strangers::hold_no_node_up(&mut pair);
     }
 }
 

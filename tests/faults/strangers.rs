@@ -1,0 +1,117 @@
+//! Other users of the machine, who hold locks on whatever of a node they can open.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::nodes::{Node, PROGRAM, Pair, Which, await_that};
+
+/// The number of `nobody`, and of its group.
+const NOBODY: &str = "65534";
+const NODES: [Which; 2] = [Which::Primary, Which::Secondary];
+
+/// A process of `nobody` that waits for a lock on a file or directory, and keeps it.
+struct Stranger {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Stranger {
+    fn start(pair: &Pair, number: usize, target: &Path) -> Self {
+        let said = pair.outside(&format!("stranger {number}"));
+        let output = File::create(&said).unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
+            .args(["--pdeathsig", "KILL", "--", "flock", "--no-fork"])
+            .arg(target)
+            .args(["sh", "-c", "echo held; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output);
+        let process = command.spawn().unwrap();
+        Self { process, said }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    fn await_lock(&self) {
+        await_that("the lock of a stranger", || self.said() == "held\n");
+    }
+
+    fn must_be_refused(mut self) {
+        let status = self.process.wait().unwrap();
+        let said = self.said();
+        assert!(said.contains("Permission denied"), "{status}: {said}");
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// Lets everybody look into the directories: that of the test, those with the control sockets, and the
+/// stores, as if an earlier version had made them.
+fn open_directories(pair: &Pair) -> Vec<PathBuf> {
+    let mut directories = vec![pair.outside(".")];
+    for which in NODES {
+        let node = pair.node(which);
+        assert_eq!(mode(node.store()), 0o700);
+        directories.extend([node.control().parent().unwrap().into(), node.store().into()]);
+    }
+    for directory in &directories {
+        fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+    }
+    directories
+}
+
+/// The files that say who has a store, and who has a control socket.
+fn lock_files(node: &Node) -> [PathBuf; 2] {
+    let mut beside = node.control().into_os_string();
+    beside.push(".lock");
+    [node.store().join("lock"), beside.into()]
+}
+
+fn says_in_sync(node: &Node) {
+    let mut command = Command::new(PROGRAM);
+    let output = node.run(command.args(["status", "--config"]).arg(node.config()));
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Nodes start, killed or stopped before, though `nobody` holds locks on all directories of them.
+pub fn hold_no_node_up(pair: &mut Pair) {
+    pair.start();
+    let directories = open_directories(pair);
+    let stranger = |(number, path): (usize, &PathBuf)| Stranger::start(pair, number, path);
+    let strangers: Vec<_> = directories.iter().enumerate().map(stranger).collect();
+    let files: Vec<_> = NODES.map(|which| lock_files(pair.node(which))).concat();
+    for file in &files {
+        assert!(file.exists());
+        Stranger::start(pair, strangers.len(), file).must_be_refused();
+    }
+    for which in NODES {
+        pair.node_mut(which).kill();
+    }
+    for stranger in &strangers {
+        stranger.await_lock();
+    }
+    for _ in 0..2 {
+        pair.start();
+        for node in NODES.map(|which| pair.node(which)) {
+            says_in_sync(node);
+            assert_eq!(mode(node.store()), 0o700);
+            assert!(node.logged().contains("only another user holds a lock"));
+        }
+        pair.stop();
+    }
+}
