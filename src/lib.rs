@@ -8,5 +8,6 @@ pub mod config;
 pub mod control;
 pub mod datastore;
 pub mod fuse;
+pub mod memory;
 pub mod node;
 pub mod threads;

@@ -7,5 +7,6 @@ mod playground;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    lockstepfs::memory::bound();
     cli::run()
 }

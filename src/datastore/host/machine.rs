@@ -12,7 +12,7 @@ use lockstep_types::{DatastoreUuid, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use super::{Gate, Host, Job};
-use crate::threads;
+use crate::{memory, threads};
 
 thread_local! {
     /// This thread reads from a peer.
@@ -69,10 +69,8 @@ impl Host for Machine {
         self.courier.push(job);
     }
 
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn give_memory_back(&self) {
-        // SAFETY: it takes no pointer and may be called at any time, from any thread.
-        unsafe { libc::malloc_trim(0) };
+        memory::give_back();
     }
 
     fn set_reading(&self, is_reading: bool) {
