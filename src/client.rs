@@ -2,13 +2,15 @@
 //! later) and the datastore behind.
 //!
 //! Whatever may have to wait (for a lock, the peer, a disk flush) answers through a completion
-//! called exactly once, from any thread, so that a way in never parks a thread on an operation.
+//! called exactly once, from any thread, so that a way in never parks a thread on an operation. At the door of
+//! writes alone ([`FileService::keep_at_door`]) a thread waits while too many wait already.
 //! What only looks at the local store returns at once.
 //!
 //! Permissions are not checked here: the kernel does that before it asks.
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
@@ -18,6 +20,29 @@ pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
 /// Called exactly once with the bytes read, which live only as long as the call.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
+
+/// The bytes of a write that begins later, kept by the service. Dropped, they are given back.
+pub trait KeptBytes: Send + Sync {
+    /// How many.
+    fn length(&self) -> usize;
+
+    /// The bytes. May wait for the disk.
+    ///
+    /// # Errors
+    /// `Io` when they cannot be read again; then it stays so.
+    fn load(&self) -> Result<Arc<[u8]>, Errno>;
+}
+
+/// Kept in memory.
+impl KeptBytes for Arc<[u8]> {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    fn load(&self) -> Result<Self, Errno> {
+        Ok(Self::clone(self))
+    }
+}
 
 /// One entry of a directory, as `readdir` gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +61,11 @@ pub struct DirEntry {
 pub trait Waiting: fmt::Debug {
     /// Whether there are any at this moment.
     fn any(&self) -> bool;
+
+    /// Whether nobody can ask anything any more, or hear an answer.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// How a write is to be done.
@@ -67,6 +97,45 @@ pub trait FileService: Send + Sync + 'static {
     /// A request was taken up that is no write: none that was left for the next one waits any longer
     /// ([`WriteOptions::waiting`]).
     fn hurry(&self) {}
+
+    /// No more requests come, and whoever is held up inside a call as there is no room goes on with an error.
+    fn closing(&self) {}
+
+    /// The door of each write of a mount, before [`Self::write`]: keeps the bytes, for [`Self::write_kept`], if the
+    /// write would have to wait and memory has as many of such bytes as it may. Where there is no room for them, the
+    /// thread waits, and so does every write that waits for something that the thread holds: it must hold nothing.
+    /// No thread that the service needs for its answers may call this.
+    ///
+    /// # Errors
+    /// `Io` when they cannot be kept, as the disk fails or the mount goes.
+    fn keep_at_door(
+        &self,
+        _ino: Ino,
+        _offset: u64,
+        _data: &[u8],
+        _options: WriteOptions<'_>,
+    ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
+        Ok(None)
+    }
+
+    /// Keeps the bytes of a write that the caller begins later. The same holds for the thread as at the door, which
+    /// this is part of.
+    ///
+    /// # Errors
+    /// `Io` when they cannot be kept, as the disk fails or the mount goes.
+    fn keep(
+        &self,
+        data: &[u8],
+        _waiting: Option<&dyn Waiting>,
+    ) -> Result<Arc<dyn KeptBytes>, Errno> {
+        Ok(self.keep_past_door(data))
+    }
+
+    /// Keeps the bytes of a write that is past the door: in memory, and waits for nothing.
+    fn keep_past_door(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
+        let bytes: Arc<[u8]> = data.into();
+        Arc::new(bytes)
+    }
 
     /// Attributes of the inode that `name` in `parent` leads to, `NoEntry` if nothing does.
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno>;
@@ -123,6 +192,21 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Writes all of `data` (at most `limits::WRITE_BYTES_MAX`) at `offset`.
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>);
+
+    /// Writes all of the bytes that were kept.
+    fn write_kept(
+        &self,
+        ino: Ino,
+        offset: u64,
+        kept: Arc<dyn KeptBytes>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        match kept.load() {
+            Ok(data) => self.write(ino, offset, &data, options, done),
+            Err(errno) => done(Err(errno)),
+        }
+    }
 
     /// Does a metadata operation; the answer is the attributes of the inode made, linked or
     /// changed, where there is exactly one such inode.

@@ -12,6 +12,7 @@
 //!   disk: what might is deferred (to the courier what must stay in order, to the pool the rest);
 //! - of the threads that serve clients some are never inside a change (`berths`), so that reads and lookups
 //!   go on whatever the disk does;
+//! - a thread that brings a write waits for room to keep its bytes, if at all, where it holds nothing (`door`);
 //! - locks are taken in the order sequencer, core, works or link; none is held across a send but the
 //!   sequencer, whose holder waits for nobody but this node's disk.
 
@@ -21,10 +22,12 @@ mod clear;
 mod commit;
 mod copy;
 mod dial;
+mod door;
 mod effects;
 mod flight;
 mod gather;
 mod host;
+mod kept;
 mod load;
 mod lockset;
 mod maintenance;
@@ -70,7 +73,9 @@ pub use dial::{Dial, Dialer, Halves};
 use flight::Work;
 use gather::Gathering;
 use host::Turnstile;
-pub use host::{Gate, Host, Job, Machine};
+pub use host::{Gate, Host, Job, KeptLimits, Machine};
+use kept::Keeper;
+pub use kept::KeptLoad;
 pub use load::Load;
 use owed::Owed;
 use references::References;
@@ -126,8 +131,8 @@ pub struct Datastore {
     /// Held by the thread that serves the one connection a secondary has.
     serving: Turnstile,
     stopping: AtomicBool,
-    /// Bytes of writes that were kept as they had to wait, since memory was given back last.
-    kept_bytes: AtomicU64,
+    /// Keeps the bytes of writes that wait.
+    keeper: Arc<Keeper>,
     /// Garbage is being removed, or a checkpoint made.
     keeping_up: AtomicBool,
     /// When maintenance went on last, in milliseconds of the host's clock.

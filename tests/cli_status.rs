@@ -42,6 +42,7 @@ impl ControlService for PretendedNode {
             osn: "1.5".to_owned(),
             writes_in_flight: 0,
             metadata_in_flight: 0,
+            kept_bytes: 0,
             paw: 0,
             saw: 0,
             mount: Some("/srv/alpha".to_owned()),

@@ -25,6 +25,8 @@ mod failed_disk;
 mod hung_disk;
 #[path = "faults/load.rs"]
 mod load;
+#[path = "faults/memory.rs"]
+mod memory;
 #[path = "faults/names.rs"]
 mod names;
 #[path = "faults/network.rs"]
@@ -265,10 +267,16 @@ fn a_slow_network_is_no_lost_connection() {
 }
 
 #[test]
-#[ignore = "takes minutes: by hand"]
-fn memory_of_writes_that_waited_is_given_back() {
+fn memory_of_writes_that_wait_is_bounded_and_given_back() {
     if rounds().is_some() {
-        slow::memory_of_many_writers();
+        memory::of_writes_that_wait_for_a_stopped_secondary();
+    }
+}
+
+#[test]
+fn writes_that_find_no_room_to_wait_end_well_or_with_the_mount() {
+    if rounds().is_some() {
+        memory::of_writes_that_find_no_room_to_wait();
     }
 }
 

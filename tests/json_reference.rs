@@ -41,6 +41,7 @@ fn status() -> NodeStatus {
         osn: String::new(),
         writes_in_flight: 0,
         metadata_in_flight: 0,
+        kept_bytes: 0,
         paw: 0,
         saw: 0,
         mount: None,

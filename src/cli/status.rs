@@ -379,6 +379,7 @@ mod tests {
             osn: "1.42".to_owned(),
             writes_in_flight: 0,
             metadata_in_flight: 0,
+            kept_bytes: 0,
             paw: 0,
             saw: 0,
             mount: Some("/srv/alpha".to_owned()),

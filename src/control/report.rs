@@ -55,6 +55,9 @@ pub struct DatastoreStatus {
     pub writes_in_flight: u64,
     /// Metadata operations not yet done on both nodes.
     pub metadata_in_flight: u64,
+    /// Bytes of writes that cannot begin yet, or could not at first and are not over, in memory and on the disk of
+    /// the store.
+    pub kept_bytes: u64,
     /// Entries of the table of writes that the primary keeps for recovery.
     pub paw: u64,
     /// Entries of the table of writes that the secondary keeps for recovery.
@@ -104,6 +107,7 @@ impl DatastoreStatus {
             osn: "0.0".to_owned(),
             writes_in_flight: 0,
             metadata_in_flight: 0,
+            kept_bytes: 0,
             paw: 0,
             saw: 0,
             mount: None,

@@ -34,6 +34,7 @@ fn fake_status() -> NodeStatus {
         osn: "2.77".to_owned(),
         writes_in_flight: 3,
         metadata_in_flight: 4,
+        kept_bytes: 1 << 20,
         paw: 5,
         saw: 6,
         mount: None,

@@ -38,6 +38,11 @@ impl Berths {
         let berth = Berth(self);
         (before < self.most).then_some(berth)
     }
+
+    /// Whether there is one at this moment.
+    pub fn is_free(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) < self.most
+    }
 }
 
 impl Drop for Berth<'_> {
@@ -55,9 +60,10 @@ mod tests {
         for (threads, most) in [(1, 0), (2, 1), (4, 3), (8, 6), (64, 48)] {
             let berths = Berths::of(threads);
             for _ in 0..2 {
+                assert_eq!(berths.is_free(), most > 0);
                 let taken: Vec<_> = std::iter::from_fn(|| berths.take()).collect();
                 assert_eq!(taken.len(), most, "of {threads}");
-                assert!(berths.take().is_none());
+                assert!(berths.take().is_none() && !berths.is_free());
             }
         }
     }

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
@@ -13,7 +12,7 @@ use lockstep_repl::state::{Refused, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, Osn};
 
-use super::flight::{MetaWork, Work, WriteFacts, WriteWork};
+use super::flight::{MetaWork, Work, WriteFacts};
 use super::{Datastore, Thread};
 use crate::client::Waiting;
 
@@ -135,19 +134,14 @@ impl Datastore {
         )
     }
 
-    /// Keeps the bytes of a write that goes on when the thread that brought them has left.
-    pub(super) fn keep(&self, write: &mut WriteWork, data: &[u8]) {
-        write.data = Some(data.into());
-        self.kept_bytes
-            .fetch_add(data.len() as u64, Ordering::Relaxed);
-    }
-
     /// Has the pool execute what a thread of a client finds no berth for.
     fn execute_elsewhere(self: &Arc<Self>, op: OpId, osn: Osn, inline: Option<Inline<'_>>) {
+        // In memory, as others wait for the locks of this write. While memory is full, the door lets no write
+        // through that would find no berth.
         if let Some(inline) = inline.filter(|inline| inline.op == op)
             && let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
         {
-            self.keep(write, inline.data);
+            write.data = Some(self.keeper.keep_begun(inline.data));
         }
         let datastore = Arc::clone(self);
         self.host.spawn(Box::new(move || {
@@ -243,13 +237,12 @@ impl Datastore {
         inline: Option<Inline<'_>>,
     ) -> Result<(), OpError> {
         let length = facts.length as u64;
+        let mut kept = None;
+        let data = self.bytes_of(op, inline, &mut kept)?;
         let ticket = self
             .store
             .begin_write(facts.ino, facts.offset, length, facts.durable)?;
-        let written = self.with_bytes(op, inline, |data| {
-            self.store.write_begun(&ticket, facts.offset, data)
-        });
-        if let Err(error) = written {
+        if let Err(error) = self.store.write_begun(&ticket, facts.offset, data) {
             Store::abandon_write(&ticket);
             return Err(error.into());
         }
@@ -267,23 +260,23 @@ impl Datastore {
         Ok(())
     }
 
-    /// The bytes of a write: in the buffer of this thread, or kept aside.
-    fn with_bytes<T>(
+    /// The bytes of a write: in the buffer of this thread, or kept, and read into `loaded`. None are left of one
+    /// that is over.
+    fn bytes_of<'a>(
         &self,
         op: OpId,
-        inline: Option<Inline<'_>>,
-        body: impl FnOnce(&[u8]) -> T,
-    ) -> T {
-        match inline {
-            Some(inline) if inline.op == op => body(inline.data),
-            _ => {
-                let kept = match self.works.lock().get(&op) {
-                    Some(Work::Write(write)) => write.data.clone(),
-                    _ => None,
-                };
-                body(kept.as_deref().unwrap_or_default())
-            }
+        inline: Option<Inline<'a>>,
+        loaded: &'a mut Option<Arc<[u8]>>,
+    ) -> Result<&'a [u8], Errno> {
+        if let Some(inline) = inline.filter(|inline| inline.op == op) {
+            return Ok(inline.data);
         }
+        let kept = match self.works.lock().get(&op) {
+            Some(Work::Write(write)) => write.data.clone(),
+            _ => None,
+        };
+        *loaded = kept.map(|kept| kept.load()).transpose()?;
+        Ok(loaded.as_deref().unwrap_or_default())
     }
 
     /// Makes the PAW entry of a write, before its first byte is put anywhere (rule P6). Returns what is
@@ -329,13 +322,20 @@ impl Datastore {
         }
         let own = inline.filter(|inline| inline.op == op);
         let waiting = own.and_then(|inline| inline.waiting);
-        self.with_bytes(op, inline, |data| {
+        let mut kept = None;
+        match self.bytes_of(op, inline, &mut kept) {
             // None are left of a write that is over: it was given up, and so was the connection.
-            if data.len() == facts.length {
+            Ok(data) if data.len() == facts.length => {
                 self.send_write_over(link, facts.message(osn), data, waiting);
+                None
             }
-        });
-        None
+            Ok(_) => None,
+            Err(errno) => {
+                // This node cannot read them for its own part either.
+                self.withdraw_entry(op);
+                Some(Event::Refused(op, errno))
+            }
+        }
     }
 
     /// Takes back the PAW entry of a write that neither node has begun.

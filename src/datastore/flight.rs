@@ -11,7 +11,7 @@ use lockstep_types::{Attr, Ino, MetaRequest, Osn, Timestamp};
 
 use super::host::Promise;
 use super::lockset::Targets;
-use crate::client::{Done, ReadDone};
+use crate::client::{Done, KeptBytes, ReadDone};
 
 /// What has to be done for an operation, and who waits for it.
 pub(super) enum Work {
@@ -39,7 +39,7 @@ pub(super) struct ReadWork {
 pub(super) struct WriteWork {
     pub facts: WriteFacts,
     /// The bytes, where the operation could not start at once on the thread that brought them.
-    pub data: Option<Arc<[u8]>>,
+    pub data: Option<Arc<dyn KeptBytes>>,
     pub ticket: Option<WriteTicket>,
     pub osn: Option<Osn>,
     pub slot: Option<Slot>,

@@ -18,6 +18,17 @@ pub use machine::Machine;
 /// Something to do on another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
+/// How the bytes of writes that wait are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptLimits {
+    /// Most bytes in memory.
+    pub memory_bytes: u64,
+    /// Most bytes that the waiting file takes of the disk.
+    pub file_bytes: u64,
+    /// Bytes that stay available on the disk besides the content of the writes that wait, when that file grows.
+    pub spare_bytes: u64,
+}
+
 /// Where a datastore lives.
 pub trait Host: Send + Sync {
     /// Monotonic time since some moment before the datastore was opened.
@@ -52,6 +63,15 @@ pub trait Host: Send + Sync {
     /// Most bytes that may be on their way to the peer at once.
     fn bytes_in_flight_max(&self) -> u64 {
         limits::BYTES_IN_FLIGHT_MAX
+    }
+
+    /// How the bytes of writes that wait are kept.
+    fn kept_limits(&self) -> KeptLimits {
+        KeptLimits {
+            memory_bytes: limits::KEPT_BYTES_MAX,
+            file_bytes: limits::KEPT_FILE_BYTES_MAX,
+            spare_bytes: limits::KEPT_SPARE_BYTES,
+        }
     }
 
     /// The thread that calls this reads from a peer from now on, or no more: it must not wait for the

@@ -4,7 +4,7 @@
 use lockstep_intentlog::Usage;
 use lockstep_repl::core::{InFlight, Locks};
 
-use super::Datastore;
+use super::{Datastore, KeptLoad};
 
 /// What is under way at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Load {
     pub in_flight: InFlight,
     /// Locks of the core.
     pub locks: Locks,
+    /// Bytes of writes that wait.
+    pub kept: KeptLoad,
     /// How full the intent log is; `None` for a store that is only read.
     pub log: Option<Usage>,
 }
@@ -39,6 +41,7 @@ impl Datastore {
             works: self.works.lock().len(),
             in_flight: core.in_flight(),
             locks: core.locks(),
+            kept: self.keeper.load(),
             log: self.store.log_usage(),
         }
     }

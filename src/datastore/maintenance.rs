@@ -20,8 +20,8 @@ const GARBAGE: Duration = Duration::from_secs(2);
 /// How often a checkpoint is made while nothing forces one.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
-/// After so many bytes of writes were kept, memory is given back.
-const KEPT_BYTES: u64 = 64 << 20;
+/// After so many bytes of writes were kept in memory, the allocator is told to give memory back.
+const TRIM_AFTER_BYTES: u64 = 16 << 20;
 /// When so few operations are under way.
 const FEW_OPERATIONS: usize = 16;
 
@@ -36,7 +36,8 @@ impl Datastore {
             self.notice_poison();
             self.send_left();
             self.drive(Thread::MayWait, Event::Tick);
-            self.give_memory_back();
+            self.keeper.look_again();
+            self.give_room_back();
             if self.host.since(pinged) >= self.config.beat() {
                 pinged = self.host.now();
                 self.ping();
@@ -61,12 +62,15 @@ impl Datastore {
         Duration::from_millis(self.now_ms().saturating_sub(ticked))
     }
 
-    /// Gives back what many writes at once have taken, as they had to wait, when few are left: the allocator
-    /// would keep it for the next time.
-    fn give_memory_back(self: &Arc<Self>) {
-        let is_due = self.kept_bytes.load(Ordering::Relaxed) >= KEPT_BYTES;
+    /// Gives back what many writes at once have taken, as they had to wait: of the disk when none of them is
+    /// left there, of memory when few are left, for the allocator would keep some for the next time.
+    fn give_room_back(self: &Arc<Self>) {
+        if let Some(file) = self.keeper.unused_file() {
+            self.host.spawn(Box::new(move || drop(file)));
+        }
+        let is_due = self.keeper.kept() >= TRIM_AFTER_BYTES;
         if is_due && self.core.lock().operations() < FEW_OPERATIONS {
-            self.kept_bytes.store(0, Ordering::Relaxed);
+            self.keeper.take_kept();
             let datastore = Arc::clone(self);
             self.host
                 .spawn(Box::new(move || datastore.host.give_memory_back()));
@@ -138,6 +142,7 @@ impl Datastore {
         self.drop_link("this node is stopping");
         self.calls.abandon();
         self.abandon_inspections();
+        self.keeper.close();
         self.host.stop();
     }
 

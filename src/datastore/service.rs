@@ -8,14 +8,16 @@ use lockstep_fs::plan::View;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
 use lockstep_types::backing::Space;
-use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
 
+use super::door::write_locks;
 use super::effects::Inline;
 use super::flight::{MetaWork, ReadWork, SyncWork, Work, WriteFacts, WriteWork};
 use super::host::{Awaited, promise};
 use super::{Datastore, Thread, lockset};
-use crate::client::{DirEntry, Done, FileService, ReadDone, Seek, Waiting, WriteOptions};
+use crate::client::{
+    DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, Waiting, WriteOptions,
+};
 use crate::config::Durability;
 use crate::threads;
 
@@ -26,6 +28,23 @@ const CAPABILITIES: &[u8] = b"security.capability";
 
 /// What a message takes besides its bytes, two names included.
 const MESSAGE_BYTES: u64 = 1024;
+
+/// The bytes of a write.
+enum Bytes<'a> {
+    /// In the buffer of the thread that submits it.
+    Here(&'a [u8]),
+    /// Kept.
+    Kept(Arc<dyn KeptBytes>),
+}
+
+impl Bytes<'_> {
+    fn length(&self) -> usize {
+        match self {
+            Self::Here(data) => data.len(),
+            Self::Kept(kept) => kept.length(),
+        }
+    }
+}
 
 /// A datastore as the ways in hold it.
 #[derive(Clone)]
@@ -54,20 +73,24 @@ impl Datastore {
         self.drive(self.asking(), submit);
     }
 
-    /// Submits a write whose bytes lie in this thread's buffer. If it cannot start at once, the
-    /// bytes are kept, before anyone else could start it.
+    /// Submits a write. Bytes that lie in this thread's buffer are kept if it cannot start at once, before
+    /// anyone else could start it.
     fn submit_write(
         self: &Arc<Self>,
         facts: WriteFacts,
-        data: &[u8],
+        bytes: Bytes<'_>,
         waiting: Option<&dyn Waiting>,
         done: Done<()>,
     ) {
+        let (here, kept) = match bytes {
+            Bytes::Here(data) => (Some(data), None),
+            Bytes::Kept(kept) => (None, Some(kept)),
+        };
         let op = self.next_op();
         let covered = || self.store.sync_point(facts.ino, self.reign());
         let work = WriteWork {
             facts,
-            data: None,
+            data: kept,
             ticket: None,
             osn: None,
             slot: None,
@@ -75,30 +98,27 @@ impl Datastore {
             done,
         };
         self.works.lock().insert(op, Work::Write(work));
-        let locks = if is_on(Bug::NoRangeLock) {
-            LockSet::new()
-        } else {
-            lockset::write(facts.ino, facts.offset, facts.length as u64)
-        };
         let thread = self.asking();
         let submit = Event::Submit {
             op,
             kind: Kind::Write,
-            locks,
-            bytes: MESSAGE_BYTES + facts.length as u64,
+            locks: write_locks(facts.ino, facts.offset, facts.length),
+            bytes: write_message_bytes(facts.length),
         };
-        let (effects, starts) = {
+        let (effects, inline) = {
             let mut core = self.core.lock();
             let effects = self.decide_with(&mut core, submit);
             let starts = thread == Thread::Client && starts(&effects, op);
-            if !starts && let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
-                self.keep(write, data);
+            if let Some(data) = here.filter(|_| !starts)
+                && let Some(Work::Write(write)) = self.works.lock().get_mut(&op)
+            {
+                write.data = Some(self.keeper.keep_here(data));
             }
-            (effects, starts)
+            (effects, here.filter(|_| starts))
         };
-        let inline = Inline { op, data, waiting };
-        self.carry_out_all(thread, effects, starts.then_some(inline));
-        if !starts {
+        let inline = inline.map(|data| Inline { op, data, waiting });
+        self.carry_out_all(thread, effects, inline);
+        if inline.is_none() {
             self.send_left();
         }
     }
@@ -188,7 +208,7 @@ impl Datastore {
     }
 
     /// Whether a write by somebody unprivileged must take set-id bits or capabilities away first.
-    fn has_privileges(&self, ino: Ino) -> Result<bool, OpError> {
+    pub(super) fn has_privileges(&self, ino: Ino) -> Result<bool, OpError> {
         let Some(inode) = self.store.inode(ino)? else {
             return Err(Errno::Stale.into());
         };
@@ -236,6 +256,11 @@ impl Drop for Inspection<'_> {
             self.datastore.drive(Thread::MayWait, done);
         }
     }
+}
+
+/// About how many bytes of a write go to the peer.
+pub(super) const fn write_message_bytes(length: usize) -> u64 {
+    MESSAGE_BYTES + length as u64
 }
 
 /// About how many bytes of a metadata operation go to the peer.
@@ -368,34 +393,54 @@ impl FileService for Service {
         self.0.submit(Kind::Read, locks, 0, Work::Read(work));
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
-        let always = self.0.config.durability == Durability::Always;
-        let facts = WriteFacts {
-            ino,
-            offset,
-            length: data.len(),
-            time: self.0.host.time_of_day(),
-            durable: options.durable || always,
+    fn closing(&self) {
+        self.0.keeper.close();
+    }
+
+    fn keep_at_door(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions<'_>,
+    ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
+        if !self.0.keeper.is_full() {
+            return Ok(None);
+        }
+        let starts = || {
+            let drop_set_id = options.drop_set_id;
+            self.0.would_start(ino, offset, data.len(), drop_set_id)
         };
-        if data.is_empty() {
-            return done(Ok(()));
-        }
-        // The secondary would have it and this node not, and the good copy count as out of sync.
-        if self.0.store.is_poisoned() {
-            return done(Err(Errno::Io));
-        }
-        // Both nodes would refuse it, and a refusal by the secondary counts as its failure.
-        if facts.end() > limits::FILE_BYTES_MAX {
-            return done(Err(Errno::TooBig));
-        }
-        if options.drop_set_id {
-            match self.0.has_privileges(ino) {
-                Ok(false) => {}
-                Ok(true) => return self.write_unprivileged(facts, data, done),
-                Err(error) => return done(Err(self.0.told(&error))),
-            }
-        }
-        self.0.submit_write(facts, data, options.waiting, done);
+        let kept = self.0.keep_at_door(data, options.waiting, starts)?;
+        Ok(kept.map(|kept| kept as _))
+    }
+
+    fn keep(
+        &self,
+        data: &[u8],
+        waiting: Option<&dyn Waiting>,
+    ) -> Result<Arc<dyn KeptBytes>, Errno> {
+        let kept = self.0.keep_at_door(data, waiting, || false)?;
+        Ok(kept.unwrap_or_else(|| self.0.keeper.keep_here(data)))
+    }
+
+    fn keep_past_door(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
+        self.0.keeper.keep_here(data)
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
+        self.begin_write(ino, offset, Bytes::Here(data), options, done);
+    }
+
+    fn write_kept(
+        &self,
+        ino: Ino,
+        offset: u64,
+        kept: Arc<dyn KeptBytes>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        self.begin_write(ino, offset, Bytes::Kept(kept), options, done);
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
@@ -414,7 +459,7 @@ impl FileService for Service {
                 let count = data.len() as u64;
                 let told = move |written: Result<(), Errno>| done(written.map(|()| count));
                 // The read's locks are held until this returns: the write must wait elsewhere.
-                service.write_later(to, data.to_vec(), Box::new(told));
+                service.write_later(to, data, Box::new(told));
             }
         };
         self.read(from.0, from.1, length, Box::new(copy_on));
@@ -434,24 +479,65 @@ impl FileService for Service {
 }
 
 impl Service {
+    fn begin_write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        bytes: Bytes<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        let always = self.0.config.durability == Durability::Always;
+        let facts = WriteFacts {
+            ino,
+            offset,
+            length: bytes.length(),
+            time: self.0.host.time_of_day(),
+            durable: options.durable || always,
+        };
+        if facts.length == 0 {
+            return done(Ok(()));
+        }
+        // The secondary would have it and this node not, and the good copy count as out of sync.
+        if self.0.store.is_poisoned() {
+            return done(Err(Errno::Io));
+        }
+        // Both nodes would refuse it, and a refusal by the secondary counts as its failure.
+        if facts.end() > limits::FILE_BYTES_MAX {
+            return done(Err(Errno::TooBig));
+        }
+        if options.drop_set_id {
+            match self.0.has_privileges(ino) {
+                Ok(false) => {}
+                Ok(true) => return self.write_unprivileged(facts, bytes, done),
+                Err(error) => return done(Err(self.0.told(&error))),
+            }
+        }
+        self.0.submit_write(facts, bytes, options.waiting, done);
+    }
+
     /// Takes set-id bits and capabilities away, then writes.
-    fn write_unprivileged(&self, facts: WriteFacts, data: &[u8], done: Done<()>) {
+    fn write_unprivileged(&self, facts: WriteFacts, bytes: Bytes<'_>, done: Done<()>) {
         self.hurry();
+        let kept = match bytes {
+            Bytes::Kept(kept) => kept,
+            Bytes::Here(data) => self.keep_past_door(data),
+        };
         let service = self.clone();
-        let data = data.to_vec();
         let ino = facts.ino;
         let then = move |dropped: Result<_, Errno>| match dropped {
-            Ok(_) => service.0.submit_write(facts, &data, None, done),
+            Ok(_) => service.0.submit_write(facts, Bytes::Kept(kept), None, done),
             Err(errno) => done(Err(errno)),
         };
         self.change(MetaRequest::DropPrivileges { ino }, Box::new(then));
     }
 
     /// Writes on another thread.
-    fn write_later(&self, to: (Ino, u64), data: Vec<u8>, done: Done<()>) {
+    fn write_later(&self, to: (Ino, u64), data: &[u8], done: Done<()>) {
+        let kept = self.keep_past_door(data);
         let service = self.clone();
         self.0.host.spawn(Box::new(move || {
-            service.write(to.0, to.1, &data, WriteOptions::default(), done);
+            service.write_kept(to.0, to.1, kept, WriteOptions::default(), done);
         }));
     }
 }

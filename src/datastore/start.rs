@@ -29,13 +29,14 @@ use super::berths::Berths;
 use super::calls::Calls;
 use super::copy::Lost;
 use super::host::{Host, Machine, Turnstile};
+use super::kept::Keeper;
 use super::owed::Owed;
 use super::references::References;
 use super::role::{RoleFile, RoleState};
 use super::stamp::RuntimeStamp;
 use super::status::Facts;
 use super::tables::{TableError, Tables};
-use super::{Datastore, lockset};
+use super::{Datastore, kept, lockset};
 use crate::config::{Choice, DatastoreConfig, Role};
 
 /// Slots for writes that the core counts as over and whose entries are just being removed.
@@ -366,6 +367,7 @@ impl Prepared {
         let role = RoleFile::open(Arc::clone(&backing), role, place.boot, in_sync);
         let role = role.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;
+        kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
         let tables = if in_sync {
             Tables::open(backing.as_ref())
         } else {
@@ -515,6 +517,8 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
     };
     let now_ms = u64::try_from(host.now().as_millis()).unwrap_or(u64::MAX);
     let berths = Berths::of(config.fuse_threads);
+    let backing = Arc::clone(store.backing());
+    let keeper = Keeper::new(backing, Arc::clone(&host), host.kept_limits());
     Datastore {
         core: Mutex::new(Core::new(core_config(&config, &*host), start, now_ms)),
         config,
@@ -542,7 +546,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         reign: AtomicU64::new(0),
         serving: Turnstile::default(),
         stopping: AtomicBool::new(false),
-        kept_bytes: AtomicU64::new(0),
+        keeper: Arc::new(keeper),
         keeping_up: AtomicBool::new(false),
         ticked_ms: AtomicU64::new(now_ms),
     }

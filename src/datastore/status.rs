@@ -278,6 +278,7 @@ impl Datastore {
             },
             writes_in_flight: in_flight.writes as u64,
             metadata_in_flight: in_flight.metadata as u64,
+            kept_bytes: self.keeper.load().bytes(),
             paw: self.paw.len() as u64,
             saw: self.saw.len() as u64,
             mount: match self.config.role {

@@ -68,6 +68,7 @@ impl Context {
     /// From now on requests are refused instead of given to the service. Returns when those that were
     /// being given to it are: they may wait for answers, but work on the store no more.
     pub fn close(&self) {
+        self.service.closing();
         self.doorway.close();
     }
 

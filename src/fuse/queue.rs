@@ -24,12 +24,23 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// What is the case now of `what` and of the connection with the kernel; nothing, where that cannot be known.
+    fn look(&self, what: PollFlags) -> PollFlags {
+        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), what)];
+        let looked = poll(&mut watched, Some(&NOW));
+        let [device] = watched;
+        looked.map_or(PollFlags::empty(), |_| device.revents())
+    }
+}
+
 impl Waiting for Queue {
     fn any(&self) -> bool {
-        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
-        // Who cannot tell waits for nothing, and an end of the mount is no request.
-        let looked = poll(&mut watched, Some(&NOW)).is_ok();
-        let [device] = watched;
-        looked && device.revents().contains(PollFlags::IN)
+        // An end of the mount is no request.
+        self.look(PollFlags::IN).contains(PollFlags::IN)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.look(PollFlags::empty()).contains(PollFlags::ERR)
     }
 }

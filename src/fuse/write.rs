@@ -1,7 +1,7 @@
 //! The writes of programs, and the pages of mappings that the kernel writes back.
 //!
-//! Invariants: a write that meets another one of the same page in [`super::page_cache`] waits there, and its
-//! bytes are copied first; stale bytes of a write-back do not reach the file; set-id bits that a write takes
+//! Invariants: a write that meets another one of the same page in [`super::page_cache`] waits there, and the
+//! service keeps its bytes meanwhile; stale bytes of a write-back do not reach the file; set-id bits that a write takes
 //! away are gone before the write is answered.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::page_cache::{self, Change, Kind};
 use super::privileges::{self, Caller};
 use super::queue::Queue;
 use super::reply::{self, Refuse};
-use crate::client::{Done, FileService, WriteOptions};
+use crate::client::{Done, FileService, KeptBytes, WriteOptions};
 
 /// How the kernel wants a write done, and for whom.
 #[derive(Clone, Copy)]
@@ -72,6 +72,67 @@ impl<'a> How<'a> {
     }
 }
 
+/// The bytes of a write.
+enum Bytes<'a> {
+    /// In the buffer of this thread.
+    Here(&'a [u8]),
+    /// Kept by the service.
+    Kept(Arc<dyn KeptBytes>),
+}
+
+impl Bytes<'_> {
+    /// Has the service keep them, as they are past the door.
+    fn keep(self, context: &Context) -> Arc<dyn KeptBytes> {
+        match self {
+            Self::Here(data) => context.service().keep_past_door(data),
+            Self::Kept(kept) => kept,
+        }
+    }
+
+    /// Some of them.
+    fn part(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::Here(data) => Self::Here(data.get(range).unwrap_or_default()),
+            Self::Kept(whole) => Self::Kept(Arc::new(KeptPart {
+                whole: Arc::clone(whole),
+                range,
+            })),
+        }
+    }
+
+    /// Has the service write them at an offset of a file.
+    fn write(
+        self,
+        service: &dyn FileService,
+        (ino, offset): (Ino, u64),
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        match self {
+            Self::Here(data) => service.write(ino, offset, data, options, done),
+            Self::Kept(kept) => service.write_kept(ino, offset, kept, options, done),
+        }
+    }
+}
+
+/// Some of the bytes that are kept of a write.
+struct KeptPart {
+    whole: Arc<dyn KeptBytes>,
+    range: Range<usize>,
+}
+
+impl KeptBytes for KeptPart {
+    fn length(&self) -> usize {
+        self.range.len()
+    }
+
+    fn load(&self) -> Result<Arc<[u8]>, Errno> {
+        let whole = self.whole.load()?;
+        let part = whole.get(self.range.clone());
+        part.map(Arc::from).ok_or(Errno::Io)
+    }
+}
+
 /// Writes. The kernel does not know that a write can change permission bits, and would go on to
 /// run the new content with the old set-id bits: it is told before the write is answered.
 pub(super) fn write(
@@ -86,11 +147,18 @@ pub(super) fn write(
         Ok(ino) => ino,
         Err(errno) => return reply.refuse(errno),
     };
-    let bytes = offset..offset.saturating_add(data.len() as u64);
+    // Nothing is registered or locked yet: this thread may wait for room.
+    let door = context.service();
+    let bytes = match door.keep_at_door(ino, offset, data, how.options()) {
+        Ok(Some(kept)) => Bytes::Kept(kept),
+        Ok(None) => Bytes::Here(data),
+        Err(errno) => return reply.refuse(errno),
+    };
+    let range = offset..offset.saturating_add(data.len() as u64);
     let changes = context.page_cache().changes();
-    match changes.begin(ino, how.kind, bytes.clone()) {
-        Some(change) => begin(context, how, change, data, reply),
-        None => begin_later(context, how, (ino, bytes), data, reply),
+    match changes.begin(ino, how.kind, range.clone()) {
+        Some(change) => begin(context, how, change, bytes, reply),
+        None => begin_later(context, how, (ino, range), bytes, reply),
     }
 }
 
@@ -98,28 +166,43 @@ pub(super) fn write(
 fn begin_later(
     context: &Arc<Context>,
     how: How<'_>,
-    (ino, bytes): (Ino, Range<u64>),
-    data: &[u8],
+    (ino, range): (Ino, Range<u64>),
+    bytes: Bytes<'_>,
     reply: ReplyWrite,
 ) {
     context.service().hurry();
-    let (shared, how, data) = (Arc::clone(context), how.later(), data.to_vec());
+    // Nothing is registered yet: this is still the door.
+    let kept = match bytes {
+        Bytes::Kept(kept) => Ok(kept),
+        Bytes::Here(data) => context.service().keep(data, how.options().waiting),
+    };
+    let kept = match kept {
+        Ok(kept) => kept,
+        Err(errno) => return reply.refuse(errno),
+    };
+    let (shared, how) = (Arc::clone(context), how.later());
     let start = move |change| {
         shared.answer("write", reply, |reply| {
-            begin(&shared, how, change, &data, reply);
+            begin(&shared, how, change, Bytes::Kept(kept), reply);
         });
     };
     let cache = context.page_cache();
-    cache.begin_later(ino, how.kind, bytes, Box::new(start));
+    cache.begin_later(ino, how.kind, range, Box::new(start));
 }
 
 /// Begins a write that meets no other.
-fn begin(context: &Arc<Context>, how: How<'_>, change: Change, data: &[u8], reply: ReplyWrite) {
+fn begin(
+    context: &Arc<Context>,
+    how: How<'_>,
+    change: Change,
+    bytes: Bytes<'_>,
+    reply: ReplyWrite,
+) {
     let ino = change.ino;
     let parts = Parts::of(context, &change);
     let set_id = with_set_id(context, ino, how);
     let expires = set_id.is_some();
-    let count = data.len() as u64;
+    let count = change.bytes.end - change.bytes.start;
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<(), Errno>| {
         if expires {
@@ -129,8 +212,8 @@ fn begin(context: &Arc<Context>, how: How<'_>, change: Change, data: &[u8], repl
         page_cache::finish(&shared, change, outcome.is_ok(), answer);
     });
     match set_id.and_then(|attr| privileges::before_write(how.caller, &attr)) {
-        None => parts.write(context.service(), data, how.options(), done),
-        Some(first) => write_after(context, how, first, parts, data, done),
+        None => parts.write(context.service(), bytes, how.options(), done),
+        Some(first) => write_after(context, how, first, parts, bytes, done),
     }
 }
 
@@ -147,13 +230,14 @@ fn write_after(
     how: How<'_>,
     first: MetaRequest,
     parts: Parts,
-    data: &[u8],
+    bytes: Bytes<'_>,
     done: Done<()>,
 ) {
     context.service().hurry();
-    let (shared, how, data) = (Arc::clone(context), how.later(), data.to_vec());
+    let kept = bytes.keep(context);
+    let (shared, how) = (Arc::clone(context), how.later());
     context.change(Ok(first), move |changed| match changed {
-        Ok(_) => parts.write(shared.service(), &data, how.options(), done),
+        Ok(_) => parts.write(shared.service(), Bytes::Kept(kept), how.options(), done),
         Err(errno) => done(Err(errno)),
     });
 }
@@ -187,13 +271,14 @@ impl Parts {
     fn write(
         self,
         service: &dyn FileService,
-        data: &[u8],
+        bytes: Bytes<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
+        let (ino, offset) = (self.ino, self.bytes.start);
         match &self.fresh {
-            None => service.write(self.ino, self.bytes.start, data, options, done),
-            Some(fresh) => self.write_each(fresh, service, data, options, done),
+            None => bytes.write(service, (ino, offset), options, done),
+            Some(fresh) => self.write_each(fresh, service, &bytes, options, done),
         }
     }
 
@@ -203,7 +288,7 @@ impl Parts {
         &self,
         parts: &[Range<u64>],
         service: &dyn FileService,
-        data: &[u8],
+        bytes: &Bytes<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
@@ -215,10 +300,10 @@ impl Parts {
         }));
         for part in parts {
             let at = |offset: u64| usize::try_from(offset - self.bytes.start).unwrap_or(usize::MAX);
-            let bytes = data.get(at(part.start)..at(part.end)).unwrap_or_default();
+            let bytes = bytes.part(at(part.start)..at(part.end));
             let left = Arc::clone(&left);
             let done = Box::new(move |outcome| Left::end_one(&left, outcome));
-            service.write(self.ino, part.start, bytes, options, done);
+            bytes.write(service, (self.ino, part.start), options, done);
         }
         Left::end_one(&left, Ok(()));
     }

@@ -212,11 +212,45 @@ impl Node {
 
     /// How much memory it has, in bytes.
     pub fn resident_bytes(&self) -> u64 {
-        let pid = self.pid().as_raw_nonzero();
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        self.memory("VmRSS:")
+    }
+
+    /// The most it ever had.
+    pub fn most_resident_bytes(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, what: &str) -> u64 {
+        let status = fs::read_to_string(self.proc().join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what));
         let kib = line.unwrap().trim().trim_end_matches(" kB");
         kib.parse::<u64>().unwrap() * 1024
+    }
+
+    fn proc(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}", self.pid().as_raw_nonzero()))
+    }
+
+    /// The files it has open, also those that have no name any more.
+    pub fn open_files(&self) -> Vec<(PathBuf, fs::Metadata)> {
+        let open = fs::read_dir(self.proc().join("fd")).unwrap();
+        // One that is closed meanwhile is not open.
+        let file = |entry: io::Result<fs::DirEntry>| {
+            let path = entry.ok()?.path();
+            Some((fs::read_link(&path).ok()?, fs::metadata(&path).ok()?))
+        };
+        open.filter_map(file).collect()
+    }
+
+    /// How many of its threads of such a name wait in such a place of the kernel.
+    pub fn threads_in(&self, name: &str, place: &str) -> usize {
+        let threads = fs::read_dir(self.proc().join("task")).unwrap();
+        let is_there = |entry: &io::Result<fs::DirEntry>| {
+            let thread = entry.as_ref().unwrap().path();
+            let read = |what: &str| fs::read_to_string(thread.join(what)).unwrap_or_default();
+            read("comm").starts_with(name) && read("wchan").contains(place)
+        };
+        threads.filter(is_there).count()
     }
 
     /// Lets another program run where the node does, to its end.
@@ -248,6 +282,15 @@ impl Node {
         });
         let status = process.wait().unwrap();
         assert!(status.success(), "the {} stopped: {status}", self.word());
+    }
+
+    /// Waits until it has ended by itself, with an error.
+    pub fn await_end(&mut self) {
+        let what = format!("the {} to end by itself", self.word());
+        let process = self.process.as_mut().unwrap();
+        await_that(&what, || process.try_wait().unwrap().is_some());
+        let status = self.process.take().unwrap().wait().unwrap();
+        assert_eq!(status.code(), Some(2), "{what}");
     }
 
     /// SIGSTOP: it holds all it has, and does nothing.

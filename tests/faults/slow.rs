@@ -17,7 +17,7 @@ use crate::nodes::{DATASTORE, Ground, PATIENT, PROGRAM, Pair, Settings, Which, a
 use crate::server::{self, Hang, Server};
 
 /// A peer may be silent for as long as any of these tests takes.
-const SILENT: Settings = Settings {
+pub const SILENT: Settings = Settings {
     peer_timeout_ms: 60_000,
     answer_limit_ms: 600_000,
     ..PATIENT
@@ -41,7 +41,7 @@ const VALUE_BYTES: usize = 64 << 10;
 /// Clients that have got nothing done for so long wait.
 const STALL: Duration = Duration::from_millis(500);
 /// A write as large as any.
-const WRITE_BYTES: usize = 1 << 20;
+pub const WRITE_BYTES: usize = 1 << 20;
 /// More than one connection, its queue and all threads of a mount hold, and what tests put between.
 const WRITERS: usize = 64;
 /// More than there are threads of a mount.
@@ -51,7 +51,7 @@ const LOOKS: usize = 100;
 /// Somebody else's file.
 const OTHER: &str = "other";
 
-fn start(settings: Settings, grounds: [Ground; 2]) -> Pair {
+pub fn start(settings: Settings, grounds: [Ground; 2]) -> Pair {
     let mut pair = Pair::prepare(settings, grounds);
     pair.start();
     fs::write(pair.mount().join(OTHER), [7; 4096]).unwrap();
@@ -72,7 +72,7 @@ fn look_around(mount: &Path) {
 }
 
 /// Nor has the connection been given up for it.
-fn nobody_else_waits(pair: &Pair) {
+pub fn nobody_else_waits(pair: &Pair) {
     let mount = pair.mount();
     let looker = thread::spawn(move || look_around(&mount));
     await_that("lookups, reads and listings", || looker.is_finished());
@@ -81,13 +81,13 @@ fn nobody_else_waits(pair: &Pair) {
     assert_eq!(state, "synced and connected");
 }
 
-fn open(pair: &Pair, name: &str, flags: i32) -> File {
+pub fn open(pair: &Pair, name: &str, flags: i32) -> File {
     let mut options = OpenOptions::new();
     let options = options.create(true).write(true).custom_flags(flags);
     options.open(pair.mount().join(name)).unwrap()
 }
 
-type Changes = Vec<JoinHandle<io::Result<()>>>;
+pub type Changes = Vec<JoinHandle<io::Result<()>>>;
 
 /// Writes a file each, by so many at once.
 fn write_each(pair: &Pair, writers: usize, bytes: usize) -> impl FnOnce() -> Changes {
@@ -99,16 +99,27 @@ fn write_each(pair: &Pair, writers: usize, bytes: usize) -> impl FnOnce() -> Cha
     }
 }
 
-fn all_end_well(changes: Changes) {
-    await_that("the changes to end", || {
-        changes.iter().all(JoinHandle::is_finished)
-    });
+/// However slow the machine is, one after the other ends.
+pub fn all_end(changes: &Changes) {
+    let is_finished = |change: &&JoinHandle<_>| change.is_finished();
+    let ended = || changes.iter().filter(is_finished).count();
+    loop {
+        let before = ended();
+        if before == changes.len() {
+            return;
+        }
+        await_that("another change to end", || ended() > before);
+    }
+}
+
+pub fn all_end_well(changes: Changes) {
+    all_end(&changes);
     for change in changes {
         change.join().unwrap().unwrap();
     }
 }
 
-fn await_writes_in_flight(pair: &mut Pair) {
+pub fn await_writes_in_flight(pair: &mut Pair) {
     pair.await_status("writes that wait for the secondary", |status| {
         status.writes_in_flight >= 8
     });
@@ -197,23 +208,6 @@ pub fn network_that_is_slow() {
         pair.await_in_sync();
         pair.stop();
     }
-}
-
-/// Many write the same bytes at once: each but one waits for the one before, and its bytes are kept.
-pub fn memory_of_many_writers() {
-    const WRITERS: usize = 300;
-    let mut pair = start(SILENT, [Ground::default(), Ground::default()]);
-    let before = pair.primary.resident_bytes();
-    let file = open(&pair, "contended", 0);
-    let changes: Changes = (0..WRITERS)
-        .map(|_| file.try_clone().unwrap())
-        .map(|file| thread::spawn(move || file.write_all_at(&vec![3; WRITE_BYTES], 0)))
-        .collect();
-    all_end_well(changes);
-    await_that("memory to be given back", || {
-        pair.primary.resident_bytes() < before + (64 << 20)
-    });
-    pair.stop();
 }
 
 /// How often the primary has lost the connection while in sync.

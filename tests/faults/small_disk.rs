@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
+use rustix::fs::FallocateFlags;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
@@ -49,6 +50,17 @@ impl SmallDisk {
             disk: Some(self.root()),
             ..Ground::default()
         }
+    }
+
+    /// Leaves so many bytes until the result is dropped.
+    pub fn leave(&self, bytes: u64) -> Ballast {
+        let space = rustix::fs::statvfs(self.root()).unwrap();
+        let path = self.root().join("ballast");
+        let file = File::create(&path).unwrap();
+        let ballast = Ballast { path };
+        let most = space.f_bavail * space.f_frsize - bytes;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, most).unwrap();
+        ballast
     }
 
     /// Leaves no room until the result is dropped.

@@ -138,16 +138,25 @@ pub struct LockTable {
 }
 
 impl LockTable {
+    /// Whether `locks` would be held at once by an operation that asks for them now.
+    pub fn would_grant(&self, locks: &LockSet) -> bool {
+        self.is_free(locks, self.arrivals + 1)
+    }
+
+    fn is_free(&self, locks: &LockSet, ticket: u64) -> bool {
+        let admits = |(key, mode): &(LockKey, LockMode)| {
+            let state = self.keys.get(key);
+            state.is_none_or(|state| state.admits(*mode, ticket))
+        };
+        locks.iter().all(admits)
+    }
+
     /// Asks for `locks` in the name of `op`. Returns whether it holds them now; if not, a later
     /// [`LockTable::release`] will say when it does. No key may occur twice in `locks`.
     pub fn acquire(&mut self, op: OpId, locks: &LockSet) -> bool {
         self.arrivals += 1;
         let ticket = self.arrivals;
-        let free = locks.iter().all(|(key, mode)| {
-            self.keys
-                .get(key)
-                .is_none_or(|state| state.admits(*mode, ticket))
-        });
+        let free = self.is_free(locks, ticket);
         for &(key, mode) in locks {
             let claim = Claim { op, mode, ticket };
             let state = self.keys.entry(key).or_default();
@@ -192,10 +201,7 @@ impl LockTable {
         let Some(waiter) = self.waiting.get(&op) else {
             return false;
         };
-        let free = waiter.locks.iter().all(|(key, mode)| {
-            let state = self.keys.get(key);
-            state.is_none_or(|state| state.admits(*mode, waiter.ticket))
-        });
+        let free = self.is_free(&waiter.locks, waiter.ticket);
         let Some(waiter) = free.then(|| self.waiting.remove(&op)).flatten() else {
             return false;
         };

@@ -21,7 +21,10 @@ pub use leaving::Leaving;
 pub use network::{FrameObserver, Network, OnFrame};
 use node::Births;
 pub use node::{Life, Living, Node};
-pub use process::{BYTES_IN_FLIGHT_MAX, Hang, Opened, Process, ProcessId, Shared};
+pub use process::{
+    BYTES_IN_FLIGHT_MAX, Hang, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Opened, Process, ProcessId,
+    Shared,
+};
 pub use runtime::Runtime;
 pub use side::Side;
 

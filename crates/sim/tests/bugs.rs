@@ -68,8 +68,12 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
         Bug::KeepLock | Bug::LeaveDraft | Bug::KeepDirectory => &[LEAKS],
-        Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom => &[BOUNDED],
+        Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom | Bug::KeepWithoutLimit => {
+            &[BOUNDED]
+        }
         Bug::WaitToSend => &[WAITED],
+        // What is read back is not what was put there.
+        Bug::OneSlot => &[ERROR],
         Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
         Bug::ClosedTooEarly => &[CLOSED],
     }

@@ -87,10 +87,14 @@ pub enum Bug {
     SendWithoutRoom,
     /// A thread that serves clients waits until the secondary reads (P19).
     WaitToSend,
+    /// The bytes of every write that waits are put into the same place on the disk (P19).
+    OneSlot,
+    /// The bytes of every write that waits are kept in memory (P19).
+    KeepWithoutLimit,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 39] = [
+pub const ALL: [Bug; 41] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -130,6 +134,8 @@ pub const ALL: [Bug; 39] = [
     Bug::ForgetNames,
     Bug::SendWithoutRoom,
     Bug::WaitToSend,
+    Bug::OneSlot,
+    Bug::KeepWithoutLimit,
 ];
 
 #[cfg(feature = "deliberate-bugs")]

@@ -39,3 +39,15 @@ pub const WRITES_IN_FLIGHT_MAX: usize = 1024;
 /// Most bytes of mirrored operations that are on their way to the other side at once, per datastore; one
 /// operation alone may have more. What is admitted can so always be kept in memory until the peer takes it.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 16 << 20;
+
+/// Most bytes of writes that cannot begin yet that are kept in memory, per datastore, and one write more for
+/// each thread that brings writes. The bytes of others are kept in a file on the disk of the store.
+pub const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Most bytes that the file takes of the disk in which the bytes of writes that wait are kept, per datastore. The
+/// threads that bring more writes wait.
+pub const KEPT_FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// That file grows only while so many bytes stay available on the disk of the store for everything else than the
+/// content of the writes that wait.
+pub const KEPT_SPARE_BYTES: u64 = 256 << 20;

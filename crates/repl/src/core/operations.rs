@@ -10,6 +10,11 @@ use crate::state::{Service, State, Trigger};
 /// The part of an operation that a disk which has failed refuses.
 const REFUSED: Side = Side::Done(Err(Errno::Io));
 
+/// Whether there is room for so many more bytes on the way to the peer. One operation alone has room.
+fn fits(taken: u64, bytes: u64, most: u64) -> bool {
+    taken == 0 || taken.saturating_add(bytes) <= most || is_on(Bug::SendWithoutRoom)
+}
+
 impl Core {
     pub(super) fn submit(
         &mut self,
@@ -24,6 +29,20 @@ impl Core {
         if granted {
             self.admit(op, effects);
         }
+    }
+
+    /// Whether a write of so many bytes would start, or be refused, if it were submitted now. Changes nothing.
+    pub fn would_start_write(&self, locks: &LockSet, bytes: u64) -> bool {
+        let is_admitted = match self.state.service() {
+            Service::Alone | Service::WritesAlone | Service::Refused => true,
+            Service::Mirrored => {
+                self.queued.is_empty()
+                    && self.window.len() < self.config.writes_max
+                    && fits(self.bytes, bytes, self.config.bytes_max)
+            }
+            Service::Wait => false,
+        };
+        is_admitted && self.locks.would_grant(locks)
     }
 
     /// Starts an operation that has its locks, or holds it back until the state allows it.
@@ -88,12 +107,11 @@ impl Core {
         if op.has_room {
             return true;
         }
-        let with_it = self.bytes.saturating_add(op.bytes);
-        if self.bytes > 0 && with_it > self.config.bytes_max && !is_on(Bug::SendWithoutRoom) {
+        if !fits(self.bytes, op.bytes, self.config.bytes_max) {
             return false;
         }
         op.has_room = true;
-        self.bytes = with_it;
+        self.bytes = self.bytes.saturating_add(op.bytes);
         true
     }
 

@@ -28,6 +28,12 @@ pub enum Counter {
     HeldOperations,
     /// Operations of which the driver remembers what has to be done.
     Works,
+    /// Bytes of writes that wait, in memory.
+    KeptBytes,
+    /// Bytes of writes that wait, on the disk.
+    KeptOnDisk,
+    /// Bytes in memory of writes that have begun, and that were read from there or given to another thread.
+    BegunBytes,
 }
 
 /// How far a counter may go.

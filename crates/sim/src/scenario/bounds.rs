@@ -8,8 +8,9 @@ use lockstepfs::datastore::{Datastore, Load};
 
 use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{Violation, leaks};
-use crate::history::History;
-use crate::world::{BYTES_IN_FLIGHT_MAX, Side};
+use crate::history::{Call, CallId, History};
+use crate::workload::Op;
+use crate::world::{BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Side};
 
 /// Of operations that nobody asked for, each may be under way once: a resync, and a comparison.
 const INSPECTIONS: u64 = 2;
@@ -49,6 +50,12 @@ fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
         (Counter::Operations, load.operations as u64),
         (Counter::HeldOperations, load.held as u64),
         (Counter::Works, load.works as u64),
+        (
+            Counter::KeptBytes,
+            load.kept.memory_bytes - load.kept.begun_bytes,
+        ),
+        (Counter::KeptOnDisk, load.kept.file_bytes),
+        (Counter::BegunBytes, load.kept.begun_bytes),
     ];
     let sample = |(counter, value)| Sample {
         at,
@@ -58,6 +65,14 @@ fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
         is_idle,
     };
     counted.into_iter().map(sample).collect()
+}
+
+/// How many bytes a call writes, if it is a write.
+const fn written((_, call): (CallId, &Call)) -> Option<u64> {
+    match &call.op {
+        Op::Write(write) => Some(write.length),
+        _ => None,
+    }
 }
 
 /// The most that can be under way on a node.
@@ -70,6 +85,8 @@ struct Most {
     writes: u64,
     /// Operations.
     operations: u64,
+    /// Bytes of one write.
+    write_bytes: u64,
 }
 
 impl Most {
@@ -84,6 +101,7 @@ impl Most {
             saw: 0,
             writes: clients,
             operations: clients + made.count() as u64 + INSPECTIONS,
+            write_bytes: history.calls().filter_map(written).max().unwrap_or(0),
         }
     }
 
@@ -95,10 +113,11 @@ impl Most {
             saw: WRITES_IN_FLIGHT_MAX as u64,
             writes: 0,
             operations: IN_VAIN,
+            write_bytes: 0,
         }
     }
 
-    fn bounds(&self, node: Side, load: &Load) -> [Bound; 9] {
+    fn bounds(&self, node: Side, load: &Load) -> [Bound; 12] {
         let capacity = load.log.map_or(0, |log| log.capacity_bytes);
         let left = match node {
             Side::Primary => 0,
@@ -123,6 +142,10 @@ impl Most {
             bound(Counter::HeldOperations, self.operations, left),
             // Each is noted here before the core has it.
             bound(Counter::Works, self.operations, left),
+            // The last one found room for some of its bytes: nobody comes in between that and the keeping here.
+            bound(Counter::KeptBytes, KEPT_BYTES_MAX + self.write_bytes, 0),
+            bound(Counter::KeptOnDisk, KEPT_FILE_BYTES_MAX, 0),
+            bound(Counter::BegunBytes, self.writes * self.write_bytes, 0),
         ]
     }
 }

@@ -141,7 +141,20 @@ impl Client {
         };
         let data = write.bytes();
         let (ino, offset) = (write.ino, write.offset);
-        let written = self.wait_for(|mount, done| mount.write(ino, offset, &data, options, done));
+        let mut is_let_in = true;
+        let written = self.wait_for(|mount, done| {
+            let kept = mount.keep_at_door(ino, offset, &data, options);
+            is_let_in = kept.is_ok();
+            match kept {
+                Ok(None) => mount.write(ino, offset, &data, options, done),
+                Ok(Some(kept)) => mount.write_kept(ino, offset, kept, options, done),
+                Err(errno) => done(Err(errno)),
+            }
+        });
+        if !is_let_in && self.leaving.is_unmounted() {
+            // The mount has gone while the write waited for room: nobody hears of the error.
+            world::wait(Wait::Dead);
+        }
         written.map(|()| Answer::Done)
     }
 

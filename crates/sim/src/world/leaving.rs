@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockstepfs::client::FileService;
+use lockstepfs::datastore::Service;
+
 use super::fibers::{self, Wait};
 use super::node::Life;
 use super::process::Process;
@@ -81,6 +84,7 @@ pub fn leave(life: &Life) {
         }
     };
     leaving.is_unmounted.store(true, Ordering::Relaxed);
+    Service(Arc::clone(&datastore)).closing();
     while leaving.inside.load(Ordering::Relaxed) > 0 {
         rest();
     }

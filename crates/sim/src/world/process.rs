@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockstep_types::Timestamp;
-use lockstepfs::datastore::{Gate, Host, Job};
+use lockstepfs::datastore::{Gate, Host, Job, KeptLimits};
 use parking_lot::Mutex;
 
 use super::fibers::{self, Event, Wait};
@@ -31,6 +31,12 @@ const HANG_LOOK: Duration = Duration::from_millis(10);
 
 /// Most bytes on their way to the secondary, so few that clients meet the limit.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 32 << 10;
+
+/// Most bytes of writes that wait in memory, so few that others wait on the disk.
+pub const KEPT_BYTES_MAX: u64 = 4 << 10;
+
+/// Most bytes of the disk for those, so few that clients wait for room: one write as large as any.
+pub const KEPT_FILE_BYTES_MAX: u64 = 16 << 10;
 
 /// Which process: no two ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -242,6 +248,14 @@ impl Host for Inside {
 
     fn bytes_in_flight_max(&self) -> u64 {
         BYTES_IN_FLIGHT_MAX
+    }
+
+    fn kept_limits(&self) -> KeptLimits {
+        KeptLimits {
+            memory_bytes: KEPT_BYTES_MAX,
+            file_bytes: KEPT_FILE_BYTES_MAX,
+            spare_bytes: 0,
+        }
     }
 
     fn gate(&self) -> Arc<dyn Gate> {

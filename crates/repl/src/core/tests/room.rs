@@ -136,3 +136,30 @@ fn what_waits_for_room_when_the_disk_fails_ends_with_an_error() {
     core.on(Event::LocalDone(OpId(1), Ok(())));
     assert_eq!((core.operations(), core.in_flight().bytes), (0, 0));
 }
+
+/// What is said ahead of a write is what becomes of it when it is submitted.
+#[test]
+fn a_write_starts_when_it_was_said_that_it_would() {
+    let mut decided = [0, 0];
+    for (state, bytes, number) in [State::Synced, State::OutOfSync, State::Paused]
+        .into_iter()
+        .flat_map(|state| [1, ROOM / 2, ROOM].map(|bytes| (state, bytes)))
+        .flat_map(|(state, bytes)| [5, 6].map(|number| (state, bytes, number)))
+    {
+        let mut core = core(state);
+        for op in 1..8 {
+            let would = core.would_start_write(&write_locks(number), bytes);
+            let effects = core.submit_bytes(op, number + op % 2, bytes);
+            let would_other = core.would_start_write(&write_locks(number + op % 2), bytes);
+            let started = effects
+                .iter()
+                .any(|effect| matches!(effect, Effect::Execute { .. }));
+            if op % 2 == 0 {
+                assert_eq!(would, started, "{state:?} {bytes} {number}, write {op}");
+                decided[usize::from(started)] += 1;
+            }
+            assert!(!would_other, "its locks are held, or it waits for them");
+        }
+    }
+    assert!(decided[0] > 0 && decided[1] > 0, "{decided:?}");
+}

@@ -1,0 +1,221 @@
+//! Writes that wait, and where their bytes are meanwhile (rule P19): in memory up to a limit, on the disk of the
+//! store beyond it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::thread;
+
+use lockstep_types::limits::{BLOCK_BYTES, BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_SPARE_BYTES};
+use rustix::mount::UnmountFlags;
+
+use crate::check;
+use crate::nodes::{Ground, Pair, Which, await_that};
+use crate::slow::{
+    Changes, SILENT, WRITE_BYTES, all_end, all_end_well, nobody_else_waits, open, start,
+};
+use crate::small_disk::SmallDisk;
+
+/// Programs that write the same bytes.
+const RIVALS: usize = 300;
+/// Programs that write a file each.
+const OWNERS: usize = 60;
+/// The largest write that is one request wherever its buffer begins in a page: of two requests each has an order
+/// of its own.
+const BYTES: usize = WRITE_BYTES - BLOCK_BYTES;
+/// Threads that take requests of the kernel, as configured where nothing is said.
+const MOUNT_THREADS: usize = 8;
+/// Threads that bring writes: each may have kept one more, and has a buffer of its own.
+const THREADS: u64 = 2 * MOUNT_THREADS as u64;
+/// What else a node takes while it is busy.
+const SLACK_BYTES: u64 = 32 << 20;
+
+/// More than this is never there beyond what an idle node has: what is kept, what is on its way and was read for
+/// that, once more in the queue of the connection, and the buffers of the threads.
+const BOUND_BYTES: u64 =
+    KEPT_BYTES_MAX + 2 * BYTES_IN_FLIGHT_MAX + 2 * THREADS * (WRITE_BYTES as u64) + SLACK_BYTES;
+
+/// This much is on the disk when all wait: neither kept in memory nor on its way.
+const ON_DISK_BYTES: u64 = (RIVALS + OWNERS) as u64 * BYTES as u64
+    - KEPT_BYTES_MAX
+    - BYTES_IN_FLIGHT_MAX
+    - THREADS * WRITE_BYTES as u64;
+
+/// The disk needs it for the first test: what stays available while the waiting file grows to this, as much for
+/// the content of all that waits, and the content of both nodes.
+const NEEDED_BYTES: u64 = KEPT_SPARE_BYTES + 3 * (RIVALS + OWNERS) as u64 * BYTES as u64;
+
+/// What is left of the memory when nothing waits any more.
+const REST_BYTES: u64 = 64 << 20;
+
+/// Bytes that show whose they are, and whether all are there.
+fn bytes_of(writer: usize) -> Vec<u8> {
+    let number = u32::try_from(writer).unwrap().to_le_bytes();
+    number.repeat(BYTES / number.len())
+}
+
+fn write(file: File, writer: usize) -> thread::JoinHandle<io::Result<()>> {
+    thread::spawn(move || file.write_all_at(&bytes_of(writer), 0))
+}
+
+/// The file of the rivals. The kernel lets one at a time make a file longer, so it is as long as it will be.
+fn open_contended(pair: &Pair) -> File {
+    let contended = open(pair, "contended", 0);
+    contended.write_all_at(&bytes_of(0), 0).unwrap();
+    contended
+}
+
+/// Rivals, who write to one file, and owners of a file each.
+struct Writers {
+    contended: File,
+    owned: Vec<File>,
+}
+
+impl Writers {
+    fn open(pair: &Pair) -> Self {
+        Self {
+            contended: open_contended(pair),
+            owned: (0..OWNERS)
+                .map(|number| open(pair, &format!("owned {number}"), 0))
+                .collect(),
+        }
+    }
+
+    /// All begin to write.
+    fn write(self) -> Changes {
+        let rival = |writer| write(self.contended.try_clone().unwrap(), writer);
+        let owner = |(number, file)| write(file, 1 + RIVALS + number);
+        let mut changes: Changes = (1..=RIVALS).map(rival).collect();
+        changes.extend(self.owned.into_iter().enumerate().map(owner));
+        changes
+    }
+
+    /// Each owner's file below `root` has the owner's bytes, and the contended one those of one rival: which.
+    fn check(root: &Path) -> usize {
+        let content = |name: &str| std::fs::read(root.join(name)).unwrap();
+        for number in 0..OWNERS {
+            let owned = content(&format!("owned {number}"));
+            assert!(
+                owned == bytes_of(1 + RIVALS + number),
+                "file of owner {number}"
+            );
+        }
+        let contended = content("contended");
+        let winner = (1..=RIVALS).find(|rival| contended == bytes_of(*rival));
+        winner.expect("the bytes of one rival and no other")
+    }
+}
+
+/// What a node that waits for a stopped secondary takes, what it gives back, and who waits with it.
+pub fn of_writes_that_wait_for_a_stopped_secondary() {
+    let mut pair = start(SILENT, [Ground::default(), Ground::default()]);
+    assert_room(pair.primary.store());
+    let before = pair.primary.resident_bytes();
+    let writers = Writers::open(&pair);
+    pair.node(Which::Secondary).freeze();
+    let changes = writers.write();
+    await_that("the bytes of most writes to be on the disk", || {
+        kept_on_disk(&pair) >= ON_DISK_BYTES
+    });
+    nobody_else_waits(&pair);
+    pair.node(Which::Secondary).thaw();
+    all_end_well(changes);
+    assert_bounded(&pair, before);
+    await_that("memory and disk to be given back", || {
+        pair.primary.resident_bytes() < before + REST_BYTES && kept_on_disk(&pair) == 0
+    });
+    let winner = Writers::check(&pair.mount());
+    pair.stop();
+    let copy = pair.outside("copy");
+    check::export(pair.node(Which::Secondary), &copy);
+    assert_eq!(Writers::check(&copy.join("tree")), winner);
+}
+
+/// How a test ends that writes find no room.
+#[derive(Clone, Copy)]
+enum End {
+    /// The secondary goes on.
+    Thaw,
+    /// Somebody else takes the mount away.
+    Unmount,
+    /// The node is stopped.
+    Stop,
+}
+
+/// Where the disk has no room for the bytes of writes that wait either: the node takes no more requests for a
+/// while, but memory stays bounded, all writes end well, and meanwhile the mount can be taken away and the node
+/// stopped.
+pub fn of_writes_that_find_no_room_to_wait() {
+    let disk = SmallDisk::make();
+    let mut pair = start(SILENT, [disk.ground(), Ground::default()]);
+    drop(open_contended(&pair));
+    let ballast = disk.leave(KEPT_SPARE_BYTES / 2);
+    let mut before = pair.primary.resident_bytes();
+    for end in [End::Thaw, End::Unmount, End::Stop] {
+        let contended = open_contended(&pair);
+        pair.node(Which::Secondary).freeze();
+        let rival = |rival| write(contended.try_clone().unwrap(), rival);
+        let changes: Changes = (1..=RIVALS).map(rival).collect();
+        await_that(
+            "memory to be full, and all threads of the mount to wait",
+            || {
+                let status = pair.primary.status().unwrap();
+                status.kept_bytes >= KEPT_BYTES_MAX
+                    && pair.primary.threads_in("fuser-", "futex") == MOUNT_THREADS
+            },
+        );
+        assert_eq!(kept_on_disk(&pair), 0);
+        assert_bounded(&pair, before);
+        match end {
+            End::Thaw => {
+                pair.node(Which::Secondary).thaw();
+                all_end_well(changes);
+            }
+            End::Unmount => {
+                // It is in use still, but the kernel gives up what it has asked.
+                let _busy = rustix::mount::unmount(pair.mount(), UnmountFlags::FORCE);
+                all_end(&changes);
+                pair.primary.await_end();
+                pair.node(Which::Secondary).thaw();
+                drop(contended);
+                pair.primary.start();
+                pair.await_in_sync();
+                before = pair.primary.resident_bytes();
+            }
+            End::Stop => {
+                pair.primary.stop();
+                pair.node(Which::Secondary).thaw();
+                all_end(&changes);
+            }
+        }
+    }
+    drop(ballast);
+}
+
+fn assert_room(store: &Path) {
+    let disk = rustix::fs::statvfs(store).unwrap();
+    let available = disk.f_bavail * disk.f_frsize;
+    let (there, needed) = (available >> 20, NEEDED_BYTES >> 20);
+    let told = "this test needs more room for temporary files";
+    assert!(
+        available >= NEEDED_BYTES,
+        "{told}: {needed} MiB, {there} MiB are available"
+    );
+}
+
+fn assert_bounded(pair: &Pair, before: u64) {
+    let most = pair.primary.most_resident_bytes() - before;
+    println!("{} MiB of {} MiB", most >> 20, BOUND_BYTES >> 20);
+    assert!(most < BOUND_BYTES, "{most} bytes, bound {BOUND_BYTES}");
+}
+
+/// What the file takes in which the primary keeps the bytes of writes that wait.
+fn kept_on_disk(pair: &Pair) -> u64 {
+    let is_waiting_file = |path: &Path| path.to_string_lossy().contains("/store/waiting.");
+    let files = pair.primary.open_files().into_iter();
+    files
+        .filter(|(path, _)| is_waiting_file(path))
+        .map(|(_, metadata)| metadata.blocks() * 512)
+        .sum()
+}
