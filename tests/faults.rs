@@ -6,7 +6,7 @@
 //! themselves (`programs`); both stores are written out and compared by tools that are not ours
 //! (`check`). Needs root and /dev/fuse, as everything that mounts.
 //!
-//! `LOCKSTEP_FAULT_KILLS` says how many processes are killed within the pause limit, 20 if it does
+//! `LOCKSTEP_FAULT_KILLS` says how many processes are killed within the pause limit, 12 if it does
 //! not, and with it how often all else is repeated: half as many kills beyond it, everything else
 //! once for each 20. `LOCKSTEP_FAULT_SEED` brings the order of events of a run back;
 //! `LOCKSTEP_FAULT_KEEP` keeps the directory of a test that fails.
@@ -67,7 +67,9 @@ use site::Site;
 use small_disk::{Ballast, SmallDisk};
 
 /// The default of what `LOCKSTEP_FAULT_KILLS` says.
-const KILLS_IN_CI: u64 = 20;
+const KILLS_IN_CI: u64 = 12;
+/// Everything but kills is done once for each so many of them.
+const KILLS_OF_A_ROUND: u64 = 20;
 /// Longest time between two events that come at random moments.
 const MOMENT_MAX: Duration = Duration::from_millis(600);
 /// Longer than every timeout that a stopped node with [`HASTY`] can bring about: silence (500 ms), the
@@ -110,7 +112,7 @@ fn is_long() -> bool {
 
 /// How often everything but kills is repeated.
 fn rounds() -> Option<u64> {
-    kills().map(|kills| kills.div_ceil(KILLS_IN_CI))
+    kills().map(|kills| kills.div_ceil(KILLS_OF_A_ROUND))
 }
 
 /// What fio and fsx find is not taken for what becomes of them when their mount is taken away.

@@ -14,7 +14,7 @@ use strum::VariantArray as _;
 /// As many threads, each with worlds of its own.
 const THREADS: usize = 2;
 /// Half of them are the same every time.
-const SCHEDULES: u64 = 20_000;
+const SCHEDULES: u64 = 10_000;
 
 fn schedules() -> u64 {
     let asked = std::env::var("LOCKSTEP_SCHEDULES").ok();

@@ -38,7 +38,7 @@ check_memory() {
 
 workload() {
     local total part at_start at_end
-    total=$(size 20000 1000000)
+    total=$(size 12000 1000000)
     part=$((total / 10))
     mkdir "$mount/tree"
     at_start=$(make_range 0 $part 1000)

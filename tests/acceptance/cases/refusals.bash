@@ -22,7 +22,7 @@ state_of() {
     (
         cd "$1"
         find . -printf '%y %m %U %G %s %T@ %p\n' | sort -k 7
-        find . -type f -print0 | sort -z | xargs -0r sha256sum
+        find . -type f -print0 | sort -z | xargs -0r cksum
     )
 }
 

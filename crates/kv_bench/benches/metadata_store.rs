@@ -1,6 +1,6 @@
 //! Compares stores for metadata, the way Lockstep would use each: batches of five keys.
 //!
-//! `cargo bench --bench metadata_store -- [--dir DIR] [--keys N] [--durable N] [--batches N]
+//! `cargo bench -p lockstep-kv-bench -- [--dir DIR] [--keys N] [--durable N] [--batches N]
 //! [--checkpoint N] [--gets N]`
 //!
 //! Every store runs in a process of its own, which ends as a kill would end it; then opening it
