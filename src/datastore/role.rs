@@ -1,13 +1,20 @@
 //! The role of this node and whether its copy is in sync, on stable storage.
 //!
-//! Invariants: the file is replaced whole, and synced, before anything acts on what it says. It
-//! bears a checksum of that, so that no flipped bit makes another generation of it or a copy in sync.
+//! The file has two *slots* of one block each, with the same state at rest. A change overwrites the first slot, syncs the
+//! file, overwrites the second slot and syncs again: so it needs no space on the disk (rule P20), and one whole slot is
+//! there at every moment. Each slot bears a number that counts changes, and a checksum.
+//!
+//! Invariants:
+//! - The file is changed, and synced, before anything acts on what it says.
+//! - One damaged slot loses nothing: the other one has the same state, or the one before a change that nothing has acted
+//!   on. No flipped bit makes another state.
 
 use std::io;
 use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Generation, Hash128, StoreId, SyncId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -41,21 +48,78 @@ pub(super) struct RoleState {
     pub boot: Option<[u8; 16]>,
 }
 
-/// The file: what it says, and the checksum of that.
+/// What a slot holds: the state after so many changes, and the checksum of both.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct Slot {
+    change: u64,
     state: RoleState,
     checksum: String,
 }
 
-impl RoleState {
-    /// In hex, over the state as it is written in one line.
-    fn checksum(&self) -> io::Result<String> {
-        let sum = Hash128::of(&serde_json::to_vec(self)?);
-        Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
+/// The whole file, as versions before the slots wrote it: what it says, and the checksum of that.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unslotted {
+    state: RoleState,
+    checksum: String,
+}
+
+/// In hex, over something as it is written in one line.
+fn checksum(of: &impl Serialize) -> io::Result<String> {
+    let sum = Hash128::of(&serde_json::to_vec(of)?);
+    Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
+}
+
+impl Slot {
+    /// The block that holds the state after so many changes: text, and blanks behind it.
+    fn block(change: u64, state: RoleState) -> io::Result<Vec<u8>> {
+        let checksum = checksum(&(change, state))?;
+        let slot = Self {
+            change,
+            state,
+            checksum,
+        };
+        let mut text = serde_json::to_vec_pretty(&slot)?;
+        if text.len() >= BLOCK_BYTES {
+            return Err(io::Error::other(
+                "the role of the node takes more than a block",
+            ));
+        }
+        text.resize(BLOCK_BYTES - 1, b' ');
+        text.push(b'\n');
+        Ok(text)
     }
 
+    /// The slot in a block, if that is whole.
+    fn read(block: &[u8]) -> Option<Self> {
+        let slot: Self = serde_json::from_slice(block).ok()?;
+        let expected = checksum(&(slot.change, slot.state)).ok()?;
+        (block.len() == BLOCK_BYTES && slot.checksum == expected).then_some(slot)
+    }
+}
+
+/// What a role file says, for those who look at a store from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleMarks {
+    /// The copy counts as in sync.
+    pub in_sync: bool,
+    /// The store was closed in order.
+    pub is_closed: bool,
+}
+
+impl RoleMarks {
+    /// What the bytes of a role file say; `None` for a damaged file.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let (state, _) = parse(bytes).ok()?;
+        Some(Self {
+            in_sync: state.in_sync,
+            is_closed: state.boot.is_none(),
+        })
+    }
+}
+
+impl RoleState {
     /// Whether the machine went down while the store was in use, if it now runs for the time
     /// `boot`: then what was not on stable storage may be missing.
     pub fn went_down(&self, boot: [u8; 16]) -> bool {
@@ -67,8 +131,8 @@ impl RoleState {
 pub(super) struct RoleFile {
     backing: Arc<dyn Backing>,
     state: Mutex<RoleState>,
-    /// Held while the file is replaced.
-    changing: Mutex<()>,
+    /// How often the file was changed; `None` before there is one with slots. Held while the file is changed.
+    changes: Mutex<Option<u64>>,
     /// The process before this one was killed: what it had not synced, nobody knows.
     was_killed: bool,
 }
@@ -76,7 +140,8 @@ pub(super) struct RoleFile {
 impl RoleFile {
     /// What the file of a store says; for a new one `role`, not in sync. Changes nothing.
     pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
-        Ok(read(backing)?.unwrap_or(RoleState {
+        let found = read(backing)?.map(|(state, _)| state);
+        Ok(found.unwrap_or(RoleState {
             generation: Generation::FIRST,
             role,
             in_sync: false,
@@ -101,13 +166,14 @@ impl RoleFile {
             boot: Some(boot),
             ..found
         };
+        let changes = read(backing.as_ref())?.and_then(|(_, changes)| changes);
         let file = Self {
             backing,
             state: Mutex::new(state),
-            changing: Mutex::default(),
+            changes: Mutex::new(changes),
             was_killed: found.boot.is_some(),
         };
-        file.write(state)?;
+        file.change(|_| state)?;
         Ok(file)
     }
 
@@ -116,7 +182,7 @@ impl RoleFile {
         Self {
             backing,
             state: Mutex::new(found),
-            changing: Mutex::default(),
+            changes: Mutex::default(),
             was_killed: found.boot.is_some(),
         }
     }
@@ -128,9 +194,9 @@ impl RoleFile {
 
     /// The store was closed in order: all it holds is on stable storage (rule P12).
     pub fn closed(&self) -> io::Result<()> {
-        self.write(RoleState {
+        self.change(|state| RoleState {
             boot: None,
-            ..self.state()
+            ..state
         })
     }
 
@@ -179,38 +245,72 @@ impl RoleFile {
     }
 
     fn change(&self, change: impl FnOnce(RoleState) -> RoleState) -> io::Result<()> {
-        let _alone = self.changing.lock();
+        let mut changes = self.changes.lock();
         let state = change(self.state());
-        self.write(state)?;
+        let number = changes.map_or(0, |number| number.saturating_add(1));
+        let block = Slot::block(number, state)?;
+        if changes.replace(number).is_some() {
+            self.overwrite(&block)?;
+        } else if let Err(error) = self.make(&block) {
+            *changes = None;
+            return Err(error);
+        }
         *self.state.lock() = state;
-        Ok(())
-    }
-
-    fn write(&self, state: RoleState) -> io::Result<()> {
-        let checksum = state.checksum()?;
-        let text = serde_json::to_vec_pretty(&Written { state, checksum })?;
-        replace(self.backing.as_ref(), FILE, &text)?;
         if is_on(Bug::LeaveDraft) {
             self.backing.open_or_create(&draft_of(FILE))?;
         }
         Ok(())
     }
+
+    /// Puts a file with both slots in the place of what there is.
+    fn make(&self, block: &[u8]) -> io::Result<()> {
+        replace(self.backing.as_ref(), FILE, &[block, block].concat())
+    }
+
+    /// Overwrites both slots, one after the other. After a failure the next change does so with a higher number.
+    fn overwrite(&self, block: &[u8]) -> io::Result<()> {
+        let file = self.backing.open(FILE)?;
+        for at in [0, BLOCK_BYTES as u64] {
+            file.write_at(at, block)?;
+            file.sync()?;
+        }
+        Ok(())
+    }
 }
 
-fn read(backing: &dyn Backing) -> io::Result<Option<RoleState>> {
+/// What the file says, and how often it was changed, if it has slots; `None` without a file.
+fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, Option<u64>)>> {
     let file = match backing.open(FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    let mut text = vec![0; 4096];
-    let length = file.read_at(0, &mut text)?;
-    text.truncate(length);
-    let written: Written =
-        serde_json::from_slice(&text).map_err(|error| damaged(&error.to_string()))?;
-    if written.checksum != written.state.checksum()? {
+    let mut bytes = vec![0; 2 * BLOCK_BYTES];
+    let length = file.read_at(0, &mut bytes)?;
+    bytes.truncate(length);
+    parse(&bytes).map(Some)
+}
+
+/// The state in the slot that was written last. A slot that is not whole was being written when the power was lost, or
+/// has rotted: the other slot counts.
+fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
+    let slots = bytes.chunks(BLOCK_BYTES).filter_map(Slot::read);
+    // Of two with the same number the first; they say the same.
+    let last = slots.reduce(|first, second| {
+        if second.change > first.change {
+            second
+        } else {
+            first
+        }
+    });
+    if let Some(slot) = last {
+        return Ok((slot.state, Some(slot.change)));
+    }
+    let whole: Unslotted =
+        serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
+    if whole.checksum != checksum(&whole.state)? {
         return Err(damaged("its checksum is wrong"));
     }
-    Ok(Some(written.state))
+    Ok((whole.state, None))
 }
 
 fn damaged(what: &str) -> io::Error {
@@ -278,30 +378,77 @@ mod tests {
         assert!(found.in_sync && found.store.is_none() && found.sync.is_none());
     }
 
-    /// No bit of the file can be flipped and no byte be cut without being noticed.
+    /// Written by a version without slots, the file is replaced by one with slots.
     #[test]
-    fn every_damage_is_refused() {
+    fn a_file_without_slots_gets_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
+                     \"carried_over\":false,\"boot\":null}";
+        let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
+        let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        let file = fresh(dir.path());
+        assert!(again(dir.path()).unwrap().in_sync);
+        file.mark(false).unwrap();
+        assert!(!again(dir.path()).unwrap().in_sync);
+        let length = std::fs::metadata(dir.path().join(FILE)).unwrap().len();
+        assert_eq!(length, 2 * BLOCK_BYTES as u64);
+    }
+
+    /// Flipped bits and cuts anywhere in one slot change nothing of what the file says.
+    #[test]
+    fn damage_to_one_slot_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
-        file.follow(StoreId::from_bytes([9; 16])).unwrap();
         file.take_over(SyncId::next(None, [8; 16])).unwrap();
         let state = file.state();
-        let path = dir.path().join(FILE);
-        let whole = std::fs::read(&path).unwrap();
+        let whole = std::fs::read(dir.path().join(FILE)).unwrap();
         for at in 0..whole.len() {
-            let mut cut = whole.clone();
-            cut.truncate(at);
-            refused(&path, &cut);
             for bit in 0..8 {
                 let mut flipped = whole.clone();
                 flipped[at] ^= 1 << bit;
-                std::fs::write(&path, &flipped).unwrap();
-                match again(dir.path()) {
-                    Err(error) => assert!(error.to_string().contains("is damaged"), "{error}"),
-                    // White space is as good as other white space.
-                    Ok(found) => assert_eq!(found, state, "byte {at} bit {bit}"),
-                }
+                assert_eq!(parse(&flipped).unwrap().0, state, "byte {at} bit {bit}");
             }
+        }
+        for length in BLOCK_BYTES..whole.len() {
+            assert_eq!(parse(&whole[..length]).unwrap().0, state, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn damage_to_both_slots_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fresh(dir.path());
+        let path = dir.path().join(FILE);
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..BLOCK_BYTES {
+            refused(&path, &whole[..length]);
+        }
+        for at in (0..BLOCK_BYTES).step_by(7) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 4;
+            flipped[BLOCK_BYTES + at] ^= 4;
+            // Blanks are as good as other blanks, and this flip makes none.
+            refused(&path, &flipped);
+        }
+    }
+
+    /// Power may be lost between any two bytes that reach the disk: the state is the one before or after the change.
+    #[test]
+    fn a_change_that_stops_half_way_has_happened_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fresh(dir.path());
+        let before = file.state();
+        let old = std::fs::read(dir.path().join(FILE)).unwrap();
+        file.mark(false).unwrap();
+        let after = file.state();
+        let new = std::fs::read(dir.path().join(FILE)).unwrap();
+        for reached in 0..=new.len() {
+            let torn = [&new[..reached], &old[reached..]].concat();
+            let (state, _) = parse(&torn).unwrap();
+            assert!([before, after].contains(&state), "{reached} bytes");
+            // All that the first sync covers has reached the disk: the change may be acted on soon.
+            assert!(reached < BLOCK_BYTES || state == after, "{reached} bytes");
         }
     }
 

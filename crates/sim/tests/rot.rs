@@ -26,7 +26,7 @@ use lockstep_types::Ino;
 use lockstep_verify::Report;
 use lockstep_verify::report::What;
 
-use bit::{Bit, FILES, NAMESPACE, ROLE};
+use bit::{Bit, FILES, NAMESPACE};
 use stores::Stores;
 
 /// Cases of each test.
@@ -189,8 +189,6 @@ fn metadata_rots(side: Side, stores: &Stores, chance: &mut Random) -> Came {
     let Some(bit) = bit else {
         return Ok("spared".to_owned());
     };
-    // Every other bit of that file counts, and both nodes can be alike with another generation in it.
-    let must_be_refused = file == ROLE && !bit.is_case(pair.disk(side));
     bit.turn(pair.disk(side));
     if file == NAMESPACE && side == Side::Secondary {
         // It may be found by an operation.
@@ -199,7 +197,6 @@ fn metadata_rots(side: Side, stores: &Stores, chance: &mut Random) -> Came {
     let rotten = pair.disk(side).digest();
     let refused = start_both(&mut pair, side, chance)?;
     let judged = match refused {
-        None if must_be_refused => Err("opened, and what it says may be wrong".to_owned()),
         None => opened_well(&mut pair, side, file),
         Some(why) => refused_well(&mut pair, side, &why, file, rotten).map(|()| "refused"),
     };
@@ -266,10 +263,11 @@ fn refused_well(
     }
 }
 
-/// Each kind of file has rotted so that it was noticed, but for the table that does not count.
+/// Each kind of file has rotted so that it was noticed, but for the table that does not count and the role file, which
+/// says everything twice.
 fn assert_all_met(came: &BTreeMap<String, u64>) {
     for file in FILES {
-        let outcome = if file == "tables/times" {
+        let outcome = if ["tables/times", "role.json"].contains(&file) {
             "opened"
         } else {
             "refused"

@@ -173,7 +173,6 @@ fn what_is_refused_stays_as_it_was() {
     for (file, at, expected) in [
         ("namespace.redb", 20, "namespace"),
         ("log/intent.0", 2048 + 20, "intent log"),
-        ("role.json", 40, "role.json is damaged"),
         ("tables/paw", 3, "tables/paw is damaged: slot 0"),
         ("tables/saw", 640, "tables/saw is damaged: slot 10"),
     ] {
@@ -181,6 +180,11 @@ fn what_is_refused_stays_as_it_was() {
         place.refuses(expected);
         place.tamper(file, |bytes| bytes[at] ^= 4);
     }
+    // Both slots: one alone is enough.
+    place.tamper("role.json", |bytes| bytes[40] ^= 4);
+    place.tamper("role.json", |bytes| bytes[4096 + 40] ^= 4);
+    place.refuses("role.json is damaged");
+    place.tamper("role.json", |bytes| bytes[40] ^= 4);
     place.tamper("tables/paw", |bytes| bytes.truncate(4096));
     place.refuses("tables/paw is damaged: it has 4096 bytes");
 }

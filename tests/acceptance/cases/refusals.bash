@@ -113,6 +113,8 @@ newer_format() { sed -i 's/"lockstep_store": *[0-9]*/"lockstep_store": 999/' "$1
 no_text() { printf '{' >"$1"; }
 cut_to_nothing() { truncate -s 0 "$1"; }
 cut_in_half() { truncate -s $(($(stat -c %s "$1") / 2)) "$1"; }
+# Of role.json: the second copy goes, and the end of the first.
+cut_to_a_slot_in_part() { truncate -s 4000 "$1"; }
 flip_header() { flip "$1" 20; }
 flip_checkpoint() { flip_all "$1" mcheckpoint 1; }
 flip_log_header() { flip_all "$1" LSINTENT 20; }
@@ -136,7 +138,7 @@ damaged_stores() {
         damaged primary $file 'truncated|not an intent log' cut_to_nothing
         damaged primary $file 'intent log .* is damaged' flip_log_header
     done
-    damaged primary role.json 'role.json is damaged' cut_in_half
+    damaged primary role.json 'role.json is damaged' cut_to_a_slot_in_part
     damaged primary role.json 'role.json is damaged' cut_to_nothing
     damaged primary role.json 'role.json is damaged' flip_in_sync
     damaged primary role.json 'role.json is damaged' flip_generation

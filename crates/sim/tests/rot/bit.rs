@@ -10,7 +10,7 @@ use lockstep_types::Ino;
 /// The key-value store.
 pub const NAMESPACE: &str = "namespace.redb";
 /// Role and marks.
-pub const ROLE: &str = "role.json";
+const ROLE: &str = "role.json";
 /// Every file of a store but content and `poisoned.json`, which only a failed disk has.
 pub const FILES: [&str; 8] = [
     "format.json",
@@ -69,14 +69,6 @@ impl Bit {
             offset: on_the_disk(file, disk, bytes.len() as u64, place)?,
             number: u32::try_from(chance.below(8)).unwrap(),
         })
-    }
-
-    /// Whether it only makes a capital of a hexadecimal letter: to one who reads text, as an identifier's in
-    /// `role.json`, both are the same.
-    pub fn is_case(&self, disk: &Disk) -> bool {
-        let bytes = disk.read_all(&self.file).unwrap_or_default();
-        let byte = bytes.get(usize::try_from(self.offset).unwrap());
-        self.number == 5 && matches!(byte, Some(b'a'..=b'f' | b'A'..=b'F'))
     }
 
     /// A bit of the content of some file.
