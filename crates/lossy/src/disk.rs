@@ -113,7 +113,12 @@ impl Disk {
     /// fails so leaves what it should have saved seen, clean, and not on the disk. Where the observer
     /// has another wish for that call, the fault is spent.
     pub fn fail_call(&self, class: CallClass, nth: u64, errno: Errno) {
-        self.state.lock().arm(class, nth, errno);
+        self.state.lock().arm(class, None, nth, errno);
+    }
+
+    /// The same for the next call of a class on one file.
+    pub fn fail_next_on(&self, path: &'static str, class: CallClass, errno: Errno) {
+        self.state.lock().arm(class, Some(path), 1, errno);
     }
 
     /// Lets every call of a class fail from now on, as [`Self::fail_call`] does one.

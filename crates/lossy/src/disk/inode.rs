@@ -131,6 +131,27 @@ impl Inode {
         }
     }
 
+    /// Reserves pages of a range, in their order, as long as there is room for so many. Whether all are reserved now;
+    /// otherwise the length stays.
+    pub(super) fn reserve_some(
+        &mut self,
+        range: &Range<u64>,
+        keep_size: bool,
+        room: u64,
+        changes: &mut ChangeCounter,
+    ) -> bool {
+        if self.missing_pages(range) <= room {
+            self.reserve(range, keep_size, changes);
+            return true;
+        }
+        let missing = pages_of(range).filter(|number| !self.seen.is_held(*number));
+        let missing: Vec<u64> = missing.take(index(room)).collect();
+        for number in missing {
+            self.put(number, Page::Reserved, changes);
+        }
+        false
+    }
+
     /// Frees the whole pages of a range, and makes zeros of the rest of it.
     pub(super) fn punch(&mut self, range: Range<u64>, changes: &mut ChangeCounter) {
         self.clear(range, &Page::Hole, changes);

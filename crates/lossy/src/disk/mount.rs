@@ -89,7 +89,7 @@ impl Mount {
     ) -> io::Result<T> {
         let mut state = self.disk.state.lock();
         state.check(self.incarnation)?;
-        if let Some(errno) = state.meet(class) {
+        if let Some(errno) = state.meet(class, None) {
             return Err(refused(errno));
         }
         body(&mut state)
@@ -129,7 +129,8 @@ impl Mount {
             let mut state = self.disk.state.lock();
             state.check(self.incarnation)?;
             let call = action.call(state.next_serial());
-            let met = call.kind.class().and_then(|class| state.meet(class));
+            let class = call.kind.class();
+            let met = class.and_then(|class| state.meet(class, Some(call.path)));
             (call, state.observer.clone(), met)
         };
         let verdict = observer.map_or(Verdict::Go, |observer| observer(&call));

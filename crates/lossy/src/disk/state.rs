@@ -75,6 +75,8 @@ impl Slot {
 #[derive(Clone, Copy, Debug)]
 struct Armed {
     class: CallClass,
+    /// Only calls on this file count, if one is named.
+    path: Option<&'static str>,
     /// Calls until then; `None` if all fail from now on.
     calls_left: Option<u64>,
     errno: Errno,
@@ -168,9 +170,16 @@ impl State {
         self.armed.clear();
     }
 
-    pub(super) fn arm(&mut self, class: CallClass, nth: u64, errno: Errno) {
+    pub(super) fn arm(
+        &mut self,
+        class: CallClass,
+        path: Option<&'static str>,
+        nth: u64,
+        errno: Errno,
+    ) {
         self.armed.push(Armed {
             class,
+            path,
             calls_left: Some(nth.max(1)),
             errno,
         });
@@ -180,16 +189,17 @@ impl State {
     pub(super) fn break_down(&mut self, class: CallClass, errno: Errno) {
         self.armed.push(Armed {
             class,
+            path: None,
             calls_left: None,
             errno,
         });
     }
 
-    /// Counts a call of a class; the error with which it is to fail, if it is.
-    pub(super) fn meet(&mut self, class: CallClass) -> Option<Errno> {
+    /// Counts a call of a class, on a file if that is known; the error with which it is to fail, if it is.
+    pub(super) fn meet(&mut self, class: CallClass, path: Option<&str>) -> Option<Errno> {
         let mut met = None;
         self.armed.retain_mut(|armed| {
-            if armed.class != class {
+            if armed.class != class || armed.path.is_some_and(|only| path != Some(only)) {
                 return true;
             }
             let left = armed.calls_left.map(|calls| calls - 1);
@@ -328,12 +338,7 @@ impl State {
                 end_of(length, 0)?;
                 self.change(number, |inode, changes| inode.set_len(length, changes))
             }
-            FileAction::Allocate(extent) => {
-                let range = self.room_for(number, extent)?;
-                self.change(number, |inode, changes| {
-                    inode.reserve(&range, extent.keep_size, changes);
-                })
-            }
+            FileAction::Allocate(extent) => self.allocate(number, extent),
             FileAction::PunchHole(extent) => {
                 let range = extent.offset..end_of(extent.offset, extent.length)?;
                 self.change(number, |inode, changes| inode.punch(range, changes))
@@ -438,6 +443,18 @@ impl State {
         self.change(number, |inode, changes| {
             inode.write(offset, data, u64::MAX, changes);
         })
+    }
+
+    /// A disk that gets full in the middle keeps what it has reserved, as ext4 does.
+    fn allocate(&mut self, number: InodeNumber, extent: Extent) -> io::Result<()> {
+        let range = extent.offset..end_of(extent.offset, extent.length)?;
+        let room = self.free_pages();
+        let is_whole = self.change(number, |inode, changes| {
+            inode.reserve_some(&range, extent.keep_size, room, changes)
+        })?;
+        is_whole
+            .then_some(())
+            .ok_or_else(|| refused(Errno::NoSpace))
     }
 
     /// The range of an extent, if there is room to reserve all of it. Otherwise nothing is.
