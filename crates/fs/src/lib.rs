@@ -15,6 +15,7 @@ mod overlay;
 pub mod plan;
 pub mod poison;
 pub mod record;
+pub mod reserve;
 pub mod store;
 pub mod times;
 

@@ -24,6 +24,7 @@ mod mirror;
 mod open;
 mod read;
 mod replay;
+mod room;
 mod turns;
 mod unsynced;
 

@@ -13,6 +13,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use crate::limits::BLOCK_BYTES;
+
 /// A directory tree that belongs to one store. Paths are relative to it, with `/` between
 /// components and no `..`.
 pub trait Backing: Send + Sync {
@@ -175,4 +179,111 @@ pub struct Space {
     pub total_files: u64,
     /// Inodes not used.
     pub free_files: u64,
+}
+
+/// Room on a disk that is left, or that a change takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Bytes.
+    pub bytes: u64,
+    /// Inodes.
+    pub files: u64,
+}
+
+impl Room {
+    /// No room.
+    pub const NONE: Self = Self { bytes: 0, files: 0 };
+    /// More room than any change takes.
+    pub const ALL: Self = Self {
+        bytes: u64::MAX,
+        files: u64::MAX,
+    };
+
+    /// The room that a disk has for clients. A disk that does not count inodes never lacks one.
+    pub const fn of(space: &Space) -> Self {
+        Self {
+            bytes: space.available_bytes,
+            files: if space.total_files == 0 {
+                u64::MAX
+            } else {
+                space.free_files
+            },
+        }
+    }
+
+    /// Whether this is enough for `other`.
+    pub const fn covers(&self, other: &Self) -> bool {
+        self.bytes >= other.bytes && self.files >= other.files
+    }
+
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            files: self.files.saturating_add(other.files),
+        }
+    }
+
+    /// What is left without `other`.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            files: self.files.saturating_sub(other.files),
+        }
+    }
+
+    /// The lesser of both, of bytes and of inodes.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.min(other.bytes),
+            files: self.files.min(other.files),
+        }
+    }
+}
+
+/// The parts of a range, widened to whole blocks, for which a file has no space on the disk: neither data nor a
+/// reservation. Where the disk tells of no reservations, they count as gaps.
+pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let block = BLOCK_BYTES as u64;
+    let end = range.end.checked_next_multiple_of(block);
+    let range = range.start - range.start % block..end.unwrap_or(range.end);
+    let mut gaps = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let data = file.seek_data(at)?.unwrap_or(range.end).min(range.end);
+        if data > at {
+            push_unreserved(file, at..data, &mut gaps)?;
+        }
+        if data == range.end {
+            break;
+        }
+        let hole = file.seek_hole(data)?.unwrap_or(range.end);
+        // The hole at the end of the file may begin inside a block that has its space.
+        at = hole.max(data + 1).next_multiple_of(block);
+    }
+    Ok(gaps)
+}
+
+/// Adds the parts of a hole for which no space is reserved.
+fn push_unreserved(
+    file: &dyn BackingFile,
+    hole: Range<u64>,
+    gaps: &mut Vec<Range<u64>>,
+) -> io::Result<()> {
+    let mut at = hole.start;
+    while at < hole.end {
+        let run = file.reserved(at)?.filter(|run| run.start < hole.end);
+        let Some(run) = run else {
+            gaps.push(at..hole.end);
+            break;
+        };
+        if run.start > at {
+            gaps.push(at..run.start);
+        }
+        at = run.end.max(at + 1);
+    }
+    Ok(())
 }

@@ -91,10 +91,12 @@ pub enum Bug {
     OneSlot,
     /// The bytes of every write that waits are kept in memory (P19).
     KeepWithoutLimit,
+    /// A change begins without a look at the room on the secondary's disk (P20).
+    IgnorePeerRoom,
 }
 
 /// Every bug there is.
-pub const ALL: [Bug; 41] = [
+pub const ALL: [Bug; 42] = [
     Bug::NoPawEntry,
     Bug::NoSawEntry,
     Bug::WatermarkTooHigh,
@@ -136,6 +138,7 @@ pub const ALL: [Bug; 41] = [
     Bug::WaitToSend,
     Bug::OneSlot,
     Bug::KeepWithoutLimit,
+    Bug::IgnorePeerRoom,
 ];
 
 #[cfg(feature = "deliberate-bugs")]

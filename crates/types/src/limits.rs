@@ -51,3 +51,20 @@ pub const KEPT_FILE_BYTES_MAX: u64 = 1 << 30;
 /// That file grows only while so many bytes stay available on the disk of the store for everything else than the
 /// content of the writes that wait.
 pub const KEPT_SPARE_BYTES: u64 = 256 << 20;
+
+/// Space on the disk of a store that is kept for Lockstep's own bookkeeping and for deletion (rule P20).
+pub const RESERVE_BYTES: u64 = 64 << 20;
+
+/// Bytes that stay available on the disk besides the reserve: what the file system below takes to keep the content
+/// of changes that are under way.
+pub const SPARE_BYTES: u64 = 16 << 20;
+
+/// Inodes that stay free on the disk for Lockstep's own files.
+pub const SPARE_FILES: u64 = 64;
+
+/// While both disks have so many bytes for clients, only reservations of space are counted one by one: far more than
+/// can be written between two looks at the disks.
+pub const AMPLE_BYTES: u64 = 1 << 30;
+
+/// The same for inodes.
+pub const AMPLE_FILES: u64 = 10_000;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::{Position, Record};
+use lockstep_types::backing::BackingFile;
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
 
@@ -44,9 +45,7 @@ impl Store {
         if let Some(ContentEffect::Allocate(ino, mode, offset, length)) = plan.content
             && mode != AllocateMode::PunchHole
         {
-            self.change_content_file(ino, "allocate", |content| {
-                content.allocate(offset, length, true)
-            })?;
+            self.reserve_for(ino, offset, length)?;
         }
         Ok(())
     }
@@ -252,13 +251,16 @@ impl Store {
                 _ => self.change_content_file(ino, "resize", |content| content.set_len(size)),
             },
             ContentEffect::Allocate(ino, mode, offset, length) => {
-                self.change_content_file(ino, "allocate", |content| match mode {
-                    AllocateMode::Allocate => content.allocate(offset, length, false),
-                    AllocateMode::AllocateKeepSize => content.allocate(offset, length, true),
+                let change = |content: &dyn BackingFile| match mode {
                     AllocateMode::PunchHole => content.punch_hole(offset, length),
                     AllocateMode::ZeroRange => content.zero_range(offset, length, false),
-                    AllocateMode::ZeroRangeKeepSize => content.zero_range(offset, length, true),
-                })
+                    _ => content.zero_range(offset, length, true),
+                };
+                match mode {
+                    AllocateMode::Allocate => self.allocate(ino, offset, length, false),
+                    AllocateMode::AllocateKeepSize => self.allocate(ino, offset, length, true),
+                    _ => self.change_content_file(ino, "allocate", change),
+                }
             }
         }
     }

@@ -296,10 +296,7 @@ impl Store {
     /// Reserves space for a range of a file, whose size and bytes stay.
     pub fn reserve(&self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
         self.check_trust()?;
-        self.change_content_file(ino, "allocate", |content| {
-            content.allocate(offset, length, true)
-        })?;
-        Ok(())
+        Ok(self.allocate(ino, offset, length, true)?)
     }
 
     /// Makes a range of a file zeros with space reserved; the size stays.
