@@ -37,6 +37,7 @@ mod poison;
 mod primary;
 mod references;
 mod role;
+mod room;
 mod secondary;
 mod service;
 mod settings;
@@ -53,6 +54,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::Store;
 use lockstep_fs::poison::Poison;
+use lockstep_fs::reserve::Reserve;
 use lockstep_link::{LinkError, SendFrames};
 use lockstep_paw_saw::{Entry, InFlightTable, Slot};
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
@@ -73,13 +75,15 @@ pub use dial::{Dial, Dialer, Halves};
 use flight::Work;
 use gather::Gathering;
 use host::Turnstile;
-pub use host::{Gate, Host, Job, KeptLimits, Machine};
+pub use host::{Gate, Host, Job, KeptLimits, Machine, RoomLimits};
 use kept::Keeper;
 pub use kept::KeptLoad;
 pub use load::Load;
 use owed::Owed;
 use references::References;
 use role::RoleFile;
+pub use role::RoleMarks;
+use room::Rooms;
 pub use secondary::refuse;
 pub use service::Service;
 pub use start::{DatastoreError, Place, Prepared, make_store, make_store_on_this_machine, prepare};
@@ -124,6 +128,10 @@ pub struct Datastore {
     /// Whether the disk of the store has failed.
     poison: Arc<Poison>,
     facts: Mutex<Facts>,
+    /// Space of the disk that is kept back.
+    reserve: Arc<Reserve>,
+    /// Room on both disks.
+    rooms: Arc<Rooms>,
     /// How far a resync is.
     resync: Progress,
     /// Counts changes of state.

@@ -293,7 +293,7 @@ impl Plan {
     fn store_text(&self, made: bool) -> String {
         let store = self.draft.store.display();
         if made {
-            format!("{store}, made: empty, 130 MiB")
+            format!("{store}, made: empty, 194 MiB")
         } else {
             format!("{store}, which holds this datastore already, and is kept")
         }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
+use lockstep_fs::reserve::{Reserved, Withheld};
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Backing;
 use serde::{Deserialize, Serialize};
@@ -140,7 +141,8 @@ pub fn clear_poison(
 fn recover(config: &DatastoreConfig, repair: &Repair, marks: &Marks) -> Result<(), DatastoreError> {
     let now = repair.now;
     let poison = Poison::new(marks.clone(), repair.boot, Box::new(move || now), None);
-    let guarded = Guarded::new(Arc::clone(&repair.backing), Arc::new(poison));
+    let (reserved, _) = Reserved::over(Arc::clone(&repair.backing), Withheld::default());
+    let guarded = Guarded::new(Arc::new(reserved), Arc::new(poison));
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // No run of the machine: what was in use in whichever one counts as interrupted.
     let boot = repair.boot.map(|byte| !byte);

@@ -83,6 +83,7 @@ impl Datastore {
         // The pool does what finds no berth, with a copy of its bytes. What takes privileges away is done after that.
         begins
             && self.berths.is_free()
+            && self.has_room_for_write(ino, offset, length as u64)
             && !(drop_set_id && self.has_privileges(ino).unwrap_or(false))
     }
 }

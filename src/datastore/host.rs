@@ -10,6 +10,8 @@ mod machine;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_fs::reserve::Withheld;
+use lockstep_types::backing::Room;
 use lockstep_types::{Timestamp, limits};
 use parking_lot::Mutex;
 
@@ -27,6 +29,15 @@ pub struct KeptLimits {
     pub file_bytes: u64,
     /// Bytes that stay available on the disk besides the content of the writes that wait, when that file grows.
     pub spare_bytes: u64,
+}
+
+/// What is kept from clients on a disk, and from how much room on nothing is counted (rule P20).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomLimits {
+    /// What the store keeps for itself.
+    pub withheld: Withheld,
+    /// So much room is ample.
+    pub ample: Room,
 }
 
 /// Where a datastore lives.
@@ -71,6 +82,17 @@ pub trait Host: Send + Sync {
             memory_bytes: limits::KEPT_BYTES_MAX,
             file_bytes: limits::KEPT_FILE_BYTES_MAX,
             spare_bytes: limits::KEPT_SPARE_BYTES,
+        }
+    }
+
+    /// What is kept from clients on the disk of the store.
+    fn room_limits(&self) -> RoomLimits {
+        RoomLimits {
+            withheld: Withheld::default(),
+            ample: Room {
+                bytes: limits::AMPLE_BYTES,
+                files: limits::AMPLE_FILES,
+            },
         }
     }
 

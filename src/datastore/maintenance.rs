@@ -45,6 +45,7 @@ impl Datastore {
             if self.poison.has_failed() {
                 continue;
             }
+            self.look_at_room();
             let garbage = self.host.since(collected) >= GARBAGE;
             let checkpoint =
                 self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT;
@@ -88,6 +89,7 @@ impl Datastore {
         self.host.spawn(Box::new(move || {
             if garbage {
                 datastore.remove_garbage();
+                datastore.fill_reserve();
             }
             if checkpoint {
                 datastore.checkpoint();
@@ -107,7 +109,12 @@ impl Datastore {
         let link = self.link.read().clone();
         if let Some(link) = link {
             let waits = link.course.pinged.swap(true, Ordering::AcqRel);
-            let sign = if waits { Message::Alive } else { Message::Ping };
+            let sign = if waits {
+                Message::Alive
+            } else {
+                self.asks_for_room();
+                Message::Ping
+            };
             self.send_over(link.epoch, sign, &[]);
         }
     }
@@ -144,6 +151,7 @@ impl Datastore {
         self.abandon_inspections();
         self.keeper.close();
         self.host.stop();
+        self.abandon_applicants();
     }
 
     /// Puts everything on stable storage, once no thread works on it any more. Whether all of it could

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// While the peer refuses this node: an operator has to see to that.
 const RETRY_REFUSED: Duration = Duration::from_secs(2);
 /// The longest that is waited before what the nodes could not do is tried once more.
-const RETRY_MAX: Duration = Duration::from_secs(10);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// How a connection ended, and after what time.
 struct Ending {
@@ -230,6 +230,7 @@ impl Datastore {
                  of the two stores differ, so everything is compared",
             );
         }
+        self.welcome_tells_room(welcome.room, in_sync);
         let link = Link::new(sender.clone(), self.next_op().0, welcome.waiting);
         let (epoch, course) = (link.epoch, Arc::clone(&link.course));
         *self.link.write() = Some(link);
@@ -310,8 +311,8 @@ impl Datastore {
                 }
                 Event::SyncAcked(OpId(id), failed)
             }
-            Message::Pong { available_bytes } => {
-                self.set_peer_available(available_bytes);
+            Message::Pong { room } => {
+                self.pong_tells_room(room);
                 self.pong();
                 self.give_up_if_overdue();
                 Event::Beat

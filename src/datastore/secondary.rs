@@ -119,6 +119,7 @@ impl Datastore {
             in_sync: own,
             applied: self.store.applied(),
             waiting: self.saw.entries(),
+            room: self.room_lately(),
         };
         self.answer(sender, Message::Welcome(welcome));
         let up = Event::LinkUp {
@@ -268,8 +269,8 @@ impl Datastore {
                 self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
             }
             Message::Ping => {
-                let available_bytes = self.store.space().map_or(0, |space| space.available_bytes);
-                self.answer(&**sender, Message::Pong { available_bytes });
+                let room = self.room_lately();
+                self.answer(&**sender, Message::Pong { room });
                 Ok(())
             }
             Message::Alive => {
@@ -484,6 +485,10 @@ impl Datastore {
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
                 lockstep_verify::answer(&self.store, request)
+            }
+            Request::Room => {
+                let room = self.room_for_peer();
+                room.map(Response::Room).map_err(|error| error.to_string())
             }
             // Of a transfer that should be over: this copy counts as in sync (rule P10).
             _ if is_of_resync(request) && self.role.state().in_sync => {

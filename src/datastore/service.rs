@@ -7,13 +7,14 @@ use lockstep_fs::OpError;
 use lockstep_fs::plan::View;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
-use lockstep_types::backing::Space;
+use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
 
 use super::door::write_locks;
 use super::effects::Inline;
 use super::flight::{MetaWork, ReadWork, SyncWork, Work, WriteFacts, WriteWork};
 use super::host::{Awaited, promise};
+use super::room::Charge;
 use super::{Datastore, Thread, lockset};
 use crate::client::{
     DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, Waiting, WriteOptions,
@@ -338,12 +339,8 @@ impl FileService for Service {
     }
 
     fn space(&self) -> Result<Space, Errno> {
-        let own = self
-            .0
-            .store
-            .space()
-            .map_err(|error| self.0.told(&error.into()))?;
-        Ok(self.0.limit_by_peer(own))
+        let space = self.0.space_on_both();
+        space.map_err(|error| self.0.told(&error.into()))
     }
 
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
@@ -444,7 +441,12 @@ impl FileService for Service {
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
-        self.0.submit_meta(request, done);
+        let datastore = Arc::clone(&self.0);
+        self.0
+            .admit_request(request, move |request, taken| match taken {
+                Ok(charge) => datastore.submit_meta(request, charge.until_done(done)),
+                Err(errno) => done(Err(errno)),
+            });
     }
 
     fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>) {
@@ -506,8 +508,61 @@ impl Service {
         if facts.end() > limits::FILE_BYTES_MAX {
             return done(Err(Errno::TooBig));
         }
+        if self.0.has_ample_room() {
+            return self.begin_admitted(facts, bytes, options, done);
+        }
+        let length = facts.length as u64;
+        match self.0.store.room_for_write(ino, offset, length) {
+            Ok(room) => match self.0.take_room(room) {
+                Some(charge) => {
+                    self.begin_admitted(facts, bytes, options, charge.until_done(done));
+                }
+                None => self.write_when_admitted(room, facts, bytes, options, done),
+            },
+            Err(error) => done(Err(self.0.told(&error.into()))),
+        }
+    }
+
+    /// Writes once it is decided that there is room, or ends the write.
+    fn write_when_admitted(
+        &self,
+        room: Room,
+        facts: WriteFacts,
+        bytes: Bytes<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        self.hurry();
+        let kept = match bytes {
+            Bytes::Kept(kept) => kept,
+            Bytes::Here(data) => self.keep_past_door(data),
+        };
+        let service = self.clone();
+        let drop_set_id = options.drop_set_id;
+        let begin = move |taken: Result<Charge, Errno>| match taken {
+            Ok(charge) => {
+                let options = WriteOptions {
+                    drop_set_id,
+                    ..WriteOptions::default()
+                };
+                let done = charge.until_done(done);
+                service.begin_admitted(facts, Bytes::Kept(kept), options, done);
+            }
+            Err(errno) => done(Err(errno)),
+        };
+        self.0.apply_for_room(room, Box::new(begin));
+    }
+
+    /// Begins a write for which there is room.
+    fn begin_admitted(
+        &self,
+        facts: WriteFacts,
+        bytes: Bytes<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
         if options.drop_set_id {
-            match self.0.has_privileges(ino) {
+            match self.0.has_privileges(facts.ino) {
                 Ok(false) => {}
                 Ok(true) => return self.write_unprivileged(facts, bytes, done),
                 Err(error) => return done(Err(self.0.told(&error))),

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
+use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
@@ -172,16 +173,26 @@ impl Place {
         })
     }
 
-    /// The store's disk, guarded, and what its marks say.
-    fn guard(&self) -> (Arc<dyn Backing>, Arc<Poison>) {
-        let marks = Marks::new(Arc::clone(&self.backing), self.stamp.clone());
+    /// The store's disk with its reserve, guarded, and what its marks say.
+    fn guard(&self) -> (Disk, Arc<Poison>) {
+        let withheld = self.host.room_limits().withheld;
+        let (reserved, reserve) = Reserved::over(Arc::clone(&self.backing), withheld);
+        let reserved: Arc<dyn Backing> = Arc::new(reserved);
+        let marks = Marks::new(Arc::clone(&reserved), self.stamp.clone());
         let found = marks.read();
         let host = Arc::clone(&self.host);
         let clock = Box::new(move || host.time_of_day());
         let poison = Arc::new(Poison::new(marks, self.boot, clock, found));
-        let guarded = Guarded::new(Arc::clone(&self.backing), Arc::clone(&poison));
-        (Arc::new(guarded), poison)
+        let backing = Arc::new(Guarded::new(reserved, Arc::clone(&poison)));
+        (Disk { backing, reserve }, poison)
     }
+}
+
+/// The disk of a store.
+struct Disk {
+    backing: Arc<dyn Backing>,
+    /// Space of it that is kept back.
+    reserve: Arc<Reserve>,
 }
 
 /// What was found in the directory of a store.
@@ -189,14 +200,13 @@ enum Found {
     /// A store, and what is to be known of it.
     Store(Box<FoundStore>),
     /// A store whose disk has failed: open to be looked at, and nothing else (P16).
-    Poisoned(Box<Opened>, RoleState, Arc<Poison>),
+    Poisoned(Box<Opened>, RoleState, Arc<Poison>, Arc<Reserve>),
 }
 
 /// A store that can be used.
 struct FoundStore {
     checked: Checked,
-    /// Its disk, guarded.
-    backing: Arc<dyn Backing>,
+    disk: Disk,
     poison: Arc<Poison>,
     /// What the role file says.
     role: RoleState,
@@ -245,34 +255,34 @@ fn no_store(config: &DatastoreConfig, what: &'static str, is_unfinished: bool) -
 }
 
 fn find(config: &DatastoreConfig, place: &Place) -> Result<Found, DatastoreError> {
-    let (backing, poison) = place.guard();
+    let (disk, poison) = place.guard();
     if let Some(failure) = poison.failure() {
         let path = config.store.display().to_string();
         tracing::error!(datastore = config.name, %failure, "poisoned: the store is only read");
-        let looked = look_only(config, &backing, place.boot, &poison);
+        let looked = look_only(config, &disk, place.boot, &poison);
         return looked.map_err(|source| DatastoreError::Poisoned {
             path,
             failure,
             source: Box::new(source),
         });
     }
-    let found = look(config, backing, poison, place.boot)?;
+    let found = look(config, disk, poison, place.boot)?;
     Ok(Found::Store(Box::new(found)))
 }
 
 fn look(
     config: &DatastoreConfig,
-    backing: Arc<dyn Backing>,
+    disk: Disk,
     poison: Arc<Poison>,
     boot: [u8; 16],
 ) -> Result<FoundStore, DatastoreError> {
-    let options = open_options(config, boot);
-    let checked = Store::check(Arc::clone(&backing), &options).map_err(refused(config))?;
+    let (options, backing) = (open_options(config, boot), &disk.backing);
+    let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref())?;
     let in_sync = counts_as_in_sync(config, backing.as_ref(), role, boot)?;
     Ok(FoundStore {
         checked,
-        backing,
+        disk,
         poison,
         role,
         in_sync,
@@ -282,17 +292,19 @@ fn look(
 /// Opens a store whose disk has failed in memory: nothing in its directory changes.
 fn look_only(
     config: &DatastoreConfig,
-    backing: &Arc<dyn Backing>,
+    disk: &Disk,
     boot: [u8; 16],
     poison: &Arc<Poison>,
 ) -> Result<Found, DatastoreError> {
+    let Disk { backing, reserve } = disk;
     let options = OpenOptions {
         access: Access::Read,
         ..open_options(config, boot)
     };
     let opened = Store::open(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref())?;
-    Ok(Found::Poisoned(Box::new(opened), role, Arc::clone(poison)))
+    let (poison, reserve) = (Arc::clone(poison), Arc::clone(reserve));
+    Ok(Found::Poisoned(Box::new(opened), role, poison, reserve))
 }
 
 /// What the role file says, if it fits the configuration.
@@ -351,18 +363,20 @@ impl Prepared {
             found,
         } = self;
         let found = match found {
-            Found::Poisoned(opened, role, poison) => {
-                return open_poisoned(config, *opened, role, poison, place.host);
+            Found::Poisoned(opened, role, poison, reserve) => {
+                let poisoned = (poison, reserve);
+                return open_poisoned(config, *opened, role, poisoned, place.host);
             }
             Found::Store(found) => found,
         };
         let FoundStore {
             checked,
-            backing,
+            disk,
             poison,
             role,
             in_sync,
         } = *found;
+        let Disk { backing, reserve } = disk;
         let role = named(role, &config, &*place.host);
         let role = RoleFile::open(Arc::clone(&backing), role, place.boot, in_sync);
         let role = role.map_err(failed(&config))?;
@@ -374,6 +388,10 @@ impl Prepared {
             Tables::make(backing.as_ref())
         };
         let tables = tables.map_err(table_refused(&config))?;
+        // What the process before used of it. A disk without room is no reason not to start.
+        if let Err(error) = reserve.fill() {
+            tracing::warn!(datastore = config.name, %error, "the reserve is not filled");
+        }
         let state = first_state(&config, role.state());
         if state.service() == Service::Alone {
             settle_alone(&opened.store).map_err(refused(&config))?;
@@ -383,6 +401,7 @@ impl Prepared {
             role,
             tables,
             poison,
+            reserve,
             state,
         };
         Ok(Arc::new(build(config, start, place.host)))
@@ -394,7 +413,7 @@ fn open_poisoned(
     config: DatastoreConfig,
     opened: Opened,
     role: RoleState,
-    poison: Arc<Poison>,
+    (poison, reserve): (Arc<Poison>, Arc<Reserve>),
     host: Arc<dyn Host>,
 ) -> Result<Arc<Datastore>, DatastoreError> {
     // Of the store that was opened to be looked at: in memory.
@@ -404,6 +423,7 @@ fn open_poisoned(
         tables: Tables::make(backing.as_ref()).map_err(table_refused(&config))?,
         role: RoleFile::looked_at(backing, role),
         poison,
+        reserve,
         state: match config.role {
             Role::Primary => State::Poisoned,
             Role::Secondary => State::SecondaryPoisoned,
@@ -483,6 +503,7 @@ struct Parts {
     role: RoleFile,
     tables: Tables,
     poison: Arc<Poison>,
+    reserve: Arc<Reserve>,
     /// Where it starts.
     state: State,
 }
@@ -493,6 +514,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         role,
         tables,
         poison,
+        reserve,
         state,
     } = parts;
     // Above those of writes too, which the store does not note (rule P13).
@@ -541,6 +563,8 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         role,
         poison,
         facts: Mutex::new(Facts::new(host.now())),
+        reserve,
+        rooms: Arc::default(),
         host,
         resync: Progress::default(),
         reign: AtomicU64::new(0),

@@ -7,7 +7,6 @@ use std::time::Duration;
 use lockstep_fs::poison::utc;
 use lockstep_repl::state::{Service as Serving, State};
 use lockstep_types::Osn;
-use lockstep_types::backing::Space;
 
 use super::Datastore;
 use crate::config::Role;
@@ -29,8 +28,6 @@ pub(super) struct Facts {
     obstacle: bool,
     /// Why somebody was refused last who may be the primary, while none leads this node.
     stranger: Option<String>,
-    /// Room on the peer's disk, by its last word.
-    peer_available_bytes: Option<u64>,
     /// What the last comparison found, unless a resync has made it void.
     verified: Option<VerifiedStatus>,
     /// All is being compared and made equal.
@@ -46,7 +43,6 @@ impl Facts {
             peer_disk_failed: false,
             obstacle: false,
             stranger: None,
-            peer_available_bytes: None,
             verified: None,
             resyncing: false,
         }
@@ -106,6 +102,9 @@ impl Datastore {
         let (datastore, described) = (self.name(), state.describe());
         if let (true, Some(link)) = (state.is_in_sync(), &*self.link.read()) {
             link.course.in_sync.store(true, Ordering::Release);
+        }
+        if state == State::Synced {
+            self.ask_for_room_later();
         }
         if is_on_the_way(state) {
             tracing::info!(datastore, state = described, "the state has changed");
@@ -215,22 +214,6 @@ impl Datastore {
         let explained = self.facts.lock().reason.is_some();
         if !(given_up && explained) {
             self.set_reason(reason);
-        }
-    }
-
-    pub(super) fn set_peer_available(&self, bytes: u64) {
-        self.facts.lock().peer_available_bytes = Some(bytes);
-    }
-
-    /// Room that is there on both nodes.
-    pub(super) fn limit_by_peer(&self, own: Space) -> Space {
-        match self.facts.lock().peer_available_bytes {
-            Some(peer) if self.core.lock().state().is_in_sync() => Space {
-                available_bytes: own.available_bytes.min(peer),
-                free_bytes: own.free_bytes.min(peer),
-                ..own
-            },
-            _ => own,
         }
     }
 

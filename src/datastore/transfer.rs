@@ -23,7 +23,7 @@ const WHOLE_STORE_FACTOR: u64 = 10;
 const PROGRESS: Duration = Duration::from_millis(50);
 
 /// The secondary, reached over one connection: what is asked after that is lost fails.
-struct LinkedPeer<'a> {
+pub(super) struct LinkedPeer<'a> {
     datastore: &'a Arc<Datastore>,
     link: Link,
 }
@@ -142,7 +142,7 @@ impl Datastore {
         }
     }
 
-    fn linked_peer(self: &Arc<Self>) -> Option<LinkedPeer<'_>> {
+    pub(super) fn linked_peer(self: &Arc<Self>) -> Option<LinkedPeer<'_>> {
         let link = self.link.read().clone()?;
         Some(LinkedPeer {
             datastore: self,
@@ -396,6 +396,7 @@ const fn describe(request: &Request) -> &'static str {
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
         Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
         Request::InSync => "mark itself in sync",
+        Request::Room => "tell the room on its disk",
     }
 }
 

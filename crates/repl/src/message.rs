@@ -5,6 +5,7 @@
 //! checksum of it.
 
 use lockstep_paw_saw::Entry;
+use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
 };
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// What a frame's header says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,10 +84,10 @@ pub enum Message {
     },
     /// Are you there? Sent when there is nothing else to send.
     Ping,
-    /// I am, with so many bytes left on my disk.
+    /// I am, and my disk has so much room for clients.
     Pong {
-        /// Bytes available.
-        available_bytes: u64,
+        /// The room (rule P20).
+        room: Room,
     },
     /// A question outside the path of clients' operations: recovery, resync, verify.
     Request {
@@ -145,6 +146,8 @@ pub struct Welcome {
     pub applied: Osn,
     /// Writes it has executed and not heard the end of: its SAW entries.
     pub waiting: Vec<Entry>,
+    /// The room that its disk has for clients (rule P20).
+    pub room: Room,
 }
 
 /// A write, but for its bytes.
@@ -279,6 +282,8 @@ pub enum Request {
     },
     /// The secondary is in sync from now on.
     InSync,
+    /// How much room does your disk have for clients, once content that nobody needs is gone (rule P20)?
+    Room,
 }
 
 /// The answer to a [`Request`].
@@ -309,6 +314,8 @@ pub enum Response {
         /// Whether there are no more.
         last: bool,
     },
+    /// Room on a disk.
+    Room(Room),
 }
 
 /// Bytes that are no message of this vocabulary.

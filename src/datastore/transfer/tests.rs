@@ -9,6 +9,7 @@ use std::time::Duration;
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome};
 use lockstep_repl::state::State;
+use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind, Osn};
 use parking_lot::Mutex;
 
@@ -164,6 +165,7 @@ fn stalled() -> (Place, Secondary, VecDeque<Question>) {
         in_sync: false,
         applied: Osn::ZERO,
         waiting: Vec::new(),
+        room: Room::ALL,
     }));
     let (id, begin, _) = secondary.question();
     assert!(matches!(begin, Request::BeginResync { .. }), "{begin:?}");

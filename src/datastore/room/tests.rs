@@ -1,0 +1,106 @@
+use super::*;
+
+const fn room(bytes: u64) -> Room {
+    Room {
+        bytes,
+        files: bytes,
+    }
+}
+
+/// A word of the secondary.
+const fn word(there: u64, over: u64, has_all: bool) -> Word {
+    let over = room(over);
+    Word {
+        room: room(there),
+        asked: Asked { over, has_all },
+    }
+}
+
+/// What is known after the secondary said that it has `there`, with `under_way` under way.
+fn known(there: u64, under_way: u64) -> Known {
+    Known {
+        under_way: room(under_way),
+        word: Some(word(there, 0, true)),
+        ..Known::default()
+    }
+}
+
+#[test]
+fn the_smaller_disk_decides() {
+    let verdict =
+        |wanted, own, there| known(there, 0).verdict(room(wanted), room(own), Source::Word);
+    assert_eq!(verdict(10, 10, 10), Verdict::Yes);
+    assert_eq!(verdict(10, 9, 10), Verdict::No);
+    assert_eq!(verdict(10, 10, 9), Verdict::No);
+}
+
+#[test]
+fn beside_others_it_is_uncertain() {
+    let verdict = |under_way| known(10, under_way).verdict(room(5), room(10), Source::Word);
+    assert_eq!(verdict(5), Verdict::Yes);
+    assert_eq!(verdict(6), Verdict::Perhaps);
+}
+
+#[test]
+fn what_ended_since_the_secondary_was_asked_may_be_in_its_word_or_not() {
+    let mut known = known(10, 0);
+    known.over = room(6);
+    let wanted = room(5);
+    assert_eq!(
+        known.verdict(wanted, Room::ALL, Source::Word),
+        Verdict::Perhaps
+    );
+    known.word = Some(word(10, 6, true));
+    assert_eq!(known.verdict(wanted, Room::ALL, Source::Word), Verdict::Yes);
+}
+
+#[test]
+fn a_secondary_that_is_away_loses_and_gains_what_this_node_does() {
+    let mut known = Known::default();
+    let verdict = |known: &Known, own| known.verdict(room(5), room(own), Source::Estimate);
+    assert_eq!(verdict(&known, 5), Verdict::Yes, "it never was in sync");
+    known.in_sync = Some((room(10), room(100)));
+    assert_eq!(verdict(&known, 95), Verdict::Yes);
+    assert_eq!(verdict(&known, 94), Verdict::No);
+    assert_eq!(known.estimate(room(120)), room(30));
+    assert_eq!(known.estimate(room(20)), Room::NONE);
+}
+
+#[test]
+fn before_its_first_word_nothing_is_decided() {
+    let known = Known::default();
+    assert_eq!(known.source(State::Paused, false), Source::Nowhere);
+    assert_eq!(known.source(State::OutOfSync, false), Source::Estimate);
+    let verdict = |own| known.verdict(room(5), room(own), Source::Nowhere);
+    assert_eq!(verdict(10), Verdict::Perhaps);
+    assert_eq!(verdict(4), Verdict::No);
+}
+
+#[test]
+fn a_charge_lasts_until_the_answer() {
+    let rooms = Arc::new(Rooms::default());
+    rooms.known.lock().under_way = room(7);
+    let charge = Charge(Some((Arc::clone(&rooms), room(7))));
+    let at_the_answer = Arc::clone(&rooms);
+    let done = charge.until_done(Box::new(move |answer: Result<(), Errno>| {
+        assert_eq!(answer, Ok(()));
+        assert_eq!(at_the_answer.known.lock().under_way, Room::NONE);
+    }));
+    assert_eq!(rooms.known.lock().under_way, room(7));
+    done(Ok(()));
+    assert_eq!(rooms.known.lock().over, room(7));
+}
+
+/// The rest of a resync took room since.
+#[test]
+fn a_word_from_before_the_nodes_were_in_sync_says_nothing() {
+    let mut known = known(10, 0);
+    let synced = |known: &Known| known.source(State::Synced, true);
+    assert_eq!(synced(&known), Source::Word);
+    assert_eq!(known.source(State::Synced, false), Source::Estimate);
+    known.word = Some(word(10, 0, false));
+    assert_eq!(synced(&known), Source::Nowhere);
+    known.in_sync = Some((room(10), room(10)));
+    assert_eq!(synced(&known), Source::Nowhere);
+    assert_eq!(known.source(State::ResyncContent, true), Source::Estimate);
+}
