@@ -116,6 +116,9 @@ struct Replay {
     /// Show what clients asked and were told, if it fails
     #[arg(long)]
     history: bool,
+    /// With a bug put in
+    #[arg(long)]
+    bug: Option<String>,
 }
 
 impl Replay {
@@ -242,18 +245,23 @@ fn log(filter: Option<&str>) {
     }
 }
 
+/// The bug of a name, if one is named. An error was printed if there is no such bug.
+fn bug_named(name: Option<&str>) -> Result<Option<Bug>, ()> {
+    let Some(name) = name else { return Ok(None) };
+    let bug = deliberate::ALL
+        .into_iter()
+        .find(|bug| format!("{bug:?}") == name);
+    if bug.is_none() {
+        println!("there is no such bug");
+    }
+    bug.map(Some).ok_or(())
+}
+
 fn small(asked: &Small) -> ExitCode {
     log(asked.log.as_deref());
-    let named = |name: &String| {
-        deliberate::ALL
-            .into_iter()
-            .find(|bug| format!("{bug:?}") == *name)
-    };
-    let bug = asked.bug.as_ref().and_then(named);
-    if asked.bug.is_some() && bug.is_none() {
-        println!("there is no such bug");
+    let Ok(bug) = bug_named(asked.bug.as_deref()) else {
         return ExitCode::FAILURE;
-    }
+    };
     if let Some(world) = &asked.world {
         return match small::replay(world, asked.luck, bug) {
             Ok(what) => {
@@ -301,7 +309,10 @@ fn run_small(campaign: &Campaign, threads: usize) -> ExitCode {
 fn replay(replayed: &Replay) -> ExitCode {
     log(replayed.log.as_deref());
     let case = replayed.case();
-    match [case.run(None), case.run(None)] {
+    let Ok(bug) = bug_named(replayed.bug.as_deref()) else {
+        return ExitCode::FAILURE;
+    };
+    match [case.run(bug), case.run(bug)] {
         [Ok(first), Ok(second)] if first == second => {
             println!("seed {}: {first:?}", case.seed);
             ExitCode::SUCCESS

@@ -137,6 +137,9 @@ impl Schedule {
     }
 
     fn run(&mut self, plan: &Plan) -> Result<(), String> {
+        if let Some(bytes) = plan.scarce {
+            self.pair.with_scarce_disks(bytes);
+        }
         self.pair.start_both();
         for (wait, fault) in &plan.faults {
             self.pair.run_and_look(*wait)?;
@@ -145,6 +148,7 @@ impl Schedule {
             self.pair.suffer(*fault)?;
         }
         self.pair.run_for(WORK_ON)?;
+        self.pair.make_room();
         self.pair.heal()?;
         self.pair.until_in_sync(IN_SYNC_WITHIN)?;
         match plan.ending {

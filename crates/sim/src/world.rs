@@ -23,7 +23,7 @@ use node::Births;
 pub use node::{Life, Living, Node};
 pub use process::{
     BYTES_IN_FLIGHT_MAX, Hang, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Opened, Process, ProcessId,
-    Shared,
+    ROOM, Shared,
 };
 pub use runtime::Runtime;
 pub use side::Side;

@@ -45,8 +45,9 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
         // A write without locks also meets the end of its file.
-        Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS],
-        Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS],
+        // Nor can a file be sent whose content and record tell different lengths.
+        Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
+        Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
         Bug::RepeatMetadata | Bug::MetadataOutOfOrder | Bug::ForgetInDoubt | Bug::NumbersAgain => {
             &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
         }
@@ -59,18 +60,19 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         | Bug::NoNameSync
         | Bug::NoContentSync
         | Bug::MarkBeforeSync => &[DURABLE],
-        // Removed content comes back, too.
-        Bug::ForgetNames => &[DURABLE, LEAKS],
+        // Removed content comes back, too, and a file whose content is gone cannot be sent.
+        Bug::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
         Bug::ResyncUnmarked => &[MARKED, IN_TIME],
         Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
         Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
-        Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE],
+        Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
         Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
         Bug::KeepLock | Bug::LeaveDraft | Bug::KeepDirectory => &[LEAKS],
         Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom | Bug::KeepWithoutLimit => {
             &[BOUNDED]
         }
+        Bug::IgnorePeerRoom => &[FOLLOWS],
         Bug::WaitToSend => &[WAITED],
         // What is read back is not what was put there.
         Bug::OneSlot => &[ERROR],

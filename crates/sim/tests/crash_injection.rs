@@ -66,6 +66,7 @@ impl Case {
             pause_max: self.pause_max,
             faults: self.faults.clone(),
             ending: self.ending,
+            scarce: None,
         };
         let script = Box::new(Script::new(self.clients.clone()));
         scenario::run_with(&plan, script, Random::new(self.luck), bug).map(|_| ())

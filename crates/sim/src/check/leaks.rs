@@ -17,11 +17,12 @@ use lockstep_fs::files::content_owner;
 const INVARIANT: &str = "leaks";
 
 /// The files of a store that is in use and in order, besides content.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "format.json",
     "log/intent.0",
     "log/intent.1",
     "namespace.redb",
+    "reserve",
     "role.json",
     "tables/paw",
     "tables/saw",

@@ -62,6 +62,8 @@ pub enum Fault {
         /// With which error.
         errno: Errno,
     },
+    /// The secondary cannot change its role file the next time, though its disk is well.
+    MarkFails,
     /// Nothing more fits on the disk of a node.
     Full(Side),
     /// The disk of the secondary hangs: its node answers whether it is there, takes what can be done in
@@ -251,14 +253,15 @@ impl CallAt {
 
 /// With what a call fails: a sync, and a look at the disk, mostly as on a broken disk.
 fn errno(class: CallClass, chance: &mut Random) -> Errno {
-    let for_want_of_room = [Errno::NoSpace, Errno::QuotaExceeded];
+    // The first two the reserve may help against.
+    let that_pass = [Errno::NoSpace, Errno::QuotaExceeded, Errno::NoMemory];
     let percent = match class {
         CallClass::Write | CallClass::Name => 60,
         CallClass::Sync => 20,
         CallClass::Read | CallClass::Look => 0,
     };
     if chance.percent(percent) {
-        *chance.pick(&for_want_of_room)
+        *chance.pick(&that_pass)
     } else {
         Errno::Io
     }

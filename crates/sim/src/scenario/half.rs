@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_fs::Store;
+use lockstep_fs::reserve::RESERVE_FILE;
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
@@ -21,7 +22,7 @@ use crate::check::{Dump, closed};
 use crate::disk::{Call, CallClass, Disk, DiskOptions, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
-use crate::world::{self, Hang, Node, Process, Side, Wait};
+use crate::world::{self, Hang, Node, Process, ROOM, Side, Wait};
 
 /// The datastore of all schedules.
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
@@ -32,6 +33,9 @@ const DISK: DiskOptions = DiskOptions {
     capacity_bytes: 1 << 30,
     capacity_files: 100_000,
 };
+
+/// What a store takes when both nodes are first in sync, its reserve included.
+const STORE_BYTES: u64 = 2320 << 10;
 
 /// A call of a disk.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +78,8 @@ pub struct Half {
     pub needs_operator: bool,
     /// What is wrong with its disk for now.
     trouble: Trouble,
+    /// The size of its disk: at first far more than is used.
+    size: DiskOptions,
     /// Its disk, while another lies in its place.
     unmounted: Option<Disk>,
     /// Its disk is mounted again: what its mark says counts only when both nodes say that they are in sync.
@@ -181,6 +187,7 @@ impl Half {
             may_refuse: 0,
             needs_operator: false,
             trouble: Trouble::default(),
+            size: DISK,
             unmounted: None,
             has_old_copy: false,
             is_away: false,
@@ -299,9 +306,20 @@ impl Half {
         self.disk.fail_call(class, nth, errno);
     }
 
-    /// Leaves no room on its disk.
-    pub fn fill_disk(&mut self) {
+    /// Lets the next change of its role file fail, by something that passes.
+    pub fn fail_next_mark(&mut self) {
+        self.may_refuse += 1;
+        let class = CallClass::Write;
+        self.disk.fail_next_on("role.json", class, Errno::NoMemory);
+    }
+
+    /// Leaves no room on its disk; `with_reserve`: nor what the reserve had, as others were faster when it was used.
+    pub fn fill_disk(&mut self, with_reserve: bool) {
         self.trouble.is_full = true;
+        if with_reserve && let Ok(reserve) = self.disk.mount().open(RESERVE_FILE) {
+            // A process that ends meanwhile has other worries.
+            let _used = reserve.set_len(0);
+        }
         self.disk.fill();
     }
 
@@ -319,7 +337,26 @@ impl Half {
         // A start that is under way may have met it already.
         self.may_refuse += u32::from(std::mem::take(&mut self.trouble.is_full));
         self.disk.stop_failing();
+        self.disk.set_capacity(self.size);
+    }
+
+    /// Gives its disk so many bytes for clients besides what a store takes that has just been taken into use.
+    pub fn make_scarce(&mut self, bytes: u64) {
+        let size = STORE_BYTES + ROOM.withheld.spare_bytes;
+        self.size.capacity_bytes = DISK.capacity_bytes.min(size.saturating_add(bytes));
+        self.disk.set_capacity(self.size);
+    }
+
+    /// Its disk has room for everything again.
+    pub fn make_room(&mut self) {
+        self.size = DISK;
         self.disk.set_capacity(DISK);
+    }
+
+    /// Whether its reserve is used up: then a disk without room may keep its node from starting.
+    fn has_no_reserve(&self) -> bool {
+        let reserve = self.disk.fork().mount().stat(RESERVE_FILE);
+        reserve.map_or(true, |reserve| reserve.blocks == 0)
     }
 
     /// Lets its process end at a call of its disk.
@@ -349,7 +386,7 @@ impl Half {
             return Ok(None);
         };
         if let Some(why) = self.refused().filter(|_| !life.process.is_dead()) {
-            if self.trouble.is_full {
+            if self.trouble.is_full && self.has_no_reserve() {
                 // It would refuse again, until there is room.
                 self.is_away = true;
             } else {
@@ -390,6 +427,7 @@ impl Half {
     /// An operator gives it an empty store in place of the one it has.
     pub fn get_new_disk(&mut self) -> Disk {
         let new = NEW_DISK.with(|disk| disk.fork());
+        new.set_capacity(self.size);
         std::mem::replace(&mut self.disk, new)
     }
 

@@ -7,6 +7,7 @@ use lockstep_fs::Store;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::DatastoreUuid;
+use lockstepfs::datastore::RoleMarks;
 
 use super::dump::dump;
 use crate::check::{self, Dump, durable};
@@ -41,20 +42,20 @@ pub fn could_take_over(secondary: &Dump, history: &History) -> Result<bool, Stri
 
 /// The secondary is being resynced: were it to go on alone now, it must know that it cannot (P10).
 pub fn is_marked_out_of_sync(disk: &Disk) -> Result<(), String> {
-    let role = role_file(disk);
-    if role.contains("\"in_sync\":false") {
-        Ok(())
-    } else {
-        Err(format!("the secondary is being resynced and says: {role}"))
+    match marks(disk) {
+        Some(marks) if !marks.in_sync => Ok(()),
+        marks => Err(format!(
+            "the secondary is being resynced and says: {marks:?}"
+        )),
     }
 }
 
 /// Whether the role file says that the store was closed in order (P12).
 pub fn is_closed(disk: &Disk) -> bool {
-    role_file(disk).contains("\"boot\":null")
+    marks(disk).is_some_and(|marks| marks.is_closed)
 }
 
-fn role_file(disk: &Disk) -> String {
-    let role = disk.read_all("role.json").unwrap_or_default();
-    String::from_utf8_lossy(&role).replace(char::is_whitespace, "")
+/// What the role file says.
+fn marks(disk: &Disk) -> Option<RoleMarks> {
+    RoleMarks::of(&disk.read_all("role.json")?)
 }

@@ -38,6 +38,10 @@ const REST: Duration = Duration::from_secs(4);
 const DOWN_MAX_US: u64 = 20_000;
 /// How often it is looked between two faults.
 const LOOKS: u32 = 4;
+/// So many disks of a hundred that get full have nothing left in the reserve.
+const RESERVE_USED_PERCENT: u64 = 25;
+/// So long after the nodes were in sync for the first time an operation may end that was asked for before.
+const ASKED_EARLIER: Duration = Duration::from_millis(200);
 /// Steps of the world in one schedule that none should need.
 const STEPS_MAX: u64 = 3_000_000;
 
@@ -57,8 +61,8 @@ pub struct Pair {
     enough: Arc<AtomicBool>,
     /// The primary's process ended in sync: the tables must tell where the nodes differ.
     tables_are_due: bool,
-    /// No disk was made to fail.
-    disks_are_well: bool,
+    /// What keeps the secondary from following.
+    excuses: Excuses,
     /// The primary has been in sync since it started. Before, a size may show of which the secondary
     /// knows nothing: that of a write under way when the process before it stopped.
     has_recovered: bool,
@@ -66,6 +70,19 @@ pub struct Pair {
     undecided: u64,
     chance: Random,
     steps: u64,
+}
+
+/// What may keep the secondary from doing what the primary has accepted.
+#[derive(Default)]
+struct Excuses {
+    /// A disk was made to fail.
+    disk_failed: bool,
+    /// Disks have little room.
+    is_scarce: bool,
+    /// A fault has come.
+    has_suffered: bool,
+    /// When the nodes were first in sync.
+    in_sync_since: Option<Duration>,
 }
 
 /// Who uses the mount.
@@ -93,11 +110,27 @@ impl Pair {
             asked_in_vain: None,
             enough: Arc::default(),
             tables_are_due: false,
-            disks_are_well: true,
+            excuses: Excuses::default(),
             has_recovered: false,
             undecided: 0,
             chance,
             steps: 0,
+        }
+    }
+
+    /// Gives the disks so many bytes for clients.
+    pub fn with_scarce_disks(&mut self, bytes: [u64; 2]) {
+        for (half, bytes) in self.halves.iter_mut().zip(bytes) {
+            half.make_scarce(bytes);
+        }
+        self.excuses.is_scarce = true;
+        self.witness.lock().expect_full_disks();
+    }
+
+    /// The disks have room for everything again.
+    pub fn make_room(&mut self) {
+        for half in &mut self.halves {
+            half.make_room();
         }
     }
 
@@ -248,6 +281,10 @@ impl Pair {
 
     /// Lets a fault happen.
     pub fn suffer(&mut self, fault: Fault) -> Result<(), String> {
+        self.excuses.has_suffered |= self.could_not_know_the_room();
+        if !std::mem::replace(&mut self.excuses.has_suffered, true) {
+            self.note(self.secondary_could_follow());
+        }
         match fault {
             Fault::Stopped(side, stop) => {
                 self.stop(side, stop);
@@ -277,9 +314,15 @@ impl Pair {
                 self.expect_disk_errors(side);
                 self.half(side).fail_disk(class, nth, errno);
             }
+            Fault::MarkFails => {
+                self.expect_disk_errors(Side::Secondary);
+                self.half(Side::Secondary).fail_next_mark();
+            }
             Fault::Full(side) => {
                 self.expect_disk_errors(side);
-                self.half(side).fill_disk();
+                self.witness.lock().expect_full_disks();
+                let with_reserve = self.chance.percent(RESERVE_USED_PERCENT);
+                self.half(side).fill_disk(with_reserve);
             }
             Fault::DiskAway => self.unmount_secondary()?,
             Fault::Hangs(hang) => self.half(Side::Secondary).hang_disk(Some(hang)),
@@ -323,7 +366,7 @@ impl Pair {
 
     /// What goes wrong with the primary's disk, clients hear of.
     fn expect_disk_errors(&mut self, side: Side) {
-        self.disks_are_well = false;
+        self.excuses.disk_failed = true;
         if side == Side::Primary {
             self.witness.lock().expect_disk_errors();
         }
@@ -439,6 +482,10 @@ impl Pair {
             }
         }
         let is_in_sync = self.is_in_sync();
+        if is_in_sync && self.excuses.in_sync_since.is_none() {
+            self.excuses.in_sync_since = Some(self.now());
+        }
+        self.excuses.has_suffered |= self.could_not_know_the_room();
         self.has_recovered |= is_in_sync;
         self.half(Side::Secondary).has_old_copy &= !is_in_sync;
         self.bring_clients();
@@ -526,15 +573,32 @@ impl Pair {
         Ok(())
     }
 
+    /// Whether the secondary had no room for what was asked for before the nodes were first in sync: the primary cannot
+    /// know then what the secondary will have room for (P20).
+    fn could_not_know_the_room(&self) -> bool {
+        let since = self.excuses.in_sync_since;
+        let is_early = since.is_none_or(|since| self.now().saturating_sub(since) < ASKED_EARLIER);
+        self.excuses.is_scarce && is_early && self.world.network.failure().is_some()
+    }
+
+    /// What the primary accepts the secondary can do.
+    fn secondary_could_follow(&self) -> Result<(), String> {
+        let [_, secondary] = &self.halves;
+        let must_follow = !self.excuses.disk_failed && !secondary.is_rotten();
+        match self.world.network.failure().filter(|_| must_follow) {
+            None => Ok(()),
+            Some(told) => Err(format!(
+                "the secondary could not follow, though its disk is well: {told}"
+            )),
+        }
+    }
+
     fn judge_all(&self) -> Result<bool, String> {
         let witness = self.witness.lock();
         witness.verdict()?;
-        let [_, secondary] = &self.halves;
-        let must_follow = self.disks_are_well && !secondary.is_rotten();
-        if let Some(told) = self.world.network.failure().filter(|_| must_follow) {
-            return Err(format!(
-                "the secondary could not follow, though its disk is well: {told}"
-            ));
+        // After a fault the primary may not know the room on the other disk (P20).
+        if !(self.excuses.is_scarce && self.excuses.has_suffered) {
+            self.secondary_could_follow()?;
         }
         if self.world.network.has_waited() {
             return Err("a thread that must not has waited for the other node to read".to_owned());

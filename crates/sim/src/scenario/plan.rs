@@ -23,12 +23,22 @@ const HANG_PERCENT: u64 = 12;
 const DISK_AWAY: u64 = 0x6177_6179;
 /// In so many schedules of a hundred it may be.
 const DISK_AWAY_PERCENT: u64 = 6;
+/// Of what is drawn for a role file that cannot be changed, likewise.
+const MARK: u64 = 0x6d61_726b;
+/// In so many schedules of a hundred it cannot.
+const MARK_PERCENT: u64 = 10;
 /// Of what is drawn for nodes that are stopped in order, apart from all else for the same reason.
 const ORDER: u64 = 0x006f_7264_6572;
 /// Of what is drawn for details of faults, likewise.
 const DETAILS: u64 = 0x6465_7461_696c;
 /// In so many schedules of a hundred some are stopped in order.
 const ORDER_PERCENT: u64 = 40;
+/// Of what is drawn for small disks, likewise.
+const SCARCE: u64 = 0x7363_6172_6365;
+/// In so many schedules of a hundred disks are small.
+const SCARCE_PERCENT: u64 = 20;
+/// Room for clients on a small disk, at most, in KiB.
+const SCARCE_KIB_MAX: u64 = 400;
 /// More than all that delays an answer between nodes whose disks do what they are told.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Longest pauses of clients between two operations.
@@ -101,6 +111,8 @@ pub struct Plan {
     pub faults: Vec<(Duration, Fault)>,
     /// How clients end.
     pub ending: Ending,
+    /// Bytes that the disks have for clients, where that is little.
+    pub scarce: Option<[u64; 2]>,
 }
 
 /// What is left out of a plan, or changed: what remains of a failing one when it is shrunk.
@@ -134,6 +146,7 @@ impl Plan {
         let mut faults = faults(&mut chance);
         hang(&mut faults, &mut Random::new(seed ^ HANG));
         disk_away(&mut faults, &mut Random::new(seed ^ DISK_AWAY));
+        mark_fails(&mut faults, &mut Random::new(seed ^ MARK));
         order(&mut faults, &mut Random::new(seed ^ ORDER));
         let mut details = Random::new(seed ^ DETAILS);
         for (_, fault) in &mut faults {
@@ -147,6 +160,7 @@ impl Plan {
             pause_max,
             faults,
             ending: *chance.pick(&[Ending::Quiet, Ending::Killed]),
+            scarce: scarce(&mut Random::new(seed ^ SCARCE)),
         }
     }
 
@@ -172,6 +186,20 @@ impl Plan {
     }
 }
 
+/// In some schedules both disks are small, or one of them.
+fn scarce(chance: &mut Random) -> Option<[u64; 2]> {
+    let mut small = |percent| {
+        let bytes = chance.below(SCARCE_KIB_MAX) << 10;
+        if chance.percent(percent) {
+            bytes
+        } else {
+            u64::MAX
+        }
+    };
+    let both = [small(70), small(70)];
+    (chance.percent(SCARCE_PERCENT) && both != [u64::MAX; 2]).then_some(both)
+}
+
 /// In some schedules the secondary's disk hangs, too, from one of the faults on until the next that heals.
 fn hang(faults: &mut [(Duration, Fault)], chance: &mut Random) {
     if chance.percent(HANG_PERCENT)
@@ -187,6 +215,15 @@ fn disk_away(faults: &mut [(Duration, Fault)], chance: &mut Random) {
         && let Some(fault) = any_of(faults, chance)
     {
         *fault = Fault::DiskAway;
+    }
+}
+
+/// In some the secondary cannot change its role file once.
+fn mark_fails(faults: &mut [(Duration, Fault)], chance: &mut Random) {
+    if chance.percent(MARK_PERCENT)
+        && let Some(fault) = any_of(faults, chance)
+    {
+        *fault = Fault::MarkFails;
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Witness {
     answered: u64,
     /// A disk of the primary was made to fail: clients may hear of it.
     disk_failed: bool,
+    /// Disks have little room: clients may hear of that.
+    may_be_full: bool,
     wrong: Option<String>,
 }
 
@@ -28,6 +30,7 @@ impl Witness {
             clock: 0,
             answered: 0,
             disk_failed: false,
+            may_be_full: false,
             wrong: None,
         }
     }
@@ -61,9 +64,10 @@ impl Witness {
         self.answered += 1;
         let asked = self.history.call(call).op.clone();
         self.source.observe(client, &asked, &outcome);
+        let is_full = self.may_be_full && outcome == Err(Errno::NoSpace);
         let at = self.tick();
         self.history.returned(call, outcome, at);
-        if self.history.call(call).fate() == Fate::Unsure && !self.disk_failed {
+        if self.history.call(call).fate() == Fate::Unsure && !self.disk_failed && !is_full {
             self.wrong(format!(
                 "a client saw an error: {}",
                 self.history.show(call)
@@ -95,6 +99,11 @@ impl Witness {
     /// From now on clients may see errors of the primary's disk.
     pub const fn expect_disk_errors(&mut self) {
         self.disk_failed = true;
+    }
+
+    /// Clients may be told that there is no room.
+    pub const fn expect_full_disks(&mut self) {
+        self.may_be_full = true;
     }
 
     /// Something is wrong that no history tells.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockstep_fs::reserve::Withheld;
 use lockstep_types::Timestamp;
-use lockstepfs::datastore::{Gate, Host, Job, KeptLimits};
+use lockstep_types::backing::Room;
+use lockstepfs::datastore::{Gate, Host, Job, KeptLimits, RoomLimits};
 use parking_lot::Mutex;
 
 use super::fibers::{self, Event, Wait};
@@ -37,6 +39,20 @@ pub const KEPT_BYTES_MAX: u64 = 4 << 10;
 
 /// Most bytes of the disk for those, so few that clients wait for room: one write as large as any.
 pub const KEPT_FILE_BYTES_MAX: u64 = 16 << 10;
+
+/// What is kept from clients on a disk, and from how much room on nothing is counted: so little that clients who have a
+/// small disk fill it.
+pub const ROOM: RoomLimits = RoomLimits {
+    withheld: Withheld {
+        reserve_bytes: 1 << 20,
+        spare_bytes: 32 << 10,
+        spare_files: 8,
+    },
+    ample: Room {
+        bytes: 8 << 20,
+        files: 1000,
+    },
+};
 
 /// Which process: no two ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -256,6 +272,10 @@ impl Host for Inside {
             file_bytes: KEPT_FILE_BYTES_MAX,
             spare_bytes: 0,
         }
+    }
+
+    fn room_limits(&self) -> RoomLimits {
+        ROOM
     }
 
     fn gate(&self) -> Arc<dyn Gate> {

@@ -24,7 +24,7 @@ impl Pair {
     pub(super) fn has_stopped_in_order(&mut self, side: Side) {
         let then = self.half(side).then.take().unwrap_or_default();
         let is_closed = self.half(side).is_closed();
-        if !is_closed && self.disks_are_well {
+        if !is_closed && !self.excuses.disk_failed {
             self.note(Err(format!(
                 "{side:?} was stopped in order, and its role file does not say so"
             )));
