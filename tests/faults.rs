@@ -21,6 +21,8 @@ mod chance;
 mod check;
 #[path = "faults/failed_disk.rs"]
 mod failed_disk;
+#[path = "faults/full_disk.rs"]
+mod full_disk;
 #[path = "faults/hung_disk.rs"]
 mod hung_disk;
 #[path = "faults/load.rs"]
@@ -55,7 +57,7 @@ mod strangers;
 mod writers;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chance::Chance;
 use load::Load;
@@ -64,7 +66,7 @@ use nodes::{FREEZING, Ground, HASTY, IMPATIENT, PATIENT, Pair, Settings, Which, 
 use pile::Pile;
 use programs::Programs;
 use site::Site;
-use small_disk::{Ballast, SmallDisk};
+use small_disk::SmallDisk;
 
 /// The default of what `LOCKSTEP_FAULT_KILLS` says.
 const KILLS_IN_CI: u64 = 12;
@@ -84,9 +86,6 @@ const MOMENT_MAX: Duration = Duration::from_millis(600);
 const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
 /// A resync of what there is in a test hardly takes longer.
 const RESYNC_MAX: Duration = Duration::from_millis(200);
-/// A node makes a checkpoint of its store every 20 s.
-const LONGER_THAN_A_CHECKPOINT: Duration = Duration::from_secs(25);
-
 /// A peer that cannot be reached holds everybody up; one whose disk has failed must not.
 const WAITING_FOR_EVER: Settings = Settings {
     on_peer_loss: "freeze",
@@ -341,52 +340,38 @@ fn corrupt(load: &mut Load, chance: &mut Chance) {
 }
 
 #[test]
-fn a_full_disk_of_the_secondary_stops_nobody_and_is_made_good() {
-    let Some(rounds) = rounds() else { return };
-    let mut chance = Chance::of_run();
-    let disk = SmallDisk::make();
-    let mut load = Load::start_on(PATIENT, &mut chance, [Ground::default(), disk.ground()]);
-    for _ in 0..rounds {
-        load.start_programs(&mut chance);
-        let ballast = fill(&mut load, &disk, &mut chance);
-        load.kill(Which::Secondary);
-        load.writers.await_progress();
-        drop(ballast);
-        load.pair.node_mut(Which::Secondary).start();
-        load.check(&mut chance);
+fn users_who_fill_the_disk_of_the_primary_harm_nobody() {
+    if rounds().is_some() {
+        full_disk::users_fill(Which::Primary);
     }
 }
 
 #[test]
-fn a_disk_that_was_full_for_long_is_made_good_without_a_restart() {
-    let Some(rounds) = rounds() else { return };
-    let mut chance = Chance::of_run();
-    let disk = SmallDisk::make();
-    let mut load = Load::start_on(PATIENT, &mut chance, [Ground::default(), disk.ground()]);
-    for _ in 0..rounds {
-        load.start_programs(&mut chance);
-        let ballast = fill(&mut load, &disk, &mut chance);
-        let long_since = Instant::now() + LONGER_THAN_A_CHECKPOINT;
-        while Instant::now() < long_since {
-            load.writers.await_progress();
-        }
-        drop(ballast);
-        load.check(&mut chance);
+fn users_who_fill_the_disk_of_the_secondary_harm_nobody() {
+    if rounds().is_some() {
+        full_disk::users_fill(Which::Secondary);
     }
 }
 
-/// Leaves no room on the secondary's disk, and waits until the primary says so and goes on alone.
-fn fill(load: &mut Load, disk: &SmallDisk, chance: &mut Chance) -> Ballast {
-    chance.pause(MOMENT_MAX);
-    let ballast = disk.fill();
-    load.pair
-        .await_status("no space on the secondary", |status| {
-            let reason = status.reason.as_deref().unwrap_or_default();
-            !status.in_sync && reason.to_lowercase().contains("no space")
-        });
-    load.writers.await_progress();
-    chance.pause(MOMENT_MAX);
-    ballast
+#[test]
+fn users_get_no_more_than_an_absent_secondary_has_room_for() {
+    if rounds().is_some() {
+        full_disk::users_fill_what_an_absent_secondary_has();
+    }
+}
+
+#[test]
+fn a_disk_of_the_primary_that_others_fill_takes_deletions_and_starts() {
+    if rounds().is_some() {
+        full_disk::others_fill(Which::Primary);
+    }
+}
+
+#[test]
+fn a_disk_of_the_secondary_that_others_fill_takes_deletions_and_starts() {
+    if rounds().is_some() {
+        full_disk::others_fill(Which::Secondary);
+    }
 }
 
 #[test]

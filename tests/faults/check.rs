@@ -6,7 +6,7 @@
 #![allow(dead_code)] // not every test uses all of it
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use parking_lot::MutexGuard;
@@ -39,11 +39,7 @@ pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending, while_down: imp
             seat.client.saved();
         }
     }
-    let [of_primary, of_secondary] = [Which::Primary, Which::Secondary].map(|which| {
-        let place = pair.outside(&format!("export-{which:?}"));
-        export(pair.node_mut(which), &place);
-        place
-    });
+    let [of_primary, of_secondary] = export_both(pair);
     compare(&of_primary, &of_secondary);
     against_accounts(&of_primary.join("tree"), &mut seats);
     for place in [of_primary, of_secondary] {
@@ -51,6 +47,22 @@ pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending, while_down: imp
     }
     while_down();
     pair.start();
+}
+
+/// Stops both nodes in order, once they are in sync, and compares their stores.
+pub fn at_rest(pair: &mut Pair) {
+    pair.await_in_sync();
+    end(pair, Ending::Stopped);
+    let [of_primary, of_secondary] = export_both(pair);
+    compare(&of_primary, &of_secondary);
+}
+
+fn export_both(pair: &Pair) -> [PathBuf; 2] {
+    [Which::Primary, Which::Secondary].map(|which| {
+        let place = pair.outside(&format!("export-{which:?}"));
+        export(pair.node(which), &place);
+        place
+    })
 }
 
 fn end(pair: &mut Pair, ending: Ending) {

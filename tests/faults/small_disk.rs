@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::nodes::Ground;
 
 /// Room for the store of a test and little more.
-const DISK_BYTES: u64 = 512 << 20;
+pub const DISK_BYTES: u64 = 512 << 20;
 /// Written at once to fill the last gaps.
 const DROP_BYTES: usize = 4096;
 
@@ -26,12 +26,18 @@ pub struct SmallDisk {
 impl SmallDisk {
     /// An empty ext4.
     pub fn make() -> Self {
+        Self::of(DISK_BYTES, &[])
+    }
+
+    /// The same of so many bytes, made with these options of `mkfs.ext4`.
+    pub fn of(bytes: u64, options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let disk = Self { dir };
         let image = disk.dir.path().join("image");
-        File::create(&image).unwrap().set_len(DISK_BYTES).unwrap();
+        File::create(&image).unwrap().set_len(bytes).unwrap();
         fs::create_dir(disk.root()).unwrap();
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+        let mut mkfs = Command::new("mkfs.ext4");
+        run(mkfs.args(["-q", "-F"]).args(options).arg(&image));
         run(Command::new("mount")
             .args(["-o", "loop"])
             .arg(&image)
@@ -65,9 +71,22 @@ impl SmallDisk {
 
     /// Leaves no room until the result is dropped.
     pub fn fill(&self) -> Ballast {
-        let path = self.root().join("ballast");
-        let mut file = File::create(&path).unwrap();
+        self.fill_with("ballast")
+    }
+
+    /// The same beside other ballast.
+    pub fn fill_more(&self) -> Ballast {
+        self.fill_with("more ballast")
+    }
+
+    fn fill_with(&self, name: &str) -> Ballast {
+        let path = self.root().join(name);
+        let file = File::create(&path);
         let ballast = Ballast { path };
+        let Ok(mut file) = file else {
+            // There is no room for a file either.
+            return ballast;
+        };
         while file.write_all(&[0; DROP_BYTES]).is_ok() {}
         // Also what was promised to pages not written yet.
         let _ = file.sync_all();

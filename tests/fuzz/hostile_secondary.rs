@@ -16,6 +16,7 @@ use lockstep_link::{
     accept, dial,
 };
 use lockstep_repl::message::{Envelope, Message, Request, Response};
+use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Ino, NodeKind};
 use lockstepfs::config::{Encryption, Role};
 use lockstepfs::datastore::Dial;
@@ -232,7 +233,7 @@ fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
             id: *id,
             failed: None,
         },
-        Message::Ping => Message::Pong { available_bytes: 1 },
+        Message::Ping => Message::Pong { room: Room::ALL },
         Message::Request {
             id,
             request: Request::EndImage { applied, .. },

@@ -5,6 +5,7 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::message::{
     Envelope, FileFacts, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
 };
+use lockstep_types::backing::Room;
 use lockstep_types::{
     AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
     NodeKind, Osn, RenameMode, StoreId, SyncId, Timestamp, XattrMode,
@@ -136,9 +137,7 @@ pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
             id: number(chance),
             failed: maybe(chance, errno),
         },
-        5 => Message::Pong {
-            available_bytes: number(chance),
-        },
+        5 => Message::Pong { room: room(chance) },
         6 => Message::Alive,
         7 => Message::Waiting,
         _ => Message::Response {
@@ -164,12 +163,25 @@ pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
             known.last
         },
         waiting: (0..waiting).map(|_| entry(chance, known)).collect(),
+        room: room(chance),
+    }
+}
+
+/// Room on a disk: mostly enough.
+fn room(chance: &mut Chance) -> Room {
+    if chance.percent(80) {
+        return Room::ALL;
+    }
+    Room {
+        bytes: number(chance),
+        files: number(chance),
     }
 }
 
 /// An answer to a request.
 pub fn answer(chance: &mut Chance) -> Result<Response, String> {
-    Ok(match chance.within(0..7) {
+    Ok(match chance.within(0..8) {
+        7 => Response::Room(room(chance)),
         0 => return Err(String::from_utf8_lossy(&random(chance, 1000)).into_owned()),
         1 | 2 => Response::Done,
         3 => Response::Differing(random(chance, 2000)),
@@ -214,6 +226,7 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
         },
         14 => Request::ImageChanges,
         15 => Request::SettleImage,
+        13 if chance.percent(50) => Request::Room,
         0 => Request::RecoverRange {
             ino: ino(chance),
             offset: number(chance),

@@ -1,0 +1,176 @@
+//! Disks that get full: ordinary users fill them through the mount in every way they have, and other programs from
+//! outside. The nodes stay in sync, start on a full disk, and let users delete; with room they go on (rule P20).
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::check;
+use crate::nodes::{IMPATIENT, PATIENT, Pair, Settings, Which, await_that};
+use crate::small_disk::{DISK_BYTES, SmallDisk};
+
+/// The number of `nobody`, and of its group.
+const NOBODY: &str = "65534";
+/// Inodes of a small disk, so few that a user has used them up soon.
+const FILES: &str = "1500";
+const FULL: &str = "No space left on device";
+/// What the primary logs when it goes on alone.
+const OUT_OF_SYNC: &str = "state=\"out of sync\"";
+const LEAVING: &str = "state=\"leaving sync\"";
+
+/// Two nodes of which one has a small disk, and a user of their mount.
+struct Site {
+    pair: Pair,
+    disk: SmallDisk,
+    /// That of the other node, which nobody else uses.
+    _larger: SmallDisk,
+    /// How often the primary was alone before the user came.
+    alone_before: usize,
+}
+
+impl Site {
+    fn start(settings: Settings, small: Which) -> Self {
+        let disk = SmallDisk::of(DISK_BYTES, &["-N", FILES]);
+        let larger = SmallDisk::of(2 * DISK_BYTES, &[]);
+        let grounds = match small {
+            Which::Primary => [disk.ground(), larger.ground()],
+            Which::Secondary => [larger.ground(), disk.ground()],
+        };
+        let mut pair = Pair::prepare(settings, grounds);
+        pair.start();
+        let site = Self {
+            alone_before: times_alone(&pair),
+            pair,
+            disk,
+            _larger: larger,
+        };
+        let above = [site.pair.outside("."), site.pair.outside("primary")];
+        for directory in above.into_iter().chain([site.pair.mount()]) {
+            fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::create_dir(site.home()).unwrap();
+        fs::set_permissions(site.home(), Permissions::from_mode(0o777)).unwrap();
+        site
+    }
+
+    /// Where the user writes.
+    fn home(&self) -> PathBuf {
+        self.pair.mount().join("home")
+    }
+
+    /// Lets the user run something.
+    fn run(&self, script: &str) -> Output {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+        command.args(["--", "sh", "-c", script]);
+        command.current_dir(self.home()).output().unwrap()
+    }
+
+    /// The same for what must succeed.
+    fn does(&self, script: &str) {
+        let output = self.run(script);
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+
+    /// The same for what must fail, as there is no room.
+    fn finds_no_room(&self, script: &str) {
+        let output = self.run(script);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(FULL),
+            "{script}: {output:?}"
+        );
+    }
+
+    /// Fills the disk in every way that a user has.
+    fn is_filled(&self) {
+        // More than there is, which reserves nothing.
+        self.finds_no_room("fallocate -l 15T reserved");
+        self.finds_no_room("fallocate -n -l 1200M reserved");
+        self.does("echo more > note; rm reserved");
+        // Many small files use up the inodes.
+        self.finds_no_room("i=0; while echo x > small-$i; do i=$((i+1)); done; false");
+        self.does("find . -name 'small-*[0-8]' -delete");
+        self.finds_no_room("dd if=/dev/zero of=large bs=1M");
+        self.finds_no_room("dd if=/dev/zero of=tail bs=4k");
+        // Names take room, too: their targets are as long as can be.
+        self.does("rm tail; truncate -s -6M large");
+        self.finds_no_room(
+            "target=$(printf '%4000s' | tr ' ' a); i=0; while ln -s $target name-$i; do i=$((i+1)); \
+             done; false",
+        );
+        self.does("echo again > note");
+    }
+
+    fn was_alone(&self) -> bool {
+        times_alone(&self.pair) > self.alone_before
+    }
+
+    /// Both nodes start on a full disk.
+    fn restart_both(&mut self) {
+        self.pair.secondary.kill();
+        self.pair.secondary.start();
+        self.pair.await_in_sync();
+        self.pair.primary.stop();
+        self.pair.primary.start();
+        self.pair.await_in_sync();
+    }
+
+    fn end(mut self) {
+        check::at_rest(&mut self.pair);
+    }
+}
+
+/// How often the primary has given the secondary up.
+fn times_alone(pair: &Pair) -> usize {
+    let logged = pair.primary.logged();
+    logged.matches(OUT_OF_SYNC).count() + logged.matches(LEAVING).count()
+}
+
+/// Users fill the disk of one node; both are restarted, and users make room.
+pub fn users_fill(small: Which) {
+    let mut site = Site::start(PATIENT, small);
+    site.is_filled();
+    assert!(!site.was_alone(), "a user has cost the nodes their sync");
+    site.restart_both();
+    site.finds_no_room("dd if=/dev/zero of=more bs=1M");
+    site.does("rm -rf large tail more name-* small-*");
+    site.does("dd if=/dev/zero of=large bs=1M count=50 conv=fsync");
+    assert!(!site.was_alone(), "a user has cost the nodes their sync");
+    site.end();
+}
+
+/// While the secondary is away, users get no more than it will have room for.
+pub fn users_fill_what_an_absent_secondary_has() {
+    let mut site = Site::start(IMPATIENT, Which::Secondary);
+    site.pair.secondary.stop();
+    site.pair.await_state("out of sync");
+    site.finds_no_room("dd if=/dev/zero of=large bs=1M");
+    site.pair.secondary.start();
+    site.pair.await_in_sync();
+    site.does("rm large");
+    site.end();
+}
+
+/// Other programs take all of the disk, the reserve's room included, as soon as it is used.
+pub fn others_fill(small: Which) {
+    let mut site = Site::start(PATIENT, small);
+    site.does("dd if=/dev/zero of=large bs=1M count=20; echo more > note");
+    let ballast = site.disk.fill();
+    site.pair.node_mut(small).kill();
+    site.pair.node_mut(small).start();
+    await_that("the mount to be back", || site.home().exists());
+    let ballast_again = site.disk.fill_more();
+    await_that("a refusal", || {
+        let output = site.run("dd if=/dev/zero of=more bs=64k count=1 conv=fsync");
+        String::from_utf8_lossy(&output.stderr).contains(FULL)
+    });
+    site.does("rm large note");
+    site.pair.node_mut(small).kill();
+    drop((ballast, ballast_again));
+    site.pair.node_mut(small).start();
+    site.pair.await_in_sync();
+    site.does("dd if=/dev/zero of=large bs=1M count=20 conv=fsync");
+    site.end();
+}
