@@ -99,8 +99,8 @@ struct Applicant {
     looks: u32,
 }
 
-/// Begins a change, or ends it with an error.
-type Begin = Box<dyn FnOnce(Result<Charge, Errno>) + Send>;
+/// Begins a change, or ends it with an error. Given the datastore: one that an applicant held would hold itself.
+type Begin = Box<dyn FnOnce(&Arc<Datastore>, Result<Charge, Errno>) + Send>;
 
 /// Whether a change may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,18 +244,20 @@ impl Datastore {
     pub(super) fn admit_request(
         self: &Arc<Self>,
         request: MetaRequest,
-        begin: impl FnOnce(MetaRequest, Result<Charge, Errno>) + Send + 'static,
+        begin: impl FnOnce(&Arc<Self>, MetaRequest, Result<Charge, Errno>) + Send + 'static,
     ) {
         if self.has_ample_room() && !is_reservation(&request) {
-            return begin(request, Ok(Charge::none()));
+            return begin(self, request, Ok(Charge::none()));
         }
-        match self.store.room_for_request(&request) {
-            Ok(room) => match self.take_room(room) {
-                Some(charge) => begin(request, Ok(charge)),
-                None => self.apply_for_room(room, Box::new(move |taken| begin(request, taken))),
-            },
-            Err(error) => begin(request, Err(self.told(&error.into()))),
+        let room = match self.store.room_for_request(&request) {
+            Ok(room) => room,
+            Err(error) => return begin(self, request, Err(self.told(&error.into()))),
+        };
+        if let Some(charge) = self.take_room(room) {
+            return begin(self, request, Ok(charge));
         }
+        let begin = move |datastore: &Arc<Self>, taken| begin(datastore, request, taken);
+        self.apply_for_room(room, Box::new(begin));
     }
 
     /// Whether both disks have so much room that no single change need be counted.
@@ -358,9 +360,9 @@ impl Datastore {
         let mut undecided = Vec::new();
         for mut applicant in applicants {
             match self.decide_on_one(&mut applicant) {
-                Ok(Some(charge)) => (applicant.begin)(Ok(charge)),
+                Ok(Some(charge)) => (applicant.begin)(self, Ok(charge)),
                 Ok(None) => undecided.push(applicant),
-                Err(errno) => (applicant.begin)(Err(errno)),
+                Err(errno) => (applicant.begin)(self, Err(errno)),
             }
         }
         undecided

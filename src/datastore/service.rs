@@ -441,9 +441,8 @@ impl FileService for Service {
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
-        let datastore = Arc::clone(&self.0);
         self.0
-            .admit_request(request, move |request, taken| match taken {
+            .admit_request(request, move |datastore, request, taken| match taken {
                 Ok(charge) => datastore.submit_meta(request, charge.until_done(done)),
                 Err(errno) => done(Err(errno)),
             });
@@ -537,14 +536,14 @@ impl Service {
             Bytes::Kept(kept) => kept,
             Bytes::Here(data) => self.keep_past_door(data),
         };
-        let service = self.clone();
         let drop_set_id = options.drop_set_id;
-        let begin = move |taken: Result<Charge, Errno>| match taken {
+        let begin = move |datastore: &Arc<Datastore>, taken: Result<Charge, Errno>| match taken {
             Ok(charge) => {
                 let options = WriteOptions {
                     drop_set_id,
                     ..WriteOptions::default()
                 };
+                let service = Self(Arc::clone(datastore));
                 let done = charge.until_done(done);
                 service.begin_admitted(facts, Bytes::Kept(kept), options, done);
             }

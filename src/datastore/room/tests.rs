@@ -1,4 +1,9 @@
+use lockstep_types::FileName;
+
+use super::super::Service as Clients;
+use super::super::start::tests::Place;
 use super::*;
+use crate::client::{FileService, WriteOptions};
 
 const fn room(bytes: u64) -> Room {
     Room {
@@ -103,4 +108,32 @@ fn a_word_from_before_the_nodes_were_in_sync_says_nothing() {
     known.in_sync = Some((room(10), room(10)));
     assert_eq!(synced(&known), Source::Nowhere);
     assert_eq!(known.source(State::ResyncContent, true), Source::Estimate);
+}
+
+/// A process that is killed in the simulator serves nobody any more: what waits must not keep the datastore.
+#[test]
+fn an_applicant_keeps_no_datastore() {
+    let place = Place::in_sync();
+    let datastore = place.start().unwrap();
+    // Nobody decides.
+    datastore.rooms.applicants.lock().is_served = true;
+    let link = MetaRequest::Link {
+        ino: Ino::ROOT,
+        parent: Ino::ROOT,
+        name: FileName::new(b"name").unwrap(),
+    };
+    let clients = Clients(Arc::clone(&datastore));
+    clients.change(link, Box::new(|_| ()));
+    clients.write(
+        Ino::ROOT,
+        0,
+        b"bytes",
+        WriteOptions::default(),
+        Box::new(|_| ()),
+    );
+    drop(clients);
+    assert_eq!(datastore.rooms.applicants.lock().waiting.len(), 2);
+    let kept = Arc::downgrade(&datastore);
+    drop(datastore);
+    assert!(kept.upgrade().is_none());
 }
