@@ -11,6 +11,8 @@ usage: cargo bench --bench compare -- [options]
   --rounds N         measure each workload N times and take the median
   --only WORD        only workloads whose name contains WORD (may be repeated)
   --systems LIST     of plain,no-replica,mirrored,gluster; default: all that are installed
+  --other PROGRAM    also the mirrored playground of another build of lockstep, and a line for each
+                     workload that is slower than with that build in every round
   --two-machines     the paper's comparison: client and node a on core 0, node b on core 1
   --dir DIR          where everything is kept; its file system is the one compared with
   --json FILE        write the figures of every round as JSON too
@@ -26,6 +28,8 @@ pub struct Options {
     pub only: Vec<String>,
     /// Systems asked for by name; all that are installed when empty.
     pub systems: Vec<String>,
+    /// Another build of `lockstep` that this one is compared with.
+    pub other: Option<PathBuf>,
     /// Client and nodes pinned to cores as if on two machines.
     pub two_machines: bool,
     /// Directory to work in.
@@ -42,6 +46,7 @@ impl Options {
             rounds: 0,
             only: Vec::new(),
             systems: Vec::new(),
+            other: None,
             two_machines: false,
             dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
             json: None,
@@ -59,6 +64,7 @@ impl Options {
                 "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
                 "--only" => options.only.push(value()?),
                 "--systems" => options.systems = value()?.split(',').map(Into::into).collect(),
+                "--other" => options.other = Some(value()?.into()),
                 "--dir" => options.dir = value()?.into(),
                 "--json" => options.json = Some(value()?.into()),
                 // Cargo adds this one.

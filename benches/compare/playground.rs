@@ -35,11 +35,11 @@ struct Node {
 }
 
 impl Playground {
-    /// Starts one in the new directory `dir` and waits until it is ready.
-    pub fn start(dir: &Path, arguments: &[&str]) -> Result<Self> {
+    /// Starts the playground of the build `program` in the new directory `dir` and waits until it is ready.
+    pub fn start(program: &Path, dir: &Path, arguments: &[&str]) -> Result<Self> {
         std::fs::create_dir(dir).with_context(|| format!("make {}", dir.display()))?;
         let log = dir.with_extension("log");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        let mut child = Command::new(program)
             .arg("playground")
             .arg("--dir")
             .arg(dir)
@@ -48,7 +48,7 @@ impl Playground {
             .stdout(Stdio::piped())
             .stderr(File::create(&log).with_context(|| format!("make {}", log.display()))?)
             .spawn()
-            .context("start lockstep playground")?;
+            .with_context(|| format!("start {} playground", program.display()))?;
         let stdout = child.stdout.take().context("no output to read")?;
         let process = Owned::new(child, STOP_PATIENCE);
         await_ready(stdout)

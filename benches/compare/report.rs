@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::system::{GLUSTER, MIRRORED, NO_REPLICA, System};
+use crate::system::{GLUSTER, MIRRORED, NO_REPLICA, OTHER_BUILD, System};
 
 /// In what a figure counts; more is better in both.
 #[derive(Clone, Copy)]
@@ -128,6 +128,9 @@ impl Report {
         for floor in floors {
             text.push_str(&self.verdict(floor));
         }
+        for row in &self.rows {
+            text.push_str(&self.slower_than_other_build(row));
+        }
         text
     }
 
@@ -218,6 +221,24 @@ impl Report {
             let _ = write!(line, " {cell} |");
         }
         format!("{line}\n")
+    }
+
+    /// A line if the best round of this build is below the worst round of the other build. Rounds that
+    /// overlap are noise.
+    fn slower_than_other_build(&self, row: &Row) -> String {
+        let rounds_of = |system| row.figures.get(self.column(system)?);
+        let (Some(ours), Some(others)) = (rounds_of(MIRRORED), rounds_of(OTHER_BUILD)) else {
+            return String::new();
+        };
+        let best = ours.iter().copied().fold(0.0, f64::max);
+        let worst = others.iter().copied().fold(f64::INFINITY, f64::min);
+        if others.is_empty() || best >= worst {
+            return String::new();
+        }
+        format!(
+            "- SLOWER: {}: at most {best:.0} in any round, at least {worst:.0} in each of the other build\n",
+            row.workload
+        )
     }
 
     /// A line on one floor; nothing if it was not measured.

@@ -14,6 +14,8 @@ use crate::process;
 pub const NO_REPLICA: &str = "no replica";
 /// Name of the mirrored playground in tables.
 pub const MIRRORED: &str = "mirrored";
+/// Name of the mirrored playground of another build in tables.
+pub const OTHER_BUILD: &str = "other build";
 /// Name of the rival in tables.
 pub const GLUSTER: &str = "GlusterFS";
 
@@ -40,7 +42,7 @@ enum Behind {
 /// Starts every system that is wanted.
 pub fn start_all(options: &Options, work: &Path) -> Result<Vec<System>> {
     let systems = if options.two_machines {
-        pinned_pair(work)?
+        pinned_systems(options, work)?
     } else {
         unpinned(options, work)?
     };
@@ -56,10 +58,13 @@ fn unpinned(options: &Options, work: &Path) -> Result<Vec<System>> {
         systems.push(plain(work)?);
     }
     if options.wants_system("no-replica", true) {
-        systems.push(playground(NO_REPLICA, work, &["--no-replica"], None)?);
+        systems.push(playground(NO_REPLICA, work, &["--no-replica"])?);
     }
     if options.wants_system("mirrored", true) {
-        systems.push(playground(MIRRORED, work, &[], None)?);
+        systems.push(playground(MIRRORED, work, &[])?);
+    }
+    if let Some(program) = &options.other {
+        systems.push(playground_of(program, OTHER_BUILD, work, &[])?);
     }
     if options.wants_system("gluster", process::installed("glusterd")) {
         systems.push(gluster(work)?);
@@ -68,13 +73,20 @@ fn unpinned(options: &Options, work: &Path) -> Result<Vec<System>> {
 }
 
 /// Client and node a share core 0 as if they were one machine; node b has core 1.
-fn pinned_pair(work: &Path) -> Result<Vec<System>> {
+fn pinned_systems(options: &Options, work: &Path) -> Result<Vec<System>> {
     let alone = ["--no-replica", "--node-cpus", "a=0"];
     let both = ["--node-cpus", "a=0,b=1"];
-    Ok(vec![
-        playground(NO_REPLICA, work, &alone, Some(0))?,
-        playground(MIRRORED, work, &both, Some(0))?,
-    ])
+    let mut systems = vec![
+        playground(NO_REPLICA, work, &alone)?,
+        playground(MIRRORED, work, &both)?,
+    ];
+    if let Some(program) = &options.other {
+        systems.push(playground_of(program, OTHER_BUILD, work, &both)?);
+    }
+    for system in &mut systems {
+        system.client_cpu = Some(0);
+    }
+    Ok(systems)
 }
 
 fn plain(work: &Path) -> Result<System> {
@@ -88,17 +100,18 @@ fn plain(work: &Path) -> Result<System> {
     })
 }
 
-fn playground(
-    name: &str,
-    work: &Path,
-    arguments: &[&str],
-    client_cpu: Option<u32>,
-) -> Result<System> {
-    let playground = Playground::start(&work.join(name.replace(' ', "-")), arguments)?;
+fn playground(name: &str, work: &Path, arguments: &[&str]) -> Result<System> {
+    let program = Path::new(env!("CARGO_BIN_EXE_lockstep"));
+    playground_of(program, name, work, arguments)
+}
+
+fn playground_of(program: &Path, name: &str, work: &Path, arguments: &[&str]) -> Result<System> {
+    let dir = work.join(name.replace(' ', "-"));
+    let playground = Playground::start(program, &dir, arguments)?;
     Ok(System {
         name: name.to_owned(),
         dir: playground.mount().to_owned(),
-        client_cpu,
+        client_cpu: None,
         _behind: Behind::Playground(playground),
     })
 }
