@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench compare -- --help` names the options; `docs/benchmarks.md` says how to
 //! read the figures. Systems take turns within each round, so that noise of the machine hits all
-//! alike; every figure is the median of the rounds. Floors are printed, never asserted.
+//! alike, and every other round goes through the systems backwards, so that none profits from its
+//! place. Every figure is the median of the rounds. Floors are printed, never asserted.
 //!
 //! Must never leave a process, mount or file behind, also when interrupted: everything started is
 //! owned by a value that ends it when dropped, and SIGINT only sets a flag that is looked at
@@ -74,7 +75,7 @@ fn measure(
     let mut report = Report::new(systems);
     for workload in workloads {
         for round in 1..=options.rounds {
-            for system in systems {
+            for system in in_turn(systems, round) {
                 if interrupted.load(Ordering::Relaxed) {
                     bail!("interrupted");
                 }
@@ -89,6 +90,15 @@ fn measure(
         }
     }
     Ok(report)
+}
+
+/// The systems in the order of a round.
+fn in_turn(systems: &[System], round: usize) -> Vec<&System> {
+    let mut turns: Vec<&System> = systems.iter().collect();
+    if round.is_multiple_of(2) {
+        turns.reverse();
+    }
+    turns
 }
 
 /// One workload on one system, in a fresh directory that is removed afterwards.
