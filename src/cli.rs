@@ -14,6 +14,7 @@ mod log;
 mod mount_directory;
 mod mount_helper;
 mod node;
+mod setting;
 mod status;
 mod terminal;
 mod verify;
@@ -27,6 +28,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
 
+pub(crate) use setting::one_of;
 pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json, warn};
 
 use crate::{demo, playground};

@@ -15,11 +15,10 @@ mod wire;
 
 pub use client::ControlClient;
 pub use error::ControlError;
-pub use report::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SpaceStatus, StrayStatus, VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport,
-};
+pub use report::NodeStatus;
 pub use server::ControlServer;
+
+use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
 
 /// What a node can be asked. Methods may block; they are called from any thread, several at once.
 pub trait ControlService: Send + Sync + 'static {

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use lockstep_driver::report::DatastoreStatus;
 use lockstep_fs::export::export;
 use lockstepfs::config::Role;
-use lockstepfs::control::DatastoreStatus;
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
@@ -109,7 +109,7 @@ impl<'s> Demo<'s> {
             pause_limit: PAUSE_LIMIT,
             ..Options::new(&room.path().join("play"))?
         };
-        let mut signals = Signals::new(lockstepfs::threads::stop_signals())?;
+        let mut signals = Signals::new(lockstepfs::signals::stop_signals())?;
         let mut asked_to_stop = || signals.pending().next().is_some();
         let Some(playground) = Playground::start(&options, &mut asked_to_stop)? else {
             return Ok(None);

@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, Session, SessionACL};
+use lockstep_driver::client::FileService;
 
-use crate::client::FileService;
 use crate::config::FUSE_THREADS_DEFAULT;
 use adaptor::Adaptor;
 use context::Context;

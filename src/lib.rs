@@ -3,11 +3,8 @@
 //! This crate is the program around the protocol: it gives the pure core of `lockstep-repl` its
 //! disks, sockets, mounts and commands. `docs/ARCHITECTURE.md` draws the whole.
 
-pub mod client;
 pub mod config;
 pub mod control;
-pub mod datastore;
 pub mod fuse;
-pub mod memory;
 pub mod node;
-pub mod threads;
+pub mod signals;

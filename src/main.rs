@@ -7,6 +7,6 @@ mod playground;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    lockstepfs::memory::bound();
+    lockstep_driver::memory::bound();
     cli::run()
 }

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::threads;
 use lockstep_link::Identity;
 use signal_hook::iterator::Signals;
 
 use crate::config::NodeConfig;
-use crate::control::{
-    ControlServer, ControlService, NodeStatus, VerifyFailure, VerifyProgress, VerifyReport,
-};
-use crate::threads;
+use crate::control::{ControlServer, ControlService, NodeStatus};
+use crate::signals::stop_signals;
 use error::{one_line, system};
 use listener::Listening;
 use notify::Notifier;
@@ -64,7 +64,7 @@ fn run_until_stopped(
     until: Until,
     notifier: &mut Notifier,
 ) -> Result<(), NodeError> {
-    let signals = Signals::new(threads::stop_signals()).map_err(system("handle signals"))?;
+    let signals = Signals::new(stop_signals()).map_err(system("handle signals"))?;
     let node = Node::start(config)?;
     let waited = match node.wait(signals, notifier) {
         Err(NodeError::Unmounted { mount_point }) if until == Until::Unmounted => {

@@ -21,14 +21,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lockstep_driver::report::DatastoreStatus;
 use lockstep_link::DelayProxy;
-use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{ControlClient, DatastoreStatus};
-use lockstepfs::threads;
+use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::ControlClient;
+use lockstepfs::signals::stop_signals;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
-use crate::cli::{chain, say};
+use crate::cli::{chain, one_of, say};
 use layout::{Layout, NewRoot, NodePlan};
 use process::NodeProcess;
 
@@ -82,15 +83,15 @@ struct TuningArgs {
     pause_limit_ms: u64,
 
     /// When acknowledged writes are on stable storage
-    #[arg(long, value_enum, default_value_t, hide_short_help = true)]
+    #[arg(long, value_parser = one_of::<Durability>(), default_value = Durability::default().word(), hide_short_help = true)]
     durability: Durability,
 
     /// What happens when the peer stays away
-    #[arg(long, value_enum, default_value_t, hide_short_help = true)]
+    #[arg(long, value_parser = one_of::<OnPeerLoss>(), default_value = OnPeerLoss::default().word(), hide_short_help = true)]
     on_peer_loss: OnPeerLoss,
 
     /// Whether the bytes between the nodes are encrypted
-    #[arg(long, value_enum, default_value_t, hide_short_help = true)]
+    #[arg(long, value_parser = one_of::<Encryption>(), default_value = Encryption::default().word(), hide_short_help = true)]
     encryption: Encryption,
 
     /// Processors each node runs on, such as `a=0,b=1`
@@ -198,7 +199,7 @@ impl Options {
 pub(crate) fn run(args: &PlaygroundArgs) -> Result<ExitCode> {
     let options = Options::from_args(args)?;
     // Before anything is started, so that no signal finds it half-started and unwatched.
-    let mut signals = Signals::new([threads::stop_signals(), vec![SIGCHLD]].concat())?;
+    let mut signals = Signals::new([stop_signals(), vec![SIGCHLD]].concat())?;
     let mut asked_to_stop = || signals.pending().any(|signal| signal != SIGCHLD);
     let Some(mut playground) = Playground::start(&options, &mut asked_to_stop)? else {
         return Ok(ExitCode::SUCCESS);

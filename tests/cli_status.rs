@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{
-    ControlServer, ControlService, DatastoreStatus, Difference, NodeStatus, PeerStatus,
-    ServiceStatus, VerifyFailure, VerifyProgress, VerifyReport,
+use lockstep_driver::report::{
+    DatastoreStatus, Difference, PeerStatus, ServiceStatus, VerifyFailure, VerifyProgress,
+    VerifyReport,
 };
+use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::{ControlServer, ControlService, NodeStatus};
 
 /// A node whose only datastore is in sync or not, and identical or not.
 struct PretendedNode {

@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use lockstep_driver::client::FileService;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
-use lockstepfs::client::FileService;
 use model::ModelFs;
 use mounted::{Fixture, drop_caches_until};
 use rustix::fs::{RawDir, SeekFrom};

@@ -5,13 +5,14 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use lockstep_fs::poison::Failure;
-use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
+use lockstep_driver::Cleared;
+use lockstep_driver::report::{
+    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
     SpaceStatus, StrayStatus, VerifiedStatus, VerifyReport,
 };
-use lockstepfs::datastore::Cleared;
+use lockstep_fs::poison::Failure;
+use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::NodeStatus;
 use serde_json::Value;
 
 /// A status in which nothing is missing.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_driver::{ClearError, Cleared, Repair, clear_poison};
 use lockstepfs::config::{Choice, DatastoreConfig, Role};
-use lockstepfs::datastore::{ClearError, Cleared, Repair, clear_poison};
 
 use super::{ConfigArgs, NO, say, say_json, warn};
 

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_driver::make_store_on_this_machine;
 use lockstepfs::config::Role;
-use lockstepfs::datastore::make_store_on_this_machine;
 
 use super::{ConfigArgs, NO, say, warn};
 

@@ -13,15 +13,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lockstep_driver::{Place, make_store_on_this_machine, prepare};
 use lockstep_link::identity::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{
     self, Choice, Draft, DraftPeer, NodeConfig, PeerAddress, Role, draft_text,
 };
-use lockstepfs::datastore::{self, Place};
 
 use super::mount_directory::{self, Protection};
-use super::{absolute, say, say_json};
+use super::{absolute, one_of, say, say_json};
 
 /// Name of the configuration file in the node's directory.
 const CONFIG_FILE: &str = "node.toml";
@@ -64,7 +64,7 @@ pub(crate) struct InitArgs {
     store: Option<PathBuf>,
 
     /// What this node is [default: secondary when --uuid is given, else primary]
-    #[arg(long)]
+    #[arg(long, value_parser = one_of::<Role>())]
     role: Option<Role>,
 
     /// Identity of the datastore: on the second node, the one the first printed [default: a new one]
@@ -214,10 +214,10 @@ impl Plan {
     fn make_store(&self) -> Result<bool> {
         let node = self.checked()?;
         let config = node.datastores.first().context("there is no datastore")?;
-        let made = datastore::make_store_on_this_machine(config)?;
+        let made = make_store_on_this_machine(config)?;
         if !made {
             let place = Place::on_this_machine(config)?;
-            datastore::prepare(config.clone(), place)?;
+            prepare(config.clone(), place)?;
         }
         Ok(made)
     }

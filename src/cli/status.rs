@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{
-    ControlClient, DatastoreStatus, NodeStatus, PeerStatus, ResyncStatus, ServiceStatus,
-    VerifiedStatus,
+use lockstep_driver::report::{
+    DatastoreStatus, PeerStatus, ResyncStatus, ServiceStatus, VerifiedStatus,
 };
+use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::{ControlClient, NodeStatus};
 
 use super::{NO, NodeToAsk, bytes, count, duration, say, say_json};
 
@@ -348,7 +348,7 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use lockstepfs::control::PoisonStatus;
+    use lockstep_driver::report::PoisonStatus;
 
     use super::*;
 

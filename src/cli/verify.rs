@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lockstepfs::control::{ControlClient, Difference, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{Difference, VerifyProgress, VerifyReport};
+use lockstepfs::control::ControlClient;
 
 use super::{NO, NodeToAsk, bytes, count, say, say_json};
 

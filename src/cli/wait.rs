@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lockstepfs::control::{ControlClient, ControlError, DatastoreStatus, NodeStatus};
+use lockstep_driver::report::DatastoreStatus;
+use lockstepfs::control::{ControlClient, ControlError, NodeStatus};
 
 use super::{NO, NodeToAsk, warn};
 

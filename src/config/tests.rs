@@ -1,5 +1,7 @@
 //! Every kind of mistake a configuration can hold, and what is said about it.
 
+use std::time::Duration;
+
 use super::*;
 
 const FINGERPRINT: &str = "SHA256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";

@@ -11,7 +11,7 @@ use lockstep_link::identity::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use toml::de::DeValue;
 
-use super::choice::Choice;
+use super::Choice;
 use super::problem::Refusal;
 use super::section::nearest;
 use super::{NAME_BYTES_MAX, PeerAddress, SOCKET_PATH_BYTES_MAX};

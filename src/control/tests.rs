@@ -3,6 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lockstep_driver::report::{
+    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
+    SpaceStatus, StrayStatus, VerifiedStatus,
+};
+
 use super::*;
 use crate::config::{Durability, Encryption, OnPeerLoss, Role};
 

@@ -3,13 +3,15 @@
 //! Words that stand for a choice travel as text, so that a newer node can be asked by an older
 //! command and the command can say which word it does not know.
 
+use lockstep_driver::report::{
+    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus, StrayStatus,
+    VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport,
+};
+
 use crate::config::Choice;
 
 use super::proto::verify_event::Event;
-use super::{
-    DatastoreStatus, Difference, NodeStatus, PeerStatus, PoisonStatus, ResyncStatus, SpaceStatus,
-    StrayStatus, VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport, proto,
-};
+use super::{NodeStatus, proto};
 
 /// A word of a choice that this program does not know: what it is about, and the word.
 pub(super) type UnknownWord = (&'static str, String);

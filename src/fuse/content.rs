@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, LockOwner, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
+use lockstep_driver::client::Seek;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Errno, Ino, MetaRequest};
 
@@ -13,7 +14,6 @@ use super::page_cache::{self, Change, Kind};
 use super::privileges::{self, Caller};
 use super::reply::{self, Refuse};
 use super::steps;
-use crate::client::Seek;
 
 /// `lseek`'s numbers for the two ways that are not the kernel's own business.
 const SEEK_DATA: i32 = 3;

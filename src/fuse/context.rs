@@ -9,6 +9,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock};
 
 use fuser::{INodeNo, Notifier};
+use lockstep_driver::client::FileService;
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::MountError;
@@ -16,7 +17,6 @@ use super::doorway::Doorway;
 use super::ending::Ending;
 use super::page_cache::PageCache;
 use super::reply::Refuse;
-use crate::client::FileService;
 
 /// The service, and the way back to the kernel.
 pub(super) struct Context {

@@ -9,12 +9,12 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use lockstep_driver::client::DirEntry;
 use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, file_type, ino};
 use super::context::Context;
 use super::reply::{GENERATION, LIFETIME, Refuse};
-use crate::client::DirEntry;
 
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use fuser::Request;
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
 
-use crate::client::FileService;
+use lockstep_driver::client::FileService;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
@@ -175,7 +175,7 @@ pub(super) fn drop_before(
 }
 
 /// The change that must come before a write, of which the kernel says that the writer lacks `CAP_FSETID`;
-/// [`crate::client::WriteOptions::drop_set_id`] sees to the bits that every such writer loses.
+/// [`lockstep_driver::client::WriteOptions::drop_set_id`] sees to the bits that every such writer loses.
 pub(super) fn before_write(caller: Caller, attr: &Attr) -> Option<MetaRequest> {
     plain_set_gid_away(
         attr,

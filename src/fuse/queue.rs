@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::client::Waiting;
+use lockstep_driver::client::Waiting;
 
 /// For a look that does not wait.
 const NOW: Timespec = Timespec {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::vec;
 
 use fuser::{INodeNo, ReplyAttr};
+use lockstep_driver::client::{Done, FileService};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, Timestamp};
 
 use super::attributes::ino;
 use super::context::Context;
 use super::privileges::{self, Caller};
 use super::reply::{self, Refuse};
-use crate::client::{Done, FileService};
 
 /// What one `setattr` request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

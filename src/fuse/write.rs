@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyWrite, WriteFlags};
+use lockstep_driver::client::{Done, FileService, KeptBytes, WriteOptions};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
@@ -17,7 +18,6 @@ use super::page_cache::{self, Change, Kind};
 use super::privileges::{self, Caller};
 use super::queue::Queue;
 use super::reply::{self, Refuse};
-use crate::client::{Done, FileService, KeptBytes, WriteOptions};
 
 /// How the kernel wants a write done, and for whom.
 #[derive(Clone, Copy)]

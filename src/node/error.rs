@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use lockstep_driver::DatastoreError;
 use lockstep_link::LinkError;
 
 use crate::control::ControlError;
-use crate::datastore::DatastoreError;
 use crate::fuse::MountError;
 
 /// Why a node could not start, or had to stop, with what to do about it.

@@ -7,18 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lockstep_link::{
-    Encryption as LinkEncryption, Fingerprint, Identity, LinkError, LinkOptions, SendFrames,
-};
+use lockstep_driver::{Datastore, refuse, threads};
+use lockstep_link::{Fingerprint, Identity, LinkError, LinkOptions, SendFrames};
 use lockstep_repl::message::{Envelope, Message, MessageError};
 
 use super::Shared;
 use super::door::{Door, Visit};
 use super::error::{NodeError, system};
 use super::slot::Slot;
-use crate::config::{LinkConfig, NodeConfig};
-use crate::datastore::Datastore;
-use crate::{datastore, threads};
+use crate::config::{Encryption, LinkConfig, NodeConfig};
 
 /// Between two looks whether somebody connects, or the node stops.
 const LOOK: Duration = Duration::from_millis(20);
@@ -131,14 +128,12 @@ impl Listening {
 
 /// The encryption setting that all datastores of a node share (their configuration was checked), for it
 /// counts before anything is said of datastores.
-fn encryption(config: &NodeConfig) -> LinkEncryption {
+fn encryption(config: &NodeConfig) -> Encryption {
     let mut peers = config
         .datastores
         .iter()
         .filter_map(|datastore| datastore.peer.as_ref());
-    peers
-        .next()
-        .map_or(LinkEncryption::On, |peer| peer.encryption.into())
+    peers.next().map_or(Encryption::On, |peer| peer.encryption)
 }
 
 /// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.
@@ -179,7 +174,7 @@ fn answer(
              configurations",
             shared.name, envelope.datastore
         );
-        datastore::refuse(&*sender, &envelope, &cause);
+        refuse(&*sender, &envelope, &cause);
         for datastore in led_by(shared, fingerprint) {
             datastore.told_why_not_led(&cause);
         }
@@ -187,7 +182,7 @@ fn answer(
         return Ok(());
     };
     let Some(datastore) = slot.running() else {
-        datastore::refuse(&*sender, &envelope, &not_started(shared, slot));
+        refuse(&*sender, &envelope, &not_started(shared, slot));
         return Ok(());
     };
     match &envelope.message {

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus};
+use lockstep_driver::{Datastore, Dialer, Place, Service, prepare, threads};
 use lockstep_link::Identity;
 use parking_lot::Mutex;
 
 use super::error::{NodeError, one_line, system};
 use crate::config::{DatastoreConfig, Role};
-use crate::control::{DatastoreStatus, ServiceStatus, StrayStatus};
-use crate::datastore::{self, Datastore, Dialer, Place, Service};
 use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
-use crate::threads;
 
 /// One datastore of the configuration.
 pub(super) struct Slot {
@@ -127,7 +126,7 @@ impl Slot {
             fuse::check(&self.mount_options())?;
         }
         let place = Place::on_this_machine(&self.config)?;
-        let datastore = datastore::prepare(self.config.clone(), place)?.open()?;
+        let datastore = prepare(self.config.clone(), place)?.open()?;
         let mut up = Up {
             hidden: self.stray(),
             datastore,

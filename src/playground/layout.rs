@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use lockstep_driver::make_store_on_this_machine;
 use lockstep_link::DelayProxy;
 use lockstep_link::identity::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
@@ -22,7 +23,6 @@ use lockstepfs::config::{
     self, DatastoreConfig, Draft, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX, draft_text,
 };
 use lockstepfs::control::ControlClient;
-use lockstepfs::datastore::make_store_on_this_machine;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lockstep_driver::Cleared;
+use lockstep_driver::report::PoisonStatus;
 use lockstep_lossy::disk::CallClass;
-use lockstepfs::control::PoisonStatus;
-use lockstepfs::datastore::Cleared;
 
 use crate::chance::Chance;
 use crate::check;

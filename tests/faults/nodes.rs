@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use lockstep_driver::report::DatastoreStatus;
 use lockstep_link::identity::Identity;
-use lockstepfs::control::{ControlClient, DatastoreStatus};
+use lockstepfs::control::ControlClient;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

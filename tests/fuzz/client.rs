@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use lockstep_driver::client::{Done, FileService, WriteOptions};
+use lockstep_driver::{Datastore, Service};
 use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind};
-use lockstepfs::client::{Done, FileService, WriteOptions};
-use lockstepfs::datastore::{Datastore, Service};
 
 /// Longer than anything may take that must come.
 const PATIENCE: Duration = Duration::from_secs(120);

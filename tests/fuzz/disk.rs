@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use lockstep_driver::{Datastore, Dial};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept, dial};
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
@@ -25,7 +26,6 @@ use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{Generation, Ino, MetaRequest, NodeKind, Osn};
 use lockstepfs::config::{DatastoreConfig, Encryption, Role};
-use lockstepfs::datastore::{Datastore, Dial};
 
 use crate::bytes;
 use crate::chance::Chance;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use lockstep_driver::Dial;
 use lockstep_link::{
     Connection, Fingerprint, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
     accept, dial,
@@ -19,7 +20,6 @@ use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Ino, NodeKind};
 use lockstepfs::config::{Encryption, Role};
-use lockstepfs::datastore::Dial;
 use tempfile::TempDir;
 
 use crate::bytes;

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use lockstep_driver::Dial;
+use lockstep_driver::report::DatastoreStatus;
 use lockstep_link::{
     Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
 };
 use lockstep_repl::state::State;
 use lockstep_types::{StoreId, SyncId};
 use lockstepfs::config::{Encryption, Role};
-use lockstepfs::control::{ControlClient, DatastoreStatus};
-use lockstepfs::datastore::Dial;
+use lockstepfs::control::ControlClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -40,7 +41,7 @@ const OPEN_FILES_MAX: usize = 400;
 pub struct Besieged {
     pub address: SocketAddr,
     pub control: PathBuf,
-    pub encryption: lockstep_link::Encryption,
+    pub encryption: Encryption,
     /// Of the true peer.
     pub identity: Arc<Identity>,
     /// Of the node.
@@ -60,10 +61,7 @@ impl Besieged {
         let mut node = Self {
             address,
             control: dir.path().join("control.sock"),
-            encryption: match encryption {
-                Encryption::On => lockstep_link::Encryption::On,
-                Encryption::Off => lockstep_link::Encryption::Off,
-            },
+            encryption,
             identity: Arc::new(Identity::ephemeral("true-peer").unwrap()),
             fingerprint: own.fingerprint(),
             dir,
@@ -72,7 +70,7 @@ impl Besieged {
         };
         store::make(&node.dir.path().join("store"));
         node.configure();
-        node.make_true_peer(encryption);
+        node.make_true_peer();
         node.start_process();
         node.connect_true_peer();
         node
@@ -93,10 +91,10 @@ impl Besieged {
     }
 
     /// Fills the true peer's store.
-    fn make_true_peer(&self, encryption: Encryption) {
+    fn make_true_peer(&self) {
         let dir = self.true_store();
         store::make(&dir);
-        let config = store::config(&dir, Role::Primary, self.fingerprint, encryption);
+        let config = store::config(&dir, Role::Primary, self.fingerprint, self.encryption);
         let running = Running::start(store::open(&config).unwrap(), None);
         Client::of(&running.datastore).fill();
         running.stop();
@@ -244,12 +242,8 @@ impl Besieged {
     }
 
     fn connect_true_peer(&self) {
-        let encryption = match self.encryption {
-            lockstep_link::Encryption::On => Encryption::On,
-            lockstep_link::Encryption::Off => Encryption::Off,
-        };
         let dir = self.true_store();
-        let config = store::config(&dir, Role::Primary, self.fingerprint, encryption);
+        let config = store::config(&dir, Role::Primary, self.fingerprint, self.encryption);
         let dialer = TrueDialer {
             address: self.address,
             identity: Arc::clone(&self.identity),

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_driver::{
+    Datastore, DatastoreError, Dial, Gate, Host, Job, Machine, Place, Prepared, prepare,
+};
 use lockstep_fs::Store;
 use lockstep_fs::export::ExportError;
 use lockstep_fs::os_backing::OsBacking;
@@ -17,9 +20,6 @@ use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
 use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
-use lockstepfs::datastore::{
-    self, Datastore, DatastoreError, Dial, Gate, Host, Job, Machine, Place, Prepared,
-};
 
 use tempfile::TempDir;
 
@@ -92,7 +92,7 @@ fn open_in(
     config: &DatastoreConfig,
 ) -> Result<Arc<Datastore>, DatastoreError> {
     while_in_use(
-        || datastore::prepare(config.clone(), place()?).and_then(Prepared::open),
+        || prepare(config.clone(), place()?).and_then(Prepared::open),
         |error| matches!(error, DatastoreError::InUse { .. }),
     )
 }

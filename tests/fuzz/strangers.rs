@@ -236,10 +236,10 @@ fn stranger(chance: &mut Chance, node: &Besieged) {
     assert!(dial(node.address, identity, pinned, &options).is_err());
 }
 
-const fn other(encryption: lockstep_link::Encryption) -> lockstep_link::Encryption {
+const fn other(encryption: Encryption) -> Encryption {
     match encryption {
-        lockstep_link::Encryption::On => lockstep_link::Encryption::Off,
-        lockstep_link::Encryption::Off => lockstep_link::Encryption::On,
+        Encryption::On => Encryption::Off,
+        Encryption::Off => Encryption::On,
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_driver::client::Seek;
 use lockstep_types::Errno;
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstepfs::client::Seek;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 

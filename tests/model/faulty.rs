@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
-use lockstepfs::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use parking_lot::Mutex;
 
 use crate::model::ModelFs;

@@ -9,9 +9,9 @@
 use std::ops::ControlFlow;
 use std::time::SystemTime;
 
+use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
-use lockstepfs::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use parking_lot::Mutex;
 
 pub mod acl;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstepfs::client::FileService;
+use lockstep_driver::client::FileService;
 use lockstepfs::fuse::{self, MountOptions, Mounted, Unmounted};
 use tempfile::TempDir;
 

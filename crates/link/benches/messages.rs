@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_link::{
-    Connection, Encryption, Identity, LinkError, LinkOptions, Receiver, Sender, accept, dial,
-};
+use lockstep_link::{Connection, Identity, LinkError, LinkOptions, Receiver, Sender, accept, dial};
+use lockstep_types::Encryption;
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long each case runs.

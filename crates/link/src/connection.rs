@@ -25,8 +25,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockstep_types::Encryption;
 use rustls::{AlertDescription, CertificateError, Connection as Tls, Error as TlsError};
-use serde::{Deserialize, Serialize};
 
 use crate::error::LinkError;
 use crate::frame::{Opener, Sealer};
@@ -45,26 +45,6 @@ const HELLO: &[u8] = b"lockstep hello";
 
 /// How long a refused peer gets to read why.
 const REFUSAL_GRACE: Duration = Duration::from_millis(500);
-
-/// Whether frames travel encrypted. Both ends authenticate each other either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encryption {
-    /// All in TLS 1.3.
-    #[default]
-    On,
-    /// In clear, protected against change by keyed checksums: for a dedicated replication link.
-    Off,
-}
-
-impl fmt::Display for Encryption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::On => "on",
-            Self::Off => "off",
-        })
-    }
-}
 
 /// How a connection is made and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::connection::Encryption;
+use lockstep_types::Encryption;
+
 use crate::frame::FrameError;
 use crate::identity::Fingerprint;
 

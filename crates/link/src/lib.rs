@@ -24,7 +24,7 @@ pub mod sums;
 mod tls;
 mod wire;
 
-pub use connection::{Connection, Encryption, LinkOptions, accept, dial};
+pub use connection::{Connection, LinkOptions, accept, dial};
 pub use delay_proxy::DelayProxy;
 pub use error::LinkError;
 pub use frame::{FrameError, FrameRef};

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::probe;
-use lockstep_types::{Errno, Osn};
+use lockstep_types::{Errno, OnPeerLoss, Osn};
 use smallvec::SmallVec;
 
 use crate::lock::LockTable;
@@ -199,15 +199,6 @@ pub enum Transfer {
 
 /// Effects of one event, in order.
 pub type Effects = SmallVec<[Effect; 4]>;
-
-/// What a primary does when the secondary stays away, or does not answer, for too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnPeerLoss {
-    /// Mark the secondary out of sync and serve alone.
-    Continue,
-    /// Wait for the secondary, for ever.
-    Freeze,
-}
 
 /// What an operator decides.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{ANSWER_LIMIT, Fault, IN_SYNC_WITHIN, Pair, Settings, Users};
 use lockstep_sim::workload::{Generator, Options};
 use lockstep_sim::world::{Hang, Side};
-use lockstepfs::config::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss};
 
 /// Worlds of each test.
 const WORLDS: u64 = 20;

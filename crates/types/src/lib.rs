@@ -14,6 +14,7 @@ pub mod limits;
 pub mod name;
 pub mod op;
 pub mod probe;
+pub mod settings;
 pub mod time;
 pub mod xattr;
 
@@ -23,5 +24,6 @@ pub use hash::Hash128;
 pub use id::{DatastoreUuid, Generation, Ino, Osn, StoreId, SyncId};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
+pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 pub use time::Timestamp;
 pub use xattr::XattrNamespace;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
 
-use crate::threads;
+use lockstep_driver::threads;
 
 /// Something to do.
 pub(super) type Job = Box<dyn FnOnce() + Send>;

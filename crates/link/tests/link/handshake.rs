@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_link::{Encryption, Identity, LinkError, LinkOptions, dial};
+use lockstep_link::{Identity, LinkError, LinkOptions, dial};
+use lockstep_types::Encryption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};

@@ -5,9 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lockstep_link::{
-    Connection, Encryption, Fingerprint, Identity, LinkError, LinkOptions, accept, dial,
-};
+use lockstep_link::{Connection, Fingerprint, Identity, LinkError, LinkOptions, accept, dial};
+use lockstep_types::Encryption;
 
 pub const BOTH: [Encryption; 2] = [Encryption::On, Encryption::Off];
 

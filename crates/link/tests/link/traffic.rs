@@ -4,9 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use lockstep_link::{
-    Connection, DelayProxy, Encryption, LinkError, LinkOptions, Receiver, Sender, dial,
-};
+use lockstep_link::{Connection, DelayProxy, LinkError, LinkOptions, Receiver, Sender, dial};
+use lockstep_types::Encryption;
 
 use crate::pair::{BOTH, Listening, Nodes, options};
 

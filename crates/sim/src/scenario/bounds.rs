@@ -3,8 +3,8 @@
 //! A limit is that of the code, or what the clients of a schedule can bring about where that is less: each
 //! waits for one answer at a time, so that little is ever under way.
 
+use lockstep_driver::{Datastore, Load};
 use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
-use lockstepfs::datastore::{Datastore, Load};
 
 use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{Violation, leaks};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lockstep_driver::client::{DirEntry, Done, FileService, Waiting, WriteOptions};
+use lockstep_driver::{Datastore, Service};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, XattrMode};
-use lockstepfs::client::{DirEntry, Done, FileService, Waiting, WriteOptions};
-use lockstepfs::datastore::{Datastore, Service};
 use parking_lot::Mutex;
 
 use super::witness::Witness;

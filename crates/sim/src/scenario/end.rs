@@ -1,6 +1,6 @@
 //! What must hold when everything is over.
 
-use lockstepfs::datastore::Datastore;
+use lockstep_driver::Datastore;
 
 use super::bounds;
 use super::dump::dump;

@@ -4,14 +4,15 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockstep_driver::config::{DatastoreConfig, PeerConfig};
+use lockstep_driver::{ClearError, Datastore, Repair, clear_poison};
 use lockstep_fs::Store;
 use lockstep_fs::reserve::RESERVE_FILE;
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
+use lockstep_types::settings::{Encryption, Role};
 use lockstep_types::{DatastoreUuid, Errno, Ino, Timestamp};
-use lockstepfs::config::{DatastoreConfig, Encryption, PeerConfig, Role};
-use lockstepfs::datastore::{ClearError, Datastore, Repair, clear_poison};
 
 use super::coverage::{Coverage, CrashPoint, FileClass};
 use super::faults::{Cut, Then};

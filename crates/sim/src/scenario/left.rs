@@ -3,11 +3,11 @@
 //! While both nodes count as in sync, the secondary alone must be able to go on: what clients saw and
 //! were told must be explained by what it has.
 
+use lockstep_driver::RoleMarks;
 use lockstep_fs::Store;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::DatastoreUuid;
-use lockstepfs::datastore::RoleMarks;
 
 use super::dump::dump;
 use crate::check::{self, Dump, durable};

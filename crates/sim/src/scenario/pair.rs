@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use exact::Watch;
+use lockstep_driver::{Datastore, Service};
 use lockstep_repl::state::State;
-use lockstepfs::config::Durability;
-use lockstepfs::datastore::{Datastore, Service};
+use lockstep_types::settings::Durability;
 use parking_lot::Mutex;
 
 use super::bounds;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstepfs::config::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss};
 
 use super::faults::{Fault, Order};
 use crate::random::Random;

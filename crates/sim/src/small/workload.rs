@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockstepfs::config::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss};
 
 use super::script::{Making, Script, Step};
 use super::tree::{MAKING, OPERATIONS, Operation, Tree};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstepfs::client::FileService;
-use lockstepfs::datastore::Service;
+use lockstep_driver::Service;
+use lockstep_driver::client::FileService;
 
 use super::fibers::{self, Wait};
 use super::node::Life;

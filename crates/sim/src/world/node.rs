@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_driver::config::DatastoreConfig;
+use lockstep_driver::{Datastore, Dial, Halves, Place, Prepared, make_store, prepare};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_types::backing::Backing;
-use lockstepfs::config::{DatastoreConfig, Role};
-use lockstepfs::datastore::{self, Datastore, Dial, Halves, Place};
+use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::fibers::{self, Wait};
@@ -129,9 +130,9 @@ impl Node {
 /// What a node process does when it starts. The operator of this world makes the store first where there
 /// is none, so that a creation may be interrupted at any instruction, too.
 fn run(config: DatastoreConfig, place: Place, life: &Life, dialer: Dialer) {
-    let opened = datastore::make_store(&config, &place.backing, place.stamp.clone())
-        .and_then(|_made| datastore::prepare(config, place))
-        .and_then(datastore::Prepared::open);
+    let opened = make_store(&config, &place.backing, place.stamp.clone())
+        .and_then(|_made| prepare(config, place))
+        .and_then(Prepared::open);
     let datastore = match opened {
         Ok(datastore) => datastore,
         Err(error) => {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockstep_driver::{Gate, Host, Job, KeptLimits, RoomLimits};
 use lockstep_fs::reserve::Withheld;
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Room;
-use lockstepfs::datastore::{Gate, Host, Job, KeptLimits, RoomLimits};
 use parking_lot::Mutex;
 
 use super::fibers::{self, Event, Wait};

@@ -8,8 +8,8 @@ use lockstep_sim::scenario::{
     ANSWER_LIMIT, CallAt, Ending, Fault, FileClass, Order, Settings, Then,
 };
 use lockstep_sim::world::Side;
+use lockstep_types::settings::{Durability, OnPeerLoss};
 use lockstep_types::{AllocateMode, Errno, NodeKind, RenameMode};
-use lockstepfs::config::{Durability, OnPeerLoss};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

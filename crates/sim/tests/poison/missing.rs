@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_lossy::disk::Disk;
-use lockstepfs::config::OnPeerLoss;
+use lockstep_types::settings::OnPeerLoss;
 
 use super::pair::{Client, Half, Pair, Side};
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use lockstep_driver::ClearError;
 use lockstep_lossy::disk::CallClass;
 use lockstep_repl::state::State;
 use lockstep_types::Errno;
-use lockstepfs::config::OnPeerLoss;
-use lockstepfs::datastore::ClearError;
+use lockstep_types::settings::OnPeerLoss;
 
 use crate::pair::{Client, Pair, Side};
 

@@ -4,6 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_driver::client::{Done, FileService, WriteOptions};
+use lockstep_driver::config::{DatastoreConfig, PeerConfig};
+use lockstep_driver::report::DatastoreStatus;
+use lockstep_driver::{ClearError, Cleared, Datastore, Repair, Service, clear_poison};
 use lockstep_fs::Store;
 use lockstep_fs::poison::MARK_FILE;
 use lockstep_fs::store::{Access, OpenOptions};
@@ -13,13 +17,10 @@ use lockstep_lossy::random::Random;
 use lockstep_repl::state::State;
 use lockstep_sim::world::{Life, Node, Opened, Process, World};
 use lockstep_types::backing::replace;
+use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, Role};
 use lockstep_types::{
     DatastoreUuid, Errno, FileName, Hash128, Ino, MetaRequest, NodeKind, Timestamp,
 };
-use lockstepfs::client::{Done, FileService, WriteOptions};
-use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
-use lockstepfs::control::DatastoreStatus;
-use lockstepfs::datastore::{ClearError, Cleared, Datastore, Repair, Service, clear_poison};
 use parking_lot::Mutex;
 
 pub use lockstep_sim::world::Side;

@@ -8,7 +8,7 @@ use lockstep_sim::scenario::exact::Ground;
 use lockstep_sim::scenario::{ANSWER_LIMIT, Fault, IN_SYNC_WITHIN, Pair, Settings, Users};
 use lockstep_sim::workload::{Generator, Mix, Options};
 use lockstep_sim::world::Side;
-use lockstepfs::config::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss};
 
 const CLIENTS: u32 = 3;
 /// Names that each client uses in a directory: in large stores so many that the namespace has parts

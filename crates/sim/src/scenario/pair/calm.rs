@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use lockstep_driver::Datastore;
 use lockstep_verify::Report;
-use lockstepfs::datastore::Datastore;
 use parking_lot::Mutex;
 
 use super::Pair;

@@ -15,7 +15,7 @@ use lockstep_types::deliberate::{Bug, is_on};
 use super::host::{Awaited, Promise, promise};
 use super::service::Inspection;
 use super::{Datastore, Link};
-use crate::control::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
+use crate::report::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
 /// So many times longer than any other answer may one take for which a whole store is gone through.
 const WHOLE_STORE_FACTOR: u64 = 10;
@@ -319,7 +319,7 @@ impl Datastore {
     /// The secondary, if there is something to compare.
     fn peer_in_sync(self: &Arc<Self>) -> Result<LinkedPeer<'_>, VerifyFailure> {
         let state = self.core.lock().state();
-        if self.config.role != crate::config::Role::Primary {
+        if self.config.role != lockstep_types::Role::Primary {
             return Err(VerifyFailure {
                 cause: "this node is the secondary of the datastore".to_owned(),
                 cure: "ask the primary".to_owned(),

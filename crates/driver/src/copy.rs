@@ -9,11 +9,11 @@ use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::Marks;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::settings::Role;
 
 use super::role::{RoleFile, RoleState};
 use super::stamp::RuntimeStamp;
 use super::tables::{TableError, Tables};
-use crate::config::Role;
 
 /// What the copy in the directory `store` cannot promise, one text each; none for one that counts. A new
 /// one is the `role`'s. Changes nothing.

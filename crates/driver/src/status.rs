@@ -7,10 +7,10 @@ use std::time::Duration;
 use lockstep_fs::poison::utc;
 use lockstep_repl::state::{Service as Serving, State};
 use lockstep_types::Osn;
+use lockstep_types::settings::Role;
 
 use super::Datastore;
-use crate::config::Role;
-use crate::control::{
+use crate::report::{
     DatastoreStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus, SpaceStatus,
     VerifiedStatus,
 };

@@ -6,21 +6,25 @@ use std::path::PathBuf;
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::{Generation, Ino};
+use lockstep_types::settings::{Durability, Encryption, OnPeerLoss};
+use lockstep_types::{DatastoreUuid, Generation, Ino};
 
 use super::super::Thread;
 use super::*;
-use crate::config;
+use crate::config::{
+    ANSWER_LIMIT_DEFAULT, FUSE_THREADS_DEFAULT, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_DEFAULT,
+    PeerConfig,
+};
 
 /// A node's store in a directory of its own.
-pub(in crate::datastore) struct Place {
+pub(crate) struct Place {
     dir: tempfile::TempDir,
     config: DatastoreConfig,
 }
 
 impl Place {
     /// A store that was open, in sync, and closed in order while one write was in flight.
-    pub(in crate::datastore) fn in_sync() -> Self {
+    pub(crate) fn in_sync() -> Self {
         let place = Self::vacant();
         let backing = place.backing();
         let log = LogOptions {
@@ -39,27 +43,25 @@ impl Place {
 
     fn vacant() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let text = format!(
-            r#"[node]
-name = "a"
-identity = "/nonexistent"
-listen = "127.0.0.1:7400"
-control = "/nonexistent/sock"
-[[datastore]]
-name = "alpha"
-uuid = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001"
-store = "{}"
-mount = "/nonexistent/mount"
-role = "primary"
-[datastore.peer]
-address = "127.0.0.1:7401"
-fingerprint = "SHA256:{:064x}"
-"#,
-            dir.path().display(),
-            1
-        );
-        let mut node = config::parse(&text, Path::new("node.toml")).unwrap();
-        let config = node.datastores.remove(0);
+        let peer = PeerConfig {
+            address: "127.0.0.1:7401".parse().unwrap(),
+            fingerprint: format!("SHA256:{:064x}", 1).parse().unwrap(),
+            encryption: Encryption::On,
+        };
+        let config = DatastoreConfig {
+            name: "alpha".to_owned(),
+            uuid: DatastoreUuid::random(),
+            store: dir.path().to_owned(),
+            mount: PathBuf::from("/nonexistent/mount"),
+            role: Role::Primary,
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+            pause_limit: PAUSE_LIMIT_DEFAULT,
+            peer_timeout: PEER_TIMEOUT_DEFAULT,
+            answer_limit: ANSWER_LIMIT_DEFAULT,
+            fuse_threads: FUSE_THREADS_DEFAULT,
+            peer: Some(peer),
+        };
         Self { dir, config }
     }
 
@@ -71,7 +73,7 @@ fingerprint = "SHA256:{:064x}"
         self.dir.path().join(file)
     }
 
-    pub(in crate::datastore) fn start(&self) -> Result<Arc<Datastore>, DatastoreError> {
+    pub(crate) fn start(&self) -> Result<Arc<Datastore>, DatastoreError> {
         prepare(
             self.config.clone(),
             super::Place::on_this_machine(&self.config)?,
@@ -80,7 +82,7 @@ fingerprint = "SHA256:{:064x}"
     }
 
     /// The same after the secondary was left behind.
-    pub(in crate::datastore) fn start_out_of_sync(&self) -> Arc<Datastore> {
+    pub(crate) fn start_out_of_sync(&self) -> Arc<Datastore> {
         let datastore = self.start().unwrap();
         datastore.role.mark(false).unwrap();
         end(&datastore);

@@ -22,6 +22,7 @@ use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::settings::{Choice, Role};
 use lockstep_types::{Osn, StoreId, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
@@ -38,7 +39,7 @@ use super::stamp::RuntimeStamp;
 use super::status::Facts;
 use super::tables::{TableError, Tables};
 use super::{Datastore, kept, lockset};
-use crate::config::{Choice, DatastoreConfig, Role};
+use crate::config::DatastoreConfig;
 
 /// Slots for writes that the core counts as over and whose entries are just being removed.
 const SLOTS_SPARE: usize = 128;
@@ -590,7 +591,7 @@ fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
     CoreConfig {
         pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
         answer_limit: config.answer_limit_beats(),
-        on_peer_loss: config.on_peer_loss.into(),
+        on_peer_loss: config.on_peer_loss,
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
         bytes_max: host.bytes_in_flight_max(),
     }

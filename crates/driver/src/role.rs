@@ -19,7 +19,7 @@ use lockstep_types::{Generation, Hash128, StoreId, SyncId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Role;
+use lockstep_types::settings::Role;
 
 const FILE: &str = "role.json";
 

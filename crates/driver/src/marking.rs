@@ -9,9 +9,9 @@ use std::time::Duration;
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::settings::Role;
 
 use super::{Datastore, Thread};
-use crate::config::Role;
 
 /// Between two attempts to make a mark that could not be made.
 const RETRY: Duration = Duration::from_secs(1);

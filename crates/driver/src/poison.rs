@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::state::Trigger;
+use lockstep_types::settings::Choice;
 
 use super::{Datastore, Thread};
-use crate::config::Choice;
 
 impl Datastore {
     /// Lets the core know once the disk has failed.

@@ -99,7 +99,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::datastore::host::Machine;
+    use crate::host::Machine;
 
     #[test]
     fn only_the_oldest_question_is_ever_overdue() {

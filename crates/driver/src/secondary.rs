@@ -17,11 +17,11 @@ use lockstep_repl::message::{
 };
 use lockstep_repl::state::Trigger;
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::settings::Role;
 use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::host::{Reading, promise};
 use super::{Datastore, Link, Thread};
-use crate::config::Role;
 
 /// How often it is looked whether the flushes of an earlier connection are over.
 const FLUSHED_LOOK: Duration = Duration::from_millis(5);

@@ -11,11 +11,11 @@ use std::time::Duration;
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_types::Osn;
+use lockstep_types::settings::Role;
 
 use super::Datastore;
 use super::dial::Dial;
 use super::secondary::refuse;
-use crate::config::Role;
 
 /// Before a secondary asks for the first time: a primary that can connect does so sooner.
 const FIRST: Duration = Duration::from_secs(2);

@@ -1,7 +1,11 @@
-//! The keys whose value is one word of a few.
+//! Settings of a datastore whose value is one word of a few.
 //!
-//! Invariant: the words of a choice are all different, and [`Choice::word`] and [`Choice::find`]
+//! The configuration, the protocol core, the link and the control socket all use these types.
+//!
+//! Invariant: the words of a setting are all different, and [`Choice::word`] and [`Choice::find`]
 //! are inverse to each other.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +32,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 }
 
 /// What a node is for a datastore. Until failover exists, the operator says which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Mounts the datastore and sends every operation to the secondary.
@@ -43,7 +47,7 @@ impl Choice for Role {
 }
 
 /// When an acknowledged write must be on stable storage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// When the client asks for it: `fsync`, `O_SYNC`, `O_DSYNC`.
@@ -59,7 +63,7 @@ impl Choice for Durability {
 }
 
 /// What happens to clients when the peer stays away longer than the pause limit, or does not answer in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnPeerLoss {
     /// Go on with one copy, out of sync, and say so.
@@ -75,7 +79,7 @@ impl Choice for OnPeerLoss {
 }
 
 /// Whether the bytes between the nodes are encrypted. Authentication is never off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encryption {
     /// TLS 1.3 throughout.
@@ -88,6 +92,12 @@ pub enum Encryption {
 
 impl Choice for Encryption {
     const ALL: &'static [(Self, &'static str)] = &[(Self::On, "on"), (Self::Off, "off")];
+}
+
+impl fmt::Display for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
 }
 
 #[cfg(test)]

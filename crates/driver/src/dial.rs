@@ -67,7 +67,7 @@ impl Dialer {
 
     fn options(&self) -> LinkOptions {
         LinkOptions {
-            encryption: self.peer.encryption.into(),
+            encryption: self.peer.encryption,
             connect_timeout: self.peer_timeout,
             handshake_timeout: self.peer_timeout.max(Duration::from_secs(2)),
             user_timeout: Some(self.peer_timeout),

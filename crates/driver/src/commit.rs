@@ -14,11 +14,11 @@ use lockstep_fs::store::Applied;
 use lockstep_repl::core::{Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::Trigger;
+use lockstep_types::settings::Durability;
 use lockstep_types::{Errno, MetaOp, Osn};
 
 use super::flight::Work;
 use super::{Datastore, Thread, lockset};
-use crate::config::Durability;
 
 /// How long those who must not wait for the disk wait for their turn: longer than it takes to number, log and
 /// send an operation.
@@ -304,7 +304,7 @@ impl Datastore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datastore::start::tests::Place;
+    use crate::start::tests::Place;
 
     /// While one is numbered and not yet logged, the core may come to count it as committed: the
     /// connection is lost, or an earlier one fails here. It must be found when it is in the log.

@@ -9,11 +9,11 @@ use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
 use lockstep_types::Osn;
+use lockstep_types::settings::Durability;
 
 use super::dial::{Dial, Halves};
 use super::host::Reading;
 use super::{Datastore, Link, Thread};
-use crate::config::Durability;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);

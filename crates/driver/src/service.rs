@@ -8,6 +8,7 @@ use lockstep_fs::plan::View;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
 use lockstep_types::backing::{Room, Space};
+use lockstep_types::settings::Durability;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
 
 use super::door::write_locks;
@@ -19,7 +20,6 @@ use super::{Datastore, Thread, lockset};
 use crate::client::{
     DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, Waiting, WriteOptions,
 };
-use crate::config::Durability;
 use crate::threads;
 
 /// The set-id bits of a mode.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use lockstep_repl::core::Event;
 use lockstep_repl::message::Message;
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::settings::Role;
 
 use super::start::{DatastoreError, failed, refused};
 use super::{Datastore, Thread, tables};
-use crate::config::Role;
 
 /// How often the core hears that time passes.
 const TICK: Duration = Duration::from_millis(50);

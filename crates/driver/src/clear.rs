@@ -15,13 +15,14 @@ use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_fs::reserve::{Reserved, Withheld};
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Backing;
+use lockstep_types::settings::Role;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::role::RoleFile;
 use super::stamp::RuntimeStamp;
 use super::start::{DatastoreError, failed, open_existing, open_options, read_role, refused};
-use crate::config::{DatastoreConfig, Role};
+use crate::config::DatastoreConfig;
 
 /// Where a store lies that is not in use.
 pub struct Repair {

@@ -1,0 +1,33 @@
+//! Options whose value is one word of a setting.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use lockstep_types::settings::Choice;
+
+/// Takes one of the words of a setting, and lists these words in the help.
+pub(crate) fn one_of<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let words = T::ALL.iter().map(|(_, word)| *word);
+    // The first parser lets only these words through.
+    PossibleValuesParser::new(words).try_map(|word| T::find(&word).ok_or("no such word"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, Command};
+    use lockstep_types::settings::Durability;
+
+    use super::*;
+
+    #[test]
+    fn a_setting_is_given_by_one_of_its_words() {
+        let parse = |word: &str| {
+            let option = Arg::new("durability").value_parser(one_of::<Durability>());
+            let parsed = Command::new("test")
+                .arg(option)
+                .try_get_matches_from(["test", word]);
+            parsed.map(|found| found.get_one::<Durability>("durability").copied())
+        };
+        assert_eq!(parse("always").unwrap(), Some(Durability::Always));
+        let refused = parse("sometimes").unwrap_err().to_string();
+        assert!(refused.contains("posix, always"), "{refused}");
+    }
+}
