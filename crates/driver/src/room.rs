@@ -501,19 +501,32 @@ impl Datastore {
         self.rooms.is_ample.store(is_ample, Ordering::Release);
     }
 
-    /// The space that clients are shown: what both disks have for them, and what is used here.
+    /// The space that clients are shown.
     pub(super) fn space_on_both(&self) -> Result<Space, StoreError> {
         let own = self.store.space()?;
+        let garbage_bytes = self.store.garbage_bytes();
         let (state, is_linked) = self.state_and_link();
         let known = self.rooms.known.lock();
         let source = known.source(state, is_linked);
-        let room = Room::of(&own).min(known.there(Room::of(&own), source));
-        Ok(Space {
-            available_bytes: room.bytes,
-            free_bytes: own.free_bytes.max(room.bytes),
-            free_files: if own.total_files == 0 { 0 } else { room.files },
-            ..own
-        })
+        Ok(shown(
+            own,
+            known.there(Room::of(&own), source),
+            garbage_bytes,
+        ))
+    }
+}
+
+/// The space that clients are shown: the room that both disks have for them, and the space used on this node's disk `own`.
+/// The content of removed files counts as free on both disks: it goes within two seconds, or when a client needs its
+/// space.
+fn shown(own: Space, there: Room, garbage_bytes: u64) -> Space {
+    let room = Room::of(&own).min(there);
+    let within = |bytes: u64| bytes.saturating_add(garbage_bytes).min(own.total_bytes);
+    Space {
+        available_bytes: within(room.bytes),
+        free_bytes: within(own.free_bytes.max(room.bytes)),
+        free_files: if own.total_files == 0 { 0 } else { room.files },
+        ..own
     }
 }
 

@@ -110,6 +110,29 @@ fn a_word_from_before_the_nodes_were_in_sync_says_nothing() {
     assert_eq!(known.source(State::ResyncContent, true), Source::Estimate);
 }
 
+/// A program that has removed a file asks at once how much room there is.
+#[test]
+fn the_content_of_removed_files_is_shown_as_free() {
+    let own = Space {
+        total_bytes: 100,
+        free_bytes: 30,
+        available_bytes: 20,
+        total_files: 100,
+        free_files: 10,
+    };
+    let space = |there, garbage_bytes| shown(own, room(there), garbage_bytes);
+    assert_eq!(space(50, 0), own);
+    let smaller = Space {
+        available_bytes: 5,
+        free_files: 5,
+        ..own
+    };
+    assert_eq!(space(5, 0), smaller);
+    let (shown, free) = (space(5, 60), 90);
+    assert_eq!((shown.available_bytes, shown.free_bytes), (65, free));
+    assert_eq!(space(50, 1000).free_bytes, own.total_bytes);
+}
+
 /// A process that is killed in the simulator serves nobody any more: what waits must not keep the datastore.
 #[test]
 fn an_applicant_keeps_no_datastore() {

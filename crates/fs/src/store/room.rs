@@ -8,6 +8,7 @@ use lockstep_types::{AllocateMode, Ino, MetaRequest, limits};
 
 use super::Store;
 use crate::error::{OpError, StoreError};
+use crate::files::content_path;
 
 /// What the first bytes of a file may take besides their blocks: its content file, a directory for that, and a block of
 /// names in each of the two directories above.
@@ -19,6 +20,9 @@ const FILE_MADE: Room = Room {
 /// What a record of the namespace takes besides its bytes.
 const RECORD_BYTES: u64 = limits::BLOCK_BYTES as u64;
 
+/// Most removed files whose content is looked at: each costs a call of the disk.
+const GARBAGE_LOOKED_AT_MAX: usize = 256;
+
 impl Store {
     /// Room that is left for clients on this node's disk, once the names in memory have found theirs.
     pub fn room(&self) -> Result<Room, StoreError> {
@@ -27,6 +31,23 @@ impl Store {
             files: 0,
         };
         Ok(Room::of(&self.space()?).minus(names))
+    }
+
+    /// Bytes that the content of removed files takes until it is removed, of as many files as can be looked at quickly.
+    pub fn garbage_bytes(&self) -> u64 {
+        let garbage: Vec<Ino> = {
+            let garbage = self.garbage.lock();
+            garbage
+                .iter()
+                .take(GARBAGE_LOOKED_AT_MAX)
+                .copied()
+                .collect()
+        };
+        // A file that cannot be looked at was never written, or its content is gone by now.
+        let stats = garbage
+            .iter()
+            .flat_map(|ino| self.backing.stat(&content_path(*ino)));
+        stats.map(|stat| stat.blocks.saturating_mul(512)).sum()
     }
 
     /// The room that a write takes, as its file is now.

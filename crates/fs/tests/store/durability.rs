@@ -328,7 +328,10 @@ fn content_goes_only_after_it_is_durable_that_the_file_went() {
         files.iter().all(|path| node.disk.is_durable(path))
     };
     assert!(!log(&node) && node.disk.file(&path(ino)).is_some());
+    let taken = node.disk.stat(&path(ino)).unwrap().blocks * 512;
+    assert!(taken > 0 && node.store.garbage_bytes() == taken);
     assert_eq!(node.store.collect_garbage().unwrap(), 1);
+    assert_eq!(node.store.garbage_bytes(), 0);
     assert!(node.disk.file(&path(ino)).is_none());
     let left = open(&node.disk.killed());
     let garbage = left.image_chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
