@@ -10,7 +10,7 @@
 //! [`Mounted::news`], never swallowed.
 //!
 //! It must never park one of its threads on an operation that waits for the peer or the disk's
-//! flush: those answer through completions (see [`crate::client`]).
+//! flush: those answer through completions (see [`lockstep_driver::client`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
