@@ -13,9 +13,9 @@ use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
 use lockstep_fs::reserve::{Reserved, Withheld};
-use lockstep_types::Timestamp;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
+use lockstep_types::{BootId, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -29,7 +29,7 @@ pub struct Repair {
     /// The directory of the store, kept from other processes.
     pub backing: Arc<dyn Backing>,
     /// The run of the machine.
-    pub boot: [u8; 16],
+    pub boot: BootId,
     /// Where a failure of the disk is noted besides, if there is such a place.
     pub stamp: Option<Arc<dyn Stamp>>,
     /// Time of day.
@@ -146,7 +146,7 @@ fn recover(config: &DatastoreConfig, repair: &Repair, marks: &Marks) -> Result<(
     let guarded = Guarded::new(Arc::new(reserved), Arc::new(poison));
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // No run of the machine: what was in use in whichever one counts as interrupted.
-    let boot = repair.boot.map(|byte| !byte);
+    let boot = repair.boot.of_no_run();
     let found = read_role(config, guarded.as_ref())?;
     let role = RoleFile::open(Arc::clone(&guarded), found, boot, false).map_err(failed(config))?;
     let options = open_options(config, boot);

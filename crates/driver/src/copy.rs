@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::Marks;
+use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::settings::Role;
@@ -71,7 +72,7 @@ impl Lost {
     pub(super) fn of(
         role: RoleState,
         backing: &dyn Backing,
-        boot: [u8; 16],
+        boot: BootId,
     ) -> Result<Option<Self>, TableError> {
         if role.went_down(boot) && !is_on(Bug::TrustAfterPowerLoss) {
             return Ok(Some(Self::Power));
@@ -96,7 +97,13 @@ mod tests {
             let said = doubts().unwrap();
             assert!(said.len() == 1 && said[0].contains(what), "{said:?}");
         };
-        RoleFile::open(Arc::clone(&backing), found, [1; 16], true).unwrap();
+        RoleFile::open(
+            Arc::clone(&backing),
+            found,
+            BootId::from_bytes([1; 16]),
+            true,
+        )
+        .unwrap();
         said_once("went down");
         let file = RoleFile::open(Arc::clone(&backing), found, boot_id(), true).unwrap();
         said_once("are missing");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
-use lockstep_repl::core::{Effect, Effects, Event, OpId};
+use lockstep_repl::core::{ConnectionId, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::{Refused, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
@@ -54,8 +54,16 @@ impl Datastore {
         }
         match effect {
             Effect::Execute { op, osn } => self.execute(thread, op, osn, inline),
-            Effect::SendWrite { op, osn, link } => self.send_write(op, osn, link, inline),
-            Effect::ResendWrite { op, osn, link } => self.resend_write(op, osn, link),
+            Effect::SendWrite {
+                op,
+                osn,
+                connection,
+            } => self.send_write(op, osn, connection, inline),
+            Effect::ResendWrite {
+                op,
+                osn,
+                connection,
+            } => self.resend_write(op, osn, connection),
             Effect::SendSync { op } => self.send_sync(op),
             Effect::Prepare { op } => self.prepare_on(thread, op),
             Effect::Sequenced { op, osn, mirrored } => self.begin_meta(op, osn, mirrored),
@@ -71,8 +79,8 @@ impl Datastore {
                 self.drop_link(self.why_dropped());
                 None
             }
-            Effect::Transfer(transfer, link) => {
-                self.transfer_over(link, transfer);
+            Effect::Transfer(transfer, connection) => {
+                self.transfer_over(connection, transfer);
                 None
             }
             Effect::Entered(state) => {
@@ -311,7 +319,7 @@ impl Datastore {
         self: &Arc<Self>,
         op: OpId,
         osn: Osn,
-        link: u64,
+        connection: ConnectionId,
         inline: Option<Inline<'_>>,
     ) -> Option<Event> {
         let facts = self.enter_write(op, osn)?;
@@ -326,7 +334,7 @@ impl Datastore {
         match self.bytes_of(op, inline, &mut kept) {
             // None are left of a write that is over: it was given up, and so was the connection.
             Ok(data) if data.len() == facts.length => {
-                self.send_write_over(link, facts.message(osn), data, waiting);
+                self.send_write_over(connection, facts.message(osn), data, waiting);
                 None
             }
             Ok(_) => None,
@@ -349,7 +357,7 @@ impl Datastore {
 
     /// Sends a write again with the bytes that are in the file: the client's are long gone, and
     /// nobody else can have written there, for its locks are still held.
-    fn resend_write(&self, op: OpId, osn: Osn, link: u64) -> Option<Event> {
+    fn resend_write(&self, op: OpId, osn: Osn, connection: ConnectionId) -> Option<Event> {
         let mut facts = match self.works.lock().get(&op) {
             Some(Work::Write(write)) => write.facts,
             _ => return None,
@@ -362,7 +370,7 @@ impl Datastore {
         }
         let mut data = vec![0; facts.length];
         match self.store.read_raw(facts.ino, facts.offset, &mut data) {
-            Ok(()) => self.send_write_over(link, facts.message(osn), &data, None),
+            Ok(()) => self.send_write_over(connection, facts.message(osn), &data, None),
             Err(error) => {
                 self.told(&error.into());
                 self.drop_link("a write that is to be sent again cannot be read");

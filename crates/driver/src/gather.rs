@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_link::{LinkError, SendFrames};
+use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_types::deliberate::{Bug, is_on};
 
@@ -65,15 +66,15 @@ impl Gathering {
 }
 
 impl Datastore {
-    /// Sends a write over connection `epoch`, if that still stands, or leaves it for the next one.
+    /// Sends a write over a connection, if that still stands, or leaves it for the next one.
     pub(super) fn send_write_over(
         &self,
-        epoch: u64,
+        connection: ConnectionId,
         write: WriteMessage,
         data: &[u8],
         waiting: Option<&dyn Waiting>,
     ) {
-        let Some(link) = self.link_of(epoch) else {
+        let Some(link) = self.link_of(connection) else {
             return;
         };
         let waiting = waiting.filter(|_| !write.durable);

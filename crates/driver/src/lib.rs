@@ -61,12 +61,12 @@ use lockstep_fs::poison::Poison;
 use lockstep_fs::reserve::Reserve;
 use lockstep_link::{LinkError, SendFrames};
 use lockstep_paw_saw::{Entry, InFlightTable, Slot};
-use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
+use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
 use lockstep_resync::Progress;
 use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::{DatastoreUuid, Generation, Osn};
+use lockstep_types::{DatastoreUuid, Generation, Osn, StateVersion};
 use parking_lot::{Mutex, RwLock};
 
 use crate::config::DatastoreConfig;
@@ -139,7 +139,7 @@ pub struct Datastore {
     /// How far a resync is.
     resync: Progress,
     /// Counts changes of state.
-    reign: AtomicU64,
+    state_version: AtomicU64,
     /// Held by the thread that serves the one connection a secondary has.
     serving: Turnstile,
     stopping: AtomicBool,
@@ -155,8 +155,7 @@ pub struct Datastore {
 #[derive(Clone)]
 struct Link {
     sender: Arc<dyn SendFrames>,
-    /// Counts connections, so that late news of an old one is known as such.
-    epoch: u64,
+    id: ConnectionId,
     /// What the peer said it waits for when it connected (its SAW entries).
     peer_waiting: Arc<Vec<Entry>>,
     course: Arc<Course>,
@@ -176,10 +175,10 @@ struct Course {
 }
 
 impl Link {
-    fn new(sender: Arc<dyn SendFrames>, epoch: u64, peer_waiting: Vec<Entry>) -> Self {
+    fn new(sender: Arc<dyn SendFrames>, id: ConnectionId, peer_waiting: Vec<Entry>) -> Self {
         Self {
             sender,
-            epoch,
+            id,
             peer_waiting: Arc::new(peer_waiting),
             course: Arc::default(),
         }
@@ -238,6 +237,10 @@ impl Datastore {
         OpId(self.next_op.fetch_add(1, Ordering::Relaxed))
     }
 
+    fn next_connection(&self) -> ConnectionId {
+        ConnectionId(self.next_op().0)
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -280,12 +283,12 @@ impl Datastore {
         self.carry_out_all(thread, effects, None);
     }
 
-    /// The same, if connection `epoch` still stands: late news of an old one is dropped (P9). Its loss is
+    /// The same, if a connection still stands: late news of an old one is dropped (P9). Its loss is
     /// known here before the core hears of it, so no news can slip in behind that.
-    fn drive_over(self: &Arc<Self>, epoch: u64, event: Event) {
+    fn drive_over(self: &Arc<Self>, connection: ConnectionId, event: Event) {
         let effects = {
             let mut core = self.core.lock();
-            if self.link_of(epoch).is_none() {
+            if self.link_of(connection).is_none() {
                 return;
             }
             self.decide_with(&mut core, event)
@@ -293,15 +296,15 @@ impl Datastore {
         self.carry_out_all(Thread::MayWait, effects, None);
     }
 
-    /// Connection `epoch`, if it still stands.
-    fn link_of(&self, epoch: u64) -> Option<Link> {
+    /// A connection, if it still stands.
+    fn link_of(&self, connection: ConnectionId) -> Option<Link> {
         let link = self.link.read();
-        link.as_ref().filter(|link| link.epoch == epoch).cloned()
+        link.as_ref().filter(|link| link.id == connection).cloned()
     }
 
     /// Counts changes of state.
-    fn reign(&self) -> u64 {
-        self.reign.load(Ordering::Acquire)
+    fn state_version(&self) -> StateVersion {
+        StateVersion(self.state_version.load(Ordering::Acquire))
     }
 
     /// In which generation it was opened: that of every number it gives out and every message it sends.
@@ -314,13 +317,13 @@ impl Datastore {
     fn send(&self, message: Message, payload: &[u8]) {
         let link = self.link.read().clone();
         if let Some(link) = link {
-            self.send_over(link.epoch, message, payload);
+            self.send_over(link.id, message, payload);
         }
     }
 
-    /// Sends a message if connection `epoch` still stands, and waits for nobody (rule P19).
-    fn send_over(&self, epoch: u64, message: Message, payload: &[u8]) {
-        let Some(link) = self.link_of(epoch) else {
+    /// Sends a message if a connection still stands, and waits for nobody (rule P19).
+    fn send_over(&self, connection: ConnectionId, message: Message, payload: &[u8]) {
+        let Some(link) = self.link_of(connection) else {
             return;
         };
         let done_below = self.core.lock().send(&message);

@@ -115,7 +115,7 @@ impl Datastore {
                 self.asks_for_room();
                 Message::Ping
             };
-            self.send_over(link.epoch, sign, &[]);
+            self.send_over(link.id, sign, &[]);
         }
     }
 

@@ -231,8 +231,8 @@ impl Datastore {
             );
         }
         self.welcome_tells_room(welcome.room, in_sync);
-        let link = Link::new(sender.clone(), self.next_op().0, welcome.waiting);
-        let (epoch, course) = (link.epoch, Arc::clone(&link.course));
+        let link = Link::new(sender.clone(), self.next_connection(), welcome.waiting);
+        let (connection, course) = (link.id, Arc::clone(&link.course));
         *self.link.write() = Some(link);
         let ending = || Ending {
             given_up: course.given_up.load(Ordering::Acquire),
@@ -245,7 +245,7 @@ impl Datastore {
             return ending();
         }
         let up = Event::LinkUp {
-            link: epoch,
+            connection,
             in_sync,
             peer_applied: welcome.applied,
         };
@@ -257,7 +257,7 @@ impl Datastore {
         sender.shutdown(&reason);
         *self.link.write() = None;
         self.calls.abandon();
-        self.tail_is_due(epoch, false);
+        self.tail_is_due(connection, false);
         if !self.is_stopping() {
             self.set_ending(&reason, ending().given_up);
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{Generation, Hash128, StoreId, SyncId};
+use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub(super) struct RoleState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncId>,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
-    pub boot: Option<[u8; 16]>,
+    pub boot: Option<BootId>,
 }
 
 /// What a slot holds: the state after so many changes, and the checksum of both.
@@ -122,7 +122,7 @@ impl RoleMarks {
 impl RoleState {
     /// Whether the machine went down while the store was in use, if it now runs for the time
     /// `boot`: then what was not on stable storage may be missing.
-    pub fn went_down(&self, boot: [u8; 16]) -> bool {
+    pub fn went_down(&self, boot: BootId) -> bool {
         self.boot.is_some_and(|last| last != boot)
     }
 }
@@ -158,7 +158,7 @@ impl RoleFile {
     pub fn open(
         backing: Arc<dyn Backing>,
         found: RoleState,
-        boot: [u8; 16],
+        boot: BootId,
         in_sync: bool,
     ) -> io::Result<Self> {
         let state = RoleState {
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    const BOOT: [u8; 16] = [3; 16];
+    const BOOT: BootId = BootId::from_bytes([3; 16]);
 
     fn fresh(dir: &std::path::Path) -> RoleFile {
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
@@ -349,7 +349,7 @@ mod tests {
         let found = again(dir.path()).unwrap();
         assert_eq!(found, file.state());
         assert!(found.in_sync && found.role == Role::Secondary);
-        assert!(!found.went_down(BOOT) && found.went_down([4; 16]));
+        assert!(!found.went_down(BOOT) && found.went_down(BootId::from_bytes([4; 16])));
         assert!(!found.carried_over);
         let store = StoreId::from_bytes([9; 16]);
         file.follow(store).unwrap();
@@ -362,7 +362,9 @@ mod tests {
         assert!(again(dir.path()).unwrap().sync.is_none());
         file.closed().unwrap();
         let found = again(dir.path()).unwrap();
-        assert!(!found.in_sync && found.boot.is_none() && !found.went_down([4; 16]));
+        assert!(
+            !found.in_sync && found.boot.is_none() && !found.went_down(BootId::from_bytes([4; 16]))
+        );
     }
 
     /// It had no names of store and sync (rule P17).

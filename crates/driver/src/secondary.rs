@@ -11,7 +11,7 @@ use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::Entry;
-use lockstep_repl::core::Event;
+use lockstep_repl::core::{ConnectionId, Event};
 use lockstep_repl::message::{
     Envelope, Hello, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
 };
@@ -50,14 +50,14 @@ impl Datastore {
             tell_poisoned(&**sender, envelope, &reason);
             return;
         }
-        let epoch = self.next_op().0;
-        if let Err(reason) = self.welcome(&**sender, epoch, hello, envelope) {
+        let connection = self.next_connection();
+        if let Err(reason) = self.welcome(&**sender, connection, hello, envelope) {
             self.set_obstacle(&reason);
             refuse(&**sender, envelope, &reason);
             return;
         }
         self.forget_obstacles();
-        *self.link.write() = Some(Link::new(sender.clone(), epoch, Vec::new()));
+        *self.link.write() = Some(Link::new(sender.clone(), connection, Vec::new()));
         if self.is_stopping() {
             // It may not have seen this connection when it closed the one there was.
             self.drop_link("this node is stopping");
@@ -66,7 +66,7 @@ impl Datastore {
         sender.shutdown(&reason);
         {
             let mut link = self.link.write();
-            if link.as_ref().is_some_and(|link| link.epoch == epoch) {
+            if link.as_ref().is_some_and(|link| link.id == connection) {
                 *link = None;
             }
         }
@@ -91,7 +91,7 @@ impl Datastore {
     fn welcome(
         self: &Arc<Self>,
         sender: &dyn SendFrames,
-        epoch: u64,
+        connection: ConnectionId,
         hello: &Hello,
         envelope: &Envelope,
     ) -> Result<(), String> {
@@ -123,7 +123,7 @@ impl Datastore {
         };
         self.answer(sender, Message::Welcome(welcome));
         let up = Event::LinkUp {
-            link: epoch,
+            connection,
             in_sync: own && hello.in_sync,
             peer_applied: Osn::ZERO,
         };

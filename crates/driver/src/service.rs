@@ -88,7 +88,7 @@ impl Datastore {
             Bytes::Kept(kept) => (None, Some(kept)),
         };
         let op = self.next_op();
-        let covered = || self.store.sync_point(facts.ino, self.reign());
+        let covered = || self.store.sync_point(facts.ino, self.state_version());
         let work = WriteWork {
             facts,
             data: kept,
@@ -467,12 +467,12 @@ impl FileService for Service {
     }
 
     fn sync(&self, ino: Ino, done: Done<()>) {
-        if self.0.store.is_synced(ino, self.0.reign()) {
+        if self.0.store.is_synced(ino, self.0.state_version()) {
             return done(Ok(()));
         }
         let work = Work::Sync(SyncWork {
             ino,
-            point: self.0.store.sync_point(ino, self.0.reign()),
+            point: self.0.store.sync_point(ino, self.0.state_version()),
             done,
         });
         self.0.submit(Kind::Sync, LockSet::new(), 0, work);

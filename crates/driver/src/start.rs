@@ -23,7 +23,7 @@ use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::settings::{Choice, Role};
-use lockstep_types::{Osn, StoreId, limits};
+use lockstep_types::{BootId, Osn, StoreId, limits};
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
@@ -150,7 +150,7 @@ pub struct Place {
     /// The directory of its store, kept from other processes.
     pub backing: Arc<dyn Backing>,
     /// The run of the machine: another value after each loss of power.
-    pub boot: [u8; 16],
+    pub boot: BootId,
     /// The process.
     pub host: Arc<dyn Host>,
     /// Where a failure of the disk is noted besides, if there is such a place.
@@ -275,7 +275,7 @@ fn look(
     config: &DatastoreConfig,
     disk: Disk,
     poison: Arc<Poison>,
-    boot: [u8; 16],
+    boot: BootId,
 ) -> Result<FoundStore, DatastoreError> {
     let (options, backing) = (open_options(config, boot), &disk.backing);
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
@@ -294,7 +294,7 @@ fn look(
 fn look_only(
     config: &DatastoreConfig,
     disk: &Disk,
-    boot: [u8; 16],
+    boot: BootId,
     poison: &Arc<Poison>,
 ) -> Result<Found, DatastoreError> {
     let Disk { backing, reserve } = disk;
@@ -329,7 +329,7 @@ fn counts_as_in_sync(
     config: &DatastoreConfig,
     backing: &dyn Backing,
     role: RoleState,
-    boot: [u8; 16],
+    boot: BootId,
 ) -> Result<bool, DatastoreError> {
     // Without a peer: what happens from now on no peer will have.
     if !role.in_sync || config.peer.is_none() {
@@ -464,7 +464,7 @@ pub fn make_store_on_this_machine(config: &DatastoreConfig) -> Result<bool, Data
     )
 }
 
-pub(super) fn open_options(config: &DatastoreConfig, boot: [u8; 16]) -> OpenOptions {
+pub(super) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOptions {
     OpenOptions {
         datastore: Some(config.uuid),
         boot,
@@ -568,7 +568,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         rooms: Arc::default(),
         host,
         resync: Progress::default(),
-        reign: AtomicU64::new(0),
+        state_version: AtomicU64::new(0),
         serving: Turnstile::default(),
         stopping: AtomicBool::new(false),
         keeper: Arc::new(keeper),

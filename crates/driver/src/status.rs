@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_fs::poison::utc;
+use lockstep_repl::core::ConnectionId;
 use lockstep_repl::state::{Service as Serving, State};
 use lockstep_types::Osn;
 use lockstep_types::settings::Role;
@@ -77,7 +78,7 @@ fn plain(reason: &str) -> String {
 impl Datastore {
     /// The state has changed: say so at once.
     pub(super) fn entered(self: &Arc<Self>, state: State) {
-        self.reign.fetch_add(1, Ordering::AcqRel);
+        self.state_version.fetch_add(1, Ordering::AcqRel);
         let reason = {
             let mut facts = self.facts.lock();
             facts.since = self.host.now();
@@ -174,9 +175,9 @@ impl Datastore {
         }
     }
 
-    /// [`Self::set_reason`], if connection `epoch` still stands: what broke with it is no reason of its own.
-    pub(super) fn set_reason_over(&self, epoch: u64, reason: &str) {
-        if self.link_of(epoch).is_some() {
+    /// [`Self::set_reason`], if a connection still stands: what broke with it is no reason of its own.
+    pub(super) fn set_reason_over(&self, connection: ConnectionId, reason: &str) {
+        if self.link_of(connection).is_some() {
             self.set_reason(reason);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_paw_saw::Entry;
-use lockstep_repl::core::{Event, LockSet, Transfer};
+use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{Asked, Claim, Locks, Operations, Peer, PeerError, Progress, ResyncError};
@@ -88,18 +88,18 @@ impl Locks for CoreLocks<'_> {
 /// The metadata operations of the core, for a resync over one connection.
 struct CoreOperations<'a> {
     datastore: &'a Arc<Datastore>,
-    epoch: u64,
+    connection: ConnectionId,
 }
 
 impl Operations for CoreOperations<'_> {
     fn caught_up(&self) {
         let caught_up = Event::NamesBehind(false);
-        self.datastore.drive_over(self.epoch, caught_up);
+        self.datastore.drive_over(self.connection, caught_up);
     }
 }
 
 /// Who waits until no metadata operation is under way, and over which connection.
-pub(super) type Tail = Option<(u64, Promise<()>)>;
+pub(super) type Tail = Option<(ConnectionId, Promise<()>)>;
 
 impl Claim for Inspection<'_> {
     fn is_held(&self) -> bool {
@@ -151,8 +151,8 @@ impl Datastore {
     }
 
     /// Begins a transfer over the connection it was decided for, if that still stands.
-    pub(super) fn transfer_over(self: &Arc<Self>, epoch: u64, transfer: Transfer) {
-        let Some(link) = self.link_of(epoch) else {
+    pub(super) fn transfer_over(self: &Arc<Self>, connection: ConnectionId, transfer: Transfer) {
+        let Some(link) = self.link_of(connection) else {
             return;
         };
         match transfer {
@@ -163,7 +163,7 @@ impl Datastore {
                 self.tell_later(link, Request::RecoveryDone { below });
             }
             Transfer::SendImage => self.send_image_later(link),
-            Transfer::SendTail => self.tail_is_due(epoch, true),
+            Transfer::SendTail => self.tail_is_due(connection, true),
             Transfer::SendContent => self.send_content_later(link),
             Transfer::TellInSync => self.tell_later(link, Request::InSync),
         }
@@ -184,9 +184,9 @@ impl Datastore {
                 link,
             };
             match job(&datastore, &peer, &peer.link) {
-                Ok(event) => datastore.drive_over(peer.link.epoch, event),
+                Ok(event) => datastore.drive_over(peer.link.id, event),
                 Err(error) => {
-                    datastore.set_reason_over(peer.link.epoch, &format!("{what} failed: {error}"));
+                    datastore.set_reason_over(peer.link.id, &format!("{what} failed: {error}"));
                     peer.give_up(&error);
                 }
             }
@@ -224,47 +224,50 @@ impl Datastore {
             match peer.ask(request, &[]) {
                 Ok(_) => {}
                 Err(PeerError::Lost) => peer.link.sender.shutdown("it is lost"),
-                Err(error) => datastore.peer_failed_over(peer.link.epoch, &error),
+                Err(error) => datastore.peer_failed_over(peer.link.id, &error),
             }
         }));
     }
 
     /// The secondary could not do what must be done for the nodes to be in sync (P15).
-    fn peer_failed_over(self: &Arc<Self>, epoch: u64, error: &PeerError) {
-        self.set_reason_over(epoch, &error.to_string());
-        self.drive_over(epoch, Event::Happened(Trigger::PeerFailed));
+    fn peer_failed_over(self: &Arc<Self>, connection: ConnectionId, error: &PeerError) {
+        self.set_reason_over(connection, &error.to_string());
+        self.drive_over(connection, Event::Happened(Trigger::PeerFailed));
     }
 
     fn send_image_later(self: &Arc<Self>, link: Link) {
         self.transfer_later(link, "resync of the namespace", |datastore, peer, link| {
             let noted = datastore.role.carry_over(datastore.host.draw());
             let sync = noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
-            let (store, epoch) = (&datastore.store, link.epoch);
-            let operations = CoreOperations { datastore, epoch };
+            let (store, connection) = (&datastore.store, link.id);
+            let operations = CoreOperations {
+                datastore,
+                connection,
+            };
             let changes = lockstep_resync::send_image(store, peer, sync, &operations)?;
-            datastore.hold_names(epoch)?;
+            datastore.hold_names(connection)?;
             lockstep_resync::send_tail(store, peer, &changes)?;
             Ok(Event::Happened(Trigger::ImageDone))
         });
     }
 
     /// Has the core admit no metadata operation, and waits until none is under way.
-    fn hold_names(self: &Arc<Self>, epoch: u64) -> Result<(), PeerError> {
+    fn hold_names(self: &Arc<Self>, connection: ConnectionId) -> Result<(), PeerError> {
         let (due, wait) = promise(&*self.host);
-        let earlier = self.tail.lock().replace((epoch, due));
+        let earlier = self.tail.lock().replace((connection, due));
         drop(earlier);
-        self.drive_over(epoch, Event::Happened(Trigger::ImageSent));
-        if self.link_of(epoch).is_none() {
+        self.drive_over(connection, Event::Happened(Trigger::ImageSent));
+        if self.link_of(connection).is_none() {
             // Its end may have come before there was anybody to be told of it.
-            self.tail_is_due(epoch, false);
+            self.tail_is_due(connection, false);
         }
         wait.get().ok_or(PeerError::Lost)
     }
 
     /// Lets the transfer over that connection go on which waits for the end of metadata operations, or
     /// lets it know that it waits in vain.
-    pub(super) fn tail_is_due(&self, epoch: u64, due: bool) {
-        let waiting = self.tail.lock().take_if(|(of, _)| *of == epoch);
+    pub(super) fn tail_is_due(&self, connection: ConnectionId, due: bool) {
+        let waiting = self.tail.lock().take_if(|(of, _)| *of == connection);
         if let Some((_, promise)) = waiting
             && due
         {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_types::backing::{Backing, BackingFile};
-use lockstep_types::{Ino, Osn, Timestamp};
+use lockstep_types::{Ino, Osn, StateVersion, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::StoreError;
@@ -114,8 +114,8 @@ pub struct SyncPoint {
     pub undurable_ended: u64,
     /// Highest metadata operation applied.
     pub applied: Osn,
-    /// Counts changes of state: what was synced alone is not synced on both nodes.
-    pub reign: u64,
+    /// The state in which it counts: what was synced alone is not synced on both nodes.
+    pub state: StateVersion,
 }
 
 impl FileState {

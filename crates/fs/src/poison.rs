@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_types::Timestamp;
 use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space, replace};
+use lockstep_types::{BootId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -50,7 +50,7 @@ pub struct Failure {
     pub time: String,
     /// The run of the machine in which it failed (its boot id); absent if that is not known.
     #[serde(default)]
-    pub boot: Option<[u8; 16]>,
+    pub boot: Option<BootId>,
 }
 
 impl Failure {
@@ -198,7 +198,7 @@ pub type Clock = Box<dyn Fn() -> Timestamp + Send + Sync>;
 /// Whether the disk of one store has failed, and what is done when it does.
 pub struct Poison {
     marks: Marks,
-    boot: [u8; 16],
+    boot: BootId,
     clock: Clock,
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -213,7 +213,7 @@ struct Refused(String);
 
 impl Poison {
     /// Of a disk that bears the mark `found`, or none. `boot` is the run of the machine.
-    pub fn new(marks: Marks, boot: [u8; 16], clock: Clock, found: Option<Failure>) -> Self {
+    pub fn new(marks: Marks, boot: BootId, clock: Clock, found: Option<Failure>) -> Self {
         Self {
             marks,
             boot,

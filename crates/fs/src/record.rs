@@ -3,7 +3,7 @@
 //! Invariant: equal records encode to equal bytes, so that the two nodes can be compared by hashes
 //! of encoded records.
 
-use lockstep_types::{Attr, FileName, Ino, NodeKind, Osn, Timestamp};
+use lockstep_types::{Attr, BootId, FileName, Ino, NodeKind, Osn, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// First cookie given to a directory entry: 1 and 2 are for `.` and `..`.
@@ -170,7 +170,7 @@ pub struct Checkpoint {
     /// How often the store was opened. Sequence numbers of operations start anew, higher, each time.
     pub epoch: u32,
     /// The run of the machine in which the store is in use; `None` once it was closed in order.
-    pub boot: Option<[u8; 16]>,
+    pub boot: Option<BootId>,
 }
 
 /// Encodes a record.

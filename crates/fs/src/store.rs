@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_intentlog::{IntentLog, Usage};
 use lockstep_types::backing::{Backing, Space};
-use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn};
+use lockstep_types::{BootId, DatastoreUuid, Ino, MetaOp, Osn};
 use parking_lot::Mutex;
 
 pub use apply::{Applied, Intent};
@@ -59,7 +59,7 @@ const INO_RESERVE: u64 = 1 << 20;
 pub struct Store {
     backing: Arc<dyn Backing>,
     uuid: DatastoreUuid,
-    boot: [u8; 16],
+    boot: BootId,
     /// `None` in a store opened only to be looked at.
     log: Option<IntentLog>,
     names: Memtable<RedbKv>,

@@ -30,6 +30,11 @@ use crate::state::{Action, Refused, Service, State, Trigger};
 use flight::{MetaFlight, Op, Side};
 use recovery::Recovery;
 
+/// Identity of a connection with the peer: no two connections of a process have the same, so late news of a lost connection
+/// is known as such. Zero stands for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionId(pub u64);
+
 /// What a client's operation is, as far as the protocol cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -74,8 +79,8 @@ pub enum Event {
     Applied(Osn),
     /// A connection stands; both sides have said who they are.
     LinkUp {
-        /// Its number; no two have the same.
-        link: u64,
+        /// Its number.
+        connection: ConnectionId,
         /// Whether both sides are in sync.
         in_sync: bool,
         /// Highest metadata operation the peer has committed.
@@ -111,7 +116,7 @@ pub enum Effect {
         /// Its number.
         osn: Osn,
         /// Over which connection, and no other.
-        link: u64,
+        connection: ConnectionId,
     },
     /// Send a write again, with the bytes that are on this side.
     ResendWrite {
@@ -120,7 +125,7 @@ pub enum Effect {
         /// Its number.
         osn: Osn,
         /// Over which connection, and no other.
-        link: u64,
+        connection: ConnectionId,
     },
     /// Send a sync to the peer.
     SendSync {
@@ -172,7 +177,7 @@ pub enum Effect {
     DropLink,
     /// Do what takes longer than one message, over this connection and no other: carried out late, over
     /// the next one, it would run beside what was decided for that.
-    Transfer(Transfer, u64),
+    Transfer(Transfer, ConnectionId),
     /// The state has changed.
     Entered(State),
     /// An event came that leads nowhere in this state, and nothing was done: note it. Is it a fault
@@ -260,7 +265,7 @@ pub struct Core {
     now_ms: u64,
     state: State,
     /// The connection that stood last.
-    link: u64,
+    connection: ConnectionId,
     locks: LockTable,
     ops: HashMap<OpId, Op>,
     next_osn: Osn,
@@ -304,7 +309,7 @@ impl Core {
             config,
             now_ms,
             state: start.state,
-            link: 0,
+            connection: ConnectionId(0),
             locks,
             ops: HashMap::new(),
             next_osn: start.first_osn,
@@ -403,11 +408,11 @@ impl Core {
             Event::SyncAcked(op, failed) => self.sync_acked(op, failed, effects),
             Event::Applied(_) => self.applied(effects),
             Event::LinkUp {
-                link,
+                connection,
                 in_sync,
                 peer_applied,
             } => {
-                self.link = link;
+                self.connection = connection;
                 self.link_up(in_sync, peer_applied, effects);
             }
             Event::NamesBehind(behind) => self.names_behind(behind, effects),
@@ -504,7 +509,7 @@ impl Core {
     }
 
     fn transfer(&self, transfer: Transfer, effects: &mut Effects) {
-        effects.push(Effect::Transfer(transfer, self.link));
+        effects.push(Effect::Transfer(transfer, self.connection));
     }
 
     fn tick(&mut self, effects: &mut Effects) {

@@ -26,7 +26,9 @@ use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
 use lockstep_sim::disk::{CallKind, Disk, DiskOptions, Verdict};
 use lockstep_types::backing::Backing;
-use lockstep_types::{DatastoreUuid, FileName, Generation, Ino, MetaRequest, NodeKind, Osn};
+use lockstep_types::{
+    BootId, DatastoreUuid, FileName, Generation, Ino, MetaRequest, NodeKind, Osn,
+};
 
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 
@@ -100,7 +102,7 @@ fn open(disk: &Disk, boot: u8) -> Result<Opened, StoreError> {
 fn open_on(backing: Arc<dyn Backing>, boot: u8) -> Result<Opened, StoreError> {
     let options = OpenOptions {
         datastore: Some(UUID),
-        boot: [boot; 16],
+        boot: BootId::from_bytes([boot; 16]),
         access: Access::Write,
         log: log_options(),
     };

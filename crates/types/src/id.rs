@@ -51,6 +51,30 @@ impl FromStr for DatastoreUuid {
     }
 }
 
+/// Identity of one run of the machine, from its start to its restart: the kernel's boot id. It tells a loss of power from a
+/// stop of the process (rule P12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootId([u8; 16]);
+
+impl BootId {
+    /// The identity with these bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The identity of another run, which never was.
+    #[must_use]
+    pub fn of_no_run(self) -> Self {
+        Self(self.0.map(|byte| !byte))
+    }
+}
+
+/// Counts the changes of a datastore's state in one process. What was synced in one version of the state is not taken for
+/// synced in another: there may be another node to sync then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StateVersion(pub u64);
+
 /// Names the store of a primary, and every copy of it (rule P17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreId(Uuid);
@@ -173,9 +197,9 @@ impl fmt::Debug for Generation {
 /// Operation sequence number: orders all operations of a datastore (paper, section 3.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Osn {
-    /// The reign in which the operation entered.
+    /// The generation in which the operation entered.
     pub generation: Generation,
-    /// Its place within that reign, counted by the primary from one.
+    /// Its place within that generation, counted by the primary from one.
     pub sequence: u64,
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lockstep_paw_saw::Entry;
-use lockstep_repl::core::{Effect, Effects, Transfer};
+use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss};
-use lockstep_types::{DatastoreUuid, Generation, Ino};
+use lockstep_types::{BootId, DatastoreUuid, Generation, Ino};
 
 use super::super::Thread;
 use super::*;
@@ -97,7 +97,13 @@ impl Place {
 
     /// As if the machine had gone down with the store open.
     fn lose_power(&self) {
-        RoleFile::open(self.backing(), self.role(), [7; 16], true).unwrap();
+        RoleFile::open(
+            self.backing(),
+            self.role(),
+            BootId::from_bytes([7; 16]),
+            true,
+        )
+        .unwrap();
     }
 
     fn tamper(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
@@ -296,7 +302,7 @@ fn a_copy_in_sync_is_told_of_no_other_sync() {
 fn a_transfer_of_a_connection_that_is_gone_does_nothing() {
     let place = Place::in_sync();
     let datastore = place.start().unwrap();
-    let transfer = Effect::Transfer(Transfer::SendImage, 7);
+    let transfer = Effect::Transfer(Transfer::SendImage, ConnectionId(7));
     datastore.carry_out_all(Thread::MayWait, Effects::from_slice(&[transfer]), None);
     end(&datastore);
     assert!(!place.role().carried_over);

@@ -257,8 +257,11 @@ fn a_resync_that_loses_its_connection_ends() {
     while datastore.core.lock().state() != State::OutOfSync {
         thread::yield_now();
     }
-    let epoch = datastore.next_op().0;
-    assert!(datastore.hold_names(epoch).is_err(), "over no connection");
+    let connection = datastore.next_connection();
+    assert!(
+        datastore.hold_names(connection).is_err(),
+        "over no connection"
+    );
     assert!(!datastore.store.changes_exceed());
     assert!(make_directory(datastore, "alone").recv().unwrap());
     end(&secondary);

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicI32;
 
 use super::*;
 use crate::os_backing::OsBacking;
+use lockstep_types::BootId;
 
 /// A directory whose syncs fail with an error number, unless that is zero.
 struct Failing {
@@ -99,7 +100,12 @@ impl Place {
         let marks = self.marks();
         let below = Arc::clone(&marks.backing);
         let found = marks.read();
-        let poison = Poison::new(marks, [5; 16], Box::new(Timestamp::default), found);
+        let poison = Poison::new(
+            marks,
+            BootId::from_bytes([5; 16]),
+            Box::new(Timestamp::default),
+            found,
+        );
         Guarded::new(below, Arc::new(poison))
     }
 }
@@ -128,7 +134,7 @@ fn a_mark_is_found_in_both_places_until_it_is_taken_away() {
     let expected = Failure {
         reason: "cannot sync content/00/07: EIO".to_owned(),
         time: "1970-01-01T00:00:00Z".to_owned(),
-        boot: Some([5; 16]),
+        boot: Some(BootId::from_bytes([5; 16])),
     };
     assert_eq!(place.marks().read(), Some(expected.clone()));
     let file = place.dir.path().join(MARK_FILE);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::{IntentLog, Position};
-use lockstep_types::Ino;
+use lockstep_types::{BootId, Ino};
 
 use super::{Applying, Store};
 use crate::error::{OpError, StoreError};
@@ -67,7 +67,7 @@ impl Store {
         self.write_checkpoint(ino_limit, Some(self.boot))
     }
 
-    fn write_checkpoint(&self, ino_limit: u64, boot: Option<[u8; 16]>) -> Result<(), StoreError> {
+    fn write_checkpoint(&self, ino_limit: u64, boot: Option<BootId>) -> Result<(), StoreError> {
         // What an earlier checkpoint froze and could not write, as the disk was full, goes first: as
         // long as it is frozen nothing else can be, and this one would cut the log up to its own
         // position after writing no more than the records of that one.
@@ -97,7 +97,7 @@ impl Store {
     fn take_cut(
         &self,
         ino_limit: u64,
-        boot: Option<[u8; 16]>,
+        boot: Option<BootId>,
     ) -> Result<(Vec<Folded>, Position), StoreError> {
         let applying = self.applying.lock();
         let mut folded = Vec::new();

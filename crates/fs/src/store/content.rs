@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockstep_intentlog::Record;
 use lockstep_types::backing::BackingFile;
-use lockstep_types::{Errno, Ino, Osn, Timestamp, limits};
+use lockstep_types::{Errno, Ino, Osn, StateVersion, Timestamp, limits};
 
 use super::Store;
 use super::unsynced::Unsynced;
@@ -325,14 +325,14 @@ impl Store {
     }
 
     /// What a sync of this file will cover that starts after this, on every node that counts.
-    pub fn sync_point(&self, ino: Ino, reign: u64) -> Option<SyncPoint> {
+    pub fn sync_point(&self, ino: Ino, state: StateVersion) -> Option<SyncPoint> {
         let applied = self.applied();
         let file = self.file_for(ino).ok()?;
         Some(file.with_facts(|facts| SyncPoint {
             undurable: facts.undurable,
             undurable_ended: facts.undurable_ended,
             applied,
-            reign,
+            state,
         }))
     }
 
@@ -344,8 +344,8 @@ impl Store {
     }
 
     /// Whether a sync of this file would have nothing to do.
-    pub fn is_synced(&self, ino: Ino, reign: u64) -> bool {
-        let Some(point) = self.sync_point(ino, reign) else {
+    pub fn is_synced(&self, ino: Ino, state: StateVersion) -> bool {
+        let Some(point) = self.sync_point(ino, state) else {
             return false;
         };
         let synced = self

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use lockstep_intentlog::{IntentLog, LogOptions, Position, Replay};
-use lockstep_types::DatastoreUuid;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::{BootId, DatastoreUuid};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ pub struct OpenOptions {
     /// Which datastore it must belong to, if that is known.
     pub datastore: Option<DatastoreUuid>,
     /// A value that changes when the machine restarts, to tell a crash from a power loss.
-    pub boot: [u8; 16],
+    pub boot: BootId,
     /// To use it, or to look at it.
     pub access: Access,
     /// Options of the intent log.

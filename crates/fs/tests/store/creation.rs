@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{Store, StoreError};
-use lockstep_types::Ino;
 use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use lockstep_types::{BootId, Ino};
 
 use crate::disk::Disk;
 use crate::harness::{UUID, log_options, open_options};
@@ -158,7 +158,7 @@ fn start(backing: Arc<dyn Backing>, boot: u8) -> Result<Store, StoreError> {
         Store::create(&backing, UUID, &log_options())?;
     }
     let options = OpenOptions {
-        boot: [boot; 16],
+        boot: BootId::from_bytes([boot; 16]),
         ..open_options(Access::Write)
     };
     Ok(Store::open(backing, &options)?.store)

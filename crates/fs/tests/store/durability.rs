@@ -10,11 +10,13 @@ use std::thread;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{Store, keys};
 use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
-use lockstep_types::{Attr, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp};
+use lockstep_types::{
+    Attr, BootId, FileName, Ino, MetaOp, MetaRequest, NodeKind, StateVersion, Timestamp,
+};
 use parking_lot::Mutex;
 
 use crate::disk::Disk;
-use crate::harness::{BOOT, Node, new_disk, open, open_options, read_all, stamp};
+use crate::harness::{Node, new_disk, open, open_options, read_all, stamp};
 
 /// Numbers operations, and makes the ones that tests need.
 pub struct Client {
@@ -189,7 +191,7 @@ fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
     node.kill();
     node.store.close().unwrap();
     let other_boot = lockstep_fs::store::OpenOptions {
-        boot: [2; 16],
+        boot: BootId::from_bytes([2; 16]),
         ..open_options(Access::Write)
     };
     let opened = lockstep_fs::Store::open(node.disk.killed(), &other_boot).unwrap();
@@ -201,20 +203,20 @@ fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
 fn a_sync_counts_for_what_it_covered_only() {
     let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
-    let early = node.store.sync_point(ino, 1).unwrap();
+    let early = node.store.sync_point(ino, StateVersion(1)).unwrap();
     node.store.checkpoint().unwrap();
     client.write(&node, ino, b"other");
     node.store.note_synced(ino, early);
-    assert!(!node.store.is_synced(ino, 1));
+    assert!(!node.store.is_synced(ino, StateVersion(1)));
 
     let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
-    let between = node.store.sync_point(ino, 1).unwrap();
+    let between = node.store.sync_point(ino, StateVersion(1)).unwrap();
     node.store.write_begun(&ticket, 0, b"third").unwrap();
     node.store.note_synced(ino, between);
-    assert!(!node.store.is_synced(ino, 1));
-    let late = node.store.sync_point(ino, 1).unwrap();
+    assert!(!node.store.is_synced(ino, StateVersion(1)));
+    let late = node.store.sync_point(ino, StateVersion(1)).unwrap();
     node.store.note_synced(ino, late);
-    assert!(node.store.is_synced(ino, 1));
+    assert!(node.store.is_synced(ino, StateVersion(1)));
 }
 
 #[test]
@@ -222,17 +224,23 @@ fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
     let (node, mut client, ino) = with_file();
     for _ in 0..3 {
         client.write(&node, ino, b"bytes");
-        assert!(!node.store.is_synced(ino, 1));
-        let point = node.store.sync_point(ino, 1).unwrap();
+        assert!(!node.store.is_synced(ino, StateVersion(1)));
+        let point = node.store.sync_point(ino, StateVersion(1)).unwrap();
         node.store.sync_file(ino, true).unwrap();
         node.store.note_synced(ino, point);
-        assert!(node.store.is_synced(ino, 1));
-        assert!(!node.store.is_synced(ino, 2), "of another reign");
+        assert!(node.store.is_synced(ino, StateVersion(1)));
+        assert!(
+            !node.store.is_synced(ino, StateVersion(2)),
+            "of another version of the state"
+        );
         client.write(&node, ino, b"more");
-        assert!(!node.store.is_synced(ino, 1));
+        assert!(!node.store.is_synced(ino, StateVersion(1)));
         node.store.checkpoint().unwrap();
         node.store.checkpoint().unwrap();
-        assert!(!node.store.is_synced(ino, 1), "forgotten is not synced");
+        assert!(
+            !node.store.is_synced(ino, StateVersion(1)),
+            "forgotten is not synced"
+        );
     }
 }
 
@@ -243,27 +251,27 @@ fn a_sync_does_not_cover_a_write_under_way() {
     client.write(&node, ino, b"bytes");
     let (osn, time) = stamp(50);
     let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
-    let point = node.store.sync_point(ino, 1).unwrap();
+    let point = node.store.sync_point(ino, StateVersion(1)).unwrap();
     node.store.sync_file(ino, true).unwrap();
     node.store.write_begun(&ticket, 0, b"other").unwrap();
     node.store.complete_write(&ticket, 5, osn, time);
     drop(ticket);
     node.store.note_synced(ino, point);
     assert!(!node.disk.is_durable(&path(ino)));
-    assert!(!node.store.is_synced(ino, 1));
+    assert!(!node.store.is_synced(ino, StateVersion(1)));
 }
 
 /// What a sync covered of a file that was let go of meanwhile says nothing of the file now.
 #[test]
 fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
     let (node, mut client, ino) = with_file();
-    let point = node.store.sync_point(ino, 1).unwrap();
+    let point = node.store.sync_point(ino, StateVersion(1)).unwrap();
     client.write(&node, ino, b"bytes");
     for _ in 0..3 {
         node.store.checkpoint().unwrap();
     }
     node.store.note_synced(ino, point);
-    assert!(!node.store.is_synced(ino, 1));
+    assert!(!node.store.is_synced(ino, StateVersion(1)));
 }
 
 /// What failed writes leave beyond the end goes, and nothing else does.
@@ -393,7 +401,7 @@ fn grown_then_lost(times: bool) -> (Attr, Vec<u8>, Timestamp) {
     // This is where it is acknowledged.
     node.store.sync_file(ino, times).unwrap();
     let other_boot = OpenOptions {
-        boot: [2; 16],
+        boot: BootId::from_bytes([2; 16]),
         ..open_options(Access::Write)
     };
     let opened = Store::open(node.disk.after_power_loss(), &other_boot).unwrap();
@@ -548,11 +556,7 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
         opened: Box::new(|_| Ok(())),
     });
     let store = Store::open(watched, &open_options(Access::Write)).unwrap();
-    let node = Node {
-        disk,
-        store: store.store,
-        boot: BOOT,
-    };
+    let node = Node::of(disk, store.store);
     let ino = Client::new().create(&node, "f");
     let was_durable = thread::scope(|scope| {
         let node = &node;
@@ -591,11 +595,7 @@ fn a_close_saves_what_a_sync_could_not_open() {
         }),
     });
     let store = Store::open(watched, &open_options(Access::Write)).unwrap();
-    let node = Node {
-        disk,
-        store: store.store,
-        boot: BOOT,
-    };
+    let node = Node::of(disk, store.store);
     let mut client = Client::new();
     let ino = client.create(&node, "f");
     client.write(&node, ino, b"bytes");

@@ -8,7 +8,7 @@ use lockstep_fs::{OpError, Store};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, Osn, Timestamp,
+    BootId, DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, Osn, Timestamp,
 };
 
 use crate::disk::Disk;
@@ -16,7 +16,7 @@ use crate::model::{Inside, Model};
 use crate::steps::{Change, Known, Step};
 
 pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
-pub const BOOT: [u8; 16] = [1; 16];
+pub const BOOT: BootId = BootId::from_bytes([1; 16]);
 
 /// Options for a small log, so that it is cut often.
 pub fn log_options() -> LogOptions {
@@ -53,7 +53,7 @@ pub fn open(disk: &Arc<Disk>) -> Store {
 }
 
 /// In the run `boot` of the machine.
-fn open_in(disk: &Arc<Disk>, boot: [u8; 16]) -> Store {
+fn open_in(disk: &Arc<Disk>, boot: BootId) -> Store {
     let backing: Arc<dyn Backing> = disk.clone();
     let options = OpenOptions {
         boot,
@@ -79,28 +79,42 @@ pub fn stamp(count: u64) -> (Osn, Timestamp) {
 pub struct Node {
     pub disk: Arc<Disk>,
     pub store: Store,
-    pub boot: [u8; 16],
+    /// Starts of the machine.
+    boots: u8,
 }
 
 impl Node {
     pub fn new() -> Self {
         let disk = new_disk();
         let store = open(&disk);
-        let boot = BOOT;
-        Self { disk, store, boot }
+        Self::of(disk, store)
+    }
+
+    /// With a store that was opened in the first run of the machine.
+    pub fn of(disk: Arc<Disk>, store: Store) -> Self {
+        Self {
+            disk,
+            store,
+            boots: 1,
+        }
+    }
+
+    /// The run of the machine; the first is [`BOOT`].
+    fn boot(&self) -> BootId {
+        BootId::from_bytes([self.boots; 16])
     }
 
     /// Opens the store again as a killed process left it.
     pub fn kill(&mut self) {
         self.disk = self.disk.killed();
-        self.store = open_in(&self.disk, self.boot);
+        self.store = open_in(&self.disk, self.boot());
     }
 
     /// Opens the store again as the machine left it that lost power, with nothing but what was synced.
     pub fn lose_power(&mut self) {
-        self.boot = self.boot.map(|byte| byte + 1);
+        self.boots += 1;
         self.disk = self.disk.after_power_loss();
-        self.store = open_in(&self.disk, self.boot);
+        self.store = open_in(&self.disk, self.boot());
     }
 
     /// Closes the store and opens it again.

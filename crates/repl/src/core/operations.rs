@@ -135,8 +135,12 @@ impl Core {
         }
         self.writes.insert(osn, id);
         self.window.push_back(osn);
-        let link = self.link;
-        effects.push(Effect::SendWrite { op: id, osn, link });
+        let connection = self.connection;
+        effects.push(Effect::SendWrite {
+            op: id,
+            osn,
+            connection,
+        });
         effects.push(Effect::Execute { op: id, osn });
     }
 

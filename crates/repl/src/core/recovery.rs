@@ -140,7 +140,11 @@ impl Core {
     }
 
     fn resend(&self, op: OpId, osn: Osn, effects: &mut Effects) {
-        let link = self.link;
-        effects.push(Effect::ResendWrite { op, osn, link });
+        let connection = self.connection;
+        effects.push(Effect::ResendWrite {
+            op,
+            osn,
+            connection,
+        });
     }
 }

@@ -15,9 +15,9 @@ use crate::lock::{BlockRange, LockKey, LockMode};
 /// Beats that an answer may take.
 const LIMIT: u64 = 5;
 /// The connection that comes up.
-const LINK: u64 = 7;
+const LINK: ConnectionId = ConnectionId(7);
 /// What there is before it: a core that starts in sync knows of none.
-const NO_LINK: u64 = 0;
+const NO_LINK: ConnectionId = ConnectionId(0);
 
 fn osn(sequence: u64) -> Osn {
     Osn {
@@ -122,7 +122,7 @@ fn finished(effects: &[Effect]) -> Vec<u64> {
 
 fn reconnect() -> Event {
     Event::LinkUp {
-        link: LINK,
+        connection: LINK,
         in_sync: true,
         peer_applied: Osn::ZERO,
     }
@@ -132,16 +132,20 @@ fn transfer(transfer: Transfer) -> Effect {
     Effect::Transfer(transfer, LINK)
 }
 
-fn send(op: u64, number: u64, link: u64) -> Effect {
+fn send(op: u64, number: u64, connection: ConnectionId) -> Effect {
     let (op, osn) = (OpId(op), osn(number));
-    Effect::SendWrite { op, osn, link }
+    Effect::SendWrite {
+        op,
+        osn,
+        connection,
+    }
 }
 
 fn send_again(op: u64, number: u64) -> Effect {
     Effect::ResendWrite {
         op: OpId(op),
         osn: osn(number),
-        link: LINK,
+        connection: LINK,
     }
 }
 
@@ -254,7 +258,7 @@ fn the_end_of_the_image_waits_for_metadata_in_flight() {
     core.submit_meta(1, "a");
     core.on(Event::Sequence(OpId(1)));
     let up = Event::LinkUp {
-        link: LINK,
+        connection: LINK,
         in_sync: false,
         peer_applied: Osn::ZERO,
     };
@@ -288,7 +292,7 @@ fn the_end_of_the_image_waits_for_metadata_in_flight() {
 fn metadata_goes_on_while_the_image_is_sent_unless_that_falls_behind() {
     let mut core = core(State::OutOfSync);
     core.on(Event::LinkUp {
-        link: LINK,
+        connection: LINK,
         in_sync: false,
         peer_applied: Osn::ZERO,
     });

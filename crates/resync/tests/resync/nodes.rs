@@ -17,7 +17,7 @@ use lockstep_resync::{
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, SyncId,
+    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, SyncId,
     Timestamp, XattrMode,
 };
 use tempfile::TempDir;
@@ -58,7 +58,7 @@ impl Node {
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(self.dir.path()).unwrap());
         let options = OpenOptions {
             datastore: None,
-            boot: [1; 16],
+            boot: BootId::from_bytes([1; 16]),
             access: Access::Write,
             log: log_options(),
         };

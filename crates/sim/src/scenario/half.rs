@@ -12,7 +12,7 @@ use lockstep_intentlog::LogOptions;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::{Encryption, Role};
-use lockstep_types::{DatastoreUuid, Errno, Ino, Timestamp};
+use lockstep_types::{BootId, DatastoreUuid, Errno, Ino, Timestamp};
 
 use super::coverage::{Coverage, CrashPoint, FileClass};
 use super::faults::{Cut, Then};
@@ -198,8 +198,8 @@ impl Half {
     }
 
     /// Which run of its machine this is.
-    pub const fn boot(&self) -> [u8; 16] {
-        [self.boots; 16]
+    pub const fn boot(&self) -> BootId {
+        BootId::from_bytes([self.boots; 16])
     }
 
     /// The datastore, if its process has opened it.

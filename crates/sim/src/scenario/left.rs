@@ -7,7 +7,7 @@ use lockstep_driver::RoleMarks;
 use lockstep_fs::Store;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
-use lockstep_types::DatastoreUuid;
+use lockstep_types::{BootId, DatastoreUuid};
 
 use super::dump::dump;
 use crate::check::{self, Dump, durable};
@@ -16,7 +16,7 @@ use crate::history::History;
 
 /// What the disk of a stopped node holds, for who would open it in the run `boot` of the machine. The
 /// disk stays as it is.
-pub fn on(disk: &Disk, uuid: DatastoreUuid, boot: [u8; 16]) -> Result<Dump, String> {
+pub fn on(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Dump, String> {
     let options = OpenOptions {
         datastore: Some(uuid),
         boot,

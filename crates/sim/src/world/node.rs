@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockstep_driver::config::DatastoreConfig;
 use lockstep_driver::{Datastore, Dial, Halves, Place, Prepared, make_store, prepare};
 use lockstep_repl::message::{Envelope, Message};
+use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
@@ -87,7 +88,7 @@ impl Node {
         &self,
         process: &Arc<Process>,
         backing: Arc<dyn Backing>,
-        boot: [u8; 16],
+        boot: BootId,
         network: &Arc<Network>,
         peer: Living,
     ) {

@@ -19,14 +19,14 @@ use lockstep_sim::world::{Life, Node, Opened, Process, World};
 use lockstep_types::backing::replace;
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, Role};
 use lockstep_types::{
-    DatastoreUuid, Errno, FileName, Hash128, Ino, MetaRequest, NodeKind, Timestamp,
+    BootId, DatastoreUuid, Errno, FileName, Hash128, Ino, MetaRequest, NodeKind, Timestamp,
 };
 use parking_lot::Mutex;
 
 pub use lockstep_sim::world::Side;
 
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
-const BOOT: [u8; 16] = [1; 16];
+const BOOT: BootId = BootId::from_bytes([1; 16]);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longer than anything should take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -143,7 +143,7 @@ impl Half {
         let role = disk.read_all("role.json").unwrap_or_default();
         let options = OpenOptions {
             datastore: Some(UUID),
-            boot: [99; 16],
+            boot: BootId::from_bytes([99; 16]),
             access: Access::Read,
             log: log_options(),
         };

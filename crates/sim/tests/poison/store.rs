@@ -10,11 +10,12 @@ use lockstep_lossy::disk::{Call, CallClass, CallKind, Disk, DiskOptions, Survivo
 use lockstep_lossy::random::Random;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+    BootId, DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn,
+    StateVersion, Timestamp,
 };
 
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
-const BOOT: [u8; 16] = [1; 16];
+const BOOT: BootId = BootId::from_bytes([1; 16]);
 const FILE: u64 = 2;
 
 /// A disk with a guarded store on it.
@@ -176,7 +177,7 @@ fn promises_nothing(guard: &Guard, store: &Store, after: &str) {
         store.write(ino(FILE), 0, b"x", osn, time).is_err(),
         "{after}"
     );
-    assert!(!store.is_synced(ino(FILE), 1), "{after}");
+    assert!(!store.is_synced(ino(FILE), StateVersion(1)), "{after}");
     assert_eq!(reads(store), b"bytes", "{after}");
     let failure = guard.poison.failure().unwrap();
     assert!(failure.reason.contains("cannot "), "{failure}");

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lockstep_fs::poison::{Guarded, Marks, Poison};
 use lockstep_sim::disk::Observer;
 use lockstep_sim::random::Random;
-use lockstep_types::{Errno, Ino, MetaOp, NodeKind, Timestamp};
+use lockstep_types::{BootId, Errno, Ino, MetaOp, NodeKind, Timestamp};
 use parking_lot::Mutex;
 
 use self::known::{Entries, Found, FoundAll, Known};
@@ -76,7 +76,7 @@ fn guarded(below: Arc<dyn Backing>, boot: u8) -> Arc<dyn Backing> {
     let marks = Marks::new(Arc::clone(&below), None);
     let clock = Box::new(Timestamp::default);
     // A mark from before is not heeded: what was acknowledged until then is looked for all the same.
-    let poison = Poison::new(marks, [boot; 16], clock, None);
+    let poison = Poison::new(marks, BootId::from_bytes([boot; 16]), clock, None);
     Arc::new(Guarded::new(below, Arc::new(poison)))
 }
 

@@ -17,7 +17,7 @@ fn a_short_disconnect_loses_nothing() {
     let effects = core.at(
         500,
         Event::LinkUp {
-            link: LINK,
+            connection: LINK,
             in_sync: true,
             peer_applied: Osn::ZERO,
         },

@@ -67,7 +67,7 @@ fn work() -> Vec<Event> {
 /// How the driver tells of a trigger.
 fn news(trigger: Trigger) -> Event {
     let up = |in_sync| Event::LinkUp {
-        link: LINK,
+        connection: LINK,
         in_sync,
         peer_applied: Osn::ZERO,
     };
@@ -100,9 +100,9 @@ fn effect_of(core: &Core, action: Action) -> Option<Effect> {
         Action::MarkInSync => Effect::Mark { in_sync: true },
         Action::MarkOutOfSync => Effect::Mark { in_sync: false },
         Action::DropLink => Effect::DropLink,
-        Action::SendImage => Effect::Transfer(Transfer::SendImage, core.link),
-        Action::SendContent => Effect::Transfer(Transfer::SendContent, core.link),
-        Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.link),
+        Action::SendImage => Effect::Transfer(Transfer::SendImage, core.connection),
+        Action::SendContent => Effect::Transfer(Transfer::SendContent, core.connection),
+        Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.connection),
         // With what is in flight, or later.
         Action::StartPause
         | Action::Recover

@@ -19,7 +19,7 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     };
     let mut core = Core::new(config, start, 0);
     let up = Event::LinkUp {
-        link: LINK,
+        connection: LINK,
         in_sync: true,
         peer_applied: osn(3),
     };
@@ -51,7 +51,7 @@ fn what_was_under_way_is_not_read_until_it_is_settled() {
         assert_eq!(core.submit_read(2, 6).len(), 1, "another one");
         let effects = if settled {
             core.on(Event::LinkUp {
-                link: LINK,
+                connection: LINK,
                 in_sync: true,
                 peer_applied: Osn::ZERO,
             });
@@ -78,7 +78,7 @@ fn the_end_of_an_image_is_sent_only_when_nothing_is_in_doubt() {
         };
         let mut core = Core::new(config, start, 0);
         let up = Event::LinkUp {
-            link: LINK,
+            connection: LINK,
             in_sync: false,
             peer_applied: osn(3),
         };

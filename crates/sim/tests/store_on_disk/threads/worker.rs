@@ -9,7 +9,8 @@ use lockstep_fs::{OpError, Store};
 use lockstep_sim::random::Random;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    AllocateMode, Errno, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, Timestamp,
+    AllocateMode, Errno, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, StateVersion,
+    Timestamp,
 };
 use parking_lot::Mutex;
 
@@ -69,11 +70,11 @@ impl Life<'_> {
     /// Syncs a file as for a client: not at all if nothing has changed since the last time.
     fn sync(&self, ino: Ino) -> Result<(), OpError> {
         let unless = self.known.lock().covered(Saves::File(ino, false));
-        if self.store.is_synced(ino, 0) {
+        if self.store.is_synced(ino, StateVersion(0)) {
             self.known.lock().save(&unless);
             return Ok(());
         }
-        let point = self.store.sync_point(ino, 0);
+        let point = self.store.sync_point(ino, StateVersion(0));
         self.save(Saves::File(ino, true), || self.store.sync_file(ino, true))?;
         if let Some(point) = point {
             self.store.note_synced(ino, point);
