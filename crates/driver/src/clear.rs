@@ -43,9 +43,15 @@ impl Repair {
             backing: open_existing(&config.store)?,
             boot: boot_id(),
             stamp: Some(Arc::new(RuntimeStamp::of(&config.store))),
-            now: std::time::SystemTime::now().into(),
+            now: now(),
         })
     }
+}
+
+/// By the clock of the machine: no datastore runs, and so no host.
+#[allow(clippy::disallowed_methods)]
+fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
 }
 
 /// What was done.

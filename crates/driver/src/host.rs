@@ -68,7 +68,14 @@ pub trait Host: Send + Sync {
     /// Does a job soon, after all that were given to this function before: the courier.
     fn in_order(&self, job: Job);
 
-    /// Does what was given to the two functions above and takes no more.
+    /// Does a long job while the caller waits, on a thread of its own where the host has any: the job may wait for jobs
+    /// of [`Self::spawn`]. Calls `meanwhile` from time to time, and once at the end.
+    fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
+        job();
+        meanwhile();
+    }
+
+    /// Does what was given to [`Self::spawn`] and [`Self::in_order`], and takes no more.
     fn stop(&self);
 
     /// Most bytes that may be on their way to the peer at once.

@@ -16,6 +16,9 @@
 //! - locks are taken in the order sequencer, core, works or link; none is held across a send but the
 //!   sequencer, whose holder waits for nobody but this node's disk.
 
+// Tests have threads of their own.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod berths;
 mod calls;
 mod clear;

@@ -19,8 +19,6 @@ use crate::report::{Difference, VerifyFailure, VerifyProgress, VerifyReport};
 
 /// So many times longer than any other answer may one take for which a whole store is gone through.
 const WHOLE_STORE_FACTOR: u64 = 10;
-/// How often a comparison tells how far it is.
-const PROGRESS: Duration = Duration::from_millis(50);
 
 /// The secondary, reached over one connection: what is asked after that is lost fails.
 pub(super) struct LinkedPeer<'a> {
@@ -113,8 +111,12 @@ impl Claim for Inspection<'_> {
 }
 
 fn stopping() -> ResyncError {
+    stopped("the node is stopping")
+}
+
+fn stopped(why: &str) -> ResyncError {
     ResyncError::Stopped {
-        why: "the node is stopping".to_owned(),
+        why: why.to_owned(),
     }
 }
 
@@ -289,10 +291,7 @@ impl Datastore {
         self: &Arc<Self>,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, VerifyFailure> {
-        let peer = self.peer_in_sync()?;
-        let done = Progress::default();
-        let compared = self.compare_telling(&peer, &done, progress);
-        let report = compared.map_err(|error| could_not_compare(&error))?;
+        let report = self.compare(progress)?;
         self.note_comparison(&report);
         Ok(VerifyReport {
             identical: report.is_identical(),
@@ -311,11 +310,24 @@ impl Datastore {
         })
     }
 
-    /// What [`Self::verify`] finds, on the calling thread alone: for a host whose threads are not those
-    /// of the system.
-    pub fn compare(self: &Arc<Self>) -> Result<lockstep_verify::Report, VerifyFailure> {
+    /// What [`Self::verify`] finds, as the comparison tells it; nothing is noted.
+    pub fn compare(
+        self: &Arc<Self>,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<lockstep_verify::Report, VerifyFailure> {
         let peer = self.peer_in_sync()?;
-        let compared = self.compare_with(&peer, &Progress::default());
+        let done = Progress::default();
+        let mut compared = None;
+        let mut compare = || compared = Some(self.compare_with(&peer, &done));
+        let mut tell = || {
+            progress(VerifyProgress {
+                inodes_compared: done.inodes_done.get(),
+                inodes_total: Some(done.inodes_total.get()),
+                bytes_compared: done.bytes_done.get(),
+            });
+        };
+        self.host.attend(&mut compare, &mut tell);
+        let compared = compared.unwrap_or_else(|| Err(stopped("the comparison has panicked")));
         compared.map_err(|error| could_not_compare(&error))
     }
 
@@ -348,31 +360,6 @@ impl Datastore {
         done: &Progress,
     ) -> Result<lockstep_verify::Report, ResyncError> {
         lockstep_verify::compare(&self.store, peer, &CoreLocks(self), done)
-    }
-
-    /// Compares, and tells how far it is from time to time.
-    fn compare_telling(
-        self: &Arc<Self>,
-        peer: &LinkedPeer<'_>,
-        done: &Progress,
-        progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<lockstep_verify::Report, ResyncError> {
-        std::thread::scope(|scope| {
-            let comparison = scope.spawn(|| self.compare_with(peer, done));
-            while !comparison.is_finished() {
-                self.host.sleep(PROGRESS);
-                progress(VerifyProgress {
-                    inodes_compared: done.inodes_done.get(),
-                    inodes_total: Some(done.inodes_total.get()),
-                    bytes_compared: done.bytes_done.get(),
-                });
-            }
-            comparison.join().unwrap_or_else(|_| {
-                Err(ResyncError::Stopped {
-                    why: "the comparison has panicked".to_owned(),
-                })
-            })
-        })
     }
 }
 

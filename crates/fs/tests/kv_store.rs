@@ -2,7 +2,11 @@
 //! table before it against a plain map.
 
 // Clippy knows test functions by their attribute; the helpers here are test code all the same.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)]
 
 #[path = "kv_store/blocks.rs"]
 mod blocks;

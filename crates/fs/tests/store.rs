@@ -2,7 +2,12 @@
 //! after crashes, on damaged files, and written out as a plain tree.
 
 // Clippy knows test functions by their attribute; the helpers here are test code all the same.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)]
 
 #[path = "store/bad_input.rs"]
 mod bad_input;

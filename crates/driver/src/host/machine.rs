@@ -2,6 +2,8 @@
 //!
 //! A pool for disk flushes and long jobs, and one courier for sends that must stay in order.
 
+#![allow(clippy::disallowed_methods)] // this file is the host
+
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,6 +20,9 @@ thread_local! {
     /// This thread reads from a peer.
     static READING: Cell<bool> = const { Cell::new(false) };
 }
+
+/// How often the thread that waits for a long job does something meanwhile.
+const ATTEND: Duration = Duration::from_millis(50);
 
 /// Threads that wait for disk flushes and do long jobs.
 const POOL_THREADS: usize = 8;
@@ -67,6 +72,18 @@ impl Host for Machine {
 
     fn in_order(&self, job: Job) {
         self.courier.push(job);
+    }
+
+    fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
+        std::thread::scope(|scope| {
+            let job = scope.spawn(job);
+            while !job.is_finished() {
+                std::thread::sleep(ATTEND);
+                meanwhile();
+            }
+            // A job that has panicked has left nothing: its caller sees to that.
+            let _ended = job.join();
+        });
     }
 
     fn give_memory_back(&self) {

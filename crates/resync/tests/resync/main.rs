@@ -1,5 +1,7 @@
 //! Resync and distributed recovery between two real stores, without a network.
 
+#![allow(clippy::disallowed_methods)] // tests have threads of their own
+
 #[cfg(test)]
 mod converge;
 #[cfg(test)]

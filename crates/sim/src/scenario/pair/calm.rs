@@ -66,7 +66,7 @@ impl Pair {
 
     /// Lets the primary compare both nodes, as `lockstep verify` does.
     pub fn compare(&mut self) -> Result<Report, String> {
-        let compared = self.let_it_do(Side::Primary, Datastore::compare)?;
+        let compared = self.let_it_do(Side::Primary, |datastore| datastore.compare(&mut |_| ()))?;
         compared.map_err(|failure| format!("the nodes cannot be compared: {}", failure.cause))
     }
 
