@@ -1,11 +1,15 @@
-//! The judges of a history: one file per invariant, each a pure function of the evidence.
+//! The checks of a history. Each file holds one invariant. Each check is a pure function of the
+//! evidence.
 //!
-//! No check may raise a false alarm: whatever a legal order of operations could have brought is
-//! accepted, and where a question is too costly to decide, it is left open. The head of each file
-//! says why its rule holds for every correct run.
+//! No check may raise a false alarm. A check accepts every result that a legal order of operations
+//! can produce. Where a question is too costly to decide, the check leaves the question undecided.
+//! The head of each file says why its rule holds for every correct run.
 //!
-//! The evidence: the [`History`] (what was asked, answered and done to the nodes), [`Dump`]s of the
-//! stores at the end, and [samples](bounded::Sample) of the counters on the way.
+//! The evidence has three parts:
+//!
+//! - the [`History`]: the requests, the answers, and the events of the nodes
+//! - the [`Dump`]s of the stores at the end
+//! - [samples](bounded::Sample) of the counters, taken during the run
 
 pub mod bounded;
 pub mod closed;
@@ -37,12 +41,13 @@ pub use violation::Violation;
 
 use crate::history::History;
 
-/// Judges a history and the store of the primary at its end, after all calls have ended: every
-/// invariant that needs no more than these. The first violation, if there is one; `false` if there is
-/// none, but a question had to be left undecided.
+/// Judges a history and the primary's store at its end, after all calls have ended. Checks every
+/// invariant that needs only these two. Returns the first violation as the error, if there is one.
+/// Returns `false` if there is no violation, but a check left a question undecided.
 pub fn history(history: &History, last: &Dump) -> Result<bool, Violation> {
     one_primary::check(history)?;
-    // What clients saw is judged again together with the end: alone only to name what is wrong.
+    // `survives` judges the answers of the clients together with the end. `reads` judges the
+    // answers alone. It runs only to name the violation.
     let survives = survives::check(history, last);
     if survives.is_err() {
         reads::check(history)?;

@@ -1,15 +1,16 @@
-//! What happened in a world, as its clients and its keeper saw it: the evidence of the checkers.
+//! The record of a world, as its clients and its keeper saw it: the evidence of the checkers.
 //!
-//! Append-only. Times are numbers of events that the world counts; they never go back. Of two calls,
-//! one is *before* the other if it returned at a smaller time than the other was invoked; otherwise
-//! they are concurrent, and either may have come first.
+//! The history is append-only. Times are numbers of events that the world counts. Times never go
+//! back. One call is *before* another call if the first call returned at a smaller time than the
+//! second call was invoked. Otherwise the two calls are concurrent, and either may have happened
+//! first.
 //!
-//! A call that never returned is *open*: what it asked may have happened at any time since, in part
-//! (a write), or not at all. So may one that returned an error which does not say that nothing was
-//! done. See [`Fate`].
+//! A call that never returned is *open*. Its operation may have happened at any time since the
+//! invocation, in part (a write), or not at all. The same is true of a call whose error does not
+//! say that the operation changed nothing. See [`Fate`].
 //!
-//! Invariant: nothing here depends on what the nodes think; only on what was asked, what was
-//! answered, and what the world did to the nodes.
+//! Invariant: this history does not depend on the state inside the nodes. It depends only on the
+//! requests, the answers, and the faults that the world caused at the nodes.
 
 mod loss;
 mod show;
@@ -21,12 +22,12 @@ use crate::world::Side;
 
 pub use loss::{Cause, Loss};
 
-/// How a node stopped.
+/// The way in which a node stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Its process ended; its machine and disk cache went on.
+    /// The node's process ended. Its machine and its disk cache continued.
     Process,
-    /// Its machine lost power: what was not synced may be gone.
+    /// The node's machine lost power. Unsynced data may be lost.
     Power,
 }
 
@@ -35,7 +36,7 @@ pub enum Stop {
 pub struct CallId(usize);
 
 impl CallId {
-    /// Its place among all calls, by the time of invocation.
+    /// Returns the position of the call among all calls, by the time of invocation.
     pub const fn index(self) -> usize {
         self.0
     }
@@ -44,26 +45,26 @@ impl CallId {
 /// One entry of a directory, as a client saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// The name of the entry.
     pub name: FileName,
-    /// Where it leads.
+    /// The inode to which the entry leads.
     pub ino: Ino,
-    /// The kind of inode it leads to.
+    /// The kind of that inode.
     pub kind: NodeKind,
 }
 
-/// What a call that succeeded brought.
+/// The result of a call that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing but success.
+    /// Success, without a value.
     Done,
     /// Attributes of an inode.
     Attr(Attr),
-    /// What was read.
+    /// The result of a read.
     Data {
-        /// Bytes that came, fewer than asked for only at the end of the file.
+        /// Number of bytes read. Fewer than requested only at the end of the file.
         length: u64,
-        /// The writes they came from.
+        /// The writes from which the bytes came.
         runs: Vec<Run>,
     },
     /// All entries of a directory.
@@ -73,7 +74,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer of a read of `ino` at `offset` that brought `bytes`.
+    /// Returns the answer of a read of `ino` at `offset` that returned `bytes`.
     pub fn read(ino: Ino, offset: u64, bytes: &[u8]) -> Self {
         Self::Data {
             length: bytes.len() as u64,
@@ -82,35 +83,35 @@ impl Answer {
     }
 }
 
-/// What a call returned.
+/// The return value of a call.
 pub type Outcome = Result<Answer, Errno>;
 
-/// What is known of the effect of a call.
+/// The known effect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It happened, between invocation and return.
+    /// The operation happened, between invocation and return.
     Done,
-    /// It changed nothing: refused by the rules of file systems.
+    /// The operation changed nothing, because a rule of file systems refused it.
     Refused(Errno),
-    /// It may have happened, from its invocation on.
+    /// The operation may have happened, at any time from its invocation on.
     Unsure,
 }
 
 /// One operation of a client.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Who asked.
+    /// The client that made the call.
     pub client: u32,
-    /// What was asked.
+    /// The operation that the client requested.
     pub op: Op,
-    /// When.
+    /// Time of the invocation.
     pub invoked: u64,
-    /// When it returned, and what. `None` while it is open.
+    /// Time and value of the return. `None` while the call is open.
     pub returned: Option<(u64, Outcome)>,
 }
 
 impl Call {
-    /// What is known of its effect.
+    /// Returns the known effect of the call.
     pub const fn fate(&self) -> Fate {
         match &self.returned {
             Some((_, Ok(_))) => Fate::Done,
@@ -119,7 +120,8 @@ impl Call {
         }
     }
 
-    /// When its effect was over: its return, if that says so; else never.
+    /// Returns the time when the effect of the call was over. This is the time of the return if the
+    /// return decides the effect. Otherwise it is `u64::MAX`, for never.
     pub fn over(&self) -> u64 {
         match (&self.returned, self.fate()) {
             (Some((at, _)), Fate::Done | Fate::Refused(_)) => *at,
@@ -127,8 +129,9 @@ impl Call {
         }
     }
 
-    /// When its effect came at the latest, if it came at all. What a failed disk has got of it may
-    /// show at any time; any other call has no effect after it returned.
+    /// Returns the latest time at which the effect of the call can happen, if the effect happens at
+    /// all. The part of a call that a failed disk received may become visible at any time. Any
+    /// other call has no effect after its return.
     pub const fn latest(&self) -> u64 {
         match &self.returned {
             None | Some((_, Err(Errno::Io))) => u64::MAX,
@@ -136,7 +139,7 @@ impl Call {
         }
     }
 
-    /// What it brought, if it succeeded.
+    /// Returns the answer of the call, if it succeeded.
     pub const fn answer(&self) -> Option<&Answer> {
         match &self.returned {
             Some((_, Ok(answer))) => Some(answer),
@@ -145,8 +148,8 @@ impl Call {
     }
 }
 
-/// Whether an error leaves open what has been done: any but the refusals by the rules of file
-/// systems, which come before anything is changed.
+/// Returns whether an error leaves the effect of the call uncertain. Every error does, except the
+/// refusals by the rules of file systems. Those refusals are given before any change.
 const fn leaves_doubt(errno: Errno) -> bool {
     !matches!(
         errno,
@@ -167,33 +170,33 @@ const fn leaves_doubt(errno: Errno) -> bool {
     )
 }
 
-/// What the world did to a node, or saw it do.
+/// An event of a node that the world caused or observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It stopped.
+    /// The node stopped.
     Crashed(Stop),
-    /// It stopped, however, and its store says that it was closed in order: all it holds is on stable
-    /// storage.
+    /// The node stopped in some way, but its store says that the node closed it cleanly. All data
+    /// in the store is on stable storage.
     Closed,
-    /// It started.
+    /// The node started.
     Started,
-    /// A flush of its disk failed: what was not synced may be gone.
+    /// A flush of the node's disk failed. Unsynced data may be lost.
     FlushFailed,
 }
 
-/// That a node gave clients answers as the primary: from its first answer until another node, or the
-/// same one in another generation, gave one.
+/// A period in which a node answered clients as the primary. The period lasts from the node's first
+/// answer to the first answer of another node, or of the same node in another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reign {
     /// Time of the first answer.
     pub from: u64,
-    /// Who answered.
+    /// The node that answered.
     pub primary: Side,
-    /// In which generation.
+    /// The generation in which the node answered.
     pub generation: Generation,
 }
 
-/// All that happened.
+/// Everything that happened in a world.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     always: bool,
@@ -204,8 +207,8 @@ pub struct History {
 }
 
 impl History {
-    /// An empty history of an empty datastore. `always`: everything that is answered is durable
-    /// (`durability = "always"`).
+    /// Returns an empty history of an empty datastore. `always`: every answered operation is
+    /// durable (`durability = "always"`).
     pub fn new(always: bool) -> Self {
         Self {
             always,
@@ -218,7 +221,7 @@ impl History {
         self.last = at;
     }
 
-    /// A client asks.
+    /// Records that a client invokes an operation.
     pub fn invoked(&mut self, client: u32, op: Op, at: u64) -> CallId {
         self.advance(at);
         self.calls.push(Call {
@@ -230,7 +233,7 @@ impl History {
         CallId(self.calls.len() - 1)
     }
 
-    /// A client is answered.
+    /// Records that a client receives an answer.
     pub fn returned(&mut self, id: CallId, outcome: Outcome, at: u64) {
         self.advance(at);
         let call = self
@@ -243,13 +246,13 @@ impl History {
         call.returned = Some((at, outcome));
     }
 
-    /// Something happened to a node.
+    /// Records an event of a node.
     pub fn node(&mut self, node: Side, event: NodeEvent, at: u64) {
         self.advance(at);
         self.events.push((at, node, event));
     }
 
-    /// An operation that some client asked for was done, and `primary` said so.
+    /// Records that `primary` acknowledged an operation that a client requested.
     pub fn acknowledged(&mut self, primary: Side, generation: Generation, at: u64) {
         self.advance(at);
         let last = self.reigns.last();
@@ -262,12 +265,12 @@ impl History {
         }
     }
 
-    /// Who gave answers, in the order of time.
+    /// Returns the periods in which a node answered as the primary, by time.
     pub fn reigns(&self) -> &[Reign] {
         &self.reigns
     }
 
-    /// All calls, by the time of invocation.
+    /// Returns all calls, by the time of invocation.
     pub fn calls(&self) -> impl Iterator<Item = (CallId, &Call)> {
         self.calls
             .iter()
@@ -275,20 +278,21 @@ impl History {
             .map(|(index, call)| (CallId(index), call))
     }
 
-    /// A call.
+    /// Returns a call.
     pub fn call(&self, id: CallId) -> &Call {
         self.calls
             .get(id.0)
             .unwrap_or_else(|| panic!("call {} is of another history", id.0))
     }
 
-    /// What happened to nodes, in order.
+    /// Returns the events of the nodes, by time.
     pub fn events(&self) -> &[(u64, Side, NodeEvent)] {
         &self.events
     }
 
-    /// The same, but for what closes make durable: that is so on the node that closed its store, and not
-    /// on the other one.
+    /// Returns the same history, with each clean close replaced by a crash of the process. The
+    /// result does not say that a close made data durable. A close makes data durable only on the
+    /// node that closed its store, not on the other node.
     #[must_use]
     pub fn without_closes(&self) -> Self {
         let mut without = self.clone();
@@ -301,7 +305,7 @@ impl History {
         without
     }
 
-    /// When the primary's store was closed in order.
+    /// Returns the times when the primary's store was closed cleanly.
     pub fn closes(&self) -> Vec<u64> {
         let closed = |(_, node, event): &&(u64, Side, NodeEvent)| {
             *node == Side::Primary && *event == NodeEvent::Closed
@@ -309,19 +313,19 @@ impl History {
         self.events.iter().filter(closed).map(|it| it.0).collect()
     }
 
-    /// The time of the last event so far.
+    /// Returns the time of the last event so far.
     pub const fn last(&self) -> u64 {
         self.last
     }
 
-    /// When a node started last; zero if it never did.
+    /// Returns the time of a node's last start. Returns zero if the node never started.
     pub fn last_start(&self, node: Side) -> u64 {
         let mut latest = self.events.iter().rev();
         let start = latest.find(|event| event.1 == node && event.2 == NodeEvent::Started);
         start.map_or(0, |event| event.0)
     }
 
-    /// Whether everything answered is durable.
+    /// Returns whether every answered operation is durable.
     pub const fn is_always(&self) -> bool {
         self.always
     }

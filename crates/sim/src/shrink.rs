@@ -1,8 +1,8 @@
 //! Makes a failing schedule smaller: fewer faults, fewer clients, fewer operations.
 //!
-//! What is left out shifts everything that is drawn afterwards, so a smaller schedule may need other
-//! luck to fail; some is tried for each. What remains fails for certain, and in the same way: what is said
-//! of it begins alike.
+//! Each removed part shifts every later random choice. So a smaller schedule may need another
+//! random seed to fail. The shrinker tries several seeds for each smaller schedule. The final
+//! schedule certainly fails, and in the same way: its failure message begins with the same words.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use lockstep_types::deliberate::Bug;
 
 use crate::scenario::{self, Failure, Less, Outcome, Plan};
 
-/// Other luck that is tried for each smaller schedule.
+/// Number of other random seeds that are tried for each smaller schedule.
 const LUCKS: u64 = 20;
-/// Schedules that are run, at most.
+/// Maximum number of schedules that are run.
 const RUNS_MAX: u64 = 3000;
 
-/// A schedule as a line on a command names it: by its seed, and by what is left out.
+/// A schedule in the form of a command line: its seed and its removed parts.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
-    /// The seed of the whole.
+    /// The seed of the complete schedule.
     pub seed: u64,
-    /// What is left out.
+    /// The removed parts.
     pub less: Less,
 }
 
 impl Case {
-    /// The whole schedule of a seed.
+    /// Returns the complete schedule of a seed.
     pub fn of(seed: u64) -> Self {
         Self {
             seed,
@@ -33,12 +33,12 @@ impl Case {
         }
     }
 
-    /// What is planned.
+    /// Returns the plan of the schedule.
     pub fn plan(&self) -> Plan {
         Plan::of(self.seed).with(&self.less)
     }
 
-    /// Runs it, with a bug put in if one is named.
+    /// Runs the schedule, with a deliberate bug if `bug` names one.
     pub fn run(&self, bug: Option<Bug>) -> Result<Outcome, Box<Failure>> {
         scenario::run(&self.plan(), bug)
     }
@@ -75,12 +75,12 @@ impl fmt::Display for Case {
     }
 }
 
-/// A schedule in which something was wrong.
+/// A schedule that failed.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Which.
+    /// The schedule.
     pub case: Case,
-    /// What was wrong.
+    /// The failure.
     pub failure: Box<Failure>,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for Found {
 }
 
 impl Found {
-    /// The smallest failing schedule that is found by leaving things out.
+    /// Returns the smallest failing schedule that the shrinker finds by removing parts.
     #[must_use]
     pub fn shrunk(self, bug: Option<Bug>) -> Self {
         let mut shrinking = Shrinking {
@@ -115,13 +115,14 @@ struct Shrinking {
 }
 
 impl Shrinking {
-    /// Whether something more could be left out.
+    /// Returns whether another part could be removed.
     fn is_smaller(&mut self) -> bool {
         let candidates = smaller(&self.best.case);
         candidates.into_iter().any(|less| self.fails(&less))
     }
 
-    /// Whether it fails with so much left out, with some luck; then it is the best.
+    /// Returns whether the schedule with these parts removed still fails with one of the random
+    /// seeds. If so, it becomes the best schedule.
     fn fails(&mut self, less: &Less) -> bool {
         let lucks = std::iter::once(less.luck).chain((0..LUCKS).map(Some));
         for luck in lucks {
@@ -147,7 +148,7 @@ impl Shrinking {
     }
 }
 
-/// What could be left out besides, the largest parts first.
+/// Returns the further parts that could be removed, the largest parts first.
 fn smaller(case: &Case) -> Vec<Less> {
     let whole = Plan::of(case.seed);
     let now = case.plan();

@@ -1,23 +1,35 @@
-//! Small worlds: every workload of one and two operations, with a fault at every place (in the manner
-//! of `CrashMonkey` and ACE).
+//! Small worlds: every workload of one or two operations, with a fault at every place (in the
+//! manner of `CrashMonkey` and ACE).
 //!
-//! A world is a workload and one fault in it, or a second one that comes while the nodes recover from the
-//! first. Each is run from the same tree, on both nodes and at rest: once without fault, which tells the
-//! places (calls of both disks, frames of both sides), then once for every fault at every place: one node or
-//! both stop before the call, after it or in the middle of it, with their processes or their power, and of
-//! what was not synced several choices survive; or the connection is lost before the frame. Then the nodes
-//! start, the workload goes on where it was, and everything that is demanded of a schedule is demanded. Where
-//! a second fault is to follow, the places are counted anew from the first until the nodes are in sync and at
-//! rest again.
+//! A world is a workload with one fault in it. A second fault may happen while the nodes recover
+//! from the first fault. Each world starts from the same tree, present on both nodes, with the
+//! nodes at rest. Each workload runs once without fault. This run finds the places: the calls of
+//! both disks and the frames of both sides.
 //!
-//! Invariants: the list of workloads and the faults of a workload depend on nothing but the code and
-//! the luck; so the numbers of a workload and its faults, and a luck, name a world.
+//! The workload then runs once for every fault at every place. There are two kinds of faults:
 //!
-//! What is not run: where between two calls nothing else happened, what stops before the second, as it
-//! has after the first; and a world whose last fault leaves the same disks, answers and frames as another of
-//! its workload, after the same fault before, is not run to its end. In a workload of two operations, one
-//! after the other, faults begin when the second is asked: those in the first are those of the workload of
-//! one operation.
+//! - One node or both nodes stop before the call, after the call or in the middle of the call. The
+//!   process ends, or the machine loses power. At a power loss, several choices of the unsynced
+//!   data survive.
+//! - The connection is lost before the frame.
+//!
+//! Then the nodes start, and the workload continues where it stopped. All requirements of a
+//! schedule are checked. If a second fault is to follow, the places are counted again. The count
+//! begins at the first fault and ends when the nodes are in sync and at rest again.
+//!
+//! Invariants: the list of workloads and the faults of a workload depend only on the code and the
+//! random seed. So the number of a workload, the numbers of its faults, and a random seed name a
+//! world.
+//!
+//! Two kinds of worlds are skipped:
+//!
+//! - If nothing else happens between two calls, a stop before the second call is skipped. It equals
+//!   the stop after the first call.
+//! - A world may leave the same disks, answers and frames after its last fault as another world of
+//!   its workload, with the same earlier faults. Such a world is not run to its end.
+//!
+//! In a workload of two operations, one after the other, faults begin when the client requests the
+//! second operation. The workload of one operation covers the faults in the first operation.
 
 mod campaign;
 mod faults;

@@ -1,11 +1,12 @@
-//! What clients ask: random operations of several clients at once.
+//! The requests of the clients: random operations of several clients at once.
 //!
-//! Each client has a directory of its own, where what it asks has one outcome, and all share one
-//! directory, where they meet: overlapping writes, a rename against an unlink, two makers of one
-//! name. What is asked depends on chance and on what the client was told so far, never on a clock
-//! or on what the nodes really hold: operations that fail are wanted too.
+//! Each client has its own directory. In this directory, each of its requests has one possible
+//! outcome. All clients share one more directory, where their operations conflict: overlapping
+//! writes, a rename against an unlink, two creations of one name. A request depends on the random
+//! source and on the answers that the client has received. A request never depends on a clock or on
+//! the real state of the nodes, because operations that fail are wanted too.
 //!
-//! Invariants: the same seed and the same answers give the same operations; no two writes to one
+//! Invariants: the same seed and the same answers give the same operations. No two writes to one
 //! file have the same mark.
 
 mod beliefs;
@@ -25,14 +26,14 @@ use beliefs::Beliefs;
 pub use mark::{Mark, Run};
 pub use op::{Op, WriteOp};
 
-/// What the clients of a world do.
+/// The behavior of the clients of a world.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Clients, each with at most one operation under way at a time. At least one.
+    /// Number of clients. Each client has at most one operation under way at a time. At least one.
     pub clients: u32,
-    /// Names that a client uses in each directory of its own. At least one.
+    /// Number of names that a client uses in each directory of its own. At least one.
     pub own_names: u64,
-    /// Names that all use in the shared directory. At least one.
+    /// Number of names that all clients use in the shared directory. At least one.
     pub shared_names: u64,
     /// Share of operations in the shared directory, in percent.
     pub shared_percent: u64,
@@ -42,13 +43,13 @@ pub struct Options {
     pub write_bytes_max: u64,
     /// Share of writes that are durable, in percent.
     pub durable_percent: u64,
-    /// Operations that each client asks, at most.
+    /// Maximum number of operations that each client requests.
     pub operations_max: u64,
-    /// How often each kind of operation comes.
+    /// Frequency of each kind of operation.
     pub mix: Mix,
 }
 
-/// How often each kind of operation comes, as shares of the sum.
+/// Frequency of each kind of operation, as shares of the sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// `write`.
@@ -61,7 +62,7 @@ pub struct Mix {
     pub space: u64,
     /// Create, mknod, symlink, mkdir.
     pub make: u64,
-    /// Another name for a file.
+    /// Link: another name for a file.
     pub link: u64,
     /// Unlink and rmdir.
     pub remove: u64,
@@ -109,32 +110,32 @@ impl Default for Options {
     }
 }
 
-/// Where the operations of clients come from.
+/// The source of the operations of the clients.
 pub trait Source: Send {
-    /// What `client` asks next; nothing if it has asked all it wanted. `spare` is a number that the
-    /// datastore gave for a new inode and that no operation has used; it is used up if the operation
-    /// [makes](Op::makes) one.
+    /// Returns the next operation of `client`. Returns `None` if the client has requested all its
+    /// operations. `spare` is an inode number that the datastore gave for a new inode and that no
+    /// operation has used. The number is used up if the operation [makes](Op::makes) an inode.
     fn next(&mut self, client: u32, spare: Ino) -> Option<Op>;
 
-    /// Tells what an operation of `client` brought. One that never returned is not told: the client
-    /// does not know either.
+    /// Reports the outcome of an operation of `client`. An operation that never returned is not
+    /// reported, because its client does not know the outcome either.
     fn observe(&mut self, client: u32, op: &Op, outcome: &Outcome);
 }
 
-/// Makes the operations of all clients, by chance.
+/// A source that makes the operations of all clients at random.
 #[derive(Debug)]
 pub struct Generator {
     options: Options,
     random: Random,
     clients: BTreeMap<u32, Beliefs>,
-    /// How many operations each client has asked.
+    /// Number of operations that each client has requested.
     asked: BTreeMap<u32, u64>,
     /// The last mark given to a write of each file.
     marks: BTreeMap<Ino, u8>,
 }
 
 impl Generator {
-    /// A generator for clients `0..options.clients`.
+    /// Returns a generator for the clients `0..options.clients`.
     pub const fn new(options: Options, random: Random) -> Self {
         Self {
             options,

@@ -1,4 +1,5 @@
-//! The simulator earns belief: bugs put in on purpose are found, each by a check that is there for such.
+//! Tests the simulator with deliberate bugs. The simulator must find each bug, and the finding
+//! check must be one that is meant for such a bug.
 
 use std::time::Instant;
 
@@ -6,13 +7,13 @@ use lockstep_sim::shrink::Case;
 use lockstep_sim::told::tell;
 use lockstep_types::deliberate::{ALL, Bug};
 
-/// More schedules than any of them takes.
+/// Maximum number of schedules, more than any of the bugs needs.
 const SCHEDULES_MAX: u64 = 3000;
 
 /// PAW or SAW does not say where the nodes differ.
 const TABLES: &str = "does not tell";
 const IDENTICAL: &str = "identical: ";
-/// The secondary says that it cannot do what the primary has done.
+/// The secondary reports that it cannot do an operation that the primary has done.
 const FOLLOWS: &str = "could not follow";
 const DURABLE: &str = "durable: ";
 const SURVIVES: &str = "survives: ";
@@ -22,30 +23,30 @@ const ONE_PRIMARY: &str = "one_primary: ";
 const BOUNDED: &str = "bounded: ";
 const LEAKS: &str = "leaks: ";
 const CLOSED: &str = "closed: ";
-/// A table that a power loss has damaged after a stop in order.
+/// A power loss after a clean shutdown has damaged a table.
 const TABLE_DAMAGED: &str = "does not match its checksum";
-/// A node does not start on what it has.
+/// A node does not start on its store.
 const STARTS: &str = "does not start";
-/// Refused where it would do harm, so the nodes do not get in sync.
+/// An operation was refused because it would do harm, so the nodes do not get in sync.
 const IN_TIME: &str = "in_time: ";
 const ERROR: &str = "a client saw an error";
 /// A thread of a client waits in a full socket.
 const WAITED: &str = "has waited for the other node to read";
-/// A secondary under resync says that its copy is in sync.
+/// A secondary under resync reports that its copy is in sync.
 const MARKED: &str = "is being resynced and says";
 
-/// What may find a bug. Which of these is first depends on the order of events.
+/// Returns the messages that may report a bug. The first message depends on the order of events.
 const fn finders(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::NoPawEntry | Bug::NoSawEntry | Bug::WatermarkTooHigh => &[TABLES, IDENTICAL],
         Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::IgnorePawInRecovery => {
             &[TABLES, IDENTICAL, SURVIVES]
         }
-        // A recovery also waits for what was not sent again.
+        // A recovery also waits for messages that were not sent again.
         Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
-        // A write without locks also meets the end of its file.
-        // Nor can a file be sent whose content and record tell different lengths.
+        // A write without locks also collides with the end of its file. The resync also cannot send
+        // a file whose content and record have different lengths.
         Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
         Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
         Bug::RepeatMetadata | Bug::MetadataOutOfOrder | Bug::ForgetInDoubt | Bug::NumbersAgain => {
@@ -60,7 +61,7 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         | Bug::NoNameSync
         | Bug::NoContentSync
         | Bug::MarkBeforeSync => &[DURABLE],
-        // Removed content comes back, too, and a file whose content is gone cannot be sent.
+        // Removed content also returns. A file whose content is missing cannot be sent.
         Bug::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
         Bug::ResyncUnmarked => &[MARKED, IN_TIME],
         Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
@@ -74,14 +75,14 @@ const fn finders(bug: Bug) -> &'static [&'static str] {
         }
         Bug::IgnorePeerRoom => &[FOLLOWS],
         Bug::WaitToSend => &[WAITED],
-        // What is read back is not what was put there.
+        // The bytes that are read back differ from the bytes that were stored.
         Bug::OneSlot => &[ERROR],
         Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
         Bug::ClosedTooEarly => &[CLOSED],
     }
 }
 
-/// The first schedule that finds a bug, and what it says.
+/// Returns the first schedule that finds a bug, and its message.
 fn found(bug: Bug) -> Option<(u64, String)> {
     (1..=SCHEDULES_MAX).find_map(|seed| {
         let failure = Case::of(seed).run(Some(bug)).err()?;

@@ -1,13 +1,14 @@
-//! Tables, logs and queues stay within their limits, and drain when nothing is under way.
+//! Tables, logs and queues stay within their limits. They drain when nothing is under way.
 //!
-//! The world samples every counter as often as it likes, and marks the samples taken when the pair
-//! was in sync, no call was open and it had been given the time to settle. What a counter may show
-//! then is its floor: zero for most; the log keeps the segment that it is writing to.
+//! The world samples every counter at any time. It marks the samples taken while the pair is in
+//! sync, no call is open, and the pair has had the time to settle. The largest value of a counter
+//! in such a sample is its floor. The floor is zero for most counters. The floor of the log is not
+//! zero, because the log keeps the segment to which it writes.
 
 use super::violation::Violation;
 use crate::world::Side;
 
-/// What is counted.
+/// The quantity that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counter {
     /// Entries of the PAW table.
@@ -16,49 +17,50 @@ pub enum Counter {
     SawEntries,
     /// Bytes of the intent log that cannot take records.
     LogBytes,
-    /// Mirrored writes not done on both nodes.
+    /// Mirrored writes that are not done on both nodes.
     WritesInFlight,
     /// Bytes of mirrored operations that were admitted and are not over.
     BytesInFlight,
-    /// Mirrored metadata operations not applied on the primary.
+    /// Mirrored metadata operations that are not applied on the primary.
     PendingIntents,
-    /// Operations that the core has, whatever they wait for.
+    /// Operations that the core has, for any reason of their waiting.
     Operations,
-    /// Those of them that wait for the state to change.
+    /// Operations of the core that wait for a change of the state.
     HeldOperations,
-    /// Operations of which the driver remembers what has to be done.
+    /// Operations for which the driver remembers outstanding work.
     Works,
-    /// Bytes of writes that wait, in memory.
+    /// Bytes of waiting writes, in memory.
     KeptBytes,
-    /// Bytes of writes that wait, on the disk.
+    /// Bytes of waiting writes, on the disk.
     KeptOnDisk,
-    /// Bytes in memory of writes that have begun, and that were read from there or given to another thread.
+    /// Bytes in memory of writes that have begun and that were read from the disk or given to
+    /// another thread.
     BegunBytes,
 }
 
-/// How far a counter may go.
+/// The limits of a counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// What is bounded.
+    /// The counter.
     pub counter: Counter,
-    /// The most it may ever be.
+    /// The largest permitted value at any time.
     pub limit: u64,
-    /// The most it may be when idle.
+    /// The largest permitted value when idle.
     pub floor: u64,
 }
 
 /// The state of one counter of one node at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub at: u64,
-    /// Of which node.
+    /// The node of the counter.
     pub node: Side,
-    /// What was counted.
+    /// The counter.
     pub counter: Counter,
-    /// How many or how much.
+    /// The number or the amount.
     pub value: u64,
-    /// Whether nothing was under way and it had had the time to drain.
+    /// Whether nothing was under way and the node had had the time to drain.
     pub is_idle: bool,
 }
 

@@ -1,8 +1,9 @@
-//! A store that was closed in order loses nothing with power, whatever its durability is: all that it held is
-//! on stable storage (P12, L1).
+//! A store that was closed cleanly loses nothing at a power loss, under every durability setting.
+//! All its data is on stable storage (P12, L1).
 //!
-//! The next start takes it for a copy that is whole, in sync if it was. So nothing may be missing of what can
-//! be read, nor of PAW and SAW, which say where the nodes differ.
+//! The next start treats the store as a complete copy, in sync if it was in sync before. So no
+//! readable data may be missing. No entry of PAW and SAW may be missing either, because these
+//! entries say where the nodes differ.
 
 use lockstep_paw_saw::Entry;
 
@@ -11,13 +12,13 @@ use super::identical;
 use super::violation::Violation;
 use crate::world::Side;
 
-/// Differences told; more are counted.
+/// Maximum number of differences in the message. Further differences are only counted.
 const TOLD_MAX: usize = 20;
 
-/// What a store holds while nobody has it open.
+/// The content of a store while no process has it open.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// What can be read.
+    /// All readable data.
     pub dump: Dump,
     /// The entries of PAW.
     pub paw: Vec<Entry>,

@@ -1,11 +1,11 @@
 //! Judges the content of files, byte by byte and over all bytes of a file.
 //!
-//! A file is cut wherever a call that touched it began or ended and wherever a reader saw the write
-//! change; time is cut at losses. [`register`](super::register) judges each piece,
-//! [`order`](super::order) what the pieces of one file and epoch say together.
+//! A file is cut at each offset where a call that touched it began or ended, and where a reader saw
+//! a change from one write to another. Time is cut at losses. [`register`](super::register) judges
+//! each piece. [`order`](super::order) judges the pieces of one file and epoch together.
 //!
-//! Around a loss that does not end what is under way (a failed flush), a change that spans it may
-//! belong to either side, and a look that spans it is not judged.
+//! A loss may leave operations under way (a failed flush). A change that spans such a loss may
+//! belong to either side. A look that spans it is not judged.
 
 use lockstep_types::Ino;
 
@@ -17,7 +17,7 @@ use super::violation::Violation;
 use crate::history::{CallId, History, Loss};
 use crate::workload::Mark;
 
-/// Judges what was seen of all files; with `last`, their final content too.
+/// Judges all observations of all files. With `last`, judges their final content too.
 pub(super) fn check(
     invariant: &'static str,
     history: &History,
@@ -54,7 +54,7 @@ fn told(
     }
 }
 
-/// Judges one file. A fault comes with the range of bytes that shows it.
+/// Judges one file. A fault is returned with the range of bytes that shows it.
 fn judge_file(file: &File, losses: &[Loss]) -> Result<(), (u64, u64, Fault)> {
     let cuts = cuts(file);
     let mut initials = vec![Initial::nothing(); cuts.len()];
@@ -65,7 +65,8 @@ fn judge_file(file: &File, losses: &[Loss]) -> Result<(), (u64, u64, Fault)> {
     Ok(())
 }
 
-/// Where the file is cut: each segment runs from one to the next, the last without end.
+/// Returns the offsets at which the file is cut. Each segment runs from one offset to the next. The
+/// last segment has no end.
 fn cuts(file: &File) -> Vec<u64> {
     let touches = file.changes.iter().chain(&file.looks);
     let ranges = touches.flat_map(|touch| &touch.pieces);
@@ -77,13 +78,13 @@ fn cuts(file: &File) -> Vec<u64> {
     cuts
 }
 
-/// A touch as one epoch has it.
+/// A touch as seen in one epoch.
 struct Part<'a> {
     touch: &'a Touch,
     invoked: u64,
     over: u64,
     known: u64,
-    /// The marks of returned writes of this epoch that it saw.
+    /// The marks of the returned writes of this epoch that the look saw.
     saw: Vec<Mark>,
 }
 
@@ -99,7 +100,7 @@ impl Part<'_> {
         })
     }
 
-    /// The mark, if it is a write that returned within this epoch.
+    /// Returns the mark, if the part is a write that returned within this epoch.
     fn whole_write(&self) -> Option<Mark> {
         let mark = |piece: &(u64, u64, Value)| match piece.2 {
             Value::Mark(mark) => Some(mark),
@@ -110,11 +111,11 @@ impl Part<'_> {
     }
 }
 
-/// What touched a file between two losses.
+/// The touches of a file between two losses.
 struct Epoch<'a> {
     changes: Vec<Part<'a>>,
     looks: Vec<Part<'a>>,
-    /// The loss that ends it.
+    /// The loss that ends the epoch.
     end: Option<Loss>,
 }
 
@@ -153,7 +154,8 @@ impl<'a> Epoch<'a> {
         epoch
     }
 
-    /// Notes which looks saw which whole writes, and from when on each is known to have acted.
+    /// Notes the whole writes that each look saw. Also notes the time from which each write is
+    /// known to have acted.
     fn note_sights(&mut self) {
         let mut writes: Vec<Option<&mut Part<'a>>> = Vec::new();
         writes.resize_with(256, || None);
@@ -176,7 +178,8 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// Judges all segments, and moves what may be in each on to after the loss at the end.
+    /// Judges all segments. Replaces the possible initial values of each segment with those after
+    /// the loss at the end.
     fn judge(&self, cuts: &[u64], initials: &mut [Initial]) -> Result<(), (u64, u64, Fault)> {
         let mut order = Order::new();
         let mut lives = Lives::default();
@@ -200,8 +203,8 @@ impl<'a> Epoch<'a> {
             .map_err(|fault| (0, u64::MAX, fault))
     }
 
-    /// A reader who saw one write elsewhere, and here another that the first one covers too: the
-    /// other came later.
+    /// Notes orders between the writes that one look saw. If a reader saw one write elsewhere, and
+    /// at this offset another write that the first write covers too, the other write came later.
     fn note_halves(&self, order: &mut Order, offset: u64, marks: &[Life]) -> Result<(), Fault> {
         for look in self.looks.iter().filter(|look| look.saw.len() > 1) {
             let Some(Value::Mark(here)) = look.touch.at(offset) else {
@@ -251,7 +254,7 @@ impl<'a> Epoch<'a> {
     }
 }
 
-/// What one byte tells of the order of whole writes.
+/// Notes the order of whole writes that one byte proves.
 fn note_order(order: &mut Order, marks: &[Life]) {
     for first in marks {
         for second in marks {

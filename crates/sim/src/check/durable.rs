@@ -1,11 +1,14 @@
-//! What was acknowledged as durable is in the final content, whatever was lost on the way.
+//! Each change that was acknowledged as durable is in the final content, after any losses in
+//! between.
 //!
-//! What had to be durable says `check/synced.rs`. The rules are direct, and do not lean on
+//! `check/synced.rs` says which changes had to be durable. The rules are direct. They do not use
 //! the reasoning about losses in `check/register.rs`:
 //!
-//! - The bytes of a durable change are there, or something that is not wholly before it: no value
-//!   that only calls brought which returned before the change was invoked.
-//! - A name that one durable call made, and that no other call can have changed, leads to its inode.
+//! - The final content has the bytes of a durable change, or a value that is not wholly older than
+//!   the change. A value is wholly older if every call that can have produced it returned before
+//!   the change was invoked.
+//! - A name that one durable call made, and that no other call can have changed, leads to its
+//!   inode.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +72,8 @@ fn check_file(
     Ok(())
 }
 
-/// Whether the byte at `offset` can only be older than what `change` made durable there.
+/// Returns whether the byte at `offset` can only be older than the value that `change` made durable
+/// there.
 fn is_missing(file: &File, change: &Touch, offset: u64, found: Value) -> bool {
     let made = change.at(offset);
     let explains = |other: &Touch| {
@@ -78,7 +82,8 @@ fn is_missing(file: &File, change: &Touch, offset: u64, found: Value) -> bool {
     made.is_some_and(|made| made.excludes(found)) && !file.changes.iter().any(explains)
 }
 
-/// Whether a byte that was made `value` may later be `found`, if nothing but growth came between.
+/// Returns whether a byte that was set to `value` may later read as `found`, if only growth of the
+/// file happened in between.
 fn leads_to(value: Value, found: Value) -> bool {
     match found {
         Value::Mark(_) => value == found,

@@ -1,6 +1,7 @@
-//! The namespace of the model against the store at the end.
+//! Compares the namespace of the model with the store at the end.
 //!
-//! Inodes without a name may be there or not: when they are freed is not said.
+//! Inodes without a name may be present or absent, because the time when a store frees them is not
+//! specified.
 
 use std::fmt::Debug;
 
@@ -9,7 +10,8 @@ use lockstep_types::Ino;
 use super::dump::{Body, Dump, Inode};
 use super::namespace::{Namespace, Node};
 
-/// The first inode that the store has otherwise than the model, and how.
+/// Returns the first inode whose state in the store differs from the model, and a description of
+/// the difference.
 pub(super) fn difference(model: &Namespace, last: &Dump) -> Option<(Ino, String)> {
     let live = model.nodes().filter(|(_, node)| node.nlink > 0);
     for (ino, node) in live {
@@ -62,7 +64,7 @@ fn difference_of_body(model: &Namespace, ino: Ino, node: &Node, body: &Body) -> 
     }
 }
 
-/// In words, if there is a difference.
+/// Returns the difference in words, if there is one.
 fn told<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) -> Option<String> {
     (expected != found).then(|| format!("{what} {found:?}, not {expected:?}"))
 }

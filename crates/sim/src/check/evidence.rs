@@ -1,12 +1,14 @@
-//! What later sights say about which changes outlasted a loss: it narrows the search, and decides
-//! nothing that the search would not.
+//! Derives from later sights which changes survived a loss. This narrows the search. It decides
+//! nothing that the search would not decide itself.
 //!
-//! Some changes leave a trace that nothing else can leave: a made inode its number, a name that only
-//! one call touches (see [`untouched`](super::untouched)) where it leads. Whoever sees the trace after
-//! a loss shows that the loss did not take the change; whoever should see it and does not, that one
-//! of the losses since did.
+//! Some changes leave a trace that no other change can leave. The trace of a made inode is its
+//! number. The trace of a name that only one call touches (see [`untouched`](super::untouched)) is
+//! the inode to which it leads. A call that sees the trace after a loss proves that the loss did
+//! not undo the change. A call that should see the trace and does not proves that one of the losses
+//! since the change undid it.
 //!
-//! Only certain changes are weighed: one that may not have happened may also have happened later.
+//! Only certain changes are weighed, because a change that may not have happened may also have
+//! happened later.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +18,13 @@ use super::dump::{Body, Dump};
 use super::step::{Expected, Sight, Step, What};
 use crate::history::Loss;
 
-/// When a trace was seen, and missed.
+/// The times at which a trace was seen and missed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Last invocation of a call that saw it.
+    /// Invocation of the last call that saw the trace.
     last: u64,
-    /// First return of a call that missed it, with its invocation; none: zeros.
+    /// Invocation and return of the call that missed the trace and returned first. `None` if no
+    /// call missed it.
     missed: Option<(u64, u64)>,
 }
 
@@ -31,8 +34,8 @@ struct Traces {
     names: BTreeMap<(Ino, FileName), Seen>,
 }
 
-/// Notes on each step what the others and the end say of it. `untouched` are names that one call made
-/// and no other touched.
+/// Notes on each step the evidence of the other steps and of the end. `untouched` are the names
+/// that one call made and no other call touched.
 pub(super) fn weigh(
     steps: &mut [Step<'_>],
     losses: &[Loss],

@@ -1,25 +1,31 @@
 //! Metadata operations happened exactly once: one order of them explains every answer that clients
-//! got and the namespace at the end.
+//! received and the namespace at the end.
 //!
-//! Looked for is an order in which each acknowledged operation stands once, between its invocation
-//! and its return, each open one at most once, after its invocation, and in which the
-//! model (`check/namespace.rs`) answers as the datastore did: with success or the same error, the same
-//! links, modes, owners, extended attributes, names. An operation done twice, or not at all, or in
-//! two orders, leaves a link count, a name or an error that no such order explains.
+//! The check looks for an order with these properties:
 //!
-//! Why every correct run has such an order: metadata operations are applied one after the other
-//! (rule P2), under locks held until the answer, and looks see what is applied.
+//! - Each acknowledged operation stands in it once, between its invocation and its return.
+//! - Each open operation stands in it at most once, after its invocation.
+//! - The model (`check/namespace.rs`) answers as the datastore did: with success or the same error,
+//!   the same links, modes, owners, extended attributes and names.
 //!
-//! - **Loss.** The log is one, and is cut somewhere by a power loss: what is left is the effect of a
-//!   first part of the order. It holds everything that was durable. What was under way may still
-//!   happen later, for all that this check says: nobody was answered, so nobody can tell.
-//! - **Freed inodes.** When an inode without a name is freed is not said: an operation on one may also
-//!   have been answered that it is stale.
+//! An operation done twice, or not at all, or in two orders, leaves a link count, a name or an
+//! error that no such order explains.
+//!
+//! Every correct run has such an order. The reason is that metadata operations are applied one
+//! after the other (rule P2), under locks held until the answer, and looks see only applied
+//! operations. Some cases need care:
+//!
+//! - **Loss.** There is one log. A power loss cuts the log at some point. The result is the effect
+//!   of a first part of the order. This part holds every durable operation. This check permits that
+//!   operations under way happen later. No client received an answer to such an operation, so no
+//!   client can see the difference.
+//! - **Freed inodes.** The time when an inode without a name is freed is not specified. So an
+//!   operation on such an inode may also return that the inode is stale.
 //! - **Listing.** A directory that changed while it was listed may show any mixture.
-//! - **Lookup.** Finding the name and reading the attributes may be two moments.
+//! - **Lookup.** The search of the name and the read of the attributes may happen at two moments.
 //!
-//! The search is bounded ([`WORK_MAX`]): a history too entangled to decide is not accused. Of 60,000
-//! worlds of the tests one was.
+//! The search is bounded ([`WORK_MAX`]). A history that is too complex to decide is not accused.
+//! One of 60,000 worlds of the tests was too complex.
 
 use std::cmp::Reverse;
 
@@ -35,16 +41,17 @@ use super::violation::Violation;
 use crate::history::{Answer, Call, Fate, History, Loss};
 use crate::workload::Op;
 
-/// Steps tried and compared before a history is left undecided: some tenths of a second.
+/// Number of steps tried and compared before a history is left undecided. This takes some tenths of
+/// a second.
 pub const WORK_MAX: u64 = 3_000_000;
 
-/// Judges all answers about the namespace, and the store of the primary at the end. A history that
-/// could not be decided passes; [`decide`] tells the two apart.
+/// Judges all answers about the namespace, and the primary's store at the end. An undecided history
+/// passes. [`decide`] distinguishes the two cases.
 pub fn check(history: &History, last: &Dump) -> Result<(), Violation> {
     decide(history, last).map(|_| ())
 }
 
-/// As [`check`]; `false` if the history could not be decided.
+/// Judges as [`check`] does. Returns `false` if the history could not be decided.
 pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
     let mut steps = steps(history);
     let losses: Vec<_> = history.losses();
@@ -66,7 +73,7 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
     }
 }
 
-/// What has to be put in order.
+/// Returns the steps for which the search must find an order.
 fn steps(history: &History) -> Vec<Step<'_>> {
     let synced = Synced::of(history);
     let losses = history.losses();
@@ -105,7 +112,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
     steps
 }
 
-/// What a call did to the namespace, or saw of it.
+/// Returns the changes of a call to the namespace, and the observations of the call.
 fn whats<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
     if matches!(call.fate(), Fate::Refused(errno) if is_limit(errno)) {
         return Vec::new();
@@ -127,7 +134,7 @@ fn whats<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
     sights.into_iter().map(What::Sight).collect()
 }
 
-/// Whether an error says that something was too large: the model has no limits.
+/// Returns whether an error says that something was too large. The model has no limits.
 const fn is_limit(errno: Errno) -> bool {
     use Errno::{NameTooLong, Range, TooBig, TooManyLinks};
     matches!(errno, NameTooLong | Range | TooBig | TooManyLinks)
@@ -171,7 +178,7 @@ fn refused_sight(op: &Op, errno: Errno) -> Option<Sight<'_>> {
     (errno == Errno::Stale).then_some(Sight::Gone(ino))
 }
 
-/// Whether the entries of a directory may have changed while a call was under way.
+/// Returns whether the entries of a directory may have changed while a call was under way.
 fn changes_meanwhile(history: &History, call: &Call, directory: Ino) -> bool {
     let concurrent = |other: &Call| other.invoked <= call.over() && call.invoked <= other.latest();
     let may_act = |other: &Call| !matches!(other.fate(), Fate::Refused(_));

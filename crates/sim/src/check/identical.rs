@@ -1,7 +1,7 @@
-//! In sync implies identical: every block, attribute, entry, cookie, extended attribute and inode
-//! number. The allocated space is the one thing that may differ, and is not in a [`Dump`].
+//! Nodes in sync have identical stores: every block, attribute, entry, cookie, extended attribute
+//! and inode number. Only the allocated space may differ. It is not in a [`Dump`].
 //!
-//! To be asked when the pair says it is in sync and nothing is under way.
+//! The check applies when the pair says that it is in sync and nothing is under way.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use lockstep_types::{Hash128, Ino};
 use super::dump::{Body, Dump, Entry, Inode};
 use super::violation::Violation;
 
-/// Differences told; more are counted.
+/// Maximum number of differences in the message. Further differences are only counted.
 const TOLD_MAX: usize = 20;
 
 /// Judges two stores that are in sync.
@@ -30,7 +30,7 @@ pub fn check(primary: &Dump, secondary: &Dump) -> Result<(), Violation> {
         .fold(violation, Violation::line))
 }
 
-/// All differences, in the order of inode numbers.
+/// Returns all differences, by inode number.
 pub(super) fn differences(primary: &Dump, secondary: &Dump) -> Vec<String> {
     let mut found = Vec::new();
     let inos: BTreeSet<&Ino> = primary

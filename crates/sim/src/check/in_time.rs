@@ -1,5 +1,5 @@
-//! In sync within a bounded time: when no fault is left, the nodes need no more than that to get in sync,
-//! whatever came before.
+//! Nodes get in sync within a bounded time. After the last fault is over, the nodes need no more
+//! than this time, after any earlier events.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use lockstep_repl::state::State;
 
 use super::violation::Violation;
 
-/// Judges nodes that were left in peace for `waited`, and are in these states; a node that does not run
-/// has none.
+/// Judges the states of nodes after a time `waited` without faults. A node that does not run has no
+/// state.
 pub fn check(
     waited: Duration,
     limit: Duration,

@@ -1,11 +1,10 @@
-//! Nothing leaks: whoever is done with a lock gives it back, and what nobody needs any more goes from
-//! the disk.
+//! Nothing leaks: each operation releases its locks, and unneeded files are removed from the disk.
 //!
-//! Every lock belongs to an operation under way, at any moment. At rest (in sync, no call open, time
-//! given to settle) there are no locks, no inodes without a name, as nobody has one open, and on the
-//! disk the files of docs/on-disk.md, the content of inodes that there are, the directories of that content,
-//! and nothing else. A draft
-//! (`*.new`) that a stop has left is gone by then: the next start writes its file anew.
+//! At any moment, every lock belongs to an operation under way. A node is at rest if it is in sync,
+//! no call is open, and it has had time to settle. A node at rest has no locks. It has no inodes
+//! without a name, because no client has one open. Its disk has only the files of docs/on-disk.md,
+//! the content of existing inodes, and the directories of that content. A stop may leave a draft
+//! (`*.new`). No draft is left at rest, because the next start writes the file again.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +15,7 @@ use lockstep_fs::files::content_owner;
 
 const INVARIANT: &str = "leaks";
 
-/// The files of a store that is in use and in order, besides content.
+/// The files of a usable store in use, besides content.
 const FILES: [&str; 9] = [
     "format.json",
     "log/intent.0",
@@ -29,10 +28,10 @@ const FILES: [&str; 9] = [
     "tables/times",
 ];
 
-/// What a node has at rest of that which goes when it is not needed any more.
+/// The releasable resources that a node has at rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
-    /// Which node.
+    /// The node.
     pub node: Side,
     /// All files on its disk.
     pub files: &'a [String],
@@ -40,15 +39,15 @@ pub struct Kept<'a> {
     pub directories: &'a [String],
     /// All inodes.
     pub inodes: &'a Dump,
-    /// How many inodes have no name.
+    /// Number of inodes without a name.
     pub orphans: usize,
-    /// How many locks are held or waited for.
+    /// Number of locks that are held or waited for.
     pub locks: usize,
-    /// How many of these may be: those of operations that wait for ever.
+    /// Maximum number of these locks: the locks of operations that wait forever.
     pub locks_max: usize,
 }
 
-/// Judges what a node has at rest.
+/// Judges the resources of a node at rest.
 pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
     let unknown: Vec<_> = kept
         .files
@@ -70,7 +69,7 @@ pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
     Err(Violation::new(INVARIANT, what))
 }
 
-/// The directories of content that hold no file.
+/// Returns the directories of content that hold no file.
 pub fn empty_directories<'a>(directories: &'a [String], files: &[String]) -> Vec<&'a str> {
     let above = files.iter().filter_map(|path| path.rsplit_once('/'));
     let used: BTreeSet<&str> = above.map(|(directory, _)| directory).collect();
@@ -79,7 +78,8 @@ pub fn empty_directories<'a>(directories: &'a [String], files: &[String]) -> Vec
     of_content.filter(|path| !used.contains(path)).collect()
 }
 
-/// Judges the locks of a node at any moment: `stray` belong to nothing under way.
+/// Judges the locks of a node at any moment. `stray` is the number of locks that belong to no
+/// operation under way.
 pub fn check_locks(node: Side, stray: usize) -> Result<(), Violation> {
     if stray == 0 {
         return Ok(());

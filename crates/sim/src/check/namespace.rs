@@ -1,11 +1,12 @@
-//! A model of the namespace, small enough to try orders of operations on, and to take them back.
+//! A model of the namespace. It is small enough to try orders of operations on it, and to undo
+//! them.
 //!
-//! It holds names, kinds, links, permission bits, owners, extended attributes and targets. Sizes,
-//! times, cookies and content are judged elsewhere, limits not at all. Inodes that lost their last name stay, with no
-//! links: when the store frees them is its own affair, so an operation on one may also be answered
-//! that it is [`Errno::Stale`].
+//! The model holds names, kinds, links, permission bits, owners, extended attributes and targets.
+//! Other checks judge sizes, times, cookies and content. No check judges limits. An inode that lost
+//! its last name stays in the model, with no links. The store decides when it frees such an inode.
+//! So an operation on such an inode may also return [`Errno::Stale`].
 //!
-//! Invariant: after [`Namespace::back_to`] the model is what it was when the mark was taken.
+//! Invariant: after [`Namespace::back_to`] the model has the same state as when the mark was taken.
 
 mod records;
 
@@ -22,7 +23,7 @@ const GROUP_EXECUTE: u32 = 0o0010;
 /// An inode of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// What kind it is.
+    /// The kind of the inode.
     pub kind: NodeKind,
     /// Permission bits with set-id and sticky bits.
     pub mode: u32,
@@ -30,24 +31,24 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Hard links.
+    /// Number of hard links.
     pub nlink: u32,
-    /// Device number, else zero.
+    /// Device number, or zero if the inode is no device.
     pub rdev: u32,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
     /// The directory above a directory.
     parent: Ino,
-    /// Entries of a directory.
+    /// Number of entries of a directory.
     entries: u32,
 }
 
-/// What an operation comes to in the model.
+/// The result of an operation in the model.
 #[derive(Debug)]
 pub(super) struct Effect {
     /// The inode that answers, or the refusal.
     pub result: Result<Option<Ino>, Errno>,
-    /// Whether an inode without a name was involved, which may be freed already.
+    /// Whether the operation used an inode without a name. The store may have freed such an inode.
     pub met_dead: bool,
 }
 
@@ -61,7 +62,8 @@ pub(super) struct Namespace {
 type Done = Result<Option<Ino>, Errno>;
 
 impl Namespace {
-    /// The namespace of a new datastore: a root. Its mode and owner are not part of the model.
+    /// Returns the namespace of a new datastore: a root. The root's mode and owner are not part of
+    /// the model.
     pub fn new() -> Self {
         let root = Node {
             kind: NodeKind::Directory,
@@ -83,27 +85,27 @@ impl Namespace {
         new
     }
 
-    /// A number that differs between different states, in all likelihood.
+    /// Returns a number that very probably differs between different states.
     pub const fn digest(&self) -> u64 {
         self.records.digest()
     }
 
-    /// This moment, to go back to.
+    /// Returns the present moment, as a target for [`Self::back_to`].
     pub const fn now(&self) -> Moment {
         self.records.now()
     }
 
-    /// Takes back all changes since a moment.
+    /// Undoes all changes since a moment.
     pub fn back_to(&mut self, moment: Moment) {
         self.records.back_to(moment);
     }
 
-    /// Makes everything as it was at a moment: a change like others, which can be taken back.
+    /// Restores the state of a moment. This is a change like others, and can be undone.
     pub fn revert_to(&mut self, moment: Moment) {
         self.records.revert_to(moment);
     }
 
-    /// An inode, whether it has a name or not.
+    /// Returns an inode, with or without a name.
     pub fn node(&self, ino: Ino) -> Option<&Node> {
         match self.records.get(&Key::node(ino)) {
             Some(Record::Node(node)) => Some(node),
@@ -111,7 +113,7 @@ impl Namespace {
         }
     }
 
-    /// All inodes.
+    /// Returns all inodes.
     pub fn nodes(&self) -> impl Iterator<Item = (Ino, &Node)> {
         self.records
             .iter()
@@ -121,7 +123,7 @@ impl Namespace {
             })
     }
 
-    /// Where a name leads.
+    /// Returns the inode to which a name leads.
     pub fn entry(&self, parent: Ino, name: &FileName) -> Option<Ino> {
         match self.records.get(&Key::entry(parent, name)) {
             Some(Record::Entry(ino)) => Some(*ino),
@@ -129,7 +131,7 @@ impl Namespace {
         }
     }
 
-    /// All entries of a directory, by name.
+    /// Returns all entries of a directory, by name.
     pub fn entries(&self, directory: Ino) -> impl Iterator<Item = (&FileName, Ino)> {
         self.records
             .of_ino(directory)
@@ -139,7 +141,7 @@ impl Namespace {
             })
     }
 
-    /// All extended attributes of an inode, by name.
+    /// Returns all extended attributes of an inode, by name.
     pub fn xattrs(&self, ino: Ino) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         self.records
             .of_ino(ino)
@@ -149,7 +151,7 @@ impl Namespace {
             })
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub fn xattr(&self, ino: Ino, name: &[u8]) -> Option<&[u8]> {
         match self.records.get(&Key::xattr(ino, name)) {
             Some(Record::Xattr(value)) => Some(value),
@@ -157,7 +159,7 @@ impl Namespace {
         }
     }
 
-    /// Does an operation. A refused one changes nothing.
+    /// Does an operation. A refused operation changes nothing.
     pub fn apply(&mut self, request: &MetaRequest) -> Effect {
         self.met_dead = false;
         let before = self.now();
@@ -213,7 +215,7 @@ impl Namespace {
         Ok(node)
     }
 
-    /// A directory, dead or alive.
+    /// Loads a directory, with or without a name.
     fn load_directory(&mut self, ino: Ino) -> Result<Node, Errno> {
         let node = self.load(ino)?;
         match node.kind {
@@ -235,7 +237,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A place for a new name.
+    /// Checks that a place is free for a new name.
     fn check_free(&mut self, parent: Ino, name: &FileName) -> Result<(), Errno> {
         if self.load_directory(parent)?.nlink == 0 {
             return Err(Errno::NoEntry);
@@ -246,7 +248,7 @@ impl Namespace {
         }
     }
 
-    /// Adds an entry that is not there.
+    /// Adds an entry that does not exist.
     fn add(&mut self, parent: Ino, name: &FileName, ino: Ino) -> Result<(), Errno> {
         let subdirectories = u32::from(self.is_directory(ino));
         self.records
@@ -257,7 +259,7 @@ impl Namespace {
         })
     }
 
-    /// Removes an entry that is there.
+    /// Removes an entry that exists.
     fn remove(&mut self, parent: Ino, name: &FileName, ino: Ino) -> Result<(), Errno> {
         let subdirectories = u32::from(self.is_directory(ino));
         self.records.put(Key::entry(parent, name), None);
@@ -267,7 +269,7 @@ impl Namespace {
         })
     }
 
-    /// Whether there is a directory of this number.
+    /// Returns whether there is a directory with this number.
     pub fn is_directory(&self, ino: Ino) -> bool {
         self.node(ino)
             .is_some_and(|node| node.kind == NodeKind::Directory)
@@ -363,7 +365,7 @@ impl Namespace {
         Ok(None)
     }
 
-    /// One name less; a directory has no other.
+    /// Removes one link of an inode. A directory has no other link.
     fn drop_link(&mut self, ino: Ino) -> Result<(), Errno> {
         self.update(ino, |node| {
             let is_directory = node.kind == NodeKind::Directory;
@@ -423,7 +425,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// A directory must not come to lie below itself.
+    /// Checks that a directory does not move below itself.
     fn check_no_loop(&mut self, moved: Ino, new_parent: Ino) -> Result<(), Errno> {
         if !self.is_directory(moved) {
             return Ok(());
@@ -464,7 +466,7 @@ impl Namespace {
         Ok(Some(ino))
     }
 
-    /// A change of content: refused for what has none.
+    /// Checks a change of content. The change is refused for an inode without content.
     fn content_changed(&mut self, ino: Ino, drop_set_id: bool) -> Done {
         self.file(ino)?;
         if drop_set_id {
@@ -473,7 +475,8 @@ impl Namespace {
         Ok(Some(ino))
     }
 
-    /// A regular file, dead or alive, or why it cannot be read or written.
+    /// Checks that an inode is a regular file, with or without a name. Returns the reason why the
+    /// inode cannot be read or written otherwise.
     pub fn file(&mut self, ino: Ino) -> Result<(), Errno> {
         match self.load(ino)?.kind {
             NodeKind::File => Ok(()),
@@ -509,7 +512,8 @@ impl Namespace {
     }
 }
 
-/// A mode without set-user-id, and without set-group-id where it means that.
+/// Returns a mode without the set-user-id bit. The set-group-id bit is removed too, where it has
+/// the meaning set-group-id.
 const fn without_set_id(mode: u32) -> u32 {
     if mode & GROUP_EXECUTE == 0 {
         mode & !SET_USER_ID

@@ -1,7 +1,9 @@
-//! At most one node acknowledges in a generation, and none in a generation that is over.
+//! At most one node acknowledges operations in a generation. No node acknowledges in a generation
+//! that is over.
 //!
-//! A node that is not the primary of its generation answers nobody. Whoever becomes the primary does so
-//! in a higher generation than any before, and from its first answer on nobody answers in a lower one.
+//! A node that is not the primary of its generation answers no client. A node that becomes the
+//! primary does so in a higher generation than all earlier ones. From its first answer on, no node
+//! answers in a lower generation.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,7 @@ use crate::world::Side;
 
 const INVARIANT: &str = "one_primary";
 
-/// Judges who gave answers.
+/// Judges which nodes gave answers.
 pub fn check(history: &History) -> Result<(), Violation> {
     let mut primaries: BTreeMap<Generation, Side> = BTreeMap::new();
     for reign in history.reigns() {

@@ -1,38 +1,38 @@
-//! The order of the writes to one file, put together from all its bytes.
+//! The order of the writes to one file, derived from all its bytes.
 //!
-//! A write that returned acted at once as a whole: it held its range until both nodes had all of it
-//! (rule P4), and so did every read. What one byte tells of the order of two writes therefore holds
-//! for every other byte of them. A circle in that order cannot have been: two overlapping writes of
-//! which each won somewhere, or a read that saw half of a write.
+//! A write that returned acted at one moment as a whole. It held its range until both nodes had the
+//! complete write (rule P4), and so did every read. So the order of two writes that one byte proves
+//! holds for every other byte of the two writes. A circle in this order is impossible. It means
+//! that each of two overlapping writes won somewhere, or that a read saw half of a write.
 //!
-//! Writes that never returned are left out: a crash may have torn them.
+//! Writes that never returned are left out, because a crash may have torn them.
 
 use crate::workload::Mark;
 
-/// Words of a row.
+/// Number of words of a row.
 const WORDS: usize = 4;
 
-/// Which writes of one file and epoch came before which.
+/// The known order of the writes of one file and epoch.
 #[derive(Debug)]
 pub(super) struct Order {
     /// One row per mark, one bit per mark that came later.
     later: Vec<[u64; WORDS]>,
 }
 
-/// The place of a mark's bit.
+/// Returns the position of a mark's bit.
 fn bit(mark: Mark) -> (usize, u64) {
     (usize::from(mark.get() / 64), 1 << (mark.get() % 64))
 }
 
 impl Order {
-    /// Nothing known yet.
+    /// Returns an order in which nothing is known yet.
     pub fn new() -> Self {
         Self {
             later: vec![[0; WORDS]; 256],
         }
     }
 
-    /// `first` came before `second`.
+    /// Notes that `first` came before `second`.
     pub fn add(&mut self, first: Mark, second: Mark) {
         let (word, bit) = bit(second);
         let row = self.later.get_mut(usize::from(first.get()));
@@ -53,7 +53,7 @@ impl Order {
             .is_some_and(|word| word & bit != 0)
     }
 
-    /// The marks of a circle in the order, if there is one.
+    /// Returns the marks of a circle in the order, if there is one.
     pub fn circle(mut self, marks: &[Mark]) -> Option<Vec<Mark>> {
         for middle in marks {
             let beyond = self.row(*middle);

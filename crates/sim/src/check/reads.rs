@@ -1,20 +1,22 @@
-//! No read returns what no legal order of operations could have produced.
+//! No read returns a result that no legal order of operations can produce.
 //!
-//! What every byte seen by a client must obey (the rule of `check/register.rs` says it in
-//! one sentence and why it accuses nobody wrongly):
+//! Every byte that a client sees must obey these rules. The rule of `check/register.rs` says the
+//! same in one sentence. That file also says why the rule never accuses a correct run:
 //!
-//! - it comes from a write that was invoked before the read returned, or was zero, or beyond the end;
-//! - no other change of it lies wholly between that write and the read;
-//! - once a later value was seen, an earlier one does not come back;
-//! - a returned write is seen whole or not at all, and two of them are in one order everywhere;
-//! - a loss takes back what was not durable, each byte for itself, and nothing else; a process crash
-//!   takes back nothing.
+//! - The byte comes from a write that was invoked before the read returned, or it was zero, or it
+//!   was beyond the end.
+//! - No other change of the byte lies wholly between that write and the read.
+//! - After a later value was seen, an earlier value does not return.
+//! - A returned write is seen as a whole or not at all. Two such writes have the same order
+//!   everywhere.
+//! - A loss undoes only non-durable changes, each byte independently. The crash of a process undoes
+//!   nothing.
 
 use super::content;
 use super::violation::Violation;
 use crate::history::History;
 
-/// Judges what clients saw.
+/// Judges the observations of the clients.
 pub fn check(history: &History) -> Result<(), Violation> {
     content::check("reads", history, None)
 }

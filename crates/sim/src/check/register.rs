@@ -1,24 +1,28 @@
-//! The value of one byte over time: whether what was seen of it can have been.
+//! The value of one byte over time: whether the observations of it are possible.
 //!
-//! The bytes of a segment were touched by the same calls and seen with the same values, so one stands
-//! for all. Its values follow each other; each is *known* to be there by the first return of a call
-//! that made or saw it, and is still *current* at the last invocation of a call that made or saw it.
-//! Between the making of a value and the last sight of it nothing else is there. Hence the one rule:
+//! The same calls touched all bytes of a segment, and readers saw the same values in them. So one
+//! byte represents the segment. Its values follow each other. A value is *known* to be present by
+//! the first return of a call that made or saw it. The value is still *current* at the last
+//! invocation of a call that made or saw it. Between the making of a value and the last sight of
+//! it, the byte has no other value. Hence the one rule:
 //!
 //! > Of two values that exclude each other, A and B, one is over before the other begins. If A was
-//! > known before B was last current, A came first; if also B was known before A was last current,
-//! > B came first: nothing can have brought both.
+//! known before B was last current, A came first. If B was also known before A was last current, B
+//! came first. Then no run can have produced both.
 //!
-//! This holds for a mark with all that saw it (made once, so its sights belong together), and for a
-//! single change or look whose value may have been made more than once (zeros, the end of the file).
-//! A look at such a value needs one maker for which the rule holds with all others.
+//! The rule holds for a mark with all sights of it, because a mark is made once, so its sights
+//! belong together. It also holds for a single change or look whose value may have been made more
+//! than once (zeros, the end of the file). A look at such a value needs one maker for which the
+//! rule holds with all other values.
 //!
-//! A change that may or may not have happened is never known unless seen, and so accuses nobody.
+//! A change that may not have happened is never known unless a call saw it. So such a change
+//! accuses no run.
 //!
-//! After a loss (see `history::Loss`) any value may be there that was there before, or was on its
-//! way, unless something durable came after it; where the file ended it may also have zeros, a
-//! length having lasted without the data. Which of them it is shows at the first look; from then on it
-//! is one value, and after a loss of power one that lasts.
+//! After a loss (see `history::Loss`) the byte may have any value that it had before or that was on
+//! its way, unless a durable value came after that value. Where the file ended, the byte may also
+//! be zero, because the length may have survived without the data. The first look shows the value.
+//! From then on, the byte has one value. After a loss of power, this value also survives later
+//! losses.
 
 use super::timeline::Value;
 use crate::history::{CallId, Cause, Loss};
@@ -27,37 +31,38 @@ use crate::workload::Mark;
 /// A change of the byte, or a look at it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
-    /// What it made or saw.
+    /// The value that the call made or saw.
     pub value: Value,
-    /// When it was invoked.
+    /// Time of the invocation.
     pub invoked: u64,
-    /// When it was over; never, if it may not have happened.
+    /// Time when the call was over. `u64::MAX`, for never, if the call may not have happened.
     pub over: u64,
-    /// When its effect was known, anywhere in the file, if it acts at once as a whole: else `over`.
+    /// Time when the effect was known anywhere in the file, if the call acts at one moment as a
+    /// whole. Otherwise the same as `over`.
     pub known: u64,
-    /// When at the latest it was durable.
+    /// Latest time at which the change became durable.
     pub durable: u64,
-    /// The call; `None` for the final content.
+    /// The call. `None` for the final content.
     pub call: Option<CallId>,
 }
 
-/// What may be there when an epoch begins: at the start, or after a loss.
+/// The possible values when an epoch begins: at the start, or after a loss.
 #[derive(Clone, Debug)]
 pub(super) struct Initial {
-    /// When.
+    /// Time of the beginning.
     pub at: u64,
-    /// Writes whose bytes may be there.
+    /// Writes whose bytes may be present.
     pub marks: Vec<Mark>,
-    /// Whether zeros may.
+    /// Whether the byte may be zero.
     pub zero: bool,
-    /// Whether nothing may: the file may end before.
+    /// Whether the byte may be absent, because the file may end before it.
     pub absent: bool,
-    /// Whether it is on the disk, whichever it is.
+    /// Whether the value is on the disk, whichever value it is.
     pub is_lasting: bool,
 }
 
 impl Initial {
-    /// A file that was never touched.
+    /// Returns the initial values of a file that was never touched.
     pub const fn nothing() -> Self {
         Self {
             at: 0,
@@ -68,7 +73,7 @@ impl Initial {
         }
     }
 
-    /// Whether `value` may be there.
+    /// Returns whether the byte may have `value`.
     fn allows(&self, value: Value) -> bool {
         match value {
             Value::Mark(mark) => self.marks.contains(&mark),
@@ -80,29 +85,29 @@ impl Initial {
     }
 }
 
-/// The life of a value, as far as it shows.
+/// The life of a value, as far as calls show it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     /// The value.
     pub value: Value,
-    /// When its maker was invoked.
+    /// Time of the invocation of the value's maker.
     pub begun: u64,
-    /// When it was known to be there.
+    /// Time from which the value was known to be present.
     pub known: u64,
-    /// When it was last current.
+    /// Time at which the value was last current.
     pub current: u64,
-    /// When at the latest it was durable.
+    /// Latest time at which the value became durable.
     pub durable: u64,
-    /// Whether it is one of the initial values.
+    /// Whether the value is one of the initial values.
     pub is_initial: bool,
-    /// Its maker, or the look itself.
+    /// The maker of the value, or the look itself.
     pub call: Option<CallId>,
-    /// Who last saw it.
+    /// The last call that saw the value.
     pub last_seen_by: Option<CallId>,
 }
 
 impl Life {
-    /// The life of a value that only this call shows.
+    /// Returns the life of a value that only this call shows.
     const fn of(point: &Point) -> Self {
         Self {
             value: point.value,
@@ -120,7 +125,7 @@ impl Life {
         }
     }
 
-    /// The life of an initial value that nobody has seen yet.
+    /// Returns the life of an initial value that no call has seen yet.
     const fn initial(value: Value, initial: &Initial) -> Self {
         Self {
             value,
@@ -134,7 +139,7 @@ impl Life {
         }
     }
 
-    /// This life, with a look that saw the value.
+    /// Returns this life, extended with a look that saw the value.
     const fn seen(mut self, look: &Point) -> Self {
         if look.over < self.known {
             self.known = look.over;
@@ -146,25 +151,25 @@ impl Life {
         self
     }
 
-    /// Whether the two cannot both have been.
+    /// Returns whether the two lives are impossible together.
     fn clashes(&self, other: &Self) -> bool {
         self.known < other.current && other.known < self.current && self.value.excludes(other.value)
     }
 }
 
-/// Why what was seen cannot have been.
+/// The reason why the observations are impossible.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// In words.
+    /// The reason in words.
     pub why: &'static str,
-    /// Who shows it; `None` stands for the final content.
+    /// The calls that show the fault. `None` stands for the final content.
     pub calls: Vec<Option<CallId>>,
 }
 
-/// What one epoch shows of one byte.
+/// The observations of one byte in one epoch.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// Values that are made once, with all that saw them.
+    /// Values that are made once, with all sights of them.
     pub marks: Vec<Life>,
     /// Changes to values that may be made more than once.
     changes: Vec<Life>,
@@ -175,8 +180,7 @@ pub(super) struct Lives {
 impl Lives {
     /// Judges the changes and looks of one epoch.
     ///
-    /// # Errors
-    /// When no order of them can have been.
+    /// # Errors Returns a fault when no order of the changes and looks is possible.
     pub fn judge(
         &mut self,
         initial: &Initial,
@@ -227,7 +231,7 @@ impl Lives {
         Ok(())
     }
 
-    /// Notes that the bytes of a write were seen.
+    /// Notes that a look saw the bytes of a write.
     fn note_sight(&mut self, initial: &Initial, look: &Point) -> Result<(), Fault> {
         let fault = |why, call| {
             Err(Fault {
@@ -256,7 +260,7 @@ impl Lives {
         }
     }
 
-    /// Compares all values with those that are made once.
+    /// Compares all values with the values that are made once.
     fn compare(&self) -> Result<(), Fault> {
         for (index, life) in self.marks.iter().enumerate() {
             let other_marks = self.marks.iter().skip(index + 1);
@@ -271,7 +275,7 @@ impl Lives {
         Ok(())
     }
 
-    /// Whether a look at a value that may be made more than once has a possible maker.
+    /// Returns whether a look at a value that may be made more than once has a possible maker.
     fn explains(&self, initial: &Initial, look: &Point) -> bool {
         let makes = |made: Value| match look.value {
             Value::Zero => matches!(made, Value::Zero | Value::Cleared),
@@ -295,7 +299,7 @@ impl Lives {
             || look.value == Value::Zero && self.grown_over(initial, look)
     }
 
-    /// Whether `value`, made by `maker`, can have lasted until `look` saw it.
+    /// Returns whether `value`, made by `maker`, can have lasted until `look` saw it.
     fn fits(&self, maker: Life, look: &Point, value: Value) -> bool {
         let life = Life { value, ..maker }.seen(look);
         maker.begun <= look.over
@@ -304,7 +308,8 @@ impl Lives {
             && !self.looks.iter().any(|other| life.clashes(other))
     }
 
-    /// Whether zeros can come from the file having ended before this byte and having grown since.
+    /// Returns whether zeros can come from growth of the file: the file ended before this byte, and
+    /// has grown since.
     fn grown_over(&self, initial: &Initial, look: &Point) -> bool {
         let ends = self.changes.iter().copied();
         let ends = ends.filter(|life| life.value == Value::Absent && life.begun <= look.over);
@@ -312,7 +317,7 @@ impl Lives {
             .absent
             .then(|| Life::initial(Value::Absent, initial));
         let mut ends = at_start.into_iter().chain(ends).filter(|end| {
-            // From then on until the look no write can have put bytes here.
+            // From that time until the look, no write can have put bytes at this offset.
             let life = Life {
                 value: Value::Zero,
                 ..*end
@@ -332,7 +337,7 @@ impl Lives {
         })
     }
 
-    /// What may be there after the loss that ends this epoch.
+    /// Returns the possible values after the loss that ends this epoch.
     pub fn left_by(&self, loss: Loss, initial: &Initial) -> Initial {
         let at = loss.at;
         let settled = initial.is_lasting && self.marks.iter().any(|life| life.is_initial);
@@ -358,7 +363,7 @@ impl Lives {
         }
     }
 
-    /// Whether something durable came after.
+    /// Returns whether a durable value came after this life.
     fn is_superseded(&self, life: &Life, at: u64) -> bool {
         let lasting = self.marks.iter().chain(&self.changes);
         lasting
@@ -366,8 +371,8 @@ impl Lives {
             .any(|later| life.known < later.current && later.value.excludes(life.value))
     }
 
-    /// Whether the file may have ended before this byte at a time that no durable write undid: the
-    /// loss may then have kept a length beyond it without the data.
+    /// Returns whether the file may have ended before this byte, at a time that no durable write
+    /// undid. If so, the loss may have kept a length beyond the byte without the data.
     fn may_have_grown(&self, initial: &Initial, at: u64) -> bool {
         let ends = self
             .changes

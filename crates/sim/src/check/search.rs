@@ -1,23 +1,26 @@
-//! The search for an order of steps that explains what was seen, in the manner of Wing and Gong:
-//! depth first, over the steps that may come next, never the same situation twice.
+//! The search for an order of steps that explains the observations, in the manner of Wing and Gong.
+//! It is a depth-first search over the steps that may come next. It never examines the same
+//! situation twice.
 //!
-//! A step may come next if no other certain step that is not placed yet was over before it began.
-//! To keep the tree small, nothing is a choice that need not be one:
+//! A step may come next if no other certain unplaced step was over before it began. To keep the
+//! tree small, the search makes as few choices as possible:
 //!
-//! - A step that can change nothing (a look, a refusal, a change of content) is placed as soon as the
-//!   model agrees with it: it stands in nobody's way.
-//! - So is one that has nothing in common with any other step that may still come before it.
-//! - A step that may not have happened is placed only when one may come next with which it has
-//!   something in common: earlier, nobody would have noticed.
+//! - A step that can change nothing (a look, a refusal, a change of content) is placed as soon as
+//!   the model agrees with it. Such a step does not restrict any other step.
+//! - A step that has nothing in common with any other step that may still come before it is also
+//!   placed at once.
+//! - A step that may not have happened is placed only when a step may come next with which it has
+//!   something in common. If it were placed earlier, no step would show a difference.
 //!
-//! Before a loss one moment is chosen at which the log is cut: at any point from which on everything
-//! that must be durable is placed. The steps after it still have to explain what was seen until the
-//! loss; then the model goes back to the cut. A step that may not have happened, and was placed behind
-//! the cut, may be placed anew: it may as well have come before, unnoticed. Until the cut is chosen
-//! the order of all steps is a choice, as it says what may be lost.
+//! Before a loss, the search chooses one moment at which the log is cut. The cut may be at any
+//! point where every step that must be durable is placed. The steps after the cut must still
+//! explain the observations until the loss. Then the model returns to the cut. A step that may not
+//! have happened, and was placed behind the cut, may be placed again. It may as well have happened
+//! before, without an observation. Until the cut is chosen, the order of all steps is a choice,
+//! because the order decides which steps may be lost.
 //!
-//! Invariant: a situation is what is placed, what the model holds, and what it held at the cut; what
-//! may follow depends on nothing else.
+//! Invariant: a situation consists of the placed steps, the state of the model, and the state of
+//! the model at the cut. The possible continuations depend on nothing else.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -32,69 +35,69 @@ use super::step::{Expected, Sight, Step, What};
 use super::touches::Touches;
 use crate::history::{CallId, Loss};
 
-/// Where the search came furthest.
+/// The situation in which the search placed the most steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stuck {
-    /// Certain steps that were not placed.
+    /// Number of certain steps that were not placed.
     pub left: usize,
-    /// The calls that could have come next, and did not fit.
+    /// The calls that could have come next and did not fit.
     pub calls: Vec<CallId>,
-    /// What did not fit, in words.
+    /// The misfits, in words.
     pub notes: Vec<String>,
 }
 
-/// What the search found.
+/// The result of a search.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// An order.
+    /// There is an order.
     Explained,
-    /// That there is none.
+    /// There is no order.
     Unexplained(Stuck),
-    /// Nothing, within the bound.
+    /// The search reached its bound without a result.
     Undecided,
 }
 
-/// How many uncertain steps may be placed, one search after the other: few is the rule, and what few
-/// explain is found sooner without the others.
+/// Numbers of uncertain steps that may be placed, one search after the other. Most histories need
+/// few uncertain steps. A search finds such an order sooner without the other uncertain steps.
 const LIMITS: [usize; 9] = [0, 1, 2, 3, 5, 8, 13, 21, usize::MAX];
 
-/// What is chosen at a fork.
+/// A choice at a fork.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Place(usize),
     Cut,
 }
 
-/// Everything about a situation that is cheap to copy.
+/// The part of a situation that is cheap to copy.
 #[derive(Clone, Copy, Debug)]
 struct Status {
     /// Length of the order.
     placed: usize,
-    /// Certain steps not yet placed.
+    /// Number of certain steps not yet placed.
     left: usize,
-    /// All before it are placed, or uncertain.
+    /// All steps before this index are placed, or uncertain.
     first: usize,
-    /// Sum over the steps placed.
+    /// Combined hash of the placed steps.
     digest: u64,
-    /// Where the next loss cuts the log.
+    /// The point at which the next loss cuts the log.
     cut: Option<Cut>,
-    /// How many losses are placed.
+    /// Number of losses placed.
     losses: u64,
-    /// How many uncertain steps were placed.
+    /// Number of uncertain steps that were placed.
     uncertain: usize,
-    /// Steps not yet placed that the next loss must not take.
+    /// Number of unplaced steps that the next loss must not undo.
     undurable: usize,
-    /// The model.
+    /// The moment of the model.
     moment: Moment,
 }
 
-/// Where a loss cuts the log.
+/// The point at which a loss cuts the log.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     moment: Moment,
-    /// The model's digest there.
+    /// The model's digest at the cut.
     digest: u64,
-    /// Length of the order.
+    /// Length of the order at the cut.
     placed: usize,
 }
 
@@ -113,23 +116,23 @@ pub(super) struct Search<'a> {
     last: &'a Dump,
     model: Namespace,
     is_placed: Vec<bool>,
-    /// The steps placed (`true`) and taken out again by a loss (`false`), in order.
+    /// The steps placed (`true`) and removed again by a loss (`false`), oldest first.
     order: Vec<(usize, bool)>,
     status: Status,
     met: HashSet<(u64, u64), BuildHasherDefault<DefaultHasher>>,
     stuck: Stuck,
-    /// How often a step was tried or compared.
+    /// Number of times that a step was tried or compared.
     work: Cell<u64>,
-    /// An inode that is not as found at the end, when all is placed.
+    /// An inode that differs from the store at the end, when all steps are placed.
     differing: Option<Ino>,
-    /// How many uncertain steps may be placed.
+    /// Number of uncertain steps that may be placed.
     limit: usize,
-    /// Whether more could have been.
+    /// Whether the limit excluded an uncertain step.
     was_limited: bool,
 }
 
 impl<'a> Search<'a> {
-    /// A search for an order of `steps`, sorted by invocation, that ends in `last`.
+    /// Returns a search for an order of `steps`, sorted by invocation, that ends in `last`.
     pub fn new(steps: Vec<Step<'a>>, last: &'a Dump) -> Self {
         let certain = steps.iter().filter(|step| step.is_certain).count();
         let uncertain = steps
@@ -175,7 +178,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Searches, trying and comparing steps about so many times at most.
+    /// Searches. Tries and compares steps at most about `bound` times.
     pub fn run(&mut self, bound: u64) -> Verdict {
         let start = self.status;
         for limit in LIMITS {
@@ -214,7 +217,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes the next choice not yet tried, of the last fork that has one.
+    /// Takes the next untried choice of the last fork that has one.
     fn go_on(&mut self, forks: &mut Vec<Fork>) -> bool {
         while let Some(fork) = forks.last_mut() {
             self.back_to(fork.status);
@@ -246,7 +249,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The certain steps that may come next.
+    /// Returns the certain steps that may come next.
     fn frontier(&self) -> Vec<usize> {
         let mut found = Vec::new();
         let mut first_over = u64::MAX;
@@ -274,7 +277,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The uncertain steps that may come next, and would be noticed.
+    /// Returns the uncertain steps that may come next and whose effect another step would show.
     fn uncertain_frontier(&self, frontier: &[usize]) -> Vec<usize> {
         let overs = frontier.iter().map(|index| self.step(*index).over);
         let first_over = overs.min().unwrap_or(u64::MAX);
@@ -284,7 +287,7 @@ impl<'a> Search<'a> {
         };
         let mut waiting: Vec<_> = self.uncertain.iter().copied().filter(may_come).collect();
         let mut noticed: Vec<_> = frontier.iter().map(|index| self.touches(*index)).collect();
-        // At the end, what is not as it should be is what notices.
+        // At the end, the inode that differs from the store shows the effect.
         let at_end = self.differing.filter(|_| frontier.is_empty());
         noticed.extend(at_end.map(Touches::of_node));
         let mut found = Vec::new();
@@ -304,7 +307,7 @@ impl<'a> Search<'a> {
         Touches::of(&self.model, &self.step(index).what)
     }
 
-    /// Whether a step has nothing in common with any that may still come before it.
+    /// Returns whether a step has nothing in common with any step that may still come before it.
     fn is_alone(&self, index: usize) -> bool {
         let step = self.step(index);
         if self.has_loss_to_come() && self.status.cut.is_none() {
@@ -345,7 +348,8 @@ impl<'a> Search<'a> {
         step.is_still() || !self.is_loss(index) && self.is_alone(index)
     }
 
-    /// What may be tried now; nothing if this situation was met before.
+    /// Returns the choices to try in this situation. Returns none if the search met the situation
+    /// before.
     fn choices(&mut self) -> Vec<Choice> {
         let cut = self.status.cut.map_or(0, |cut| mix(cut.digest) | 1);
         let counts = (self.status.losses << 32) | self.status.uncertain as u64;
@@ -385,7 +389,7 @@ impl<'a> Search<'a> {
         self.has_loss_to_come() && self.status.cut.is_none() && self.status.undurable == 0
     }
 
-    /// Whether a step is known to come behind the next cut, which is not chosen yet.
+    /// Returns whether a step is known to come behind the next cut, and that cut is not chosen yet.
     fn awaits_cut(&self, index: usize) -> bool {
         let next = usize::try_from(self.status.losses).ok();
         let next = next.and_then(|next| self.losses.get(next));
@@ -410,7 +414,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Notes that a step whose effect the model has is placed.
+    /// Notes that a step is placed. The model already has its effect.
     fn place(&mut self, index: usize) {
         let step = self.step(index);
         self.mark(index, true);
@@ -444,7 +448,7 @@ impl<'a> Search<'a> {
         self.status.undurable = self.count_undurable();
     }
 
-    /// Takes the uncertain steps out again that were placed behind a cut.
+    /// Removes the uncertain steps that were placed behind a cut.
     fn free_uncertain(&mut self, from: usize) {
         let behind: Vec<_> = self
             .order
@@ -461,7 +465,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the next loss must not take a step.
+    /// Returns whether the next loss must not undo a step.
     fn must_last(&self, step: &Step<'_>) -> bool {
         let next = usize::try_from(self.status.losses).ok();
         let next = next.and_then(|next| self.losses.get(next));
@@ -478,7 +482,7 @@ impl<'a> Search<'a> {
             .count()
     }
 
-    /// Whether all is placed and the model is what was found at the end.
+    /// Returns whether all steps are placed and the model equals the store at the end.
     fn is_explained(&mut self) -> bool {
         if self.status.left > 0 {
             return false;
@@ -519,7 +523,8 @@ impl<'a> Search<'a> {
         };
     }
 
-    /// Whether a step fits here; if so, the model has its effect (but for that of a loss).
+    /// Returns whether a step fits at this point. If so, the model has its effect afterwards,
+    /// except the effect of a loss.
     fn fits(&mut self, index: usize) -> bool {
         self.work.set(self.work.get() + 1);
         match self.step(index).what {
@@ -536,7 +541,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the model answers a change as expected.
+    /// Returns whether the model answers a change as expected.
     fn answers(&mut self, request: &MetaRequest, expected: Expected<'_>) -> bool {
         let before = self.model.now();
         let effect = self.model.apply(request);
@@ -548,12 +553,13 @@ impl<'a> Search<'a> {
                 true
             }
             Expected::Refusal(errno) => effect.result == Err(errno),
-            // Nothing is gained by placing what changes nothing.
+            // It is useless to place a step that changes nothing.
             Expected::Anything => self.model.now() != before,
         }
     }
 
-    /// Whether an inode has these attributes. The root's mode and owner are not in the model.
+    /// Returns whether an inode has these attributes. The root's mode and owner are not in the
+    /// model.
     fn has(&self, attr: &Attr) -> bool {
         self.model.node(attr.ino).is_some_and(|node| {
             let shown = (attr.mode, attr.uid, attr.gid);
@@ -568,7 +574,7 @@ impl<'a> Search<'a> {
         self.model.node(ino).is_none_or(|node| node.nlink == 0)
     }
 
-    /// Whether the model shows what was seen.
+    /// Returns whether the model agrees with a sight.
     fn shows(&self, sight: Sight<'_>) -> bool {
         match sight {
             Sight::Entry(parent, name, found) => self.model.entry(parent, name) == found,

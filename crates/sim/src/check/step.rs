@@ -1,26 +1,26 @@
-//! What a history asks to be put in order: changes of the namespace, sights of it, losses.
+//! The steps that the search puts in order: changes of the namespace, sights of it, losses.
 
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 
 use crate::history::{CallId, Entry, Loss};
 
-/// How a change was answered.
+/// The answer to a change.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expected<'a> {
-    /// With success.
+    /// The change succeeded.
     Success,
-    /// With success and these attributes.
+    /// The change succeeded with these attributes.
     Attr(&'a Attr),
-    /// With this error.
+    /// The change was refused with this error.
     Refusal(Errno),
-    /// Not, or with an error that says nothing.
+    /// The change was not answered, or its error does not tell whether it happened.
     Anything,
 }
 
-/// Something that was seen of the namespace.
+/// An observation of the namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sight<'a> {
-    /// Where a name leads, if it leads anywhere.
+    /// The inode to which a name leads, if it leads anywhere.
     Entry(Ino, &'a FileName, Option<Ino>),
     /// The attributes of an inode.
     Attr(&'a Attr),
@@ -32,11 +32,11 @@ pub(super) enum Sight<'a> {
     Target(Ino, &'a [u8]),
     /// The inode is a file.
     File(Ino),
-    /// The inode is gone.
+    /// The inode no longer exists.
     Gone(Ino),
 }
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What<'a> {
     /// A metadata operation.
@@ -47,29 +47,30 @@ pub(super) enum What<'a> {
     Loss(Loss),
 }
 
-/// Something to be placed in the order.
+/// A step to be placed in the order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'a> {
-    /// The call; `None` for a loss.
+    /// The call. `None` for a loss.
     pub call: Option<CallId>,
-    /// When it began.
+    /// Time when the step began.
     pub invoked: u64,
-    /// When it was over at the latest.
+    /// Latest time at which the step was over.
     pub over: u64,
-    /// Whether it has to be placed.
+    /// Whether the step must be placed.
     pub is_certain: bool,
-    /// When at the latest it was durable.
+    /// Latest time at which the step became durable.
     pub durable: u64,
-    /// Until when it is known to have lasted.
+    /// Time until which the step is known to have lasted.
     pub seen_until: u64,
-    /// The loss that is known to have taken it.
+    /// Time of the loss that is known to have undone the step.
     pub lost_at: Option<u64>,
-    /// What it is.
+    /// The kind of the step.
     pub what: What<'a>,
 }
 
 impl Step<'_> {
-    /// Whether it can change nothing, whenever it came: not merely that it does not now.
+    /// Returns whether the step can change nothing at any point of the order, not only at the
+    /// present point.
     pub const fn is_still(&self) -> bool {
         match self.what {
             What::Sight(_) | What::Change(_, Expected::Refusal(_)) => true,

@@ -1,10 +1,10 @@
-//! Acknowledged operations survive the crash of a process, of one node or of both.
+//! Acknowledged operations survive the crash of the process of one node or of both nodes.
 //!
-//! The final content is one more look at every file, after everything else, and must obey what
-//! [`reads`](super::reads) demands of a look: what was acknowledged since the last loss is there,
-//! unless something else may have come after it. Names that one acknowledged call made since the
-//! last loss, and that no other call can have changed, are there; the other names are judged by
-//! [`exactly_once`](super::exactly_once).
+//! The final content is one more look at every file, after everything else. It must obey the rules
+//! of [`reads`](super::reads) for a look. Each change acknowledged since the last loss is present,
+//! unless another change may have come after it. A name is present if one acknowledged call made it
+//! since the last loss and no other call can have changed it. [`exactly_once`](super::exactly_once)
+//! judges the other names.
 
 use super::content;
 use super::dump::Dump;

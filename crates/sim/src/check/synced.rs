@@ -1,15 +1,16 @@
-//! What had to be on stable storage by when.
+//! The changes that had to be on stable storage, with the time for each.
 //!
-//! - A sync of a file that succeeded covers every change of its content that returned before the
-//!   sync was invoked.
+//! - A successful sync of a file covers every change of its content that returned before the sync
+//!   was invoked.
 //! - A durable write covers its own bytes.
-//! - Either covers every metadata operation that returned before it was invoked: the log is one, and
-//!   is synced whole (docs/protocol.md, "Durability").
-//! - Where everything answered is durable, each call covers itself.
-//! - A store that is closed in order covers all that was answered before (P12).
+//! - Both cover every metadata operation that returned before they were invoked. The reason is that
+//!   there is one log, and a sync covers all of it (docs/protocol.md, "Durability").
+//! - Where every answered operation is durable, each call covers itself.
+//! - A cleanly closed store covers every operation that was answered before the close (P12).
 //!
-//! A sync covers nothing that a loss may have taken back before it was over. What else it may have
-//! taken along is not counted: nobody was promised it.
+//! A sync does not cover a change that a loss may have undone before the sync was over. A sync may
+//! have made further data durable. The check ignores such data, because no client was promised its
+//! durability.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use lockstep_types::Ino;
 use crate::history::{Call, Fate, History, Loss};
 use crate::workload::Op;
 
-/// When syncs ran: invoked, returned.
+/// The times of syncs: invoked, returned.
 type Spans = Vec<(u64, u64)>;
 
 /// All syncs of a history.
@@ -31,7 +32,7 @@ pub(super) struct Synced {
 }
 
 impl Synced {
-    /// Collects them.
+    /// Collects the syncs of a history.
     pub fn of(history: &History) -> Self {
         let mut synced = Self {
             always: history.is_always(),
@@ -55,8 +56,8 @@ impl Synced {
         synced
     }
 
-    /// When at the latest the change of the content of `ino` by `call` was durable; never if the
-    /// call has not succeeded.
+    /// Returns the latest time at which the change of the content of `ino` by `call` became
+    /// durable. Returns `u64::MAX`, for never, if the call has not succeeded.
     pub fn content(&self, ino: Ino, call: &Call) -> u64 {
         let durable = matches!(&call.op, Op::Write(write) if write.durable);
         if call.fate() != Fate::Done {
@@ -69,8 +70,8 @@ impl Synced {
         }
     }
 
-    /// When at the latest the effect of `call` on the namespace was durable; never if the call has
-    /// not succeeded.
+    /// Returns the latest time at which the effect of `call` on the namespace became durable.
+    /// Returns `u64::MAX`, for never, if the call has not succeeded.
     pub fn namespace(&self, call: &Call) -> u64 {
         if call.fate() != Fate::Done {
             u64::MAX
@@ -81,7 +82,8 @@ impl Synced {
         }
     }
 
-    /// The first end of a span, or a close, that began after `time`, if no loss came before that.
+    /// Returns the first end of a span, or of a close, that began after `time`, if no loss came
+    /// before that end. Otherwise returns `u64::MAX`.
     fn first_after(&self, spans: &[(u64, u64)], time: u64) -> u64 {
         let losses = self.losses.iter().map(|loss| loss.at);
         let next_loss = losses.filter(|at| *at >= time).min().unwrap_or(u64::MAX);

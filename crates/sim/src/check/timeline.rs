@@ -1,8 +1,9 @@
-//! What a history says of the content of each file: changes and looks, each as effects on ranges.
+//! The information of a history about the content of each file: changes and looks, each as effects
+//! on ranges.
 //!
-//! Beyond its end a file holds nothing at all ([`Value::Absent`]): so the size needs no rule of its
-//! own. A write or truncation that moves the end up makes zeros of nothing, and a reader who learns
-//! the size learns where there is something and where there is not.
+//! Beyond its end a file has no bytes ([`Value::Absent`]). So the size needs no rule of its own. A
+//! write or truncation that moves the end up replaces absent bytes with zeros. A reader that learns
+//! the size learns which bytes are present and which are absent.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +15,23 @@ use crate::history::{Answer, Call, CallId, Fate, History};
 use crate::workload::mark::runs;
 use crate::workload::{Mark, Op, Run};
 
-/// What is known of a byte at one moment.
+/// The known value of a byte at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// It is that of this write.
+    /// The byte comes from the write with this mark.
     Mark(Mark),
-    /// It is zero.
+    /// The byte is zero.
     Zero,
-    /// It is beyond the end of the file.
+    /// The byte is beyond the end of the file.
     Absent,
-    /// It is zero or absent: a hole was punched here.
+    /// The byte is zero or absent, because a hole was punched at its offset.
     Cleared,
-    /// It is anything but absent: the file reaches beyond it.
+    /// The byte is anything but absent, because the file reaches beyond it.
     Present,
 }
 
 impl Value {
-    /// Whether no byte can be both at one moment.
+    /// Returns whether no byte can have both values at one moment.
     pub fn excludes(self, other: Self) -> bool {
         match (self, other) {
             (Self::Mark(one), Self::Mark(two)) => one != two,
@@ -46,39 +47,40 @@ impl Value {
 /// A value on a range of bytes: from, to, value.
 pub(super) type Piece = (u64, u64, Value);
 
-/// Something that changed content or looked at it.
+/// A call that changed content or looked at it.
 #[derive(Debug)]
 pub(super) struct Touch {
-    /// The call; `None` for the final content.
+    /// The call. `None` for the final content.
     pub call: Option<CallId>,
-    /// When it was invoked.
+    /// Time of the invocation.
     pub invoked: u64,
-    /// When its effect was over; never if it may come at any time, or not at all.
+    /// Time when its effect was over. `u64::MAX`, for never, if the effect may happen at any time,
+    /// or not at all.
     pub over: u64,
-    /// When at the latest it was durable. For looks: never.
+    /// Latest time at which the change became durable. For looks: never.
     pub durable: u64,
-    /// What it made of the bytes, or saw; disjoint ranges.
+    /// The values that the call gave to the bytes, or saw. The ranges are disjoint.
     pub pieces: Vec<Piece>,
 }
 
 impl Touch {
-    /// What it made of the byte at `offset`, or saw there.
+    /// Returns the value that the call gave to the byte at `offset`, or saw there.
     pub fn at(&self, offset: u64) -> Option<Value> {
         let inside = |(from, to, _): &&Piece| *from <= offset && offset < *to;
         self.pieces.iter().find(inside).map(|piece| piece.2)
     }
 }
 
-/// All that touched one file, by the time of invocation.
+/// All touches of one file, by the time of invocation.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// What changed it.
+    /// The changes of the file.
     pub changes: Vec<Touch>,
-    /// What looked at it.
+    /// The looks at the file.
     pub looks: Vec<Touch>,
 }
 
-/// All that touched the content of files, by file.
+/// Returns all touches of the content of files, by file.
 pub(super) fn files(history: &History) -> BTreeMap<Ino, File> {
     let synced = Synced::of(history);
     let mut files: BTreeMap<Ino, File> = BTreeMap::new();
@@ -105,7 +107,7 @@ pub(super) fn files(history: &History) -> BTreeMap<Ino, File> {
     files
 }
 
-/// The look at a file that the final content is: after everything else.
+/// Returns the final content of a file as a look, after everything else.
 pub(super) fn last_look(last: &Dump, ino: Ino) -> Option<Touch> {
     let bytes = last.bytes(ino)?;
     Some(Touch {
@@ -117,7 +119,7 @@ pub(super) fn last_look(last: &Dump, ino: Ino) -> Option<Touch> {
     })
 }
 
-/// What a call makes, or may make, of the content of a file.
+/// Returns the values that a call gives, or may give, to the content of a file.
 fn change(call: &Call) -> Option<(Ino, Vec<Piece>)> {
     if matches!(call.fate(), Fate::Refused(_)) {
         return None;
@@ -153,7 +155,7 @@ fn allocated(from: u64, to: u64, mode: AllocateMode) -> Vec<Piece> {
     }
 }
 
-/// What a call saw of the content of a file.
+/// Returns the values that a call saw in the content of a file.
 fn look(call: &Call) -> Option<(Ino, Vec<Piece>)> {
     match (call.answer()?, &call.op) {
         (
@@ -171,7 +173,8 @@ fn look(call: &Call) -> Option<(Ino, Vec<Piece>)> {
     }
 }
 
-/// What a reader saw who asked for `wanted` bytes at `offset` and got `length`.
+/// Returns the values that a reader saw when it requested `wanted` bytes at `offset` and received
+/// `length`.
 fn seen(offset: u64, wanted: u64, length: u64, runs: &[Run]) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = runs
         .iter()
@@ -189,7 +192,7 @@ fn seen(offset: u64, wanted: u64, length: u64, runs: &[Run]) -> Vec<Piece> {
     pieces
 }
 
-/// What somebody saw who learned the size of a file.
+/// Returns the values that a call saw when it learned the size of a file.
 fn sized(attr: &Attr) -> Vec<Piece> {
     vec![
         (0, attr.size, Value::Present),

@@ -1,25 +1,25 @@
-//! What steps have in common: the order of two that have nothing in common cannot matter.
+//! The common subjects of steps. The order of two steps with nothing in common cannot matter.
 
 use lockstep_types::{Attr, FileName, Ino, MetaRequest};
 
 use super::namespace::Namespace;
 use super::step::{Sight, What};
 
-/// What the outcome of a step depends on, or it changes.
+/// A thing that the outcome of a step depends on, or that the step changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Touch<'a> {
-    /// Where a name leads.
+    /// The inode to which a name leads.
     Name(Ino, &'a FileName),
     /// An inode, its attributes, its entries as a whole.
     Node(Ino),
-    /// A directory, as every change of one name in it does.
+    /// A directory, in the way in which every change of one name in it touches the directory.
     Inside(Ino),
-    /// Where directories lie.
+    /// The positions of directories in the tree.
     Tree,
 }
 
 impl Touch<'_> {
-    /// Whether two steps that touch these may depend on each other.
+    /// Returns whether two steps that touch these may depend on each other.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Inside(_), Self::Inside(_)) => false,
@@ -31,20 +31,21 @@ impl Touch<'_> {
     }
 }
 
-/// All that a step touches.
+/// All touches of a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Touches<'a>([Option<Touch<'a>>; 7]);
 
 impl<'a> Touches<'a> {
-    /// One inode.
+    /// Returns the touch of one inode.
     pub fn of_node(ino: Ino) -> Self {
         let mut touches = Self::default();
         touches.add(Touch::Node(ino));
         touches
     }
 
-    /// What a step touches. What a name leads to is taken from the model: who makes it lead
-    /// elsewhere touches the name, and the inode, and so is not overlooked.
+    /// Returns the touches of a step. The inode to which a name leads is taken from the model. A
+    /// step that makes the name lead elsewhere touches the name and the inode, so the search does
+    /// not miss it.
     pub fn of(model: &Namespace, what: &What<'a>) -> Self {
         let mut touches = Self::default();
         match what {
@@ -63,7 +64,7 @@ impl<'a> Touches<'a> {
         touches
     }
 
-    /// Whether the order of two steps that touch these may matter.
+    /// Returns whether the order of two steps with these touches may matter.
     pub fn meet(&self, other: &Self) -> bool {
         let mut own = self.0.iter().flatten();
         own.any(|one| other.0.iter().flatten().any(|two| one.meets(two)))

@@ -1,4 +1,4 @@
-//! Names that exactly one call has anything to do with: what became of them needs no search.
+//! Names that exactly one call affects. Their fate can be judged without a search.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use crate::workload::Op;
 /// A name made by a call that succeeded, which no other call can have changed.
 #[derive(Debug)]
 pub(super) struct Untouched {
-    /// The call that made it.
+    /// The call that made the name.
     pub maker: CallId,
     /// The directory.
     pub parent: Ino,
     /// The name.
     pub name: FileName,
-    /// Where it leads.
+    /// The inode to which the name leads.
     pub ino: Ino,
 }
 
-/// All such names of a history.
+/// Returns all such names of a history.
 pub(super) fn names(history: &History) -> Vec<Untouched> {
     let mut touched: BTreeMap<(Ino, &FileName), u32> = BTreeMap::new();
     let may_act = |fate| !matches!(fate, Fate::Refused(_));
@@ -43,7 +43,7 @@ pub(super) fn names(history: &History) -> Vec<Untouched> {
         .collect()
 }
 
-/// The name that an operation makes, and for which inode.
+/// Returns the name that an operation makes, and its inode.
 const fn made(op: &Op) -> Option<(Ino, &FileName, Ino)> {
     match op {
         Op::Change(
@@ -56,7 +56,7 @@ const fn made(op: &Op) -> Option<(Ino, &FileName, Ino)> {
     }
 }
 
-/// The names that an operation changes.
+/// Returns the names that an operation changes.
 const fn places(op: &Op) -> [Option<(Ino, &FileName)>; 2] {
     match op {
         Op::Change(

@@ -1,4 +1,4 @@
-//! What a check found wrong, for people.
+//! The findings of a check, for people.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// A violation of `invariant`: what is wrong, in a sentence.
+    /// Returns a violation of `invariant`. `what` describes the violation in a sentence.
     pub(super) fn new(invariant: &'static str, what: String) -> Self {
         Self {
             invariant,
@@ -42,7 +42,7 @@ impl Violation {
         self
     }
 
-    /// Which invariant: the name of its file.
+    /// Returns the name of the invariant, which is the name of its file.
     pub const fn invariant(&self) -> &'static str {
         self.invariant
     }

@@ -1,48 +1,50 @@
-//! When acknowledged things may have been taken back.
+//! The moments at which acknowledged operations may be lost again.
 //!
-//! Clients are served by the primary, and after a loss its copy is the one that counts (rule P12).
-//! So only what the primary's disk lost is seen: at a power loss of the primary, and after a failed
-//! flush, whose dropped pages may be missed at once, and the log's when the process starts anew. What
-//! the secondary loses is made good from the primary.
+//! The primary serves the clients, and after a loss its copy decides (rule P12). So clients see
+//! only the losses of the primary's disk. Such a loss happens at a power loss of the primary, and
+//! after a failed flush. A failed flush drops pages. The loss of content may be visible at once.
+//! The loss of the log is visible when the process starts again. Data that the secondary loses is
+//! restored from the primary.
 
 use super::{History, NodeEvent, Stop};
 use crate::world::Side;
 
-/// How things were taken back.
+/// The reason why operations were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The machine lost power. What was under way is rolled back, and what is there afterwards is on
-    /// the disk.
+    /// The machine lost power. Operations under way are rolled back. Data that is present
+    /// afterwards is on the disk.
     Power,
-    /// A flush failed: content may be gone, and what is there may not be on the disk.
+    /// A flush failed. Content may be lost, and content that is present may not be on the disk.
     FlushFailed,
-    /// The process started anew on a disk whose flush had failed.
+    /// The process restarted on a disk whose flush had failed.
     Restart,
 }
 
-/// A moment at which what was not durable may have been taken back.
+/// A moment at which non-durable data may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// When.
+    /// Time of the loss.
     pub at: u64,
-    /// How.
+    /// Reason of the loss.
     pub cause: Cause,
 }
 
 impl Loss {
-    /// Whether no open call happens afterwards.
+    /// Returns whether no open call takes effect after the loss.
     pub fn ends_open(&self) -> bool {
         self.cause == Cause::Power
     }
 
-    /// Whether it may take back names and attributes: the process has those in memory.
+    /// Returns whether the loss may undo changes of names and attributes. A failed flush alone
+    /// cannot, because the process holds them in memory.
     pub fn takes_names(&self) -> bool {
         self.cause != Cause::FlushFailed
     }
 }
 
 impl History {
-    /// All moments of loss, in order.
+    /// Returns all moments of loss, by time.
     pub fn losses(&self) -> Vec<Loss> {
         let mut losses = Vec::new();
         let mut flush_failed = false;

@@ -1,4 +1,4 @@
-//! A history for people: one line per call or event.
+//! Text form of a history for people: one line per call or event.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use lockstep_types::Attr;
 use super::{Answer, Call, CallId, History, Outcome};
 
 impl History {
-    /// A call in one line.
+    /// Returns a call in one line.
     pub fn show(&self, id: CallId) -> String {
         format!("{:>4} {}", id.0, self.call(id))
     }

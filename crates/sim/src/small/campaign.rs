@@ -1,4 +1,4 @@
-//! Many small worlds, on several threads; and one again.
+//! Runs many small worlds on several threads, and replays a single world.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,16 +14,17 @@ use super::workload::{self, Workload};
 use crate::scenario::Failure;
 use crate::scenario::exact::{self, Came, Exact, Ground, Place};
 
-/// Failures after which no more are looked for.
+/// Number of failures after which the campaign looks for no more.
 const FOUND_MAX: usize = 20;
 
-/// Names a world: by its workload's number among [`workload::all`], and by the number of each of its
-/// faults among all that can come there. Without faults: the workload undisturbed.
+/// Names a world by the number of its workload among [`workload::all`], and by the number of each
+/// of its faults among all faults that can happen at that point. Without faults, it names the
+/// undisturbed workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldId {
-    /// The workload.
+    /// The number of the workload.
     pub workload: usize,
-    /// The faults, one after the other.
+    /// The numbers of the faults, one after the other.
     pub faults: Vec<usize>,
 }
 
@@ -51,16 +52,16 @@ impl FromStr for WorldId {
     }
 }
 
-/// A world in which something was wrong.
+/// A world that failed.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Which.
+    /// The world.
     pub world: WorldId,
-    /// Its luck.
+    /// The random seed of the world.
     pub luck: u64,
-    /// Its workload, in words.
+    /// The workload of the world, in words.
     pub workload: String,
-    /// What was wrong.
+    /// The failure.
     pub failure: Box<Failure>,
 }
 
@@ -79,39 +80,41 @@ impl fmt::Display for Found {
     }
 }
 
-/// Which worlds are run.
+/// The choice of worlds to run.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The workloads, by their numbers.
+    /// The numbers of the workloads.
     pub workloads: Vec<usize>,
-    /// Of the faults of each, one in so many; where there is a second number, another fault follows each
-    /// of these while the nodes recover from it, and of those it is one in that many; and so on.
+    /// The first number, n, chooses one in n of the faults of each workload. If there is a second
+    /// number, another fault follows each chosen fault while the nodes recover from it. The second
+    /// number chooses among these faults in the same way. Each further number adds one more fault.
     pub one_in: Vec<NonZeroUsize>,
-    /// Which of them: each number below the product of those in `one_in` chooses others, and together they
-    /// choose all.
+    /// Selects the subset. Each number below the product of the numbers in `one_in` chooses other
+    /// worlds. Together these numbers choose all worlds.
     pub from: usize,
-    /// Of everything that is drawn in them.
+    /// The random seed of every random choice in the worlds.
     pub luck: u64,
-    /// A bug that is put in.
+    /// The deliberate bug in the worlds, if any.
     pub bug: Option<Bug>,
 }
 
-/// What many worlds came to.
+/// The results of many worlds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Workloads, each run once without fault.
+    /// Number of workloads, each run once without fault.
     pub workloads: u64,
-    /// Calls of disks and frames at which faults came.
+    /// Number of disk calls at which faults happened.
     pub calls: u64,
-    /// Frames before which the connection was lost.
+    /// Number of frames before which the connection was lost.
     pub frames: u64,
-    /// Worlds there are of these workloads, and after the faults that others follow.
+    /// Number of worlds that exist of these workloads, and after the faults that other faults
+    /// follow.
     pub faults: u64,
-    /// Worlds that were run to their end.
+    /// Number of worlds that were run to their end.
     pub run: u64,
-    /// Worlds in which the fault left what that of another has left.
+    /// Number of worlds in which the fault left the same state as the fault of another world.
     pub alike: u64,
-    /// Of both, those with more than one fault.
+    /// Number of worlds with more than one fault, among `run` and `alike` together.
     pub of_several: u64,
 }
 
@@ -137,8 +140,8 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Counts a world of these faults, the last of which is at another place than that of the world before,
-    /// or not.
+    /// Counts a world of these faults. `is_at_new_place` says whether its last fault is at another
+    /// place than that of the previous world.
     fn count(&mut self, came: Came, faults: &[Exact], is_at_new_place: bool) {
         match came {
             Came::Well => self.run += 1,
@@ -175,7 +178,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// The worlds that were chosen.
+    /// Returns a campaign of the chosen worlds.
     pub fn new(choice: Choice) -> Self {
         Self {
             choice,
@@ -188,8 +191,9 @@ impl Campaign {
         }
     }
 
-    /// Runs them on so many threads. Of a workload in which something was wrong, the rest is left
-    /// out. What was wrong, if anything; with a bug put in, the first of it.
+    /// Runs the worlds on `threads` threads. After a failure in a workload, the rest of this
+    /// workload is skipped. Returns the failures, if any. With a deliberate bug, the campaign stops
+    /// at the first failure.
     pub fn run(&self, threads: usize) -> Vec<Found> {
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
@@ -199,12 +203,12 @@ impl Campaign {
         std::mem::take(&mut self.found.lock())
     }
 
-    /// What they have come to so far.
+    /// Returns the results so far.
     pub fn so_far(&self) -> Report {
         *self.report.lock()
     }
 
-    /// Begins no more of them.
+    /// Begins no more worlds.
     pub fn stop(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -250,20 +254,21 @@ impl Campaign {
     }
 }
 
-/// Where a campaign is in a workload.
+/// The position of a campaign in a workload.
 struct Line<'a> {
     campaign: &'a Campaign,
     number: usize,
     setting: Setting<'a>,
     /// The faults of the present world, by their numbers.
     numbers: Vec<usize>,
-    /// The same faults.
+    /// The same faults, by value.
     faults: Vec<Exact>,
     report: Report,
 }
 
 impl Line<'_> {
-    /// Runs the worlds in which another fault follows the present ones, of each number one in `one_in`.
+    /// Runs the worlds in which another fault follows the present faults. Each number in `one_in`
+    /// chooses one in that many faults.
     fn run_on(&mut self, one_in: &[NonZeroUsize], from: usize) -> Result<(), Found> {
         let Some((step, deeper)) = one_in.split_first() else {
             return Ok(());
@@ -287,7 +292,8 @@ impl Line<'_> {
             let is_at_new_place = last.replace(exact.place) != Some(exact.place);
             self.report.count(came, &self.faults, is_at_new_place);
             if came == Came::Well {
-                // Others after each fault and in each workload, so that all kinds are met after some.
+                // Choose other faults after each fault and in each workload, so that every kind of
+                // fault follows some fault.
                 let from = others.wrapping_add(count + self.number);
                 self.run_on(deeper, from)?;
             }
@@ -315,7 +321,7 @@ fn of<'a>(grounds: &'a [Ground; 2], workload: &Workload) -> &'a Ground {
     if workload.is_always() { always } else { posix }
 }
 
-/// A workload with all that is needed to run it.
+/// A workload with everything that is needed to run it.
 struct Setting<'a> {
     workload: &'a Workload,
     ground: &'a Ground,
@@ -324,7 +330,7 @@ struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// All faults that can follow these.
+    /// Returns all faults that can follow the faults in `before`.
     fn faults(&self, before: &[Exact]) -> Result<Vec<Exact>, Box<Failure>> {
         let script = Box::new(self.workload.script(self.ground));
         let stage = self.workload.stage(self.luck);
@@ -338,7 +344,7 @@ impl Setting<'_> {
         exact::run_exactly(self.ground, &stage, script, faults, left, self.bug)
     }
 
-    /// The faults of these numbers, one after the other.
+    /// Returns the faults with these numbers, one after the other.
     fn named(&self, numbers: &[usize]) -> Result<Vec<Exact>, String> {
         let mut named = Vec::new();
         for number in numbers {
@@ -351,8 +357,8 @@ impl Setting<'_> {
     }
 }
 
-/// Runs one world, with a bug put in if one is named. What it is, in words; what was wrong, if
-/// anything.
+/// Runs one world, with a deliberate bug if `bug` names one. Returns a description of the world in
+/// words, or the failure as the error.
 pub fn replay(world: &WorldId, luck: u64, bug: Option<Bug>) -> Result<String, String> {
     let all = workload::all();
     let workload = all
@@ -371,7 +377,7 @@ pub fn replay(world: &WorldId, luck: u64, bug: Option<Bug>) -> Result<String, St
     } else {
         setting.run(&faults, &mut BTreeSet::new())
     };
-    // Also as it is run to tell what can follow.
+    // Also run the world in the way that finds the faults that can follow.
     let ran = ran.and_then(|_| setting.faults(&faults));
     ran.map_err(|failure| {
         let found = Found {

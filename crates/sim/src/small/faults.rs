@@ -1,21 +1,22 @@
-//! Every fault that can come at the places of a small world.
+//! Every fault that can happen at the places of a small world.
 
 use crate::disk::{CallKind, Survivors, Verdict};
 use crate::history::Stop;
 use crate::scenario::exact::{Exact, Harm, Place, Seen, Who};
 use crate::world::Side;
 
-/// A page of a file: what a write that is cut short has done whole.
+/// Size of a page of a file, in bytes. A write that is cut short has written whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Parts that are chosen by chance: so many in a hundred things survive.
+/// Percentages of unsynced changes that survive, in the choices made at random.
 const MIXED: [u8; 3] = [50, 10, 90];
-/// Of no more unsynced things than that, the first part is enough.
+/// With at most this many unsynced changes, the first percentage is enough.
 const FEW: u64 = 4;
 const NOTHING: (Survivors, u64) = (Survivors::Nothing, 0);
 const EVERYTHING: (Survivors, u64) = (Survivors::Everything, 0);
 
-/// All faults at all places, in the order of the places; with those where both nodes stop, or without.
+/// Returns all faults at all places, in the order of the places. `both` says whether to include the
+/// faults where both nodes stop.
 pub fn at(places: &[Seen], both: bool) -> Vec<Exact> {
     let mut before = None;
     let mut faults = Vec::new();
@@ -39,8 +40,9 @@ pub fn at(places: &[Seen], both: bool) -> Vec<Exact> {
     faults
 }
 
-/// Whether nothing has happened between two places but the call of the first: then what stops before
-/// the second is what stopped after the first, and the other node is as it was.
+/// Returns whether only the call of the first place happened between two places. If so, a stop
+/// before the second call equals a stop after the first call, and the state of the other node is
+/// unchanged.
 fn is_same_moment(before: &Seen, seen: &Seen) -> bool {
     let is_of_same_side = matches!(
         (before.place, seen.place),
@@ -50,7 +52,8 @@ fn is_same_moment(before: &Seen, seen: &Seen) -> bool {
     is_of_same_side && others(before) == others(seen)
 }
 
-/// The connection is lost before a frame; of what comes towards it, any part arrives.
+/// Returns the losses of the connection before a frame. Any number of the frames on their way to
+/// the sender of this frame may still arrive.
 fn losses(seen: &Seen, from: Side) -> Vec<Exact> {
     let towards = *from.other().of(&seen.on_the_way);
     let lose = |kept| Exact {
@@ -60,14 +63,14 @@ fn losses(seen: &Seen, from: Side) -> Vec<Exact> {
     (0..=towards).map(lose).collect()
 }
 
-/// Nodes that stop at a call.
+/// The stops of nodes at a call.
 struct Stops<'a> {
     seen: &'a Seen,
-    /// Who makes the call.
+    /// The node that makes the call.
     side: Side,
     call: (CallKind, u64, u64),
     both: bool,
-    /// Something has happened since the call before.
+    /// Whether something has happened since the previous call.
     is_new: bool,
 }
 
@@ -76,7 +79,7 @@ impl Stops<'_> {
         if self.is_new {
             self.add(faults, Who::One(self.side), Verdict::CrashBefore);
             self.add(faults, Who::Both, Verdict::CrashBefore);
-            // To the other node it is all one what becomes of the call.
+            // The outcome of the call makes no difference to the other node.
             self.add(faults, Who::One(self.side.other()), Verdict::Go);
         }
         for verdict in torn(self.call).into_iter().chain([Verdict::CrashAfter]) {
@@ -86,7 +89,7 @@ impl Stops<'_> {
     }
 
     fn add(&self, faults: &mut Vec<Exact>, who: Who, verdict: Verdict) {
-        // What both have on the way nobody receives.
+        // If both nodes stop, no node receives the frames on their way.
         let on_the_way = match who {
             Who::One(side) => *side.of(&self.seen.on_the_way),
             Who::Both if self.both => 0,
@@ -110,7 +113,8 @@ impl Stops<'_> {
         }
     }
 
-    /// What losses of power may leave on both disks, as far as there is a choice.
+    /// Returns the possible states of both disks after losses of power, as far as there is a
+    /// choice.
     fn left(&self, who: Who, verdict: Verdict) -> Vec<[(Survivors, u64); 2]> {
         let leaves = self.leaves(verdict);
         let choices = |side: Side| {
@@ -123,7 +127,8 @@ impl Stops<'_> {
         let [primary, secondary] = Side::BOTH.map(choices);
         let mut left = Vec::new();
         if !leaves {
-            // Of a call that leaves something, nothing is left as if it had not been made.
+            // After a call that leaves unsynced changes, the survival of nothing equals a stop
+            // before the call.
             left.push([NOTHING; 2]);
         }
         if primary + secondary > 0 {
@@ -142,13 +147,14 @@ impl Stops<'_> {
         left
     }
 
-    /// Other things survive on either side and at each place.
+    /// Returns a mixed choice of survivors. The random seed differs for each side and at each
+    /// place.
     fn mixed(&self, percent: u8) -> [(Survivors, u64); 2] {
         let (Place::Call(_, number) | Place::Frame(_, number)) = self.seen.place;
         [1, 2].map(|side| (Survivors::Mixed { percent }, 2 * number + side))
     }
 
-    /// Whether the call leaves something that no sync covers.
+    /// Returns whether the call leaves changes that no sync covers.
     fn leaves(&self, verdict: Verdict) -> bool {
         let (kind, ..) = self.call;
         let is_sync = matches!(
@@ -159,8 +165,8 @@ impl Stops<'_> {
     }
 }
 
-/// Where a call can be cut short: a write at the ends of its first and middle pages, a table in the
-/// middle.
+/// Returns the points at which a call can be cut short. A write is cut at the ends of its first
+/// page and of its middle page. A table is cut in the middle.
 fn torn((kind, offset, length): (CallKind, u64, u64)) -> Vec<Verdict> {
     let cuts = match kind {
         CallKind::Write => {

@@ -1,5 +1,5 @@
-//! What clients of a small world ask: first one makes the tree; then come those of the workload, who ask
-//! its operations one after the other or both at once.
+//! The requests of the clients of a small world. First one client makes the tree. Then the clients
+//! of the workload request its operations, one after the other or both at once.
 
 use lockstep_types::{Ino, MetaRequest, NodeKind};
 
@@ -10,11 +10,11 @@ use crate::workload::{Mark, Op, Source};
 /// The mark of the first write of a workload.
 const MARK: u8 = 2;
 
-/// Makes the tree.
+/// A source that makes the tree.
 #[derive(Debug, Default)]
 pub struct Making {
     tree: Tree,
-    /// Operations that were asked.
+    /// Number of operations requested.
     asked: u64,
 }
 
@@ -28,27 +28,27 @@ impl Source for Making {
     fn observe(&mut self, _client: u32, _op: &Op, _outcome: &Outcome) {}
 }
 
-/// Asks the steps of a workload.
+/// A source that requests the steps of a workload.
 #[derive(Debug)]
 pub struct Script {
     tree: Tree,
-    /// What each client has still to ask, with its mark, the last first.
+    /// The outstanding steps of each client, with their marks. The last step is first.
     left: Vec<Vec<(Step, Mark)>>,
-    /// The inode that the last operation was about.
+    /// The inode of the last operation.
     touched: Option<Ino>,
 }
 
-/// One thing to ask.
+/// One request.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// An operation.
     Do(Operation),
-    /// A sync of what the operation before was about.
+    /// A sync of the inode of the previous operation.
     Sync,
 }
 
 impl Script {
-    /// A script in which each client asks some steps, on a tree.
+    /// Returns a script in which each client requests its steps, on a tree.
     pub fn new(tree: Tree, clients: Vec<Vec<Step>>) -> Self {
         let mut marks = (MARK..).filter_map(Mark::new);
         let mut marked = |step| marks.next().map(|mark| (step, mark));
@@ -82,7 +82,7 @@ impl Script {
     }
 }
 
-/// What a sync after an operation is asked for: the file, or the directory of the name.
+/// Returns the inode that a sync after an operation names: the file, or the directory of the name.
 const fn touched(op: &Op) -> Option<Ino> {
     match op {
         Op::Write(write) => Some(write.ino),

@@ -1,4 +1,4 @@
-//! The tree in which small worlds begin, and the operations that they are made of.
+//! The tree in which small worlds begin, and the operations of their workloads.
 //!
 //! ```text
 //! /d        directory
@@ -9,7 +9,8 @@
 //! /e        empty directory
 //! ```
 //!
-//! Invariant: an operation depends on the numbers of these inodes and on its own, on nothing else.
+//! Invariant: an operation depends only on the numbers of these inodes, on its own inode number and
+//! on its mark.
 
 use lockstep_types::{
     AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
@@ -18,10 +19,10 @@ use lockstep_types::{
 use crate::history::History;
 use crate::workload::{Mark, Op, WriteOp};
 
-/// Bytes of `/d/f`.
+/// Size of `/d/f`, in bytes.
 const F_BYTES: u64 = 10_000;
 
-/// The numbers of the inodes of the tree, as far as it is made.
+/// The numbers of the inodes of the tree. An inode that is not made yet has the number of the root.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
     /// `/d`.
@@ -49,11 +50,11 @@ impl Default for Tree {
     }
 }
 
-/// Operations that make the tree.
+/// Number of operations that make the tree.
 pub const MAKING: u64 = 12;
 
 impl Tree {
-    /// The tree that a history has made.
+    /// Returns the tree that the operations of a history have made.
     pub fn made_in(history: &History) -> Self {
         let mut tree = Self::default();
         for (_, call) in history.calls() {
@@ -70,8 +71,8 @@ impl Tree {
         tree
     }
 
-    /// The operation with a number below [`MAKING`] that makes the tree; `spare` is a free inode
-    /// number. `None` when all is made.
+    /// Returns the operation with this number, below [`MAKING`], of the operations that make the
+    /// tree. `spare` is a free inode number. Returns `None` when the tree is complete.
     pub fn make(&mut self, number: u64, spare: Ino) -> Option<Op> {
         let root = Ino::ROOT;
         Some(match number {
@@ -92,13 +93,13 @@ impl Tree {
     }
 }
 
-/// Notes a number where it belongs.
+/// Stores a new inode number in its field.
 const fn into(place: &mut Ino, spare: Ino) -> Ino {
     *place = spare;
     spare
 }
 
-/// Where an operation is asked.
+/// The context of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// The tree.
@@ -112,21 +113,21 @@ pub struct Asked {
 /// One of the main operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What it does, for people.
+    /// A description of the operation, for people.
     pub name: &'static str,
     make: fn(&Asked) -> Op,
 }
 
 impl Operation {
-    /// The operation itself.
+    /// Returns the operation as a request.
     pub fn ask(&self, asked: &Asked) -> Op {
         (self.make)(asked)
     }
 }
 
-/// Every operation that workloads are made of.
+/// All operations that workloads contain.
 pub const OPERATIONS: [Operation; 43] = [
-    // Names that are made.
+    // Operations that make names.
     of("create a file", |a| {
         create(a.tree.d, "n", NodeKind::File, a.spare)
     }),
@@ -137,7 +138,7 @@ pub const OPERATIONS: [Operation; 43] = [
         create(a.tree.d, "s", NodeKind::Symlink, a.spare)
     }),
     of("link a file", |a| link(a.tree.f, a.tree.e, "n")),
-    // Content that is written.
+    // Operations that write content.
     of("write to a new file", |a| {
         write_to(a, a.tree.newest, 0, 5000)
     }),
@@ -167,7 +168,7 @@ pub const OPERATIONS: [Operation; 43] = [
     of("sync a file", |a| Op::Sync { ino: a.tree.f }),
     of("sync a new file", |a| Op::Sync { ino: a.tree.newest }),
     of("sync a directory", |a| Op::Sync { ino: a.tree.d }),
-    // Size and space.
+    // Operations on size and space.
     of("truncate to nothing", |a| truncate(a.tree.f, 0)),
     of("truncate within a block", |a| truncate(a.tree.f, 5000)),
     of("truncate to a larger size", |a| truncate(a.tree.f, 20_000)),
@@ -189,7 +190,7 @@ pub const OPERATIONS: [Operation; 43] = [
     of("make zeros behind the end", |a| {
         allocate(a.tree.f, 9000, 9000, AllocateMode::ZeroRange)
     }),
-    // Names that go.
+    // Operations that remove names.
     of("unlink a file", |a| unlink(a.tree.d, "f")),
     of("unlink one of two names", |a| unlink(a.tree.d, "k")),
     of("unlink a new file", |a| unlink(a.tree.d, "n")),
@@ -199,7 +200,7 @@ pub const OPERATIONS: [Operation; 43] = [
             name: name("e"),
         })
     }),
-    // Names that move.
+    // Operations that move names.
     of("rename to a free name", |a| {
         rename((a.tree.d, "f"), (a.tree.d, "n"), RenameMode::Replace)
     }),
@@ -224,7 +225,7 @@ pub const OPERATIONS: [Operation; 43] = [
     of("rename a directory", |a| {
         rename((Ino::ROOT, "e"), (a.tree.d, "m"), RenameMode::Replace)
     }),
-    // Attributes.
+    // Operations on attributes.
     of("set the mode", |a| {
         set_attr(a.tree.f, Some(0o600), None, None)
     }),
@@ -251,7 +252,7 @@ const fn of(name: &'static str, make: fn(&Asked) -> Op) -> Operation {
     Operation { name, make }
 }
 
-/// The mark of what the tree is made with.
+/// The mark of the writes that make the tree.
 const FIRST: Mark = match Mark::new(1) {
     Some(mark) => mark,
     None => unreachable!(),
@@ -342,7 +343,7 @@ const fn allocate(ino: Ino, offset: u64, length: u64, mode: AllocateMode) -> Op 
     })
 }
 
-/// Sets a mode, an owner and group, both times.
+/// Sets a mode, an owner and group, or both times.
 const fn set_attr(ino: Ino, mode: Option<u32>, owner: Option<u32>, time: Option<Timestamp>) -> Op {
     Op::Change(MetaRequest::SetAttr {
         ino,

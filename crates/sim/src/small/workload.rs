@@ -1,4 +1,4 @@
-//! The workloads of small worlds: which there are, and how each is set on a stage.
+//! The workloads of small worlds: the list of workloads, and the stage of each workload.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,46 +10,47 @@ use super::tree::{MAKING, OPERATIONS, Operation, Tree};
 use crate::scenario::exact::{self, Ground, Stage};
 use crate::scenario::{ANSWER_LIMIT, Settings};
 
-/// Long enough for a checkpoint of both nodes, which come every 20 seconds.
+/// Long enough for a checkpoint of both nodes. Checkpoints happen every 20 seconds.
 const WITH_CHECKPOINT: Duration = Duration::from_millis(20_500);
-/// Long enough for every watermark to arrive and garbage to be removed.
+/// Long enough for every watermark to arrive and for garbage to be removed.
 const WITHOUT: Duration = Duration::from_millis(2500);
-/// After that frames are signs of life, which come every half second.
+/// After this time, the only frames are signs of life, sent every half second.
 const FRAMES: Duration = Duration::from_secs(1);
 
-/// How two operations follow one another.
+/// The order of two operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// One client asks the second when the first is answered.
+    /// One client requests the second operation when the first is answered.
     Then,
-    /// Two clients ask at the same moment.
+    /// Two clients request the operations at the same moment.
     AtOnce,
 }
 
-/// What follows the operations of a workload.
+/// The step after the operations of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
     /// Nothing.
     Nothing,
-    /// A sync of what the last of them was about.
+    /// A sync of the inode of the last operation.
     Sync,
-    /// A checkpoint of both nodes. Faults come in that only.
+    /// A checkpoint of both nodes. Faults happen only during the checkpoint.
     Checkpoint,
 }
 
-/// One or two operations, and how the datastore is configured.
+/// One or two operations, and the configuration of the datastore.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     first: Operation,
     second: Option<(Order, Operation)>,
     last: Last,
     durability: Durability,
-    /// Whether acknowledgements wait for a node that starts again, or go on alone at once.
+    /// Whether acknowledgements wait for a stopped node to start again. If not, the other node
+    /// continues alone at once.
     patient: bool,
 }
 
-/// How the workloads of one operation differ: what makes it durable, and whether it waits for a node
-/// that has stopped.
+/// The variants of the workloads of one operation. They differ in the way in which the operation
+/// becomes durable, and in whether the workload waits for a stopped node.
 const SINGLES: [(Durability, Last, bool); 4] = [
     (Durability::Posix, Last::Nothing, true),
     (Durability::Posix, Last::Sync, true),
@@ -57,17 +58,17 @@ const SINGLES: [(Durability, Last, bool); 4] = [
     (Durability::Posix, Last::Nothing, false),
 ];
 
-/// How those of two differ that come one after the other. What comes before the sync is as it would be
-/// without.
+/// The variants of the workloads of two operations, one after the other. The part before the sync
+/// is the same as without a sync.
 const PAIRS: [(Durability, Last); 2] = [
     (Durability::Posix, Last::Sync),
     (Durability::Always, Last::Nothing),
 ];
 
-/// How those of two differ that come at once.
+/// The variants of the workloads of two operations at once.
 const AT_ONCE: [Durability; 2] = [Durability::Posix, Durability::Always];
 
-/// All workloads of one operation.
+/// Returns all workloads of one operation.
 pub fn singles() -> Vec<Workload> {
     let of = |first| {
         SINGLES.map(|(durability, last, patient)| Workload {
@@ -81,8 +82,8 @@ pub fn singles() -> Vec<Workload> {
     OPERATIONS.into_iter().flat_map(of).collect()
 }
 
-/// All workloads: those of one operation first, then those of one operation and a checkpoint, then those
-/// of two operations.
+/// Returns all workloads. The order is: workloads of one operation, workloads of one operation and
+/// a checkpoint, workloads of two operations.
 pub fn all() -> Vec<Workload> {
     let mut all = singles();
     all.extend(OPERATIONS.map(|first| Workload {
@@ -103,7 +104,7 @@ pub fn all() -> Vec<Workload> {
         for second in OPERATIONS {
             all.extend(PAIRS.map(|(durability, last)| pair(Order::Then, second, durability, last)));
         }
-        // At once, neither is first.
+        // For operations at once, the order of the pair makes no difference.
         for second in OPERATIONS.into_iter().skip(number) {
             all.extend(
                 AT_ONCE.map(|durability| pair(Order::AtOnce, second, durability, Last::Nothing)),
@@ -113,8 +114,8 @@ pub fn all() -> Vec<Workload> {
     all
 }
 
-/// The grounds of all workloads: the tree, made where durability is asked for, and where everything is
-/// durable.
+/// Returns the grounds of all workloads. The tree is made twice: once in a datastore where a client
+/// requests durability, and once where everything is durable.
 pub(super) fn grounds() -> [Ground; 2] {
     [Durability::Posix, Durability::Always].map(|durability| {
         let stage = Stage {
@@ -143,7 +144,7 @@ const fn settings(durability: Durability, patient: bool) -> Settings {
     }
 }
 
-/// How often a step lets others go first: also a matter of luck.
+/// Returns the percentage of steps that let other threads go first. The random seed decides it too.
 const fn step_percent(luck: u64) -> u64 {
     match luck % 3 {
         0 => 0,
@@ -153,18 +154,18 @@ const fn step_percent(luck: u64) -> u64 {
 }
 
 impl Workload {
-    /// Whether both nodes may stop at once in it. If nobody waits for a node that has stopped, that is
-    /// no other workload than with a pause.
+    /// Returns whether both nodes may stop at once in the workload. If no operation waits for a
+    /// stopped node, such a stop gives the same worlds as the workload with a pause.
     pub(super) const fn has_stops_of_both(&self) -> bool {
         self.patient
     }
 
-    /// Whether everything answered is durable.
+    /// Returns whether every answered operation is durable.
     pub(super) fn is_always(&self) -> bool {
         self.durability == Durability::Always
     }
 
-    /// What its clients ask on its ground.
+    /// Returns the requests of the workload's clients on its ground.
     pub(super) fn script(&self, ground: &Ground) -> Script {
         let mut one = vec![Step::Do(self.first)];
         let mut two = Vec::new();
@@ -179,7 +180,7 @@ impl Workload {
         Script::new(Tree::made_in(ground.history()), vec![one, two])
     }
 
-    /// The stage it is set on, with some luck.
+    /// Returns the stage of the workload, for a random seed.
     pub(super) fn stage(&self, luck: u64) -> Stage {
         Stage {
             settings: settings(self.durability, self.patient),
@@ -195,7 +196,8 @@ impl Workload {
         }
     }
 
-    /// Operations that are answered before faults come: others have shown what comes of those.
+    /// Returns the number of operations that are answered before faults happen. Other workloads
+    /// test faults in those operations.
     fn before(&self) -> u64 {
         let is_second_after = matches!(self.second, Some((Order::Then, _)));
         u64::from(is_second_after || self.last == Last::Checkpoint)

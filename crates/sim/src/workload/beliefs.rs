@@ -1,5 +1,5 @@
-//! What one client believes to exist, from the answers it got. It may be wrong: others change the
-//! shared directory, and a power loss takes things back.
+//! The expected state of one client, from the answers that it received. The expected state may be
+//! wrong, because other clients change the shared directory, and a power loss undoes operations.
 
 use std::collections::BTreeMap;
 
@@ -16,26 +16,26 @@ pub(super) type Place = (Ino, FileName);
 pub(super) struct Known {
     pub ino: Ino,
     pub kind: NodeKind,
-    /// Size in bytes, as last heard.
+    /// Size in bytes, from the last answer about it.
     pub size: u64,
 }
 
-/// What one client believes.
+/// The expected state of one client.
 #[derive(Debug, Default)]
 pub(super) struct Beliefs {
-    /// Where it believes which inode to be.
+    /// The inode that the client expects at each place.
     pub places: BTreeMap<Place, Known>,
-    /// A name it found taken without knowing by what.
+    /// A name that the client found taken, although it does not know the inode.
     pub taken: Option<Place>,
 }
 
 impl Beliefs {
-    /// What it believes to be at a place.
+    /// Returns the inode that the client expects at a place.
     pub fn at(&self, parent: Ino, name: &FileName) -> Option<Known> {
         self.places.get(&(parent, name.clone())).copied()
     }
 
-    /// Learns from the outcome of an operation of its own.
+    /// Updates the expected state with the outcome of one of the client's own operations.
     pub fn learn(&mut self, op: &Op, outcome: &Outcome) {
         match outcome {
             Ok(answer) => self.succeeded(op, answer),
@@ -152,7 +152,7 @@ impl Beliefs {
         }
     }
 
-    /// Forgets every inode that an operation names: one of them is gone.
+    /// Forgets every inode that an operation names, because one of these inodes is gone.
     fn forget(&mut self, op: &Op) {
         let gone = named(op);
         self.places.retain(|(parent, _), known| {
@@ -161,7 +161,7 @@ impl Beliefs {
     }
 }
 
-/// The inodes that an operation names by number, the root left out.
+/// Returns the inodes that an operation names by number, except the root.
 fn named(op: &Op) -> [Option<Ino>; 2] {
     let inos = match op {
         Op::Write(write) => [Some(write.ino), None],

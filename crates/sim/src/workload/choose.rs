@@ -1,4 +1,5 @@
-//! One client's next operation: the kind by the mix, the rest by what it believes.
+//! The choice of a client's next operation. The mix decides the kind. The expected state decides
+//! the rest.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +15,13 @@ use crate::random::Random;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Names of extended attributes.
 const XATTRS: [&[u8]; 3] = [b"user.a", b"user.b", b"user.count"];
-/// Permission bits asked for; the set-id bits fall when the owner changes.
+/// Permission bits of requests. The set-id bits are cleared when the owner changes.
 const MODES: [u32; 6] = [0o600, 0o644, 0o755, 0o700, 0o444, 0o4755];
 
-/// How often a kind of operation comes, and how one is made.
+/// The frequency of a kind of operation, and the function that makes such an operation.
 type Kind<'a> = (u64, fn(&mut Choice<'a>) -> Op);
 
-/// All that the choice of one operation depends on.
+/// All inputs of the choice of one operation.
 pub(super) struct Choice<'a> {
     pub options: &'a Options,
     pub random: &'a mut Random,
@@ -31,7 +32,7 @@ pub(super) struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Chooses.
+    /// Chooses the operation.
     pub fn make(mut self) -> Op {
         if let Some(place) = self.beliefs.taken.take() {
             return lookup(place);
@@ -67,7 +68,8 @@ impl<'a> Choice<'a> {
         self.look()
     }
 
-    /// The directory to work in: mostly the shared one or its own, sometimes one below.
+    /// Chooses the directory to work in: mostly the shared directory or the client's own, sometimes
+    /// a directory below it.
     fn directory(&mut self) -> Ino {
         let home = if self.random.percent(self.options.shared_percent) {
             name("shared")
@@ -85,7 +87,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// A place in a directory: one of the names used there, whether taken or not.
+    /// Chooses a place in a directory: one of the names used in it, whether taken or free.
     fn place(&mut self) -> Place {
         let directory = self.directory();
         let shared = self.beliefs.at(Ino::ROOT, &name("shared"));
@@ -98,7 +100,7 @@ impl<'a> Choice<'a> {
         (directory, name(&format!("n{number}")))
     }
 
-    /// A place and what is believed to be there, if that is anything that fits.
+    /// Chooses a place with an expected inode that fits. Returns `None` if nothing fits.
     fn known(&mut self, fits: impl Fn(&Place, &Known) -> bool) -> Option<(Place, Known)> {
         let fitting: Vec<_> = self
             .beliefs
@@ -113,7 +115,7 @@ impl<'a> Choice<'a> {
         Some(((*place).clone(), **known))
     }
 
-    /// A regular file, in the shared directory as often as the options say.
+    /// Chooses a regular file. The file is in the shared directory as often as the options say.
     fn file(&mut self) -> Option<Known> {
         let directory = self.directory();
         let is_file = |known: &Known| known.kind == NodeKind::File;
@@ -122,14 +124,14 @@ impl<'a> Choice<'a> {
         found.map(|(_, known)| known)
     }
 
-    /// Any inode below the root.
+    /// Chooses any inode below the root.
     fn inode(&mut self) -> Option<Ino> {
         let directory = self.directory();
         let here = self.known(|(parent, _), _| *parent == directory);
         here.map(|(_, known)| known.ino)
     }
 
-    /// An offset and a length: whole blocks as often as not.
+    /// Chooses an offset and a length. In half of the cases both are whole blocks.
     fn range(&mut self, length_max: u64) -> (u64, u64) {
         let bound = self.options.file_bytes_max;
         let (offset, length) = if self.random.percent(50) {
@@ -169,7 +171,7 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// A mark that no write of the file has had; `None` when all are used up.
+    /// Returns a mark that no write of the file has had. Returns `None` when all marks are used up.
     fn next_mark(&mut self, ino: Ino) -> Option<Mark> {
         let last = self.marks.entry(ino).or_insert(0);
         let next = last.checked_add(1)?;
@@ -275,7 +277,7 @@ impl<'a> Choice<'a> {
         let (parent, name) = self.place();
         let known = self.beliefs.at(parent, &name);
         let is_directory = known.is_some_and(|known| known.kind == NodeKind::Directory);
-        // Now and then the wrong one, which is to be refused.
+        // In a few cases, use the wrong operation, which the file system must refuse.
         let wrong = self.random.percent(5);
         Op::Change(if is_directory == wrong {
             MetaRequest::Unlink { parent, name }
@@ -363,7 +365,7 @@ fn lookup((parent, name): Place) -> Op {
     Op::Lookup { parent, name }
 }
 
-/// A name made of plain letters and digits.
+/// Makes a name of plain letters and digits.
 fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes())
         .unwrap_or_else(|_| unreachable!("letters and digits make a name"))

@@ -1,29 +1,29 @@
-//! The bytes of writes, made so that every byte read tells which write it came from.
+//! The bytes of writes, made so that each byte read identifies the write from which it came.
 //!
 //! Each write to a file has a mark, 1 to 255, given once per file. A byte is the mark shifted by an
-//! amount that depends on the file and on the line (64 bytes) it lies in. So for any byte found at an
-//! offset there is exactly one mark it can have come from, and bytes that come from another file or
-//! another line read as marks at random. A byte of zero comes from no write: a hole, or the end of
-//! the file moved over it.
+//! amount. The amount depends on the file and on the line (64 bytes) in which the byte lies. So a
+//! byte found at an offset can come from exactly one mark. Bytes from another file or from another
+//! line read as random marks. A zero byte comes from no write. It is in a hole, or the end of the
+//! file moved over it.
 //!
-//! Invariant: [`runs`] of what [`fill`] made is one run of that mark.
+//! Invariant: [`runs`] returns one run, of the right mark, for bytes that [`fill`] made.
 
 use std::fmt;
 use std::num::NonZeroU8;
 
 use lockstep_types::Ino;
 
-/// Bytes over which the shift stays the same.
+/// Number of bytes over which the shift stays the same.
 const LINE_BYTES: u64 = 64;
-/// How many marks there are.
+/// Number of marks.
 const MARKS: u8 = 255;
 
-/// Tells a write from all other writes to the same file.
+/// The mark of a write, different from the marks of all other writes to the same file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark(NonZeroU8);
 
 impl Mark {
-    /// The mark `raw`, or `None` for zero, which no write has.
+    /// Returns the mark `raw`, or `None` for zero, because no write has the mark zero.
     pub const fn new(raw: u8) -> Option<Self> {
         match NonZeroU8::new(raw) {
             Some(raw) => Some(Self(raw)),
@@ -31,18 +31,18 @@ impl Mark {
         }
     }
 
-    /// The number itself.
+    /// Returns the number of the mark.
     pub const fn get(self) -> u8 {
         self.0.get()
     }
 
-    /// What this mark looks like as a byte.
+    /// Returns the byte that stands for this mark.
     fn byte(self, shift: u8) -> u8 {
         let moved = (u16::from(self.get() - 1) + u16::from(shift)) % u16::from(MARKS);
         u8::try_from(moved + 1).unwrap_or(MARKS)
     }
 
-    /// The mark that looks like `byte`.
+    /// Returns the mark for which `byte` stands.
     fn of_byte(byte: u8, shift: u8) -> Option<Self> {
         let moved = u16::from(byte.checked_sub(1)?) + u16::from(MARKS) - u16::from(shift);
         Self::new(u8::try_from(moved % u16::from(MARKS) + 1).unwrap_or(MARKS))
@@ -55,30 +55,30 @@ impl fmt::Debug for Mark {
     }
 }
 
-/// Bytes that came from one write, or from none.
+/// Bytes that came from one write, or from no write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Offset in the file of the first byte.
     pub from: u64,
     /// Offset after the last byte.
     pub to: u64,
-    /// The write they came from; `None` for zeros.
+    /// The mark of the write from which the bytes came. `None` for zeros.
     pub mark: Option<Mark>,
 }
 
-/// How far the marks of a line are shifted, below [`MARKS`].
+/// Returns the shift of the marks of a line, less than [`MARKS`].
 fn shift(ino: Ino, offset: u64) -> u8 {
     let mut mixed = (offset / LINE_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ino.get();
     mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     u8::try_from((mixed >> 33) % u64::from(MARKS)).unwrap_or(0)
 }
 
-/// The part of a line that begins at `offset`, in bytes.
+/// Returns the length of the part of a line that begins at `offset`, in bytes.
 const fn rest_of_line(offset: u64) -> u64 {
     LINE_BYTES - offset % LINE_BYTES
 }
 
-/// The bytes that the write with `mark` puts at `offset`.
+/// Returns the bytes that the write with `mark` puts at `offset`.
 pub fn fill(ino: Ino, mark: Mark, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     let mut at = offset;
@@ -91,7 +91,8 @@ pub fn fill(ino: Ino, mark: Mark, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where `bytes`, found at `offset`, came from: runs in order without gaps, neighbours different.
+/// Returns the sources of `bytes`, found at `offset`. The runs are sorted and have no gaps, and
+/// neighbouring runs have different marks.
 pub fn runs(ino: Ino, offset: u64, bytes: &[u8]) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut at = offset;

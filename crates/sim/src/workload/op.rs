@@ -1,8 +1,8 @@
-//! What a client asks, as plain data: made by the generator, submitted by the world, kept in the
-//! history, judged by the checkers.
+//! The request of a client, as plain data. The generator makes it, the world submits it, the
+//! history keeps it, and the checkers judge it.
 //!
-//! Invariant: an operation says all that is needed to submit it and to foretell its outcome; nothing
-//! of it is decided later.
+//! Invariant: an operation contains everything that is needed to submit it and to predict its
+//! outcome. No part of it is decided later.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::mark::{self, Mark};
 /// One operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Any change but a write of bytes: `change`.
+    /// Any change except a write of bytes: `change`.
     Change(MetaRequest),
     /// `write`.
     Write(WriteOp),
@@ -23,7 +23,7 @@ pub enum Op {
         ino: Ino,
         /// First byte.
         offset: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         length: u64,
     },
     /// `sync`.
@@ -67,31 +67,31 @@ pub enum Op {
 pub struct WriteOp {
     /// The file.
     pub ino: Ino,
-    /// Tells the write from all others to this file.
+    /// The mark, which distinguishes the write from all other writes to this file.
     pub mark: Mark,
     /// First byte.
     pub offset: u64,
-    /// Bytes, at least one.
+    /// Number of bytes, at least one.
     pub length: u64,
-    /// To be answered only when on stable storage (`O_SYNC`).
+    /// Whether the write is answered only when it is on stable storage (`O_SYNC`).
     pub durable: bool,
 }
 
 impl WriteOp {
-    /// The bytes to write.
+    /// Returns the bytes to write.
     pub fn bytes(&self) -> Vec<u8> {
         let length = usize::try_from(self.length).unwrap_or(usize::MAX);
         mark::fill(self.ino, self.mark, self.offset, length)
     }
 
-    /// Offset after the last byte.
+    /// Returns the offset after the last byte.
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
 impl Op {
-    /// The number of the inode it makes, if it makes one.
+    /// Returns the number of the inode that the operation makes, if it makes an inode.
     pub const fn makes(&self) -> Option<Ino> {
         match self {
             Self::Change(MetaRequest::Create { ino, .. }) => Some(*ino),
@@ -130,7 +130,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A metadata operation in one line, without what seldom matters.
+/// Writes a metadata operation in one line, without the parts that seldom matter.
 fn describe(request: &MetaRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match request {
         MetaRequest::Create {

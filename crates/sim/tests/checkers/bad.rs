@@ -1,4 +1,4 @@
-//! Histories made by hand: each bad one is caught, and its good sister passes.
+//! Histories made by hand. Each bad history is caught, and its good counterpart passes.
 
 use lockstep_sim::check::{Dump, durable, exactly_once, reads, survives};
 use lockstep_sim::history::{Answer, Stop};
@@ -17,7 +17,7 @@ fn reads_pass(hand: &Hand) {
     assert_eq!(reads::check(&hand.history), Ok(()));
 }
 
-/// The store when all is over, with the file as it should be.
+/// Returns the store at the end, with the file in its correct state.
 fn ended(content: &[u8]) -> Dump {
     dump(&[("f", FILE)], content)
 }
@@ -105,7 +105,7 @@ fn half_of_a_write() {
     let under_way = hand.invoke(write(2, 0, 2));
     let look = hand.invoke(read(2 * BLOCK));
     hand.answer(look, Ok(Answer::read(ino(FILE), 0, &blocks(&[2, 1]))));
-    reads_pass(&hand); // it may have been torn, for all that is known
+    reads_pass(&hand); // according to the history, a crash may have torn the write
     hand.answer(under_way, Ok(Answer::Done));
     reads_fail(&hand);
 }
@@ -272,7 +272,7 @@ fn a_resurrected_file() {
 
 #[test]
 fn an_answer_that_no_order_gives() {
-    // A rename against an unlink of the same name: one of them must find nothing.
+    // A rename against an unlink of the same name: one of the two must find no entry.
     for (second, is_good) in [(Err(Errno::NoEntry), true), (Ok(Answer::Done), false)] {
         let mut hand = Hand::new();
         let one = hand.invoke(rename("f", "g"));

@@ -1,5 +1,5 @@
-//! Records under keys, every change in a journal, and a digest of all: what lets the search try
-//! and take back.
+//! Records under keys, a journal of every change, and a digest of all records. The search uses them
+//! to try steps and to undo them.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -8,40 +8,40 @@ use lockstep_types::{FileName, Ino};
 
 use super::Node;
 
-/// What a record is about: the records of an inode lie together.
+/// The subject of a record. Keys sort so that the records of an inode are adjacent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The inode.
     pub ino: Ino,
-    /// What of it.
+    /// The part of the inode.
     pub part: Part,
 }
 
-/// What of an inode a record is about.
+/// The part of an inode that a record describes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// The inode itself.
     Node,
-    /// A name in it.
+    /// A name in the inode.
     Entry(FileName),
     /// An extended attribute.
     Xattr(Vec<u8>),
 }
 
 impl Key {
-    /// Of the inode itself.
+    /// Returns the key of the inode itself.
     pub const fn node(ino: Ino) -> Self {
         let part = Part::Node;
         Self { ino, part }
     }
 
-    /// Of a name in it.
+    /// Returns the key of a name in the inode.
     pub fn entry(ino: Ino, name: &FileName) -> Self {
         let part = Part::Entry(name.clone());
         Self { ino, part }
     }
 
-    /// Of an extended attribute.
+    /// Returns the key of an extended attribute.
     pub fn xattr(ino: Ino, name: &[u8]) -> Self {
         let part = Part::Xattr(name.to_vec());
         Self { ino, part }
@@ -53,13 +53,13 @@ impl Key {
 pub enum Record {
     /// An inode.
     Node(Node),
-    /// Where a name leads.
+    /// The inode to which a name leads.
     Entry(Ino),
-    /// A value.
+    /// The value of an extended attribute.
     Xattr(Vec<u8>),
 }
 
-/// A moment to go back to.
+/// A moment whose state can be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(usize);
 
@@ -67,24 +67,24 @@ pub struct Moment(usize);
 #[derive(Debug, Default)]
 pub struct Records {
     held: BTreeMap<Key, Record>,
-    /// What each change replaced, oldest first.
+    /// The record that each change replaced, oldest first.
     journal: Vec<(Key, Option<Record>)>,
     /// Sum of the hashes of all records.
     digest: u64,
 }
 
 impl Records {
-    /// A number that differs between different states, in all likelihood.
+    /// Returns a number that very probably differs between different states.
     pub const fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// This moment, to go back to.
+    /// Returns the present moment, as a target for [`Self::back_to`].
     pub const fn now(&self) -> Moment {
         Moment(self.journal.len())
     }
 
-    /// Takes back all changes since a moment.
+    /// Undoes all changes since a moment.
     pub fn back_to(&mut self, moment: Moment) {
         while self.journal.len() > moment.0
             && let Some((key, before)) = self.journal.pop()
@@ -93,7 +93,7 @@ impl Records {
         }
     }
 
-    /// Makes everything as it was at a moment: a change like others, which can be taken back.
+    /// Restores the state of a moment. This is a change like others, and can be undone.
     pub fn revert_to(&mut self, moment: Moment) {
         let since: Vec<_> = self.journal.iter().skip(moment.0).rev().cloned().collect();
         for (key, before) in since {
@@ -121,24 +121,24 @@ impl Records {
         before
     }
 
-    /// A record.
+    /// Returns a record.
     pub fn get(&self, key: &Key) -> Option<&Record> {
         self.held.get(key)
     }
 
-    /// All records, in order.
+    /// Returns all records, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Record)> {
         self.held.iter()
     }
 
-    /// All records of an inode, in order.
+    /// Returns all records of an inode, by key.
     pub fn of_ino(&self, ino: Ino) -> impl Iterator<Item = (&Key, &Record)> {
         let from = self.held.range(Key::node(ino)..);
         from.take_while(move |(key, _)| key.ino == ino)
     }
 }
 
-/// Hashes alike in every run.
+/// A hasher that gives the same hashes in every run.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -170,7 +170,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Spreads every bit of `value` over all.
+/// Spreads every bit of `value` over all bits of the result.
 pub const fn mix(value: u64) -> u64 {
     let mut mixed = value ^ (value >> 30);
     mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
