@@ -98,7 +98,7 @@ fn outcome(summary: &ExportSummary, has_manifest: bool) -> ExitCode {
 
 /// What whoever uses the copy must know.
 fn doubts(store: &Path, role: Role) -> Vec<String> {
-    lockstep_driver::doubts(store, role).unwrap_or_else(|error| {
+    lockstep_driver::caveats(store, role).unwrap_or_else(|error| {
         vec![format!(
             "it cannot be told whether this copy is complete: {error}"
         )]

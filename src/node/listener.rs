@@ -176,7 +176,7 @@ fn answer(
         );
         refuse(&*sender, &envelope, &cause);
         for datastore in led_by(shared, fingerprint) {
-            datastore.told_why_not_led(&cause);
+            datastore.note_refused_peer(&cause);
         }
         say_refused(shared, from, &cause);
         return Ok(());
@@ -186,9 +186,11 @@ fn answer(
         return Ok(());
     };
     match &envelope.message {
-        Message::Hello(hello) => datastore.follow(&sender, Box::new(receiver), hello, &envelope),
-        Message::Poisoned { reason } => datastore.told_of_poison(reason),
-        Message::Waiting => datastore.told_of_waiting(&*sender, &envelope),
+        Message::Hello(hello) => {
+            datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope)
+        }
+        Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
+        Message::Waiting => datastore.answer_secondary(&*sender, &envelope),
         _ => return Err(Rejected::NotIntroduced),
     }
     Ok(())
@@ -221,7 +223,7 @@ fn say_refused(shared: &Shared, from: SocketAddr, error: &impl ToString) {
 /// was for is not known before it is authenticated.
 fn tell_of_stranger(shared: &Shared, reason: &str) {
     for datastore in shared.slots.iter().filter_map(Slot::running) {
-        datastore.told_of_stranger(reason);
+        datastore.note_unauthenticated(reason);
     }
 }
 

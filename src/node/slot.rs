@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus};
-use lockstep_driver::{Datastore, Dialer, Place, Service, prepare, threads};
+use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_link::Identity;
 use parking_lot::Mutex;
 
@@ -148,7 +148,7 @@ impl Slot {
     /// Mounts the datastore and starts its threads.
     fn serve(&self, up: &mut Up, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
         if self.config.role == Role::Primary {
-            let service = Arc::new(Service(Arc::clone(&up.datastore)));
+            let service = Arc::new(DatastoreHandle(Arc::clone(&up.datastore)));
             up.mounted = Some(fuse::mount(service, &self.mount_options())?);
             up.datastore.reap_orphans();
         }
@@ -159,10 +159,10 @@ impl Slot {
             let datastore = Arc::clone(&up.datastore);
             match self.config.role {
                 Role::Primary => {
-                    up.start_thread("primary", move || datastore.run_primary(&dialer))?;
+                    up.start_thread("primary", move || datastore.run_dialer(&dialer))?;
                 }
                 Role::Secondary => {
-                    up.start_thread("waiting", move || datastore.run_waiting(&dialer))?;
+                    up.start_thread("waiting", move || datastore.run_dialer(&dialer))?;
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use lockstep_driver::client::{Done, FileService, WriteOptions};
-use lockstep_driver::{Datastore, Service};
+use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind};
 
 /// Longer than anything may take that must come.
@@ -33,11 +33,11 @@ impl<T: Send + 'static> Answer<T> {
 
 /// The client.
 #[derive(Clone)]
-pub struct Client(Service);
+pub struct Client(DatastoreHandle);
 
 impl Client {
     pub fn of(datastore: &Arc<Datastore>) -> Self {
-        Self(Service(Arc::clone(datastore)))
+        Self(DatastoreHandle(Arc::clone(datastore)))
     }
 
     /// Begins to make something in the root directory.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use lockstep_driver::{Datastore, Dial};
+use lockstep_driver::{Datastore, Dial, DialError};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept, dial};
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
@@ -201,7 +201,7 @@ fn serve(
         panic!("{envelope:?}");
     };
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
-    datastore.follow(&sender, Box::new(receiver), hello, &envelope);
+    datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope);
 }
 
 struct PairDialer(
@@ -211,9 +211,9 @@ struct PairDialer(
 );
 
 impl Dial for PairDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
+    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), DialError> {
         let made = dial(self.0, &self.1, self.2, &LinkOptions::default());
-        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
+        let (sender, receiver) = made?.split();
         Ok((Arc::new(sender), Box::new(receiver)))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_driver::Dial;
+use lockstep_driver::{Dial, DialError};
 use lockstep_link::{
     Connection, Fingerprint, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
     accept, dial,
@@ -141,10 +141,10 @@ struct HostileDialer {
 }
 
 impl Dial for HostileDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
+    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), DialError> {
         let options = LinkOptions::default();
         let made = dial(self.address, &self.identity, self.fingerprint, &options);
-        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
+        let (sender, receiver) = made?.split();
         Ok((Arc::new(sender), Box::new(receiver)))
     }
 }

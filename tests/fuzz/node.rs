@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_driver::Dial;
 use lockstep_driver::report::DatastoreStatus;
+use lockstep_driver::{Dial, DialError};
 use lockstep_link::{
     Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
 };
@@ -296,14 +296,14 @@ struct TrueDialer {
 }
 
 impl Dial for TrueDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
+    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), DialError> {
         let made = dial(
             self.address,
             &self.identity,
             self.fingerprint,
             &self.options,
         );
-        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
+        let (sender, receiver) = made?.split();
         Ok((Arc::new(sender), Box::new(receiver)))
     }
 }

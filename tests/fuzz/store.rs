@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::{
-    Datastore, DatastoreError, Dial, Gate, Host, Job, Machine, Place, Prepared, prepare,
+    Datastore, DatastoreError, Dial, Gate, Host, Job, OsHost, Place, Prepared, prepare,
 };
 use lockstep_fs::Store;
 use lockstep_fs::export::ExportError;
@@ -78,7 +78,7 @@ pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, Datastor
     let place = || {
         let place = Place::on_this_machine(config)?;
         place.host.stop();
-        let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
+        let host = Arc::new(Hasty(OsHost::start(&config.name).unwrap()));
         Ok(Place { host, ..place })
     };
     open_in(place, config)
@@ -118,7 +118,7 @@ fn while_in_use<T, E>(
 const IN_USE_MAX: Duration = Duration::from_secs(30);
 
 /// This machine, in haste.
-struct Hasty(Machine);
+struct Hasty(OsHost);
 
 impl Host for Hasty {
     fn now(&self) -> Duration {
@@ -129,8 +129,8 @@ impl Host for Hasty {
         self.0.time_of_day()
     }
 
-    fn draw(&self) -> [u8; 16] {
-        self.0.draw()
+    fn random_id(&self) -> [u8; 16] {
+        self.0.random_id()
     }
 
     fn sleep(&self, time: Duration) {
@@ -145,8 +145,8 @@ impl Host for Hasty {
         self.0.spawn(job);
     }
 
-    fn in_order(&self, job: Job) {
-        self.0.in_order(job);
+    fn spawn_ordered(&self, job: Job) {
+        self.0.spawn_ordered(job);
     }
 
     fn stop(&self) {
@@ -167,7 +167,7 @@ impl Running {
         let mut threads = vec![thread::spawn(move || maintained.run_maintenance())];
         if let Some(dialer) = dialer {
             let leading = Arc::clone(&datastore);
-            threads.push(thread::spawn(move || leading.run_primary(&*dialer)));
+            threads.push(thread::spawn(move || leading.run_dialer(&*dialer)));
         }
         Self { datastore, threads }
     }

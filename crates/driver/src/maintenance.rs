@@ -1,190 +1,120 @@
-//! What has to be done from time to time: ticks for the core, signs of life for the peer,
-//! checkpoints, and removing the content of freed inodes.
+//! Periodic work: ticks for the core, signs of life for the peer, checkpoints, and the removal of the content of freed
+//! inodes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_repl::core::Event;
-use lockstep_repl::message::Message;
-use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::settings::Role;
+use crate::engine::Engine;
+use crate::session::Session;
 
-use super::start::{DatastoreError, failed, refused};
-use super::{Datastore, Thread, tables};
-
-/// How often the core hears that time passes.
+/// Time between two ticks of the core.
 const TICK: Duration = Duration::from_millis(50);
-/// How often the content of freed inodes is removed, and the directories that are empty then.
+/// Time between two removals of the content of freed inodes, and of the directories that are empty then.
 const GARBAGE: Duration = Duration::from_secs(2);
-/// How often a checkpoint is made while nothing forces one.
+/// Time between two checkpoints while nothing forces one.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
-/// After so many bytes of writes were kept in memory, the allocator is told to give memory back.
-const TRIM_AFTER_BYTES: u64 = 16 << 20;
-/// When so few operations are under way.
-const FEW_OPERATIONS: usize = 16;
+/// See the head of this file.
+pub(crate) struct Maintenance {
+    /// A thread removes garbage or makes a checkpoint.
+    is_tidying: Arc<AtomicBool>,
+    /// Time of the last tick, in milliseconds of the host's clock.
+    ticked_ms: AtomicU64,
+}
 
-impl Datastore {
+/// The work for the store that is due and may take long.
+#[derive(Clone, Copy)]
+struct Due {
+    garbage: bool,
+    checkpoint: bool,
+}
+
+impl Maintenance {
+    /// Of a datastore that is opened at `now_ms` of the host's clock.
+    pub fn new(now_ms: u64) -> Self {
+        Self {
+            is_tidying: Arc::default(),
+            ticked_ms: AtomicU64::new(now_ms),
+        }
+    }
+
     /// Runs until the datastore is stopped.
-    pub fn run_maintenance(self: &Arc<Self>) {
-        let start = self.host.now();
-        let (mut pinged, mut checkpointed, mut collected) = (start, start, start);
-        while !self.is_stopping() {
-            self.host.sleep(TICK);
-            self.ticked_ms.store(self.now_ms(), Ordering::Release);
-            self.notice_poison();
-            self.send_left();
-            self.drive(Thread::MayWait, Event::Tick);
-            self.keeper.look_again();
-            self.give_room_back();
-            if self.host.since(pinged) >= self.config.beat() {
-                pinged = self.host.now();
-                self.ping();
+    pub fn run(&self, engine: &Arc<Engine>, session: &Session) {
+        let host = &engine.host;
+        let start = host.now();
+        let (mut beaten, mut checkpointed, mut collected) = (start, start, start);
+        while !engine.is_stopping() {
+            host.sleep(TICK);
+            self.ticked_ms.store(engine.now_ms(), Ordering::Release);
+            session.notice_failed_disk();
+            session.tick();
+            if host.since(beaten) >= engine.config.beat() {
+                beaten = host.now();
+                session.beat();
             }
-            if self.poison.has_failed() {
+            if engine.poison.has_failed() {
                 continue;
             }
-            self.look_at_room();
-            let garbage = self.host.since(collected) >= GARBAGE;
-            let checkpoint =
-                self.store.needs_checkpoint() || self.host.since(checkpointed) >= CHECKPOINT;
-            if (garbage || checkpoint) && self.keep_up(garbage, checkpoint) {
-                let now = self.host.now();
-                collected = if garbage { now } else { collected };
-                checkpointed = if checkpoint { now } else { checkpointed };
+            session.look_at_room();
+            let due = Due {
+                garbage: host.since(collected) >= GARBAGE,
+                checkpoint: engine.store.needs_checkpoint()
+                    || host.since(checkpointed) >= CHECKPOINT,
+            };
+            if (due.garbage || due.checkpoint) && self.spawn_tidying(engine, due) {
+                let now = host.now();
+                collected = if due.garbage { now } else { collected };
+                checkpointed = if due.checkpoint { now } else { checkpointed };
             }
         }
     }
 
-    /// How long ago maintenance went on last.
-    pub fn since_tick(&self) -> Duration {
+    /// Time since the last tick.
+    pub fn since_tick(&self, engine: &Engine) -> Duration {
         let ticked = self.ticked_ms.load(Ordering::Acquire);
-        Duration::from_millis(self.now_ms().saturating_sub(ticked))
+        Duration::from_millis(engine.now_ms().saturating_sub(ticked))
     }
 
-    /// Gives back what many writes at once have taken, as they had to wait: of the disk when none of them is
-    /// left there, of memory when few are left, for the allocator would keep some for the next time.
-    fn give_room_back(self: &Arc<Self>) {
-        if let Some(file) = self.keeper.unused_file() {
-            self.host.spawn(Box::new(move || drop(file)));
-        }
-        let is_due = self.keeper.kept() >= TRIM_AFTER_BYTES;
-        if is_due && self.core.lock().operations() < FEW_OPERATIONS {
-            self.keeper.take_kept();
-            let datastore = Arc::clone(self);
-            self.host
-                .spawn(Box::new(move || datastore.host.give_memory_back()));
-        }
-    }
-
-    /// Has done for the store what is due and may take long, unless that is under way already; whether
-    /// it was begun. All of it at once, so that neither keeps the other away. Not on this thread: while it
-    /// waits for the disk, the peer must hear of this node, and the pause must end.
-    fn keep_up(self: &Arc<Self>, garbage: bool, checkpoint: bool) -> bool {
-        if self.keeping_up.swap(true, Ordering::AcqRel) {
+    /// Begins the due work on another thread, unless such work is still running; returns whether it began. One thread
+    /// does all of it, so that neither part keeps the other away. This thread does none: while it waited for the disk, the
+    /// peer would not hear of this node, and a pause would not end.
+    fn spawn_tidying(&self, engine: &Arc<Engine>, due: Due) -> bool {
+        if self.is_tidying.swap(true, Ordering::AcqRel) {
             return false;
         }
-        let datastore = Arc::clone(self);
-        self.host.spawn(Box::new(move || {
-            if garbage {
-                datastore.remove_garbage();
-                datastore.fill_reserve();
+        let (engine, is_tidying) = (Arc::clone(engine), Arc::clone(&self.is_tidying));
+        let host = Arc::clone(&engine.host);
+        host.spawn(Box::new(move || {
+            if due.garbage {
+                remove_garbage(&engine);
             }
-            if checkpoint {
-                datastore.checkpoint();
+            if due.checkpoint {
+                checkpoint(&engine);
             }
-            datastore.keeping_up.store(false, Ordering::Release);
+            is_tidying.store(false, Ordering::Release);
         }));
         true
     }
+}
 
-    /// Only the primary asks. Not again before it has an answer: behind much that is on its way over a slow
-    /// link, answers would come all at once, and say nothing of how long the peer has had anything (P15). It
-    /// says that it is there all the same: a round trip may take longer than either may be silent.
-    fn ping(&self) {
-        if self.config.role != Role::Primary {
-            return;
-        }
-        let link = self.link.read().clone();
-        if let Some(link) = link {
-            let waits = link.course.pinged.swap(true, Ordering::AcqRel);
-            let sign = if waits {
-                Message::Alive
-            } else {
-                self.asks_for_room();
-                Message::Ping
-            };
-            self.send_over(link.id, sign, &[]);
-        }
+fn remove_garbage(engine: &Engine) {
+    let datastore = engine.name();
+    if let Err(error) = engine.store.collect_garbage() {
+        tracing::warn!(datastore, %error, "content of a freed inode stays");
     }
-
-    /// The peer has answered.
-    pub(super) fn pong(&self) {
-        if let Some(link) = &*self.link.read() {
-            link.course.pinged.store(false, Ordering::Release);
-        }
+    if let Err(error) = engine.store.remove_empty_directories() {
+        // Nothing is lost, and the next removal tries again.
+        tracing::debug!(datastore, %error, "an empty directory stays");
     }
-
-    fn remove_garbage(&self) {
-        if let Err(error) = self.store.collect_garbage() {
-            tracing::warn!(datastore = self.name(), %error, "content of a freed inode stays");
-        }
-        if let Err(error) = self.store.remove_empty_directories() {
-            // Nothing is lost by that, and it is tried again.
-            tracing::debug!(datastore = self.name(), %error, "an empty directory stays");
-        }
+    // Space that is free now belongs to the reserve first.
+    if let Err(error) = engine.reserve.fill() {
+        tracing::debug!(datastore, %error, "the reserve is not filled");
     }
+}
 
-    fn checkpoint(&self) {
-        if let Err(error) = self.store.checkpoint() {
-            tracing::error!(datastore = self.name(), %error, "checkpoint failed");
-        }
-    }
-
-    /// Ends all work: nothing new is begun, the connection is closed, what is queued is done. The
-    /// threads that run this datastore end soon; when they have, it can be closed.
-    pub fn stop(self: &Arc<Self>) {
-        self.stopping.store(true, Ordering::Release);
-        self.drop_link("this node is stopping");
-        self.calls.abandon();
-        self.abandon_inspections();
-        self.keeper.close();
-        self.host.stop();
-        self.abandon_applicants();
-    }
-
-    /// Puts everything on stable storage, once no thread works on it any more. Whether all of it could
-    /// be, or nothing can be on this disk and that is known; what failed is in the log.
-    pub fn close(&self) -> bool {
-        let _nobody_is_served = self.serving.enter(&*self.host);
-        if self.poison.has_failed() {
-            // Nothing can be put on stable storage any more, and nothing must say that it was.
-            tracing::warn!(
-                datastore = self.name(),
-                "poisoned: the store is left as it is"
-            );
-            return true;
-        }
-        let closed = self.close_in_order();
-        if let Err(error) = &closed {
-            tracing::error!(datastore = self.name(), %error, "not closed in order");
-        }
-        closed.is_ok()
-    }
-
-    /// Content, log, and the tables of writes under way; the mark that all of it is there goes last (rules P6,
-    /// P7, P12).
-    fn close_in_order(&self) -> Result<(), DatastoreError> {
-        if self.role.was_killed() && !is_on(Bug::ClosedTooEarly) {
-            let synced = self.store.sync_everything();
-            synced.map_err(refused(&self.config))?;
-        }
-        self.store.close().map_err(refused(&self.config))?;
-        if !is_on(Bug::NoTablesSync) {
-            let tables = tables::sync(self.store.backing().as_ref());
-            tables.map_err(refused(&self.config))?;
-        }
-        self.role.closed().map_err(failed(&self.config))
+fn checkpoint(engine: &Engine) {
+    if let Err(error) = engine.store.checkpoint() {
+        tracing::error!(datastore = engine.name(), %error, "checkpoint failed");
     }
 }

@@ -1,65 +1,17 @@
-//! What the datastore tells of itself: for the status command, the log, and `statfs`.
+//! The reasons behind the state, and the status of a datastore for the status command, the log and `statfs`.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_fs::poison::utc;
-use lockstep_repl::core::ConnectionId;
 use lockstep_repl::state::{Service as Serving, State};
-use lockstep_types::Osn;
-use lockstep_types::settings::Role;
+use lockstep_types::{Osn, Timestamp};
+use parking_lot::Mutex;
 
-use super::Datastore;
+use crate::engine::Engine;
 use crate::report::{
-    DatastoreStatus, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus, SpaceStatus,
-    VerifiedStatus,
+    DatastoreStatus, PeerStatus, PoisonStatus, ServiceStatus, SpaceStatus, VerifiedStatus,
 };
-
-/// What is known besides the core's state.
-pub(super) struct Facts {
-    /// Since when the present state holds.
-    since: Duration,
-    /// Why it is not in sync, as far as known.
-    reason: Option<String>,
-    /// That is because the peer's disk has failed.
-    peer_disk_failed: bool,
-    /// That is because of something between the nodes that an operator has to see to: it does not go away by
-    /// waiting for the other node.
-    obstacle: bool,
-    /// Why somebody was refused last who may be the primary, while none leads this node.
-    stranger: Option<String>,
-    /// What the last comparison found, unless a resync has made it void.
-    verified: Option<VerifiedStatus>,
-    /// All is being compared and made equal.
-    resyncing: bool,
-}
-
-impl Facts {
-    /// Of a datastore opened at `now`.
-    pub const fn new(now: Duration) -> Self {
-        Self {
-            since: now,
-            reason: None,
-            peer_disk_failed: false,
-            obstacle: false,
-            stranger: None,
-            verified: None,
-            resyncing: false,
-        }
-    }
-
-    /// Gives another reason than before; whether it is another.
-    fn explain(&mut self, reason: Option<&str>) -> bool {
-        let is_new = self.reason.as_deref() != reason;
-        if is_new {
-            self.reason = reason.map(str::to_owned);
-            self.peer_disk_failed = false;
-            self.obstacle = false;
-        }
-        is_new
-    }
-}
+use crate::session::Session;
 
 /// Most differences that are kept of a comparison.
 const DIFFERENCES_KEPT: usize = 3;
@@ -67,46 +19,65 @@ const DIFFERENCES_KEPT: usize = 3;
 /// Longest reason that is kept, in characters: the peer may have given it.
 const REASON_CHARS_MAX: usize = 1000;
 
-/// A reason as a terminal may show it, however it came here.
-fn plain(reason: &str) -> String {
-    let shown = reason.chars().take(REASON_CHARS_MAX);
-    shown
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+/// The notes of a datastore on its state, with their log.
+pub(crate) struct StatusNotes {
+    /// Name of the datastore.
+    name: String,
+    notes: Mutex<Notes>,
 }
 
-impl Datastore {
-    /// The state has changed: say so at once.
-    pub(super) fn entered(self: &Arc<Self>, state: State) {
-        self.state_version.fetch_add(1, Ordering::AcqRel);
-        let reason = {
-            let mut facts = self.facts.lock();
-            facts.since = self.host.now();
-            if state.is_in_sync() && facts.resyncing {
-                facts.verified = None;
-            }
-            facts.resyncing = match state {
-                State::ResyncNamespace => true,
-                _ => facts.resyncing && is_on_the_way(state) && !state.is_in_sync(),
-            };
-            match state {
-                State::ResyncNamespace => {
-                    facts.explain(Some("the secondary is being brought up to date"));
-                }
-                _ if state.is_in_sync() => {
-                    facts.explain(None);
-                }
-                _ => {}
-            }
-            facts.reason.clone().unwrap_or_default()
+struct Notes {
+    /// The time from which on the present state holds.
+    since: Duration,
+    /// Why the nodes are not in sync, as far as known.
+    reason: Option<String>,
+    /// The reason is a failed disk of the peer.
+    peer_disk_failed: bool,
+    /// The reason lies between the nodes, and an operator has to act: waiting for the other node does not help.
+    is_obstacle: bool,
+    /// Why a client was refused that may be the primary, while no primary is connected.
+    unauthenticated: Option<String>,
+    /// The result of the last comparison, unless a resync has made it void.
+    verified: Option<VerifiedStatus>,
+    /// A resync compares everything.
+    is_resyncing: bool,
+}
+
+impl Notes {
+    /// Replaces the reason; returns whether the new one differs.
+    fn explain(&mut self, reason: Option<&str>) -> bool {
+        let is_new = self.reason.as_deref() != reason;
+        if is_new {
+            self.reason = reason.map(str::to_owned);
+            self.peer_disk_failed = false;
+            self.is_obstacle = false;
+        }
+        is_new
+    }
+}
+
+impl StatusNotes {
+    /// The notes of a datastore that is opened at `now`.
+    pub const fn new(name: String, now: Duration) -> Self {
+        let notes = Notes {
+            since: now,
+            reason: None,
+            peer_disk_failed: false,
+            is_obstacle: false,
+            unauthenticated: None,
+            verified: None,
+            is_resyncing: false,
         };
-        let (datastore, described) = (self.name(), state.describe());
-        if let (true, Some(link)) = (state.is_in_sync(), &*self.link.read()) {
-            link.course.in_sync.store(true, Ordering::Release);
+        Self {
+            name,
+            notes: Mutex::new(notes),
         }
-        if state == State::Synced {
-            self.ask_for_room_later();
-        }
+    }
+
+    /// The state has changed at `now`.
+    pub fn note_state(&self, state: State, now: Duration) {
+        let reason = self.update_for(state, now);
+        let (datastore, described) = (&self.name, state.describe());
         if is_on_the_way(state) {
             tracing::info!(datastore, state = described, "the state has changed");
         } else {
@@ -119,195 +90,189 @@ impl Datastore {
         }
     }
 
+    fn update_for(&self, state: State, now: Duration) -> String {
+        let mut notes = self.notes.lock();
+        notes.since = now;
+        if state.is_in_sync() && notes.is_resyncing {
+            notes.verified = None;
+        }
+        notes.is_resyncing = match state {
+            State::ResyncNamespace => true,
+            _ => notes.is_resyncing && is_on_the_way(state) && !state.is_in_sync(),
+        };
+        match state {
+            State::ResyncNamespace => {
+                notes.explain(Some("the secondary is being brought up to date"));
+            }
+            _ if state.is_in_sync() => {
+                notes.explain(None);
+            }
+            _ => {}
+        }
+        notes.reason.clone().unwrap_or_default()
+    }
+
     /// Remembers why the datastore is, or will be, out of sync.
-    pub(super) fn set_reason(&self, reason: &str) {
-        let reason = &plain(reason);
-        if self.facts.lock().explain(Some(reason)) {
-            tracing::info!(
-                datastore = self.name(),
-                reason,
-                "a new reason for the state"
-            );
+    pub fn set_reason(&self, reason: &str) {
+        let (datastore, reason) = (&self.name, &plain(reason));
+        if self.notes.lock().explain(Some(reason)) {
+            tracing::info!(datastore, reason, "a new reason for the state");
         }
     }
 
-    /// The same, when it does not go away by waiting for the other node: an operator has to see to it.
-    pub(super) fn set_obstacle(&self, reason: &str) {
-        let reason = &plain(reason);
-        let mut facts = self.facts.lock();
-        if facts.explain(Some(reason)) {
-            tracing::warn!(
-                datastore = self.name(),
-                reason,
-                "the nodes do not get together"
-            );
+    /// Remembers a reason for which an operator has to act: waiting for the other node does not help.
+    pub fn set_obstacle(&self, reason: &str) {
+        let (datastore, reason) = (&self.name, &plain(reason));
+        let mut notes = self.notes.lock();
+        if notes.explain(Some(reason)) {
+            tracing::warn!(datastore, reason, "the nodes do not get together");
         }
-        facts.obstacle = true;
+        notes.is_obstacle = true;
     }
 
-    /// The peer was refused before it could lead this node.
-    pub fn told_why_not_led(&self, reason: &str) {
-        if self.waits_for_primary() {
-            self.set_obstacle(reason);
-        }
-    }
-
-    /// Somebody was refused before he could prove who he is: he may be the primary, or anybody. So that is shown
-    /// beside the reason, and never in place of one that is known. `reason` must hold no word of his.
-    pub fn told_of_stranger(&self, reason: &str) {
-        if self.waits_for_primary() {
-            self.facts.lock().stranger = Some(plain(reason));
-        }
-    }
-
-    /// The same, when it is that the peer's disk has failed: by its own word, so until it says more.
-    pub(super) fn set_peer_disk_failed(&self, reason: &str) {
+    /// Remembers that the peer's disk has failed, by the peer's own word. The note holds until the peer says more.
+    pub fn set_peer_disk_failed(&self, reason: &str) {
         self.set_reason(reason);
-        self.facts.lock().peer_disk_failed = true;
+        self.notes.lock().peer_disk_failed = true;
     }
 
-    /// The peer leads again: what its disk had, or what stood between the nodes, was seen to.
-    pub(super) fn forget_obstacles(&self) {
-        let mut facts = self.facts.lock();
-        facts.stranger = None;
-        if facts.peer_disk_failed || facts.obstacle {
-            facts.explain(None);
-        }
+    /// Remembers why a client was refused before it was authenticated.
+    pub fn set_unauthenticated(&self, reason: &str) {
+        self.notes.lock().unauthenticated = Some(plain(reason));
     }
 
-    /// [`Self::set_reason`], if a connection still stands: what broke with it is no reason of its own.
-    pub(super) fn set_reason_over(&self, connection: ConnectionId, reason: &str) {
-        if self.link_of(connection).is_some() {
+    /// Remembers why the connection ended, unless this node ended it for a reason that is known.
+    pub fn set_ending(&self, reason: &str, given_up: bool) {
+        let is_explained = self.notes.lock().reason.is_some();
+        if !(given_up && is_explained) {
             self.set_reason(reason);
         }
     }
 
-    /// Remembers what a comparison of both nodes has found.
-    pub(super) fn note_comparison(&self, report: &lockstep_verify::Report) {
+    /// The primary is connected again: the failure of its disk, or the obstacle between the nodes, is gone.
+    pub fn forget_obstacles(&self) {
+        let mut notes = self.notes.lock();
+        notes.unauthenticated = None;
+        if notes.peer_disk_failed || notes.is_obstacle {
+            notes.explain(None);
+        }
+    }
+
+    /// Remembers the result of a comparison of both nodes that ended at `time`.
+    pub fn note_comparison(&self, report: &lockstep_verify::Report, time: Timestamp) {
         let in_words = |difference: &lockstep_verify::Difference| {
             let path = difference.path.as_deref().unwrap_or("(no name)");
             plain(&format!("{path}: {}", difference.what))
         };
+        let first = report.differences.iter().take(DIFFERENCES_KEPT);
         let verified = VerifiedStatus {
-            time: utc(self.host.time_of_day()),
+            time: utc(time),
             identical: report.is_identical(),
             differences_total: report.total,
-            differences: report
-                .differences
-                .iter()
-                .take(DIFFERENCES_KEPT)
-                .map(in_words)
-                .collect(),
+            differences: first.map(in_words).collect(),
         };
         if !verified.identical {
             tracing::error!(
-                datastore = self.name(),
+                datastore = self.name,
                 differences = verified.differences_total,
                 first = verified.differences.first(),
                 "verify: the nodes hold different data"
             );
         }
-        self.facts.lock().verified = Some(verified);
-    }
-
-    /// Remembers why the connection ended, unless a deeper reason is known.
-    pub(super) fn set_ending(&self, reason: &str, given_up: bool) {
-        let explained = self.facts.lock().reason.is_some();
-        if !(given_up && explained) {
-            self.set_reason(reason);
-        }
-    }
-
-    /// Everything an operator may want to know.
-    pub fn status(&self) -> DatastoreStatus {
-        let (state, in_flight, next) = {
-            let core = self.core.lock();
-            (core.state(), core.in_flight(), core.next_osn())
-        };
-        let (since_ms, reason, verified) = {
-            let facts = self.facts.lock();
-            let since = self.host.since(facts.since).as_millis();
-            (
-                u64::try_from(since).unwrap_or(u64::MAX),
-                shown_reason(&facts, state),
-                facts.verified.clone(),
-            )
-        };
-        let applied = self.store.applied_lately();
-        let poisoned = self.poison.failure().map(|failure| PoisonStatus {
-            reason: failure.reason,
-            time: failure.time,
-        });
-        DatastoreStatus {
-            name: self.config.name.clone(),
-            uuid: self.store.uuid().to_string(),
-            role: self.config.role,
-            state: state.describe().to_owned(),
-            service: serving(state),
-            marked_in_sync: self.role.state().in_sync,
-            in_sync: state.is_in_sync() && poisoned.is_none(),
-            since_ms,
-            reason,
-            poisoned,
-            peer: self.peer_status(),
-            generation: self.generation().get(),
-            osn: match self.config.role {
-                // The last number given out: the one before the next.
-                Role::Primary => Osn {
-                    sequence: next.sequence.saturating_sub(1),
-                    ..next
-                }
-                .to_string(),
-                Role::Secondary => applied.to_string(),
-            },
-            writes_in_flight: in_flight.writes as u64,
-            metadata_in_flight: in_flight.metadata as u64,
-            kept_bytes: self.keeper.load().bytes(),
-            paw: self.paw.len() as u64,
-            saw: self.saw.len() as u64,
-            mount: match self.config.role {
-                Role::Primary => Some(self.config.mount.display().to_string()),
-                Role::Secondary => None,
-            },
-            durability: self.config.durability,
-            on_peer_loss: self.config.on_peer_loss,
-            space: self.store.space().ok().map(|space| SpaceStatus {
-                total_bytes: space.total_bytes,
-                available_bytes: space.available_bytes,
-            }),
-            resync: (state == State::ResyncContent).then(|| self.resync_status()),
-            started: true,
-            stray: None,
-            verified,
-        }
-    }
-
-    fn resync_status(&self) -> ResyncStatus {
-        let progress = &self.resync;
-        ResyncStatus {
-            files_total: progress.inodes_total.get(),
-            files_done: progress.inodes_done.get(),
-            bytes_total: progress.bytes_total.get(),
-            bytes_done: progress.bytes_done.get(),
-            bytes_sent: progress.bytes_sent.get(),
-        }
-    }
-
-    fn peer_status(&self) -> Option<PeerStatus> {
-        let peer = self.config.peer.as_ref()?;
-        let connected = self.link.read().is_some();
-        let facts = self.facts.lock();
-        Some(PeerStatus {
-            address: peer.address.to_string(),
-            connected,
-            encryption: peer.encryption,
-            disk_failed: facts.peer_disk_failed,
-            obstacle: facts.obstacle,
-        })
+        self.notes.lock().verified = Some(verified);
     }
 }
 
-/// Nothing was lost on the way to this state: it is in sync, or gets there by itself.
+/// A reason as a terminal may show it.
+fn plain(reason: &str) -> String {
+    let shown = reason.chars().take(REASON_CHARS_MAX);
+    shown
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// The status of a datastore.
+pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
+    let (state, in_flight, next) = {
+        let core = session.term().core.lock();
+        (core.state(), core.in_flight(), core.next_osn())
+    };
+    let usage = session.usage();
+    let poisoned = engine.poison.failure().map(|failure| PoisonStatus {
+        reason: failure.reason,
+        time: failure.time,
+    });
+    let mut status = DatastoreStatus {
+        state: state.describe().to_owned(),
+        service: serving(state),
+        marked_in_sync: engine.role_file.state().in_sync,
+        in_sync: state.is_in_sync() && poisoned.is_none(),
+        poisoned,
+        generation: session.term().generation().get(),
+        writes_in_flight: in_flight.writes as u64,
+        metadata_in_flight: in_flight.metadata as u64,
+        kept_bytes: usage.kept.bytes(),
+        space: engine.store.space().ok().map(|space| SpaceStatus {
+            total_bytes: space.total_bytes,
+            available_bytes: space.available_bytes,
+        }),
+        ..DatastoreStatus::of_configuration(&engine.config)
+    };
+    add_role(&mut status, engine, session, (state, next));
+    add_notes(&mut status, engine, state);
+    if let Some(peer) = &mut status.peer {
+        peer.connected = session.term().peer.is_connected();
+    }
+    status
+}
+
+/// Adds the entries of one role.
+fn add_role(
+    status: &mut DatastoreStatus,
+    engine: &Engine,
+    session: &Session,
+    (state, next): (State, Osn),
+) {
+    let in_flight = session.usage().in_flight as u64;
+    match session {
+        Session::Primary(session) => {
+            // The last number given out is the one before the next.
+            let last = Osn {
+                sequence: next.sequence.saturating_sub(1),
+                ..next
+            };
+            status.osn = last.to_string();
+            status.paw = in_flight;
+            status.mount = Some(engine.config.mount.display().to_string());
+            let is_resyncing = state == State::ResyncContent;
+            status.resync = is_resyncing.then(|| session.jobs.status());
+        }
+        Session::Secondary(_) => {
+            status.osn = engine.store.applied_lately().to_string();
+            status.saw = in_flight;
+        }
+    }
+}
+
+/// Adds the notes.
+fn add_notes(status: &mut DatastoreStatus, engine: &Engine, state: State) {
+    let notes = engine.notes.notes.lock();
+    let since = engine.host.since(notes.since).as_millis();
+    status.since_ms = u64::try_from(since).unwrap_or(u64::MAX);
+    status.reason = shown_reason(&notes, state);
+    status.verified.clone_from(&notes.verified);
+    if let Some(PeerStatus {
+        disk_failed,
+        obstacle,
+        ..
+    }) = &mut status.peer
+    {
+        *disk_failed = notes.peer_disk_failed;
+        *obstacle = notes.is_obstacle;
+    }
+}
+
+/// Whether the state is in sync, or leads there by itself without a loss.
 const fn is_on_the_way(state: State) -> bool {
     !matches!(
         state,
@@ -323,7 +288,7 @@ const fn is_on_the_way(state: State) -> bool {
 }
 
 /// Why the nodes are not in sync, as far as known.
-fn shown_reason(facts: &Facts, state: State) -> Option<String> {
+fn shown_reason(notes: &Notes, state: State) -> Option<String> {
     if state.is_in_sync() {
         return None;
     }
@@ -332,13 +297,13 @@ fn shown_reason(facts: &Facts, state: State) -> Option<String> {
         State::SecondaryOutOfSync | State::SecondaryDisconnected
     );
     if !waits {
-        return facts.reason.clone();
+        return notes.reason.clone();
     }
     let never = "no primary has connected since this node was started";
-    let reason = facts.reason.as_deref().unwrap_or(never);
-    Some(match &facts.stranger {
-        Some(stranger) => {
-            format!("{reason}; somebody who may be the primary, or not, was refused: {stranger}")
+    let reason = notes.reason.as_deref().unwrap_or(never);
+    Some(match &notes.unauthenticated {
+        Some(refused) => {
+            format!("{reason}; a client that may be the primary was refused: {refused}")
         }
         None => reason.to_owned(),
     })

@@ -3,7 +3,7 @@
 //! A limit is that of the code, or what the clients of a schedule can bring about where that is less: each
 //! waits for one answer at a time, so that little is ever under way.
 
-use lockstep_driver::{Datastore, Load};
+use lockstep_driver::{Datastore, DatastoreUsage};
 use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
 
 use crate::check::bounded::{self, Bound, Counter, Sample};
@@ -28,7 +28,7 @@ pub fn check(
     history: &History,
     is_idle: bool,
 ) -> Result<(), Violation> {
-    let load = datastore.load();
+    let load = datastore.usage();
     leaks::check_locks(node, load.locks.stray)?;
     let samples = samples(node, &load, history.last(), is_idle);
     let most = match node {
@@ -38,7 +38,7 @@ pub fn check(
     bounded::check(&samples, &most.bounds(node, &load))
 }
 
-fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
+fn samples(node: Side, load: &DatastoreUsage, at: u64, is_idle: bool) -> Vec<Sample> {
     let used = load.log.map_or(0, |log| log.used_bytes);
     let counted = [
         (Counter::PawEntries, load.paw as u64),
@@ -49,7 +49,7 @@ fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
         (Counter::PendingIntents, load.in_flight.metadata as u64),
         (Counter::Operations, load.operations as u64),
         (Counter::HeldOperations, load.held as u64),
-        (Counter::Works, load.works as u64),
+        (Counter::Works, load.pending as u64),
         (
             Counter::KeptBytes,
             load.kept.memory_bytes - load.kept.begun_bytes,
@@ -117,7 +117,7 @@ impl Most {
         }
     }
 
-    fn bounds(&self, node: Side, load: &Load) -> [Bound; 12] {
+    fn bounds(&self, node: Side, load: &DatastoreUsage) -> [Bound; 12] {
         let capacity = load.log.map_or(0, |log| log.capacity_bytes);
         let left = match node {
             Side::Primary => 0,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_driver::client::{DirEntry, Done, FileService, Waiting, WriteOptions};
-use lockstep_driver::{Datastore, Service};
+use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, XattrMode};
 use parking_lot::Mutex;
 
@@ -35,7 +35,7 @@ pub struct Client {
     /// How far that is with a stop in order, which takes the mount away.
     pub leaving: Arc<Leaving>,
     /// The mount.
-    pub service: Service,
+    pub service: DatastoreHandle,
     /// Who tells it what to ask, and hears the answers.
     pub witness: Arc<Mutex<Witness>>,
     /// Longest pause between two operations.
@@ -53,7 +53,7 @@ impl Client {
             if self.enough.load(Ordering::Relaxed) || self.leaving.is_unmounted() {
                 return;
             }
-            let ino = match spare.map_or_else(|| self.ask(Service::next_ino), Ok) {
+            let ino = match spare.map_or_else(|| self.ask(DatastoreHandle::next_ino), Ok) {
                 Ok(ino) => ino,
                 Err(errno) => return self.witness.lock().no_number(self.id, errno),
             };
@@ -80,7 +80,7 @@ impl Client {
 
     fn submit(&self, op: &Op) -> Outcome {
         if !matches!(op, Op::Write(_)) {
-            self.ask(Service::hurry);
+            self.ask(DatastoreHandle::hurry);
         }
         match op {
             Op::Change(request) => self
@@ -110,7 +110,7 @@ impl Client {
     }
 
     /// Gives a request to the mount.
-    fn ask<T>(&self, request: impl FnOnce(&Service) -> T) -> T {
+    fn ask<T>(&self, request: impl FnOnce(&DatastoreHandle) -> T) -> T {
         let _inside = self.leaving.enter();
         request(&self.service)
     }
@@ -118,7 +118,7 @@ impl Client {
     /// Submits an operation and waits for its answer.
     fn wait_for<T: Send + 'static>(
         &self,
-        submit: impl FnOnce(&Service, Done<T>),
+        submit: impl FnOnce(&DatastoreHandle, Done<T>),
     ) -> Result<T, Errno> {
         let answered = Arc::new(Opened::default());
         let answer = Arc::new(Mutex::new(None));
@@ -194,7 +194,7 @@ pub fn ask_the_secondary(datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness>
             witness.lock().acknowledged(Side::Secondary, generation);
         }
     };
-    Service(Arc::clone(datastore)).change(change, Box::new(told));
+    DatastoreHandle(Arc::clone(datastore)).change(change, Box::new(told));
 }
 
 fn attr(found: Result<Attr, Errno>) -> Outcome {

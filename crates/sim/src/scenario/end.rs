@@ -44,7 +44,7 @@ fn look_for_leaks(side: Side, node: Ended<'_>, inodes: &Dump) -> Result<(), Stri
         directories: &node.disk.directories(),
         inodes,
         orphans: orphans.len(),
-        locks: node.datastore.load().locks.taken,
+        locks: node.datastore.usage().locks.taken,
         locks_max: match side {
             Side::Primary => 0,
             Side::Secondary => usize::try_from(bounds::IN_VAIN).unwrap_or(0),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use exact::Watch;
-use lockstep_driver::{Datastore, Service};
+use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_repl::state::State;
 use lockstep_types::settings::Durability;
 use parking_lot::Mutex;
@@ -525,7 +525,7 @@ impl Pair {
                 id,
                 process: Arc::clone(&life.process),
                 leaving: Arc::clone(&life.leaving),
-                service: Service(Arc::clone(&datastore)),
+                service: DatastoreHandle(Arc::clone(&datastore)),
                 witness: Arc::clone(&self.witness),
                 pause_max: self.pause_max,
                 enough: Arc::clone(&self.enough),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_driver::Service;
+use lockstep_driver::DatastoreHandle;
 use lockstep_driver::client::FileService;
 
 use super::fibers::{self, Wait};
@@ -84,7 +84,7 @@ pub fn leave(life: &Life) {
         }
     };
     leaving.is_unmounted.store(true, Ordering::Relaxed);
-    Service(Arc::clone(&datastore)).closing();
+    DatastoreHandle(Arc::clone(&datastore)).closing();
     while leaving.inside.load(Ordering::Relaxed) > 0 {
         rest();
     }

@@ -1,10 +1,11 @@
 //! One node of the world: its disk, its configuration, and the process that lives on it, if any.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_driver::config::DatastoreConfig;
-use lockstep_driver::{Datastore, Dial, Halves, Place, Prepared, make_store, prepare};
+use lockstep_driver::{Datastore, Dial, DialError, Halves, Place, Prepared, make_store, prepare};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
@@ -150,7 +151,7 @@ fn run(config: DatastoreConfig, place: Place, life: &Life, dialer: Dialer) {
         datastore.reap_orphans();
         let leading = Arc::clone(&datastore);
         life.leaving
-            .start(process, move || leading.run_primary(&dialer));
+            .start(process, move || leading.run_dialer(&dialer));
     }
     *life.datastore.lock() = Some(datastore);
 }
@@ -169,16 +170,16 @@ impl Dialer {
 }
 
 impl Dial for Dialer {
-    fn dial(&self) -> Result<Halves, String> {
+    fn dial(&self) -> Result<Halves, DialError> {
         self.rest(DIAL);
         if !self.network.is_whole() {
             self.rest(DIAL_TIMEOUT);
-            return Err("the peer does not answer".to_owned());
+            return Err(io::Error::other("the peer does not answer").into());
         }
         let peer = self.peer.lock().clone();
         let listening = peer.and_then(|life| Some((life.datastore()?, life.process)));
         let Some((datastore, process)) = listening else {
-            return Err("nobody listens".to_owned());
+            return Err(io::Error::other("no node listens").into());
         };
         let [ours, theirs] = self.network.connect(&self.process, &process);
         process.start(move || answer(&datastore, &theirs));
@@ -195,8 +196,8 @@ fn answer(datastore: &Arc<Datastore>, end: &End) {
         return;
     };
     match &envelope.message {
-        Message::Hello(hello) => datastore.follow(&end.sender(), receiver, hello, &envelope),
-        Message::Poisoned { reason } => datastore.told_of_poison(reason),
+        Message::Hello(hello) => datastore.serve_primary(&end.sender(), receiver, hello, &envelope),
+        Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
         _ => {}
     }
 }

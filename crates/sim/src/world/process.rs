@@ -237,7 +237,7 @@ impl Host for Inside {
         }
     }
 
-    fn draw(&self) -> [u8; 16] {
+    fn random_id(&self) -> [u8; 16] {
         let shared = &self.0.shared;
         let drawn = shared.names.lock().any();
         // Another world may have begun with the same luck.
@@ -288,7 +288,7 @@ impl Host for Inside {
         }
     }
 
-    fn in_order(&self, job: Job) {
+    fn spawn_ordered(&self, job: Job) {
         let Some(job) = self.count(job, &[Hang::All]) else {
             return;
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockstep_driver::client::{Done, FileService, WriteOptions};
 use lockstep_driver::config::{DatastoreConfig, PeerConfig};
 use lockstep_driver::report::DatastoreStatus;
-use lockstep_driver::{ClearError, Cleared, Datastore, Repair, Service, clear_poison};
+use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
 use lockstep_fs::Store;
 use lockstep_fs::poison::MARK_FILE;
 use lockstep_fs::store::{Access, OpenOptions};
@@ -315,7 +315,7 @@ impl Pair {
         let life = self.primary.node.life().expect("the primary runs");
         let client = Client {
             process: Arc::clone(&life.process),
-            service: Service(life.datastore().expect("the primary runs")),
+            service: DatastoreHandle(life.datastore().expect("the primary runs")),
         };
         let answer = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&answer);
@@ -342,7 +342,7 @@ impl Pair {
 /// A program.
 pub struct Client {
     process: Arc<Process>,
-    service: Service,
+    service: DatastoreHandle,
 }
 
 impl Client {

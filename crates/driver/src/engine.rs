@@ -1,0 +1,105 @@
+//! The parts of a datastore that outlive a session: configuration, store, host, and the durable marks.
+//!
+//! A session of either role borrows the engine. The engine knows no connection, no core and no client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockstep_fs::poison::Poison;
+use lockstep_fs::reserve::Reserve;
+use lockstep_fs::{OpError, Store};
+use lockstep_types::Errno;
+use lockstep_types::settings::{Choice, Durability};
+
+use crate::config::DatastoreConfig;
+use crate::host::{Host, ThreadKind};
+use crate::open::role_file::RoleFile;
+use crate::status::StatusNotes;
+
+/// The longest sleep of a thread that has to see a stop of the datastore.
+const STOP_POLL: Duration = Duration::from_millis(200);
+
+/// What a session of either role works with.
+pub(crate) struct Engine {
+    pub config: DatastoreConfig,
+    pub store: Store,
+    pub host: Arc<dyn Host>,
+    pub role_file: RoleFile,
+    /// Whether the disk of the store has failed.
+    pub poison: Arc<Poison>,
+    /// Space of the disk that clients do not get.
+    pub reserve: Arc<Reserve>,
+    /// The reasons that `status` shows.
+    pub notes: StatusNotes,
+    /// Set once, when the datastore is stopped.
+    pub stopping: AtomicBool,
+}
+
+impl Engine {
+    /// Name of the datastore.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Milliseconds of the host's monotonic clock.
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.host.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the datastore is being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Whether the configuration demands stable storage for every operation.
+    pub fn is_always_durable(&self) -> bool {
+        self.config.durability == Durability::Always
+    }
+
+    /// Sleeps for `wait`, or until the datastore is stopped.
+    pub fn sleep_unless_stopped(&self, wait: Duration) {
+        let until = self.host.now() + wait;
+        while !self.is_stopping() && self.host.now() < until {
+            let left = until.saturating_sub(self.host.now());
+            self.host.sleep(STOP_POLL.min(left));
+        }
+    }
+
+    /// The kind of the calling thread: a client's, or the reader. The reader completes operations of clients,
+    /// and a completion may submit the next operation.
+    pub fn calling_thread(&self) -> ThreadKind {
+        if self.host.is_reading() {
+            ThreadKind::Reader
+        } else {
+            ThreadKind::Client
+        }
+    }
+
+    /// Logs an error of the store and returns the error number for the client. A refusal is not logged.
+    pub fn log_and_errno(&self, error: &OpError) -> Errno {
+        if let OpError::Store(error) = error {
+            tracing::error!(datastore = self.name(), %error, "the store failed");
+        }
+        error.errno()
+    }
+
+    /// Why this node promises nothing any more, for the operators of both nodes; `None` while the disk is sound
+    /// (rule P16).
+    pub fn failure_reason(&self) -> Option<String> {
+        let failure = self.poison.failure()?;
+        Some(format!(
+            "the {}'s disk failed {failure}; it promises nothing until it is repaired or replaced \
+             and `lockstep clear-poison {}` was run there",
+            self.config.role.word(),
+            self.name()
+        ))
+    }
+
+    /// Removes the content of freed inodes, because its space is needed.
+    pub fn collect_garbage(&self) {
+        if let Err(error) = self.store.collect_garbage() {
+            tracing::debug!(datastore = self.name(), %error, "content of a freed inode stays");
+        }
+    }
+}

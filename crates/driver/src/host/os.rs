@@ -1,0 +1,176 @@
+//! A datastore's host in a node: the threads and clocks of this machine.
+//!
+//! A pool for disk flushes and long jobs, and one courier for sends that must stay in order.
+
+#![allow(clippy::disallowed_methods)] // this file is the host
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use lockstep_types::{DatastoreUuid, Timestamp};
+use parking_lot::{Condvar, Mutex};
+
+use super::{Gate, Host, Job};
+use crate::{memory, threads};
+
+thread_local! {
+    /// This thread reads from a peer.
+    static READING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often the thread that waits for a long job does something meanwhile.
+const ATTEND: Duration = Duration::from_millis(50);
+
+/// Threads that wait for disk flushes and do long jobs.
+const POOL_THREADS: usize = 8;
+
+/// The machine, as one datastore uses it. Jobs hold what they need; stopping runs what is queued.
+pub struct OsHost {
+    started: Instant,
+    pool: Queue,
+    courier: Queue,
+}
+
+impl OsHost {
+    /// Starts the threads of the datastore of that name.
+    pub fn start(name: &str) -> std::io::Result<Self> {
+        Ok(Self {
+            started: Instant::now(),
+            pool: Queue::start(&format!("{name}-pool"), POOL_THREADS)?,
+            courier: Queue::start(&format!("{name}-courier"), 1)?,
+        })
+    }
+}
+
+impl Host for OsHost {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn time_of_day(&self) -> Timestamp {
+        SystemTime::now().into()
+    }
+
+    fn random_id(&self) -> [u8; 16] {
+        *DatastoreUuid::random().as_bytes()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn gate(&self) -> Arc<dyn Gate> {
+        Arc::new(ThreadGate::default())
+    }
+
+    fn spawn(&self, job: Job) {
+        self.pool.push(job);
+    }
+
+    fn spawn_ordered(&self, job: Job) {
+        self.courier.push(job);
+    }
+
+    fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
+        std::thread::scope(|scope| {
+            let job = scope.spawn(job);
+            while !job.is_finished() {
+                std::thread::sleep(ATTEND);
+                meanwhile();
+            }
+            // A job that has panicked has left nothing: its caller sees to that.
+            let _ended = job.join();
+        });
+    }
+
+    fn give_memory_back(&self) {
+        memory::give_back();
+    }
+
+    fn set_reading(&self, is_reading: bool) {
+        READING.set(is_reading);
+    }
+
+    fn is_reading(&self) -> bool {
+        READING.get()
+    }
+
+    fn stop(&self) {
+        self.courier.stop();
+        self.pool.stop();
+    }
+}
+
+/// A gate between threads.
+#[derive(Default)]
+struct ThreadGate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate for ThreadGate {
+    fn open(&self) {
+        *self.open.lock() = true;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut open = self.open.lock();
+        while !*open {
+            self.opened.wait(&mut open);
+        }
+    }
+}
+
+/// A queue of jobs and the threads that do them.
+struct Queue {
+    jobs: Mutex<Option<Sender<Job>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Queue {
+    fn start(name: &str, threads: usize) -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let threads = (0..threads)
+            .map(|number| {
+                let receiver = Arc::clone(&receiver);
+                threads::spawn(&format!("{name}-{number}"), move || work(&receiver))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            jobs: Mutex::new(Some(sender)),
+            threads: Mutex::new(threads),
+        })
+    }
+
+    fn push(&self, job: Job) {
+        let jobs = self.jobs.lock();
+        if let Some(sender) = &*jobs {
+            // The receivers live until the sender is dropped.
+            let _sent = sender.send(job);
+        }
+    }
+
+    fn stop(&self) {
+        drop(self.jobs.lock().take());
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ended = thread.join();
+            }
+        }
+    }
+}
+
+fn work(receiver: &Mutex<Receiver<Job>>) {
+    loop {
+        let Ok(job) = receiver.lock().recv() else {
+            return;
+        };
+        job();
+    }
+}

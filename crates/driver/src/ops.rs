@@ -1,0 +1,13 @@
+//! Operations of clients on the primary, from the request to the answer.
+
+pub(crate) mod berths;
+pub(crate) mod content;
+pub(crate) mod in_flight;
+pub(crate) mod kept;
+pub(crate) mod lock_plan;
+pub(crate) mod locks;
+pub(crate) mod meta_pipeline;
+pub(crate) mod pending;
+pub(crate) mod references;
+pub(crate) mod space;
+pub(crate) mod write_admission;

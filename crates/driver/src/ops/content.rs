@@ -1,0 +1,323 @@
+//! Reads, writes and syncs of content: this node's part of each, the message to the secondary, and the answer to
+//! the client.
+//!
+//! Invariants:
+//! - A write has its PAW entry before its first byte is put anywhere (rule P6).
+//! - A thread of a client is inside a change only with a berth; without one the worker pool executes the change.
+
+use std::sync::Arc;
+
+use lockstep_fs::{OpError, Store};
+use lockstep_paw_saw::Full;
+use lockstep_repl::core::{ConnectionId, Event, OpId};
+use lockstep_repl::message::Message;
+use lockstep_repl::state::Trigger;
+use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::{Errno, Osn};
+
+use super::berths::Berths;
+use super::in_flight::{PawEntries, entry_of};
+use super::kept::Keeper;
+use super::pending::{
+    LocalChange, LocalPart, PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite,
+    WriteParams,
+};
+use crate::client::Waiting;
+use crate::engine::Engine;
+use crate::host::ThreadKind;
+use crate::peer::connection::Delivery;
+use crate::term::Term;
+
+/// The write that the calling thread brought, with its bytes in the buffer of that thread.
+#[derive(Clone, Copy)]
+pub(crate) struct CallerWrite<'a> {
+    pub op: OpId,
+    pub data: &'a [u8],
+    pub waiting: Option<&'a dyn Waiting>,
+}
+
+/// Executes the core's effects on content.
+pub(crate) struct ContentOps {
+    engine: Arc<Engine>,
+    term: Arc<Term>,
+    pending: Arc<PendingOps>,
+    pub paw: PawEntries,
+    berths: Arc<Berths>,
+    keeper: Arc<Keeper>,
+}
+
+impl ContentOps {
+    /// The executor of one session.
+    pub const fn new(
+        engine: Arc<Engine>,
+        term: Arc<Term>,
+        pending: Arc<PendingOps>,
+        paw: PawEntries,
+        berths: Arc<Berths>,
+        keeper: Arc<Keeper>,
+    ) -> Self {
+        Self {
+            engine,
+            term,
+            pending,
+            paw,
+            berths,
+            keeper,
+        }
+    }
+
+    /// Executes this node's part of an operation whose locks are held.
+    pub fn execute(
+        self: &Arc<Self>,
+        thread: ThreadKind,
+        op: OpId,
+        osn: Osn,
+        caller: Option<CallerWrite<'_>>,
+    ) -> Option<Event> {
+        let done = Some(Event::LocalDone(op, Ok(())));
+        let change = match self.pending.begin_local_part(op, osn)? {
+            LocalPart::Change(change) => change,
+            LocalPart::Read(read) => {
+                self.read_now(read);
+                return done;
+            }
+            LocalPart::LocksGranted => return None,
+            LocalPart::LocksAbandoned => return done,
+        };
+        let berth = (thread == ThreadKind::Client).then(|| self.berths.take());
+        if matches!(berth, Some(None)) {
+            self.execute_in_pool(op, osn, caller);
+            return None;
+        }
+        let result = match change {
+            LocalChange::Write(write) => self.write_here(op, write, caller),
+            LocalChange::Sync(ino) => self.engine.store.sync_file(ino, true),
+        };
+        if let Err(OpError::Store(error)) = &result
+            && self.is_mirrored_write(op)
+        {
+            // The secondary may have executed the write: the sync ends for this reason (rule P15).
+            self.engine.notes.set_reason(&format!(
+                "this node could not do what the secondary can: {error}"
+            ));
+        }
+        let result = result.map_err(|error| self.engine.log_and_errno(&error));
+        Some(Event::LocalDone(op, result))
+    }
+
+    /// Reads, and answers the client.
+    fn read_now(&self, read: PendingRead) {
+        let mut buffer = vec![0; read.length];
+        match self.engine.store.read(read.ino, read.offset, &mut buffer) {
+            Ok(length) => (read.done)(Ok(buffer.get(..length).unwrap_or_default())),
+            Err(error) => (read.done)(Err(self.engine.log_and_errno(&error))),
+        }
+    }
+
+    /// Has the worker pool execute an operation of a client's thread without a berth.
+    fn execute_in_pool(self: &Arc<Self>, op: OpId, osn: Osn, caller: Option<CallerWrite<'_>>) {
+        // The bytes stay in memory, because other operations wait for the locks of this write. While memory is
+        // full, write admission lets no write pass that would find no berth.
+        if let Some(caller) = caller.filter(|caller| caller.op == op) {
+            let keep = || self.keeper.keep_begun(caller.data);
+            self.pending
+                .with_write(op, |write| write.data = Some(keep()));
+        }
+        let ops = Arc::clone(self);
+        self.engine.host.spawn(Box::new(move || {
+            if let Some(event) = ops.execute(ThreadKind::MayWait, op, osn, None) {
+                ops.term.handle_event(ThreadKind::MayWait, event);
+            }
+        }));
+    }
+
+    fn is_mirrored_write(&self, op: OpId) -> bool {
+        let has_entry = |write: &mut PendingWrite| write.slot.is_some();
+        self.pending.with_write(op, has_entry).unwrap_or(false)
+    }
+
+    fn write_here(
+        &self,
+        op: OpId,
+        WriteParams { message, length }: WriteParams,
+        caller: Option<CallerWrite<'_>>,
+    ) -> Result<(), OpError> {
+        let store = &self.engine.store;
+        let (ino, offset) = (message.ino, message.offset);
+        let mut loaded = None;
+        let data = self.bytes_of(op, caller, &mut loaded)?;
+        let ticket = store.begin_write(ino, offset, length as u64, message.durable)?;
+        if let Err(error) = store.write_begun(&ticket, offset, data) {
+            Store::abandon_write(&ticket);
+            return Err(error.into());
+        }
+        // Rule P11; the secondary does the same before its acknowledgement.
+        if message.durable
+            && !is_on(Bug::NoLocalSync)
+            && let Err(error) = store.sync_file(ino, false)
+        {
+            Store::abandon_write(&ticket);
+            return Err(error);
+        }
+        self.pending
+            .with_write(op, |write| write.ticket = Some(ticket));
+        Ok(())
+    }
+
+    /// The bytes of a write: in the buffer of this thread, or kept. Kept bytes are read into `loaded`. A write
+    /// that is over has none.
+    fn bytes_of<'a>(
+        &self,
+        op: OpId,
+        caller: Option<CallerWrite<'a>>,
+        loaded: &'a mut Option<Arc<[u8]>>,
+    ) -> Result<&'a [u8], Errno> {
+        if let Some(caller) = caller.filter(|caller| caller.op == op) {
+            return Ok(caller.data);
+        }
+        let kept = self.pending.with_write(op, |write| write.data.clone());
+        *loaded = kept.flatten().map(|kept| kept.load()).transpose()?;
+        Ok(loaded.as_deref().unwrap_or_default())
+    }
+
+    /// Makes the PAW entry of a write (rule P6). Returns the numbered write, unless it is over.
+    pub fn enter_write(&self, op: OpId, osn: Osn) -> Option<WriteParams> {
+        let entered = self.pending.with_write(op, |pending| {
+            let write = pending.write.numbered(osn);
+            if pending.slot.is_some() || is_on(Bug::NoPawEntry) {
+                return Ok::<_, Full>(write);
+            }
+            let entry = entry_of(&write.message, write.length);
+            pending.slot = Some(self.paw.insert(entry)?);
+            Ok(write)
+        })?;
+        match entered {
+            Ok(write) => Some(write),
+            // The core admits no more writes than the table has slots. Without an entry, nothing would say after
+            // a crash where the nodes may differ: so the sync ends.
+            Err(full) => {
+                self.term
+                    .spawn_trigger(Trigger::PeerFailed, &full.to_string());
+                self.pending
+                    .with_write(op, |pending| pending.write.numbered(osn))
+            }
+        }
+    }
+
+    /// Sends a write to the secondary, or refuses a write that this node cannot execute.
+    pub fn send_write(
+        &self,
+        op: OpId,
+        osn: Osn,
+        connection: ConnectionId,
+        caller: Option<CallerWrite<'_>>,
+    ) -> Option<Event> {
+        let WriteParams { message, length } = self.enter_write(op, osn)?;
+        if let Err(error) = self.engine.store.check_file(message.ino) {
+            // The locks are held, so the file stays gone; the secondary has no such file either (P2, P4).
+            self.withdraw_entry(op);
+            let errno = self.engine.log_and_errno(&error);
+            return Some(Event::Refused(op, errno));
+        }
+        let own = caller.filter(|caller| caller.op == op);
+        let waiting = own.and_then(|caller| caller.waiting);
+        let waiting = waiting.filter(|_| !message.durable);
+        let mut loaded = None;
+        match self.bytes_of(op, caller, &mut loaded) {
+            Ok(data) if data.len() == length => {
+                let delivery = Delivery::Coalesce(waiting);
+                self.term
+                    .send(connection, Message::Write(message), data, delivery);
+                None
+            }
+            // A write that is over has no bytes any more. It was given up, and the connection with it.
+            Ok(_) => None,
+            Err(errno) => {
+                // This node cannot read the bytes for its own part either.
+                self.withdraw_entry(op);
+                Some(Event::Refused(op, errno))
+            }
+        }
+    }
+
+    /// Removes the PAW entry of a write that neither node has begun.
+    fn withdraw_entry(&self, op: OpId) {
+        let slot = self.pending.with_write(op, |write| write.slot.take());
+        if let Some(slot) = slot.flatten() {
+            self.paw.withdraw(slot);
+        }
+    }
+
+    /// Sends a write again, with the bytes in the file: the client's buffer is gone. The locks of the write are
+    /// still held, so no other write has changed these bytes.
+    pub fn resend_write(&self, op: OpId, osn: Osn, connection: ConnectionId) {
+        let found = self.pending.with_write(op, |pending| pending.write);
+        let Some(mut write) = found.map(|write| write.numbered(osn)) else {
+            return;
+        };
+        let message = &mut write.message;
+        if let Ok(Some(seen)) = self.engine.store.facts(message.ino)
+            && seen.last_write.is_some_and(|last| last > osn)
+        {
+            // A later write to the file is over already: its times stay on both nodes.
+            message.time = seen.mtime;
+        }
+        let mut data = vec![0; write.length];
+        let read = self
+            .engine
+            .store
+            .read_raw(message.ino, message.offset, &mut data);
+        match read {
+            Ok(()) => {
+                let message = Message::Write(*message);
+                let delivery = Delivery::Coalesce(None);
+                self.term.send(connection, message, &data, delivery);
+            }
+            Err(error) => {
+                self.engine.log_and_errno(&error.into());
+                self.term
+                    .peer
+                    .close("a write that is to be sent again cannot be read");
+            }
+        }
+    }
+
+    /// Sends a sync to the secondary.
+    pub fn send_sync(&self, op: OpId) {
+        let ino = self.pending.with(op, |pending| match pending {
+            PendingOp::Sync(sync) => Some(sync.ino),
+            _ => None,
+        });
+        if let Some(ino) = ino.flatten() {
+            self.term.send_current(Message::Sync { id: op.0, ino });
+        }
+    }
+
+    /// Ends a sync and answers the client.
+    pub fn finish_sync(&self, sync: PendingSync, result: Result<(), Errno>) {
+        if let (Ok(()), Some(point)) = (result, sync.point) {
+            self.engine.store.note_synced(sync.ino, point);
+        }
+        (sync.done)(result);
+    }
+
+    /// Ends a write and answers the client.
+    pub fn finish_write(&self, write: PendingWrite, result: Result<(), Errno>) {
+        match write.slot {
+            // The secondary has the bytes: the core is leaving sync (rules P6, P15).
+            Some(slot) if result.is_err() && self.engine.role_file.state().in_sync => {
+                self.paw.keep_failed(slot);
+            }
+            Some(slot) => self.paw.remove(slot),
+            None => {}
+        }
+        if let Some(ticket) = &write.ticket {
+            Store::abandon_write(ticket);
+        }
+        if let (Ok(()), Some(point)) = (result, write.synced) {
+            let ino = write.write.message.ino;
+            self.engine.store.note_synced(ino, point);
+        }
+        (write.done)(result);
+    }
+}

@@ -1,0 +1,329 @@
+use std::sync::Barrier;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+
+use lockstep_lossy::disk::{CallClass, Disk, DiskOptions};
+use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+
+use super::*;
+use crate::host::OsHost;
+
+const LIMITS: KeptLimits = KeptLimits {
+    memory_bytes: 10,
+    file_bytes: 64 << 20,
+    spare_bytes: 0,
+};
+/// More than any disk has.
+const NO_DISK: KeptLimits = KeptLimits {
+    spare_bytes: u64::MAX,
+    ..LIMITS
+};
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+fn keeper_on(disk: &Disk, limits: KeptLimits) -> Arc<Keeper> {
+    let host = Arc::new(OsHost::start("kept").unwrap());
+    Arc::new(Keeper::new(disk.mount(), host, limits))
+}
+
+fn disk() -> Disk {
+    Disk::new(DiskOptions {
+        capacity_bytes: 64 << 20,
+        capacity_files: 100,
+    })
+}
+
+fn bytes(kept: &Kept) -> Vec<u8> {
+    kept.load().unwrap().to_vec()
+}
+
+fn in_file(keeper: &Arc<Keeper>, data: &[u8]) -> Arc<Kept> {
+    keeper.keep_in_file(data).unwrap().unwrap()
+}
+
+/// Bytes of the disk that the waiting file has.
+fn file_bytes(keeper: &Keeper) -> u64 {
+    keeper.file.lock().as_ref().map_or(0, |file| file.bytes())
+}
+
+/// Keeps in memory, or waits for room there.
+fn keep_or_wait(keeper: &Arc<Keeper>, data: &[u8]) -> Result<Arc<Kept>, Errno> {
+    loop {
+        let looked = keeper.round();
+        if !keeper.is_full() {
+            return Ok(keeper.keep_here(data));
+        }
+        keeper.wait_for_room(looked)?;
+    }
+}
+
+#[test]
+fn bytes_on_the_disk_come_back_as_they_were() {
+    let disk = disk();
+    let keeper = keeper_on(&disk, LIMITS);
+    let here = keeper.keep_here(&[1; 10]);
+    assert!(keeper.is_full());
+    let there: Vec<_> = (2..9)
+        .map(|byte| in_file(&keeper, &vec![byte; WRITE_BYTES_MAX]))
+        .collect();
+    let all = (there.len() * WRITE_BYTES_MAX) as u64;
+    let load = KeptLoad {
+        memory_bytes: 10,
+        begun_bytes: 0,
+        file_bytes: all,
+        in_file: there.len(),
+    };
+    assert_eq!(keeper.load(), load);
+    assert!(disk.files().is_empty(), "the file has no name");
+    assert_eq!(bytes(&here), [1; 10]);
+    for (kept, byte) in there.iter().zip(2..) {
+        assert_eq!(bytes(kept), vec![byte; WRITE_BYTES_MAX]);
+        assert_eq!(bytes(kept), vec![byte; WRITE_BYTES_MAX]);
+    }
+    let load = KeptLoad {
+        memory_bytes: 10 + all,
+        begun_bytes: all,
+        ..KeptLoad::default()
+    };
+    assert_eq!(keeper.load(), load);
+    drop((here, there));
+    assert_eq!(keeper.load(), KeptLoad::default());
+    assert!(keeper.unused_file().is_some() && keeper.unused_file().is_none());
+}
+
+#[test]
+fn a_write_that_has_begun_counts_as_such() {
+    let keeper = keeper_on(&disk(), LIMITS);
+    let begun = keeper.keep_begun(&[1; 10]);
+    let load = KeptLoad {
+        memory_bytes: 10,
+        begun_bytes: 10,
+        ..KeptLoad::default()
+    };
+    assert!(keeper.is_full() && keeper.load() == load && bytes(&begun) == [1; 10]);
+    drop(begun);
+    assert_eq!(keeper.load(), KeptLoad::default());
+}
+
+#[test]
+fn a_slot_is_used_again_and_the_file_stays_as_long_as_it_is_used() {
+    let keeper = keeper_on(&disk(), LIMITS);
+    let mut kept: Vec<_> = (0..4).map(|byte| in_file(&keeper, &[byte; 100])).collect();
+    drop(kept.remove(1));
+    assert!(keeper.unused_file().is_none());
+    kept.push(in_file(&keeper, &[9; 50]));
+    assert_eq!(file_bytes(&keeper), 4 * BLOCK);
+    let all: Vec<_> = kept.iter().map(|kept| bytes(kept)[0]).collect();
+    assert_eq!(all, [0, 2, 3, 9]);
+    drop(kept);
+    drop(keeper.unused_file().unwrap());
+    let kept = in_file(&keeper, &[5; 100]);
+    assert_eq!((file_bytes(&keeper), bytes(&kept)), (BLOCK, vec![5; 100]));
+}
+
+/// Only what makes the file longer asks for space, and then for that of the content, too.
+#[test]
+fn the_file_grows_while_the_content_of_all_that_waits_finds_room_and_slots_are_used_without_asking()
+{
+    let disk = disk();
+    let available = disk.mount().space().unwrap().available_bytes;
+    let length = 8 * BLOCK;
+    let data = vec![1; usize::try_from(length).unwrap()];
+    // Of three writes two in the file and the content of all.
+    let limits = KeptLimits {
+        spare_bytes: available - 5 * length,
+        ..LIMITS
+    };
+    let keeper = keeper_on(&disk, limits);
+    let here = keeper.keep_here(&data);
+    let first = in_file(&keeper, &data);
+    let second = in_file(&keeper, &data);
+    assert!(keeper.keep_in_file(&data).unwrap().is_none());
+    drop(first);
+    let ballast = disk.mount().open_or_create("ballast").unwrap();
+    let all = disk.mount().space().unwrap().available_bytes;
+    ballast.allocate(0, all, false).unwrap();
+    assert_eq!(disk.mount().space().unwrap().available_bytes, 0);
+    let third = in_file(&keeper, &data);
+    assert!(keeper.keep_in_file(&data[..1]).unwrap().is_none());
+    assert_eq!((bytes(&second), bytes(&third)), (data.clone(), data));
+    drop((here, second, third));
+    assert_eq!(keeper.load(), KeptLoad::default());
+}
+
+#[test]
+fn the_file_takes_no_more_than_its_limit_and_the_slot_that_fits_is_used() {
+    let limits = KeptLimits {
+        file_bytes: 8 * BLOCK,
+        ..LIMITS
+    };
+    let keeper = keeper_on(&disk(), limits);
+    let blocks = |count: usize| vec![7; count * BLOCK_BYTES];
+    let try_keep = |count| keeper.keep_in_file(&blocks(count)).unwrap();
+    let large = try_keep(5).unwrap();
+    let small = try_keep(2).unwrap();
+    assert!(try_keep(2).is_none());
+    assert_eq!(
+        file_bytes(&keeper),
+        7 * BLOCK,
+        "one that was refused takes nothing"
+    );
+    drop((large, small));
+    let small = try_keep(1).unwrap();
+    assert_eq!(file_bytes(&keeper), 7 * BLOCK, "the smaller one");
+    let large = try_keep(6).unwrap();
+    assert_eq!(file_bytes(&keeper), 8 * BLOCK, "the larger one has grown");
+    assert!(try_keep(1).is_none());
+    assert_eq!((bytes(&small), bytes(&large)), (blocks(1), blocks(6)));
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    let keeper = keeper_on(&disk(), NO_DISK);
+    let most = AtomicUsize::new(0);
+    let all_at_once = Barrier::new(8);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                all_at_once.wait();
+                for _ in 0..500 {
+                    let kept = keep_or_wait(&keeper, &[7; 10]).unwrap();
+                    let now = keeper.load().memory_bytes;
+                    most.fetch_max(usize::try_from(now).unwrap(), Ordering::SeqCst);
+                    drop(kept);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 80, "one write more for each thread");
+    assert_eq!(keeper.load(), KeptLoad::default());
+}
+
+/// Where memory stays full and the file is at its limit, a slot that becomes free lets a thread go on.
+#[test]
+fn who_waits_is_woken_for_a_slot_of_the_file() {
+    let limits = KeptLimits {
+        file_bytes: BLOCK,
+        ..LIMITS
+    };
+    let keeper = keeper_on(&disk(), limits);
+    let _full = keeper.keep_here(&[0; 10]);
+    let keep = || loop {
+        let looked = keeper.round();
+        if let Some(kept) = keeper.keep_in_file(&[7; 10]).unwrap() {
+            return kept;
+        }
+        keeper.wait_for_room(looked).unwrap();
+    };
+    for is_read in [false, true] {
+        let taken = keep();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| bytes(&keep()));
+            while !keeper.has_waiters() {
+                assert!(!waiter.is_finished(), "it does not wait");
+                thread::yield_now();
+            }
+            // Read, the bytes leave the slot before they are given back.
+            let still_kept = is_read.then(|| {
+                assert_eq!(bytes(&taken), [7; 10]);
+                Arc::clone(&taken)
+            });
+            drop(taken);
+            assert_eq!(waiter.join().unwrap(), [7; 10]);
+            drop(still_kept);
+        });
+    }
+}
+
+#[test]
+fn who_waits_goes_on_with_an_error_when_nobody_may_wait_any_more() {
+    let keeper = keeper_on(&disk(), NO_DISK);
+    let _full = keeper.keep_here(&[1; 10]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| keep_or_wait(&keeper, &[2; 10]).err());
+        let await_waiting = || {
+            while !keeper.has_waiters() {
+                assert!(!waiter.is_finished(), "it does not wait");
+                thread::yield_now();
+            }
+        };
+        await_waiting();
+        // Looks again, and has to wait still.
+        keeper.look_again();
+        await_waiting();
+        keeper.close();
+        assert_eq!(waiter.join().unwrap(), Some(Errno::Io));
+    });
+    assert!(keep_or_wait(&keeper, &[3; 10]).is_err());
+}
+
+#[test]
+fn bytes_that_cannot_be_read_again_are_lost_for_all_who_ask() {
+    let disk = disk();
+    let keeper = keeper_on(&disk, LIMITS);
+    let kept = in_file(&keeper, &[2; 10]);
+    disk.fail_calls(CallClass::Read, Errno::Io);
+    assert_eq!(kept.load().err(), Some(Errno::Io));
+    disk.stop_failing();
+    assert_eq!(
+        kept.load().err(),
+        Some(Errno::Io),
+        "one of them has acted on it"
+    );
+    assert_eq!(keeper.load(), KeptLoad::default());
+    let other = in_file(&keeper, &[3; 10]);
+    assert_eq!(bytes(&other), [3; 10]);
+    disk.fail_calls(CallClass::Read, Errno::Io);
+    assert_eq!(bytes(&other), [3; 10]);
+}
+
+#[test]
+fn bytes_that_the_disk_has_changed_are_lost() {
+    let keeper = keeper_on(&disk(), LIMITS);
+    let [damaged, sound] = [2, 3].map(|byte| in_file(&keeper, &[byte; 10]));
+    if let Place::File(slot, _) = &*damaged.place.lock() {
+        slot.damage();
+    }
+    for _ in 0..2 {
+        assert_eq!(damaged.load().err(), Some(Errno::Io));
+    }
+    assert_eq!(bytes(&sound), [3; 10]);
+}
+
+#[test]
+fn what_the_disk_does_not_take_is_not_kept_there() {
+    let disk = disk();
+    let keeper = keeper_on(&disk, LIMITS);
+    for class in [CallClass::Name, CallClass::Write] {
+        disk.fail_calls(class, Errno::NoSpace);
+        assert!(keeper.keep_in_file(&[2; 10]).unwrap().is_none());
+        disk.stop_failing();
+    }
+    assert_eq!(
+        (keeper.load(), file_bytes(&keeper)),
+        (KeptLoad::default(), 0)
+    );
+    assert_eq!(bytes(&in_file(&keeper, &[2; 10])), [2; 10]);
+}
+
+#[test]
+fn what_a_process_before_has_left_goes_and_nothing_else() {
+    let disk = disk();
+    let backing = disk.mount();
+    for name in [
+        "waiting.0",
+        "waiting.17",
+        "role.json",
+        "content/0/waiting.1",
+    ] {
+        backing
+            .open_or_create(name)
+            .unwrap()
+            .write_at(0, b"left")
+            .unwrap();
+    }
+    remove_left(backing.as_ref()).unwrap();
+    let mut left = disk.files();
+    left.sort();
+    assert_eq!(left, ["content/0/waiting.1", "role.json"]);
+    remove_left(backing.as_ref()).unwrap();
+}

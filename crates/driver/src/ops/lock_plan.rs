@@ -1,0 +1,172 @@
+//! Which locks an operation needs (rule P4).
+//!
+//! Metadata operations lock names, not whole directories, where two do not conflict; the inodes
+//! that names lead to are looked up first and looked up again once the locks are held.
+
+use lockstep_fs::Store;
+use lockstep_paw_saw::{Entry, recovery_ranges};
+use lockstep_repl::core::LockSet;
+use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
+use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
+use smallvec::SmallVec;
+
+/// Inodes that the names in a request lead to.
+pub(crate) type Targets = SmallVec<[Option<(Ino, NodeKind)>; 2]>;
+
+/// The locks of a read.
+pub(crate) fn read(ino: Ino, offset: u64, length: u64) -> LockSet {
+    LockSet::from_slice(&[(
+        LockKey::File(ino),
+        LockMode::Read(BlockRange::new(offset, length)),
+    )])
+}
+
+/// The locks of a write.
+pub(crate) fn write(ino: Ino, offset: u64, length: u64) -> LockSet {
+    LockSet::from_slice(&[(
+        LockKey::File(ino),
+        LockMode::Write(BlockRange::new(offset, length)),
+    )])
+}
+
+/// The locks of writes that were under way when the process before this one stopped.
+pub(crate) fn under_way(old_paw: &[Entry]) -> Vec<LockSet> {
+    let ranges = recovery_ranges(old_paw, &[]).into_iter();
+    ranges
+        .map(|range| write(range.ino, range.offset, range.length))
+        .collect()
+}
+
+/// The inodes that the names in a request lead to now.
+pub(crate) fn targets(store: &Store, request: &MetaRequest) -> Targets {
+    let find = |parent: Ino, name: &FileName| {
+        let attr = store.lookup(parent, name).ok()?;
+        Some((attr.ino, attr.kind))
+    };
+    match request {
+        MetaRequest::Unlink { parent, name } | MetaRequest::Rmdir { parent, name } => {
+            Targets::from_slice(&[find(*parent, name)])
+        }
+        MetaRequest::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            ..
+        } => Targets::from_slice(&[find(*parent, name), find(*new_parent, new_name)]),
+        _ => Targets::new(),
+    }
+}
+
+/// The locks of a metadata operation whose names lead to `targets`.
+pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
+    let mut locks = Chosen::default();
+    match request {
+        MetaRequest::Create {
+            parent, name, kind, ..
+        } => {
+            locks.entry(*parent, name);
+            if *kind == NodeKind::Directory {
+                locks.add(LockKey::Subdirectories(*parent), LockMode::Exclusive);
+            }
+        }
+        MetaRequest::Link { ino, parent, name } => {
+            locks.entry(*parent, name);
+            locks.add(LockKey::File(*ino), LockMode::Exclusive);
+        }
+        MetaRequest::Unlink { parent, name } | MetaRequest::Rmdir { parent, name } => {
+            locks.entry(*parent, name);
+        }
+        MetaRequest::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            ..
+        } => {
+            locks.entry(*parent, name);
+            locks.entry(*new_parent, new_name);
+            let moves_directory = targets
+                .iter()
+                .flatten()
+                .any(|(_, kind)| *kind == NodeKind::Directory);
+            if moves_directory && parent != new_parent {
+                locks.add(LockKey::Tree, LockMode::Exclusive);
+                for directory in [*parent, *new_parent] {
+                    locks.add(LockKey::Subdirectories(directory), LockMode::Exclusive);
+                }
+            }
+        }
+        MetaRequest::SetAttr { ino, .. }
+        | MetaRequest::Truncate { ino, .. }
+        | MetaRequest::Allocate { ino, .. }
+        | MetaRequest::DropPrivileges { ino }
+        | MetaRequest::SetXattr { ino, .. }
+        | MetaRequest::RemoveXattr { ino, .. }
+        | MetaRequest::Reap { ino } => locks.add(LockKey::File(*ino), LockMode::Exclusive),
+    }
+    for (ino, _) in targets.iter().flatten() {
+        locks.add(LockKey::File(*ino), LockMode::Exclusive);
+    }
+    locks.0
+}
+
+/// Locks chosen so far, each key once, the stronger mode winning.
+#[derive(Default)]
+struct Chosen(LockSet);
+
+impl Chosen {
+    /// A name, and the directory it is in, which must stay.
+    fn entry(&mut self, directory: Ino, name: &FileName) {
+        self.add(LockKey::name(directory, name), LockMode::Exclusive);
+        self.add(LockKey::File(directory), LockMode::Shared);
+    }
+
+    fn add(&mut self, key: LockKey, mode: LockMode) {
+        match self.0.iter_mut().find(|(held, _)| *held == key) {
+            Some((_, held)) if *held == LockMode::Shared => *held = mode,
+            Some(_) => {}
+            None => self.0.push((key, mode)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn creation(name: &[u8], kind: NodeKind) -> LockSet {
+        let request = MetaRequest::Create {
+            parent: Ino::ROOT,
+            name: FileName::new(name).unwrap(),
+            ino: Ino::new(7).unwrap(),
+            kind,
+            mode: 0o755,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Vec::new(),
+        };
+        metadata(&request, &Targets::new())
+    }
+
+    fn are_apart(one: &LockSet, other: &LockSet) -> bool {
+        let is_alone = |key: &LockKey, mode: &LockMode| {
+            let mut of_other = other.iter();
+            *mode == LockMode::Exclusive && of_other.any(|(held, _)| held == key)
+        };
+        !one.iter().any(|(key, mode)| is_alone(key, mode))
+    }
+
+    /// Two at once would both be let in below the limit, and the other node would refuse the second.
+    #[test]
+    fn directories_are_added_to_one_directory_one_after_the_other() {
+        let directory = |name| creation(name, NodeKind::Directory);
+        let file = |name| creation(name, NodeKind::File);
+        assert!(!are_apart(&directory(b"a"), &directory(b"b")));
+        assert!(are_apart(&directory(b"a"), &file(b"b")));
+        assert!(are_apart(&file(b"a"), &file(b"b")));
+        assert!(!are_apart(&file(b"a"), &file(b"a")));
+    }
+}

@@ -1,0 +1,439 @@
+//! Metadata operations on the primary: numbered, logged and sent one at a time, and applied in the same order
+//! (rule P2).
+//!
+//! Invariants:
+//! - A thread holds the sequencer while it numbers, logs and sends an operation, and while it applies operations.
+//! - The thread releases the sequencer before it reports applied operations to the core. It reports an operation
+//!   that cannot be applied at once.
+//! - An operation that this node cannot apply blocks every later operation until the secondary is marked out of
+//!   sync (rule P15).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_fs::OpError;
+use lockstep_fs::store::Applied;
+use lockstep_repl::core::{Effect, Effects, Event, Kind, OpId};
+use lockstep_repl::message::Message;
+use lockstep_repl::state::Trigger;
+use lockstep_types::{Attr, Errno, Ino, MetaOp, MetaRequest, Osn};
+use parking_lot::Mutex;
+
+use super::berths::Berths;
+use super::lock_plan;
+use super::pending::{PendingMeta, PendingOp, PendingOps};
+use super::references::References;
+use crate::client::Done;
+use crate::engine::Engine;
+use crate::host::ThreadKind;
+use crate::term::Term;
+
+/// The time that a thread which must not wait for the disk waits for the sequencer. To number, log and send an
+/// operation takes less.
+const SEQUENCER_WAIT: Duration = Duration::from_millis(1);
+
+/// Bytes of a message besides its payload: two names at most.
+pub(crate) const MESSAGE_BYTES: u64 = 1024;
+
+/// A metadata operation that was applied after both sides agreed on it.
+struct Committed {
+    osn: Osn,
+    op: Option<OpId>,
+    outcome: Result<Option<Applied>, OpError>,
+}
+
+/// See the head of this file.
+pub(crate) struct MetaPipeline {
+    engine: Arc<Engine>,
+    term: Arc<Term>,
+    pending: Arc<PendingOps>,
+    references: Arc<References>,
+    berths: Arc<Berths>,
+    /// Keeps metadata operations in one order.
+    sequencer: Mutex<()>,
+    /// Operations that the core has decided to apply, and that no thread has applied yet.
+    committed: Mutex<BTreeMap<Osn, Option<OpId>>>,
+    /// The operation that this node cannot apply.
+    stuck: Mutex<Option<Committed>>,
+}
+
+impl MetaPipeline {
+    /// The pipeline of one session.
+    pub fn new(
+        engine: Arc<Engine>,
+        term: Arc<Term>,
+        pending: Arc<PendingOps>,
+        references: Arc<References>,
+        berths: Arc<Berths>,
+    ) -> Self {
+        Self {
+            engine,
+            term,
+            pending,
+            references,
+            berths,
+            sequencer: Mutex::new(()),
+            committed: Mutex::default(),
+            stuck: Mutex::default(),
+        }
+    }
+
+    /// Submits an operation to the core.
+    pub fn submit(&self, request: MetaRequest, done: Done<Option<Attr>>) {
+        let targets = lock_plan::targets(&self.engine.store, &request);
+        let locks = lock_plan::metadata(&request, &targets);
+        let bytes = message_bytes(&request);
+        let op = self.pending.insert(PendingOp::Meta(PendingMeta {
+            request,
+            time: self.engine.host.time_of_day(),
+            targets,
+            is_stale: false,
+            applied: None,
+            done,
+        }));
+        let submit = Event::Submit {
+            op,
+            kind: Kind::Meta,
+            locks,
+            bytes,
+        };
+        self.term.handle_event(self.engine.calling_thread(), submit);
+    }
+
+    /// Frees an inode without a name.
+    pub fn reap(&self, ino: Ino) {
+        if self.engine.is_stopping() {
+            return;
+        }
+        let datastore = self.engine.name().to_owned();
+        let done = move |result: Result<_, Errno>| {
+            if let Err(error) = result {
+                tracing::debug!(datastore, %ino, %error, "inode not freed");
+            }
+        };
+        self.submit(MetaRequest::Reap { ino }, Box::new(done));
+    }
+
+    /// Frees an inode that has lost its last name, unless a program has it open.
+    pub fn reap_if_unused(&self, ino: Ino) {
+        if self.references.orphaned(ino) {
+            self.reap(ino);
+        }
+    }
+
+    /// Prepares an operation on this thread, or in the worker pool if the thread of a client finds no berth. The
+    /// thread may wait for the sequencer, and for a checkpoint.
+    pub fn prepare_on(self: &Arc<Self>, thread: ThreadKind, op: OpId) -> Option<Event> {
+        if thread == ThreadKind::MayWait {
+            return self.prepare(op);
+        }
+        if let Some(_berth) = self.berths.take() {
+            return self.prepare(op);
+        }
+        let pipeline = Arc::clone(self);
+        self.engine.host.spawn(Box::new(move || {
+            if let Some(event) = pipeline.prepare(op) {
+                pipeline.term.handle_event(ThreadKind::MayWait, event);
+            }
+        }));
+        None
+    }
+
+    /// Numbers, validates, logs and sends an operation, with no other one in between (rule P2).
+    fn prepare(self: &Arc<Self>, op: OpId) -> Option<Event> {
+        let mut outcome = None;
+        let mut others = Effects::new();
+        let earlier = {
+            let _sequencer = self.sequencer.lock();
+            let effects = self.term.step_core(Event::Sequence(op));
+            // Operations that were committed before this one got its number are applied first. This one may be
+            // committed already, if the core has given the secondary up since; but it is not logged yet.
+            let earlier = self.apply_committed(number_in(&effects));
+            for effect in effects {
+                if let Effect::Sequenced { op, osn, mirrored } = effect {
+                    outcome = self.begin(op, osn, mirrored);
+                } else {
+                    others.push(effect);
+                }
+            }
+            earlier
+        };
+        self.report(ThreadKind::MayWait, earlier);
+        // If the disk has failed since, the core has refused the operation and released its locks: then these
+        // effects let the waiting operations continue.
+        self.term.run_effects(ThreadKind::MayWait, others);
+        if self.engine.store.changes_exceed() {
+            // New operations wait until a resync has sent some of the changes (rule P18).
+            self.term
+                .handle_event(ThreadKind::MayWait, Event::NamesBehind(true));
+        }
+        outcome
+    }
+
+    /// Validates, logs and sends an operation that has its number. The caller holds the sequencer.
+    pub fn begin(&self, id: OpId, osn: Osn, mirrored: bool) -> Option<Event> {
+        let done = |result| Some(Event::LocalDone(id, result));
+        let numbered = self.pending.with_meta(id, |meta| {
+            meta.is_stale = lock_plan::targets(&self.engine.store, &meta.request) != meta.targets;
+            (!meta.is_stale).then(|| MetaOp {
+                osn,
+                time: meta.time,
+                request: meta.request.clone(),
+            })
+        });
+        let op = match numbered {
+            None => return done(Err(Errno::Io)),
+            Some(None) => return done(Err(Errno::Again)),
+            Some(Some(op)) => op,
+        };
+        match self.begin_checked(id, &op, mirrored) {
+            Ok(true) => done(Ok(())),
+            Ok(false) => None,
+            Err(error) => done(Err(self.engine.log_and_errno(&error))),
+        }
+    }
+
+    /// Returns whether the operation is over already.
+    fn begin_checked(&self, id: OpId, op: &MetaOp, mirrored: bool) -> Result<bool, OpError> {
+        let store = &self.engine.store;
+        if !mirrored {
+            let applied = store.commit(op)?;
+            if self.engine.is_always_durable() {
+                store.sync_applied(&applied)?;
+            }
+            self.keep_outcome(id, applied);
+            return Ok(true);
+        }
+        store.validate(op)?;
+        let intent = store.log_pending(op)?;
+        self.send(op.clone(), intent.previous);
+        Ok(false)
+    }
+
+    fn send(&self, op: MetaOp, previous: Osn) {
+        self.term.send_current(Message::Meta {
+            op,
+            previous,
+            durable: self.engine.is_always_durable(),
+        });
+    }
+
+    fn keep_outcome(&self, id: OpId, applied: Applied) {
+        self.pending
+            .with_meta(id, |meta| meta.applied = Some(applied));
+    }
+
+    /// Sends an operation again that is still PENDING.
+    pub fn resend(&self, osn: Osn) {
+        if let Some((op, previous)) = self.engine.store.pending(osn) {
+            self.send(op, previous);
+        }
+    }
+
+    /// The core has decided to apply an operation. Called under the core's lock.
+    pub fn queue(&self, osn: Osn, op: Option<OpId>) {
+        self.committed.lock().insert(osn, op);
+    }
+
+    /// Applies the operations on which both sides have agreed. A thread that must not wait for the disk leaves
+    /// them to the worker pool if the sequencer is not free soon.
+    pub fn commit(self: &Arc<Self>, thread: ThreadKind) {
+        let sequencer = match thread {
+            ThreadKind::MayWait => Some(self.sequencer.lock()),
+            ThreadKind::Client | ThreadKind::Reader => self.sequencer.try_lock_for(SEQUENCER_WAIT),
+        };
+        let Some(sequencer) = sequencer else {
+            let pipeline = Arc::clone(self);
+            let job = move || pipeline.commit(ThreadKind::MayWait);
+            self.engine.host.spawn(Box::new(job));
+            return;
+        };
+        let applied = self.apply_committed(None);
+        drop(sequencer);
+        self.report(thread, applied);
+    }
+
+    /// Applies, in their order, all committed operations, or those below `end`. The caller holds the sequencer.
+    fn apply_committed(&self, end: Option<Osn>) -> Vec<Committed> {
+        let mut applied = Vec::new();
+        while self.stuck.lock().is_none() {
+            let Some((osn, op)) = self.next_committed(end) else {
+                break;
+            };
+            let outcome = self.engine.store.commit_pending(osn);
+            let failed = outcome.as_ref().err().map(ToString::to_string);
+            let committed = Committed { osn, op, outcome };
+            match failed {
+                None => applied.push(committed),
+                Some(why) => {
+                    self.leave_sync(&why);
+                    applied.extend(self.give_up(committed));
+                }
+            }
+        }
+        applied
+    }
+
+    fn next_committed(&self, end: Option<Osn>) -> Option<(Osn, Option<OpId>)> {
+        let mut committed = self.committed.lock();
+        let next = committed.first_entry()?;
+        let is_due = end.is_none_or(|end| *next.key() < end);
+        is_due.then(|| next.remove_entry())
+    }
+
+    /// This node cannot apply an operation that the secondary has applied. The core learns of it before anything
+    /// is rolled back, so that a mark "in sync" in the making does not count. The caller holds the sequencer.
+    fn leave_sync(&self, why: &str) {
+        self.engine.notes.set_reason(why);
+        self.term
+            .handle_event_later(Event::Happened(Trigger::PeerFailed));
+    }
+
+    /// Ends an operation that this node cannot apply and the secondary has applied. Once the secondary is marked
+    /// out of sync, the operation has not happened. Until then it stays stuck: a restart would have to try it
+    /// again before every later operation (rules P8, P15). The caller holds the sequencer.
+    fn give_up(&self, committed: Committed) -> Option<Committed> {
+        if self.engine.poison.has_failed() {
+            // The mark is not made any more (rule P16): the operation ends with an error.
+            return Some(committed);
+        }
+        if self.engine.role_file.state().in_sync {
+            *self.stuck.lock() = Some(committed);
+            return None;
+        }
+        if let Err(error) = self.engine.store.roll_back(committed.osn) {
+            let datastore = self.engine.name();
+            tracing::error!(datastore, %error, "an agreed operation failed here");
+        }
+        Some(committed)
+    }
+
+    /// Ends the stuck operation, and applies the operations behind it.
+    pub fn release_stuck(&self) {
+        let applied = {
+            let _sequencer = self.sequencer.lock();
+            let stuck = self.stuck.lock().take();
+            let mut applied: Vec<Committed> = stuck
+                .and_then(|committed| self.give_up(committed))
+                .into_iter()
+                .collect();
+            applied.extend(self.apply_committed(None));
+            applied
+        };
+        self.report(ThreadKind::MayWait, applied);
+    }
+
+    /// Reports applied operations to the core.
+    fn report(&self, thread: ThreadKind, applied: Vec<Committed>) {
+        for committed in applied {
+            if let Some(event) = self.outcome(thread, committed) {
+                self.term.handle_event(thread, event);
+            }
+        }
+    }
+
+    fn outcome(&self, thread: ThreadKind, committed: Committed) -> Option<Event> {
+        let Committed { osn, op, outcome } = committed;
+        let result = match outcome {
+            // Refused here before it was sent: the thread that refused it reports to the core.
+            Ok(None) if op.is_some() => return None,
+            Ok(None) => Ok(()),
+            Ok(Some(applied)) => {
+                if let Some(op) = op {
+                    self.keep_outcome(op, applied);
+                    if self.engine.is_always_durable() {
+                        return self.sync_outcome(thread, op, applied);
+                    }
+                } else if let Some(ino) = applied.orphaned {
+                    self.reap_if_unused(ino);
+                }
+                Ok(())
+            }
+            Err(error) => Err(self.engine.log_and_errno(&error)),
+        };
+        Some(match op {
+            Some(op) => Event::LocalDone(op, result),
+            None => Event::Applied(osn),
+        })
+    }
+
+    /// With `durability = "always"`: syncs an applied operation before its client gets the answer (rule P11).
+    fn sync_outcome(&self, thread: ThreadKind, op: OpId, applied: Applied) -> Option<Event> {
+        let engine = Arc::clone(&self.engine);
+        let sync = move || {
+            let synced = engine.store.sync_applied(&applied);
+            let result = synced.map_err(|error| engine.log_and_errno(&error.into()));
+            Event::LocalDone(op, result)
+        };
+        if thread == ThreadKind::MayWait {
+            return Some(sync());
+        }
+        let term = Arc::clone(&self.term);
+        let job = move || term.handle_event(ThreadKind::MayWait, sync());
+        self.engine.host.spawn(Box::new(job));
+        None
+    }
+
+    /// Ends an operation and answers the client, or submits the operation again with other locks.
+    pub fn finish(&self, meta: PendingMeta, result: Result<(), Errno>) {
+        if meta.is_stale {
+            return self.submit(meta.request, meta.done);
+        }
+        let applied = meta.applied;
+        (meta.done)(result.map(|()| applied.and_then(|applied| applied.attr)));
+        if let Some(ino) = applied.and_then(|applied| applied.orphaned) {
+            self.reap_if_unused(ino);
+        }
+    }
+}
+
+/// The number in a core's decision to sequence an operation.
+fn number_in(effects: &Effects) -> Option<Osn> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Sequenced { osn, .. } => Some(*osn),
+        _ => None,
+    })
+}
+
+/// Estimated bytes of an operation on the wire.
+fn message_bytes(request: &MetaRequest) -> u64 {
+    let more = match request {
+        MetaRequest::Create { target, .. } => target.len(),
+        MetaRequest::SetXattr { value, .. } => value.len(),
+        _ => 0,
+    };
+    MESSAGE_BYTES + more as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::tests::Place;
+
+    /// Between its number and its log record, an operation may become committed for the core: the connection is
+    /// lost, or an earlier operation fails here. The operation must be found in the log when it is applied.
+    #[test]
+    fn an_operation_that_is_not_logged_yet_is_not_applied() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let session = datastore.primary().unwrap();
+        let (pipeline, first) = (&session.pipeline, session.term.first_osn);
+        let number = |sequence| Osn {
+            sequence: first.sequence + sequence,
+            ..first
+        };
+        for sequence in [1, 2] {
+            pipeline.queue(number(sequence), None);
+        }
+        let osns = |applied: Vec<Committed>| -> Vec<Osn> {
+            applied.into_iter().map(|committed| committed.osn).collect()
+        };
+        let sequencer = pipeline.sequencer.lock();
+        assert_eq!(osns(pipeline.apply_committed(Some(number(2)))), [number(1)]);
+        assert_eq!(osns(pipeline.apply_committed(None)), [number(2)]);
+        drop(sequencer);
+        datastore.stop();
+        datastore.close();
+    }
+}

@@ -1,0 +1,541 @@
+//! Room on both disks: which changes of clients may begin (rule P20).
+//!
+//! A change that takes space begins only if the disks of both nodes have room for it. Otherwise the client gets
+//! `ENOSPC` before anything is done on either node. This node asks its own disk. The room of the secondary's disk is
+//! known by the secondary's word, which comes with each `Pong`, with `Welcome`, and on request. While the secondary is
+//! away or out of sync, its room is estimated: its last word in sync, changed as the room of this node's disk has
+//! changed since.
+//!
+//! The space of changes in flight may or may not be counted yet in a word or in an answer of the disk. So a change begins
+//! at once if both disks have room for it beside all changes in flight. Any other change *applies*: both nodes remove
+//! content that no inode needs, the secondary is asked, and the change begins, is refused, or waits for the end of the
+//! changes in flight.
+//!
+//! Invariants:
+//! - The space of a change is counted from before the change begins until it is over, unless both disks have ample room.
+//! - No lock is held here while a disk or the peer is asked. No thread of a client waits here.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockstep_fs::StoreError;
+use lockstep_repl::message::{Request, Response};
+use lockstep_repl::state::{Service, State};
+use lockstep_resync::Peer;
+use lockstep_types::backing::{Room, Space};
+use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest};
+use parking_lot::Mutex;
+
+use crate::client::Done;
+use crate::engine::Engine;
+use crate::peer::remote::RemotePeer;
+use crate::peer::requests::PendingRequests;
+use crate::term::Term;
+
+/// Time between two decisions on an applicant whose room depends on changes in flight.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// An applicant is refused after this many decisions.
+const LOOKS_MAX: u32 = 100;
+
+/// The known room on both disks.
+#[derive(Default)]
+struct Rooms {
+    /// At the last tick, both disks had ample room: changes are not counted.
+    is_ample: AtomicBool,
+    known: Mutex<Known>,
+    applicants: Mutex<Applicants>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Space of the changes in flight.
+    under_way: Room,
+    /// Space of all changes that are over, since the start.
+    over: Room,
+    /// The last word of the secondary.
+    word: Option<Word>,
+    /// The circumstances of the last `Ping`.
+    at_ping: Asked,
+    /// The rooms of the secondary and of this node when both were last known in sync.
+    in_sync: Option<(Room, Room)>,
+}
+
+/// The secondary's word on its disk.
+#[derive(Clone, Copy)]
+struct Word {
+    room: Room,
+    asked: Asked,
+}
+
+/// The circumstances in which the secondary was asked for its word.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    /// [`Known::over`].
+    over: Room,
+    /// The secondary had the content of this node: since then only changes take room there.
+    has_all: bool,
+}
+
+impl Asked {
+    /// Whether the answer to this request is newer than the answer to another request over the same connection. Both
+    /// may have been in flight at the same time.
+    const fn is_better(&self, other: Self) -> bool {
+        let is_later = self.over.covers(&other.over);
+        is_later && (self.has_all || !other.has_all)
+    }
+}
+
+/// Changes that wait for a decision.
+#[derive(Default)]
+struct Applicants {
+    waiting: VecDeque<Applicant>,
+    /// A thread decides.
+    is_served: bool,
+}
+
+struct Applicant {
+    room: Room,
+    begin: Begin,
+    looks: u32,
+}
+
+/// Begins a change, or ends it with an error. Must not keep the session alive, which keeps the applicants.
+pub(crate) type Begin = Box<dyn FnOnce(Result<Charge, Errno>) + Send>;
+
+/// The decision on a change.
+pub(crate) enum Admission {
+    /// The change may begin.
+    Granted(Charge),
+    /// The change ends with this error.
+    Refused(Errno),
+    /// [`SpaceAdmission::apply`] decides later whether there is this room.
+    Undecided(Room),
+}
+
+/// See the head of this file.
+pub(crate) struct SpaceAdmission {
+    engine: Arc<Engine>,
+    term: Arc<Term>,
+    requests: Arc<PendingRequests>,
+    rooms: Arc<Rooms>,
+}
+
+/// Whether a change may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Yes,
+    /// Only if changes that were in flight when a disk was asked take less than they may.
+    Perhaps,
+    No,
+}
+
+/// The source of the secondary's room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Its last word.
+    Word,
+    /// This node's disk.
+    Estimate,
+    /// The secondary has not said yet. Until then no change goes to it, and no client is answered.
+    Nowhere,
+}
+
+/// The room of a change in flight. Dropped, the change is over.
+pub(crate) struct Charge(Option<(Arc<Rooms>, Room)>);
+
+impl Charge {
+    /// The charge of a change that takes no room or is not counted.
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Ends the charge with the answer to the client.
+    pub fn until_done<T: 'static>(self, done: Done<T>) -> Done<T> {
+        if self.0.is_none() {
+            return done;
+        }
+        Box::new(move |result| {
+            drop(self);
+            done(result);
+        })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if let Some((rooms, room)) = self.0.take() {
+            let mut known = rooms.known.lock();
+            known.under_way = known.under_way.minus(room);
+            known.over = known.over.plus(room);
+        }
+    }
+}
+
+impl Known {
+    /// Space of the changes that were in flight when the secondary was asked, or have begun since.
+    fn uncertain(&self, word: &Word) -> Room {
+        self.under_way.plus(self.over.minus(word.asked.over))
+    }
+
+    /// The source of the secondary's room, in a state of this node.
+    fn source(&self, state: State, is_connected: bool) -> Source {
+        let is_first = self.in_sync.is_none() && state.service() == Service::Wait;
+        if !(has_all(state) && is_connected || is_first) {
+            return Source::Estimate;
+        }
+        match self.word {
+            Some(word) if is_connected && word.asked.has_all => Source::Word,
+            _ => Source::Nowhere,
+        }
+    }
+
+    /// Decides on a change, with the room of this node's disk.
+    fn verdict(&self, wanted: Room, own: Room, source: Source) -> Verdict {
+        let here = verdict(wanted, own, self.under_way);
+        let there = match (source, &self.word) {
+            _ if is_on(Bug::IgnorePeerRoom) => Verdict::Yes,
+            (Source::Word, Some(word)) => verdict(wanted, word.room, self.uncertain(word)),
+            (Source::Nowhere, _) => Verdict::Perhaps,
+            _ => verdict(wanted, self.estimate(own), self.under_way),
+        };
+        match (here, there) {
+            (Verdict::No, _) | (_, Verdict::No) => Verdict::No,
+            (Verdict::Yes, Verdict::Yes) => Verdict::Yes,
+            _ => Verdict::Perhaps,
+        }
+    }
+
+    /// The room that the secondary certainly has, as far as known.
+    fn there(&self, own: Room, source: Source) -> Room {
+        match (source, &self.word) {
+            (Source::Word, Some(word)) => word.room.minus(self.uncertain(word)),
+            _ => self.estimate(own),
+        }
+    }
+
+    /// The room of a secondary that lacks content of this node: the content will take there the room that it took here.
+    fn estimate(&self, own: Room) -> Room {
+        let Some((there, here)) = self.in_sync else {
+            return Room::ALL;
+        };
+        Room {
+            bytes: shifted(there.bytes, here.bytes, own.bytes),
+            files: shifted(there.files, here.files, own.files),
+        }
+    }
+}
+
+/// Whether the secondary has the content of this node, except for changes in flight.
+const fn has_all(state: State) -> bool {
+    matches!(state, State::Synced | State::EnteringSync)
+}
+
+/// A count that changes as another count changed, `from` one value `to` another.
+const fn shifted(count: u64, from: u64, to: u64) -> u64 {
+    count
+        .saturating_add(to.saturating_sub(from))
+        .saturating_sub(from.saturating_sub(to))
+}
+
+/// Decides by the room of one disk, which may or may not count `uncertain` already.
+fn verdict(wanted: Room, room: Room, uncertain: Room) -> Verdict {
+    if room.minus(uncertain).covers(&wanted) {
+        Verdict::Yes
+    } else if room.covers(&wanted) {
+        Verdict::Perhaps
+    } else {
+        Verdict::No
+    }
+}
+
+/// Whether the client of a request names the amount of space.
+const fn is_reservation(request: &MetaRequest) -> bool {
+    match request {
+        MetaRequest::Allocate { mode, .. } => !matches!(mode, AllocateMode::PunchHole),
+        _ => false,
+    }
+}
+
+impl SpaceAdmission {
+    /// The admission of one session.
+    pub fn new(engine: Arc<Engine>, term: Arc<Term>, requests: Arc<PendingRequests>) -> Self {
+        Self {
+            engine,
+            term,
+            requests,
+            rooms: Arc::default(),
+        }
+    }
+
+    /// Decides on a metadata operation, if that is possible at once.
+    pub fn admit_request(&self, request: &MetaRequest) -> Admission {
+        if self.has_ample_room() && !is_reservation(request) {
+            return Admission::Granted(Charge::none());
+        }
+        self.admit(self.engine.store.room_for_request(request))
+    }
+
+    /// Decides on a write, if that is possible at once.
+    pub fn admit_write(&self, ino: Ino, offset: u64, length: u64) -> Admission {
+        if self.has_ample_room() {
+            return Admission::Granted(Charge::none());
+        }
+        self.admit(self.engine.store.room_for_write(ino, offset, length))
+    }
+
+    fn admit(&self, wanted: Result<Room, StoreError>) -> Admission {
+        match wanted {
+            Err(error) => Admission::Refused(self.engine.log_and_errno(&error.into())),
+            Ok(room) => match self.take_room(room) {
+                Some(charge) => Admission::Granted(charge),
+                None => Admission::Undecided(room),
+            },
+        }
+    }
+
+    /// Whether both disks have so much room that no single change is counted.
+    fn has_ample_room(&self) -> bool {
+        self.rooms.is_ample.load(Ordering::Acquire)
+    }
+
+    /// Takes room for a change, if both disks certainly have it.
+    fn take_room(&self, wanted: Room) -> Option<Charge> {
+        if wanted == Room::NONE {
+            return Some(Charge::none());
+        }
+        let own = self.engine.store.room().ok()?;
+        let (state, is_connected) = self.term.state_and_connected();
+        let mut known = self.rooms.known.lock();
+        let source = known.source(state, is_connected);
+        let is_certain = known.verdict(wanted, own, source) == Verdict::Yes;
+        is_certain.then(|| self.charge(&mut known, wanted))
+    }
+
+    /// Whether a write would be decided at once.
+    pub fn decides_write_at_once(&self, ino: Ino, offset: u64, length: u64) -> bool {
+        if self.has_ample_room() {
+            return true;
+        }
+        let wanted = self.engine.store.room_for_write(ino, offset, length);
+        let (Ok(wanted), Ok(own)) = (wanted, self.engine.store.room()) else {
+            // The write is refused at once.
+            return true;
+        };
+        let (state, is_connected) = self.term.state_and_connected();
+        let known = self.rooms.known.lock();
+        let source = known.source(state, is_connected);
+        known.verdict(wanted, own, source) == Verdict::Yes
+    }
+
+    fn charge(&self, known: &mut Known, wanted: Room) -> Charge {
+        // The change may take nearly all room: the next tick says whether there is ample room beside it.
+        self.rooms.is_ample.store(false, Ordering::Release);
+        known.under_way = known.under_way.plus(wanted);
+        Charge(Some((Arc::clone(&self.rooms), wanted)))
+    }
+
+    /// Has another thread decide on a change that was left undecided.
+    pub fn apply(self: &Arc<Self>, room: Room, begin: Begin) {
+        if self.engine.is_stopping() {
+            // A node that is stopping answers no client any more.
+            return;
+        }
+        let looks = 0;
+        let applicant = Applicant { room, begin, looks };
+        let is_served = {
+            let mut applicants = self.rooms.applicants.lock();
+            applicants.waiting.push_back(applicant);
+            mem::replace(&mut applicants.is_served, true)
+        };
+        if !is_served {
+            let space = Arc::clone(self);
+            let job = move || space.serve_applicants();
+            self.engine.host.spawn(Box::new(job));
+        }
+    }
+
+    /// Decides on all applicants, until none is left.
+    fn serve_applicants(&self) {
+        loop {
+            let waiting = {
+                let mut applicants = self.rooms.applicants.lock();
+                if applicants.waiting.is_empty() || self.engine.is_stopping() {
+                    applicants.is_served = false;
+                    break;
+                }
+                mem::take(&mut applicants.waiting)
+            };
+            let undecided = self.decide_on(waiting);
+            if !undecided.is_empty() {
+                let mut applicants = self.rooms.applicants.lock();
+                for applicant in undecided.into_iter().rev() {
+                    applicants.waiting.push_front(applicant);
+                }
+                drop(applicants);
+                self.engine.host.sleep(LOOK_AGAIN);
+            }
+        }
+        if self.engine.is_stopping() {
+            self.abandon_applicants();
+        }
+    }
+
+    /// Drops all applicants: the node is stopping.
+    pub fn abandon_applicants(&self) {
+        let abandoned = mem::take(&mut self.rooms.applicants.lock().waiting);
+        drop(abandoned);
+    }
+
+    /// Decides on applicants by the present room of both disks. Returns the applicants that must wait for others.
+    fn decide_on(&self, applicants: VecDeque<Applicant>) -> Vec<Applicant> {
+        self.engine.collect_garbage();
+        self.ask_peer();
+        let mut undecided = Vec::new();
+        for mut applicant in applicants {
+            match self.decide_on_one(&mut applicant) {
+                Ok(Some(charge)) => (applicant.begin)(Ok(charge)),
+                Ok(None) => undecided.push(applicant),
+                Err(errno) => (applicant.begin)(Err(errno)),
+            }
+        }
+        undecided
+    }
+
+    /// The charge for an applicant that may begin; `None` if the applicant has to wait.
+    fn decide_on_one(&self, applicant: &mut Applicant) -> Result<Option<Charge>, Errno> {
+        let own = self.engine.store.room();
+        let own = own.map_err(|error| self.engine.log_and_errno(&error.into()))?;
+        let (state, is_connected) = self.term.state_and_connected();
+        let mut known = self.rooms.known.lock();
+        let source = known.source(state, is_connected);
+        match known.verdict(applicant.room, own, source) {
+            Verdict::Yes => return Ok(Some(self.charge(&mut known, applicant.room))),
+            Verdict::No => return Err(Errno::NoSpace),
+            Verdict::Perhaps => {}
+        }
+        if source != Source::Nowhere {
+            applicant.looks += 1;
+        }
+        if applicant.looks < LOOKS_MAX {
+            Ok(None)
+        } else {
+            Err(Errno::NoSpace)
+        }
+    }
+
+    /// Asks the secondary on another thread. The nodes have just come in sync: the last word of the secondary may
+    /// be older.
+    pub fn ask_peer_later(self: &Arc<Self>) {
+        let space = Arc::clone(self);
+        let job = move || space.ask_peer();
+        self.engine.host.spawn(Box::new(job));
+    }
+
+    /// Asks a secondary in sync for its room.
+    fn ask_peer(&self) {
+        let asked = self.asked_now();
+        let Some(connection) = self.term.peer.current().filter(|_| asked.has_all) else {
+            return;
+        };
+        let (term, requests) = (Arc::clone(&self.term), Arc::clone(&self.requests));
+        let peer = RemotePeer::new(term, requests, connection);
+        if let Ok(Response::Room(room)) = peer.ask(Request::Room, &[]) {
+            self.note_word(Word { room, asked });
+        }
+    }
+
+    fn asked_now(&self) -> Asked {
+        let state = self.term.state();
+        Asked {
+            over: self.rooms.known.lock().over,
+            has_all: has_all(state),
+        }
+    }
+
+    /// A `Ping` goes out: its answer counts all changes that are over now.
+    pub fn note_ping(&self) {
+        let asked = self.asked_now();
+        self.rooms.known.lock().at_ping = asked;
+    }
+
+    /// A `Pong` has come.
+    pub fn note_pong(&self, room: Room) {
+        let asked = self.rooms.known.lock().at_ping;
+        self.note_word(Word { room, asked });
+    }
+
+    /// A connection begins with this word, before any message is sent over it: no earlier word counts. `in_sync`:
+    /// by the marks of both nodes.
+    pub fn note_welcome(&self, room: Room, in_sync: bool) {
+        let asked = Asked {
+            has_all: in_sync,
+            ..self.asked_now()
+        };
+        self.rooms.known.lock().word = None;
+        self.note_word(Word { room, asked });
+    }
+
+    fn note_word(&self, word: Word) {
+        let own = self.engine.store.room().ok();
+        let own = own.filter(|_| word.asked.has_all);
+        let mut known = self.rooms.known.lock();
+        if known
+            .word
+            .is_none_or(|last| word.asked.is_better(last.asked))
+        {
+            known.word = Some(word);
+        }
+        if let Some(own) = own {
+            known.in_sync = Some((word.room, own));
+        }
+    }
+
+    /// Finds out whether both disks have ample room. Called at each tick.
+    pub fn look_at_room(&self) {
+        let Ok(own) = self.engine.store.room() else {
+            return;
+        };
+        let ample = self.engine.host.room_limits().ample;
+        let (state, is_connected) = self.term.state_and_connected();
+        let is_ample = {
+            let known = self.rooms.known.lock();
+            let source = known.source(state, is_connected);
+            let is_known = source != Source::Nowhere;
+            let here = own.minus(known.under_way);
+            is_known && here.min(known.there(own, source)).covers(&ample)
+        };
+        self.rooms.is_ample.store(is_ample, Ordering::Release);
+    }
+
+    /// The space that clients are shown.
+    pub fn shown_space(&self) -> Result<Space, StoreError> {
+        let own = self.engine.store.space()?;
+        let garbage_bytes = self.engine.store.garbage_bytes();
+        let (state, is_connected) = self.term.state_and_connected();
+        let known = self.rooms.known.lock();
+        let source = known.source(state, is_connected);
+        let there = known.there(Room::of(&own), source);
+        Ok(shown(own, there, garbage_bytes))
+    }
+}
+
+/// The space that clients are shown: the room that both disks have for them, and the space used on this node's disk `own`.
+/// The content of removed files counts as free on both disks: it goes within two seconds, or when a client needs its
+/// space.
+fn shown(own: Space, there: Room, garbage_bytes: u64) -> Space {
+    let room = Room::of(&own).min(there);
+    let within = |bytes: u64| bytes.saturating_add(garbage_bytes).min(own.total_bytes);
+    Space {
+        available_bytes: within(room.bytes),
+        free_bytes: within(own.free_bytes.max(room.bytes)),
+        free_files: if own.total_files == 0 { 0 } else { room.files },
+        ..own
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! Admission of the writes of a mount while memory holds as many bytes of waiting writes as it may (rule P19). A
+//! write that cannot begin now is kept on the disk, or its thread waits for room.
+//!
+//! Invariants:
+//! - A thread that waits for admission holds nothing that an admitted write waits for: no lock, no place in an order,
+//!   no entry of the page cache. An admitted write never waits for room.
+//! - A thread that waits for admission is inside a call of the disk only with a berth.
+
+use std::sync::Arc;
+
+use lockstep_fs::OpError;
+use lockstep_fs::plan::View;
+use lockstep_repl::core::LockSet;
+use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::{Errno, Ino};
+
+use super::berths::Berths;
+use super::kept::{Keeper, Kept};
+use super::lock_plan;
+use super::meta_pipeline::MESSAGE_BYTES;
+use super::space::SpaceAdmission;
+use crate::client::Waiting;
+use crate::engine::Engine;
+use crate::term::Term;
+
+/// The set-id bits of a mode.
+const SET_ID: u32 = 0o6000;
+/// The attribute that a write by an unprivileged program removes.
+const CAPABILITIES: &[u8] = b"security.capability";
+
+/// The locks of a write.
+pub(crate) fn write_locks(ino: Ino, offset: u64, length: usize) -> LockSet {
+    if is_on(Bug::NoRangeLock) {
+        return LockSet::new();
+    }
+    lock_plan::write(ino, offset, length as u64)
+}
+
+/// Estimated bytes of a write on the wire.
+pub(crate) const fn write_message_bytes(length: usize) -> u64 {
+    MESSAGE_BYTES + length as u64
+}
+
+/// See the head of this file.
+pub(crate) struct WriteAdmission {
+    engine: Arc<Engine>,
+    term: Arc<Term>,
+    berths: Arc<Berths>,
+    keeper: Arc<Keeper>,
+    space: Arc<SpaceAdmission>,
+}
+
+impl WriteAdmission {
+    /// The admission of one session.
+    pub const fn new(
+        engine: Arc<Engine>,
+        term: Arc<Term>,
+        berths: Arc<Berths>,
+        keeper: Arc<Keeper>,
+        space: Arc<SpaceAdmission>,
+    ) -> Self {
+        Self {
+            engine,
+            term,
+            berths,
+            keeper,
+            space,
+        }
+    }
+
+    /// Keeps the bytes of a write on the disk unless `starts`, or waits. Returns `None` as soon as the write starts or
+    /// memory has room. `waiting`: the requests of the mount.
+    ///
+    /// # Errors
+    /// `Io` when the disk fails or the mount is gone.
+    pub fn admit(
+        &self,
+        data: &[u8],
+        waiting: Option<&dyn Waiting>,
+        starts: impl Fn() -> bool,
+    ) -> Result<Option<Arc<Kept>>, Errno> {
+        loop {
+            let looked = self.keeper.round();
+            if !self.keeper.is_full() || starts() {
+                return Ok(None);
+            }
+            // A write that was deferred for this one leaves without it.
+            self.term.peer.flush_deferred();
+            if let Some(kept) = self.keep_with_berth(data)? {
+                return Ok(Some(kept));
+            }
+            // Each tick wakes the waiting threads.
+            if waiting.is_some_and(Waiting::is_gone) {
+                return Err(Errno::Io);
+            }
+            self.keeper.wait_for_room(looked)?;
+        }
+    }
+
+    /// Keeps bytes on the disk, if there is a berth for the thread and room for the bytes.
+    fn keep_with_berth(&self, data: &[u8]) -> Result<Option<Arc<Kept>>, Errno> {
+        let Some(berth) = self.berths.take() else {
+            return Ok(None);
+        };
+        let kept = self.keeper.keep_in_file(data)?;
+        drop(berth);
+        if kept.is_some() {
+            // Another thread may have found no berth. Without room on the disk, it would find none either.
+            self.keeper.look_again();
+        }
+        Ok(kept)
+    }
+
+    /// Whether a write would begin on this thread, or be refused, if it were submitted now. Changes nothing.
+    pub fn would_start(&self, ino: Ino, offset: u64, length: usize, drop_set_id: bool) -> bool {
+        let locks = write_locks(ino, offset, length);
+        let bytes = write_message_bytes(length);
+        let begins = self.term.core.lock().would_start_write(&locks, bytes);
+        // Without a berth, the worker pool executes the write with a copy of its bytes. A write that takes privileges
+        // away waits for that change.
+        begins
+            && self.berths.is_free()
+            && self.space.decides_write_at_once(ino, offset, length as u64)
+            && !(drop_set_id && self.has_privileges(ino).unwrap_or(false))
+    }
+
+    /// Whether a write by an unprivileged program must take set-id bits or capabilities away first.
+    pub fn has_privileges(&self, ino: Ino) -> Result<bool, OpError> {
+        let Some(inode) = self.engine.store.inode(ino)? else {
+            return Err(Errno::Stale.into());
+        };
+        let capabilities = match self.engine.store.getxattr(ino, CAPABILITIES) {
+            Ok(_) => true,
+            Err(OpError::Refused(_)) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(inode.mode & SET_ID != 0 || capabilities)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use lockstep_repl::lock::{LockKey, LockMode};
+    use lockstep_types::limits::KEPT_BYTES_MAX;
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::client::{FileService, KeptBytes, WriteOptions};
+    use crate::open::tests::Place;
+    use crate::session::primary::PrimarySession;
+    use crate::{Datastore, DatastoreHandle};
+
+    const FILE: Ino = Ino::ROOT;
+    const DATA: [u8; 10] = [1; 10];
+    /// A thread that waits for longer waits forever.
+    const LONG_ENOUGH: Duration = Duration::from_secs(60);
+
+    #[derive(Debug)]
+    struct Gone;
+
+    impl Waiting for Gone {
+        fn any(&self) -> bool {
+            false
+        }
+
+        fn is_gone(&self) -> bool {
+            true
+        }
+    }
+
+    /// A datastore that serves alone, and the bytes that fill its memory.
+    fn full() -> (Place, Arc<Datastore>, Arc<Kept>) {
+        let place = Place::in_sync();
+        let datastore = place.start_out_of_sync();
+        let bytes = vec![0; usize::try_from(KEPT_BYTES_MAX).unwrap()];
+        let full = session(&datastore).keeper.keep_here(&bytes);
+        (place, datastore, full)
+    }
+
+    fn at_door(
+        datastore: &Arc<Datastore>,
+        waiting: Option<&dyn Waiting>,
+    ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
+        let options = WriteOptions {
+            waiting,
+            ..WriteOptions::default()
+        };
+        DatastoreHandle(Arc::clone(datastore)).keep_at_door(FILE, 0, &DATA, options)
+    }
+
+    fn session(datastore: &Datastore) -> Arc<PrimarySession> {
+        Arc::clone(datastore.primary().unwrap())
+    }
+
+    fn end(datastore: &Arc<Datastore>) {
+        datastore.stop();
+        datastore.close();
+    }
+
+    #[test]
+    fn only_a_write_that_would_wait_is_kept_and_only_while_memory_is_full() {
+        let (_place, datastore, full) = full();
+        let door = || at_door(&datastore, None).unwrap();
+        assert!(door().is_none(), "it would begin");
+        let primary = session(&datastore);
+        let mut held = primary
+            .jobs
+            .locks
+            .acquire(smallvec![(LockKey::File(FILE), LockMode::Exclusive)]);
+        assert!(held.wait());
+        let kept = door().unwrap();
+        assert_eq!(
+            (session(&datastore).keeper.load().in_file, kept.length()),
+            (1, 10)
+        );
+        assert_eq!(kept.load().unwrap()[..], DATA);
+        drop(full);
+        assert!(door().is_none(), "memory has room");
+        drop(held);
+        end(&datastore);
+    }
+
+    #[test]
+    fn without_a_berth_a_write_waits_until_there_is_one_and_is_not_kept() {
+        let (_place, datastore, _full) = full();
+        let primary = session(&datastore);
+        let berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
+        assert!(!berths.is_empty());
+        thread::scope(|scope| {
+            let comer = scope.spawn(|| at_door(&datastore, None).unwrap().is_none());
+            let await_waiting = || {
+                while !session(&datastore).keeper.has_waiters() {
+                    assert!(!comer.is_finished(), "it does not wait");
+                    thread::yield_now();
+                }
+            };
+            await_waiting();
+            session(&datastore).keeper.look_again();
+            await_waiting();
+            drop(berths);
+            session(&datastore).keeper.look_again();
+            assert!(comer.join().unwrap());
+        });
+        assert_eq!(session(&datastore).keeper.load().in_file, 0);
+        end(&datastore);
+    }
+
+    #[test]
+    fn no_write_waits_for_admission_once_the_mount_is_gone() {
+        let (_place, datastore, _full) = full();
+        let primary = session(&datastore);
+        let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
+        assert_eq!(at_door(&datastore, Some(&Gone)).err(), Some(Errno::Io));
+        let service = DatastoreHandle(Arc::clone(&datastore));
+        assert_eq!(service.keep(&DATA, Some(&Gone)).err(), Some(Errno::Io));
+        end(&datastore);
+    }
+
+    /// Other writes may wait for locks that the admitted write holds.
+    #[test]
+    fn an_admitted_write_never_waits_for_room() {
+        let (_place, datastore, _full) = full();
+        let primary = session(&datastore);
+        let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
+        let (ended, hears) = channel();
+        let service = DatastoreHandle(Arc::clone(&datastore));
+        let writer = thread::spawn(move || {
+            for drop_set_id in [false, true] {
+                let options = WriteOptions {
+                    drop_set_id,
+                    ..WriteOptions::default()
+                };
+                let ended = ended.clone();
+                // A directory takes no bytes.
+                let done = Box::new(move |outcome: Result<(), Errno>| {
+                    ended.send(outcome.is_err()).unwrap();
+                });
+                service.write(FILE, 0, &DATA, options, done);
+                assert_eq!(service.keep_past_door(&DATA).length(), DATA.len());
+            }
+        });
+        for _ in 0..2 {
+            assert_eq!(hears.recv_timeout(LONG_ENOUGH), Ok(true));
+        }
+        writer.join().unwrap();
+        end(&datastore);
+    }
+}

@@ -1,0 +1,249 @@
+//! The connection with the peer, and the one way to send a message.
+//!
+//! Invariant: there is one connection at most. Its number tells late events of an earlier connection from its
+//! own (rule P9).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lockstep_link::{LinkError, SendFrames};
+use lockstep_paw_saw::Entry;
+use lockstep_repl::core::ConnectionId;
+use lockstep_repl::message::{Envelope, MessageError};
+use parking_lot::RwLock;
+use thiserror::Error;
+
+use super::coalesce::{WriteCoalescer, post};
+use crate::client::Waiting;
+
+/// How a message is handed to the socket.
+#[derive(Clone, Copy)]
+pub(crate) enum Delivery<'a> {
+    /// Sent at once, or queued while another thread sends. Never waits for the peer (rule P19).
+    Post,
+    /// Waits while the peer does not read. For threads that carry a resync or a comparison.
+    Wait,
+    /// Queued; the reader of this connection flushes the queue.
+    Queue,
+    /// As `Post`, but a small write may stay in the queue for the next one while requests wait.
+    Coalesce(Option<&'a dyn Waiting>),
+}
+
+/// Why a message was not handed over.
+#[derive(Debug, Error)]
+enum DeliveryError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Encoding(#[from] MessageError),
+}
+
+/// Hands a message to the sending half of a connection. A failure closes the connection; returns whether there
+/// was none.
+pub(crate) fn deliver(
+    sender: &dyn SendFrames,
+    envelope: &Envelope,
+    payload: &[u8],
+    delivery: Delivery<'_>,
+) -> bool {
+    deliver_with(sender, None, envelope, payload, delivery)
+}
+
+fn deliver_with(
+    sender: &dyn SendFrames,
+    coalescer: Option<&WriteCoalescer>,
+    envelope: &Envelope,
+    payload: &[u8],
+    delivery: Delivery<'_>,
+) -> bool {
+    let delivered = envelope
+        .encode()
+        .map_err(DeliveryError::from)
+        .and_then(|header| match (delivery, coalescer) {
+            (Delivery::Queue, _) => Ok(sender.send_nowait(&header, payload)?),
+            (Delivery::Wait, _) => Ok(sender.send(&header, payload)?),
+            (Delivery::Coalesce(waiting), Some(coalescer)) => {
+                Ok(coalescer.send(sender, &header, payload, waiting)?)
+            }
+            (Delivery::Post | Delivery::Coalesce(_), _) => Ok(post(sender, &header, payload)?),
+        });
+    if let Err(error) = &delivered {
+        let error = error.to_string();
+        tracing::debug!(datastore = %envelope.datastore, error, "send failed");
+        sender.shutdown(&error);
+    }
+    delivered.is_ok()
+}
+
+/// One connection, established and greeted.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub sender: Arc<dyn SendFrames>,
+    pub id: ConnectionId,
+    /// The SAW entries of the peer, from its greeting.
+    pub peer_waiting: Arc<Vec<Entry>>,
+    pub course: Arc<Course>,
+}
+
+/// The events of one connection that outlive it.
+#[derive(Default)]
+pub(crate) struct Course {
+    /// This node has ended the connection.
+    is_given_up: AtomicBool,
+    /// The nodes were in sync over this connection.
+    was_in_sync: AtomicBool,
+    /// Primary: writes that leave together.
+    coalescer: WriteCoalescer,
+    /// Primary: the secondary has not answered the last `Ping` yet.
+    awaits_pong: AtomicBool,
+}
+
+impl Course {
+    /// Whether this node has ended the connection.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Whether the nodes were in sync over the connection.
+    pub fn was_in_sync(&self) -> bool {
+        self.was_in_sync.load(Ordering::Acquire)
+    }
+}
+
+impl Connection {
+    /// Hands a message to this connection.
+    pub fn deliver(&self, envelope: &Envelope, payload: &[u8], delivery: Delivery<'_>) -> bool {
+        let coalescer = Some(&self.course.coalescer);
+        deliver_with(&*self.sender, coalescer, envelope, payload, delivery)
+    }
+
+    /// Ends the connection for a reason that does not lie in the connection.
+    pub fn give_up(&self, reason: &str) {
+        self.course.is_given_up.store(true, Ordering::Release);
+        self.sender.shutdown(reason);
+    }
+
+    /// Notes that a `Ping` goes out; returns whether the last one is still unanswered.
+    pub fn begin_ping(&self) -> bool {
+        self.course.awaits_pong.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// The connection of the moment, if there is one.
+#[derive(Default)]
+pub(crate) struct PeerConnection {
+    current: RwLock<Option<Connection>>,
+    /// Number of connections so far.
+    connections: AtomicU64,
+}
+
+impl PeerConnection {
+    /// A number that no other connection of this term has.
+    pub fn next_id(&self) -> ConnectionId {
+        ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Makes a connection the current one.
+    pub fn open(
+        &self,
+        id: ConnectionId,
+        sender: Arc<dyn SendFrames>,
+        peer_waiting: Vec<Entry>,
+    ) -> Connection {
+        let connection = Connection {
+            sender,
+            id,
+            peer_waiting: Arc::new(peer_waiting),
+            course: Arc::default(),
+        };
+        *self.current.write() = Some(connection.clone());
+        connection
+    }
+
+    /// The connection with this number, unless it is gone.
+    pub fn get(&self, id: ConnectionId) -> Option<Connection> {
+        let current = self.current.read();
+        current.as_ref().filter(|found| found.id == id).cloned()
+    }
+
+    /// The connection of the moment.
+    pub fn current(&self) -> Option<Connection> {
+        self.current.read().clone()
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.current.read().is_some()
+    }
+
+    /// Ends the connection of the moment.
+    pub fn close(&self, reason: &str) {
+        if let Some(connection) = self.current.write().take() {
+            connection.give_up(reason);
+        }
+    }
+
+    /// Removes a connection that was lost, unless another one has replaced it.
+    pub fn remove(&self, id: ConnectionId) {
+        let mut current = self.current.write();
+        if current.as_ref().is_some_and(|found| found.id == id) {
+            *current = None;
+        }
+    }
+
+    /// The nodes are in sync over the connection of the moment.
+    pub fn note_in_sync(&self) {
+        if let Some(connection) = &*self.current.read() {
+            connection.course.was_in_sync.store(true, Ordering::Release);
+        }
+    }
+
+    /// The peer has answered the last `Ping`.
+    pub fn note_pong(&self) {
+        if let Some(connection) = &*self.current.read() {
+            let course = &connection.course;
+            course.awaits_pong.store(false, Ordering::Release);
+        }
+    }
+
+    /// Sends the write that was deferred, if there is one, and all frames that were queued meanwhile. Never
+    /// waits for the peer: the caller may be a client that needs nothing from the peer.
+    pub fn flush_deferred(&self) {
+        let has_deferred = |found: &&Connection| found.course.coalescer.take();
+        let connection = self.current.read().as_ref().filter(has_deferred).cloned();
+        // The reader of the connection sees its loss.
+        if let Some(Connection { sender, .. }) = connection {
+            let _flushed = sender.flush_nowait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::coalesce::tests::Recorder;
+
+    #[test]
+    fn a_replaced_connection_is_neither_found_nor_removed_again() {
+        let peer = PeerConnection::default();
+        let open = || peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        let (first, second) = (open(), open());
+        assert_ne!(first.id, second.id);
+        assert!(peer.get(first.id).is_none());
+        peer.remove(first.id);
+        assert!(peer.get(second.id).is_some());
+        peer.close("the test ends it");
+        assert!(!peer.is_connected());
+        assert!(second.course.is_given_up() && !first.course.is_given_up());
+    }
+
+    #[test]
+    fn a_second_ping_knows_that_the_first_is_unanswered() {
+        let peer = PeerConnection::default();
+        let connection = peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        assert!(!connection.begin_ping());
+        assert!(connection.begin_ping());
+        peer.note_pong();
+        assert!(!connection.begin_ping());
+    }
+}

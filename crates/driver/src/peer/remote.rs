@@ -1,0 +1,108 @@
+//! The secondary as the primary's requests reach it, over one connection.
+//!
+//! Invariant: after the loss of the connection every request fails. None goes over a later connection.
+
+use std::sync::Arc;
+
+use lockstep_repl::message::{Message, Request, Response};
+use lockstep_resync::{Asked, Peer, PeerError, ResyncError};
+
+use super::connection::{Connection, Delivery};
+use super::requests::PendingRequests;
+use crate::host::oneshot::Awaited;
+use crate::term::Term;
+
+/// The peer may take this many times longer over a request that goes through a whole store.
+const WHOLE_STORE_FACTOR: u64 = 10;
+
+/// See the head of this file.
+pub(crate) struct RemotePeer {
+    term: Arc<Term>,
+    requests: Arc<PendingRequests>,
+    pub connection: Connection,
+}
+
+impl RemotePeer {
+    /// The peer over `connection`.
+    pub const fn new(
+        term: Arc<Term>,
+        requests: Arc<PendingRequests>,
+        connection: Connection,
+    ) -> Self {
+        Self {
+            term,
+            requests,
+            connection,
+        }
+    }
+
+    /// Number of beats that the peer may take over a request. A request that syncs or tidies a whole store takes
+    /// longer in a larger store.
+    fn beats_allowed(&self, request: &Request) -> u64 {
+        let limit = self.term.engine.config.answer_limit_beats();
+        match request {
+            Request::BeginResync { .. }
+            | Request::SettleImage
+            | Request::EndImage { .. }
+            | Request::InSync => limit.saturating_mul(WHOLE_STORE_FACTOR),
+            _ => limit,
+        }
+    }
+
+    /// Ends the connection, because a job over it has failed.
+    pub fn end(&self, error: &ResyncError) {
+        if matches!(error, ResyncError::Peer(PeerError::Lost)) {
+            self.end_lost();
+        } else {
+            self.connection.give_up(&error.to_string());
+        }
+    }
+
+    /// Ends a connection that is lost already.
+    pub fn end_lost(&self) {
+        self.connection.sender.shutdown("it is lost");
+    }
+}
+
+impl Peer for RemotePeer {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        self.begin(request, payload)()
+    }
+
+    fn begin(&self, request: Request, payload: &[u8]) -> Asked<'_> {
+        let what = describe(&request);
+        let limit = self.beats_allowed(&request);
+        let host = &*self.term.engine.host;
+        let awaited = self.requests.begin(host, limit, |id| {
+            let message = Message::Request { id, request };
+            let connection = &self.connection;
+            self.term
+                .send_on(connection, message, payload, Delivery::Wait)
+        });
+        Box::new(move || match awaited.and_then(Awaited::get) {
+            Some(Ok(response)) => Ok(response),
+            Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
+            None => Err(PeerError::Lost),
+        })
+    }
+}
+
+/// The purpose of a request, for operators.
+const fn describe(request: &Request) -> &'static str {
+    match request {
+        Request::RecoverRange { .. } => "recover a range",
+        Request::RecoveryDone { .. } => "end the recovery",
+        Request::BeginResync { .. } => "begin a resync",
+        Request::ImageChunk
+        | Request::ImageChanges
+        | Request::SettleImage
+        | Request::EndImage { .. } => "take over the namespace",
+        Request::SettleFiles { .. } => "settle files",
+        Request::WriteBlocks { .. } => "write blocks",
+        Request::Reserve { .. } => "reserve space",
+        Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
+        Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
+        Request::InSync => "mark itself in sync",
+        Request::Room => "tell the room on its disk",
+    }
+}

@@ -1,0 +1,141 @@
+//! Requests to the peer outside the path of clients' operations, and their responses.
+//!
+//! The peer responds to one request after the other, in the order of the requests. So only the oldest request
+//! can be overdue, and its time begins when it becomes the oldest. Time is counted in beats, the signs of life
+//! of the peer: a delay of this node never makes the peer look late.
+
+use std::collections::BTreeMap;
+
+use lockstep_repl::message::Response;
+use parking_lot::Mutex;
+
+use crate::host::Host;
+use crate::host::oneshot::{Awaited, Promise, promise};
+
+/// A response, or the peer's reason why there is none.
+pub(crate) type Answer = Result<Response, String>;
+
+/// A request without a response so far.
+struct PendingRequest {
+    answer: Promise<Answer>,
+    /// Number of beats that the peer may take.
+    limit: u64,
+}
+
+/// Requests that wait for their responses.
+#[derive(Default)]
+pub(crate) struct PendingRequests(Mutex<RequestQueue>);
+
+#[derive(Default)]
+struct RequestQueue {
+    /// Number of the next request.
+    next: u64,
+    /// The requests by their numbers, the oldest first.
+    waiting: BTreeMap<u64, PendingRequest>,
+    /// Beats since the oldest request became the oldest.
+    beats: u64,
+}
+
+impl RequestQueue {
+    fn remove(&mut self, id: u64) -> Option<PendingRequest> {
+        self.beats = 0;
+        self.waiting.remove(&id)
+    }
+}
+
+impl PendingRequests {
+    /// Sends a request by `send`, which gets the number of the request. The peer may take `limit` beats. Returns
+    /// `None`, or a promise without a value, when the connection is lost.
+    pub fn begin(
+        &self,
+        host: &dyn Host,
+        limit: u64,
+        send: impl FnOnce(u64) -> bool,
+    ) -> Option<Awaited<Answer>> {
+        let (answer, awaited) = promise(host);
+        let id = {
+            let mut queue = self.0.lock();
+            let id = queue.next;
+            queue.next += 1;
+            if queue.waiting.is_empty() {
+                queue.beats = 0;
+            }
+            queue.waiting.insert(id, PendingRequest { answer, limit });
+            id
+        };
+        if !send(id) {
+            let unsent = self.0.lock().remove(id);
+            drop(unsent);
+            return None;
+        }
+        Some(awaited)
+    }
+
+    /// Completes a request.
+    pub fn complete(&self, id: u64, answer: Answer) {
+        let request = self.0.lock().remove(id);
+        if let Some(request) = request {
+            request.answer.keep(answer);
+        }
+    }
+
+    /// Counts a sign of life of the peer; returns whether the oldest request is overdue.
+    pub fn beat(&self) -> bool {
+        let mut queue = self.0.lock();
+        queue.beats += 1;
+        let oldest = queue.waiting.values().next();
+        oldest.is_some_and(|oldest| queue.beats >= oldest.limit)
+    }
+
+    /// Drops all requests: the connection is lost.
+    pub fn abandon(&self) {
+        let waiting = std::mem::take(&mut self.0.lock().waiting);
+        drop(waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::host::OsHost;
+
+    #[test]
+    fn only_the_oldest_request_is_overdue() {
+        let host = Arc::new(OsHost::start("test").unwrap());
+        let requests = Arc::new(PendingRequests::default());
+        let (sent, numbers) = channel();
+        let askers: Vec<_> = [4, 2]
+            .into_iter()
+            .map(|limit| {
+                let (requests, host, sent) = (requests.clone(), host.clone(), sent.clone());
+                let ask = move || {
+                    let asked = requests.begin(&*host, limit, |id| sent.send(id).is_ok());
+                    asked.and_then(Awaited::get)
+                };
+                let asker = std::thread::spawn(ask);
+                (asker, numbers.recv().unwrap())
+            })
+            .collect();
+        let late: Vec<bool> = (0..4).map(|_| requests.beat()).collect();
+        assert_eq!(late, [false, false, false, true]);
+        let mut askers = askers.into_iter();
+        let (first, id) = askers.next().unwrap();
+        requests.complete(id, Ok(Response::Done));
+        assert!(first.join().unwrap().is_some());
+        let late: Vec<bool> = (0..2).map(|_| requests.beat()).collect();
+        assert_eq!(
+            late,
+            [false, true],
+            "the time of the second request begins now"
+        );
+        requests.abandon();
+        for (asker, _) in askers {
+            assert!(asker.join().unwrap().is_none());
+        }
+        assert!(!requests.beat());
+        host.stop();
+    }
+}

@@ -1,0 +1,346 @@
+//! Jobs that carry data to the secondary outside clients' operations: distributed recovery, resync, and the
+//! comparison of `lockstep verify`. They run on threads that may wait.
+//!
+//! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
+//! connection does nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_fs::StoreError;
+use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
+use lockstep_repl::message::Request;
+use lockstep_repl::state::Trigger;
+use lockstep_resync::{Claim, Locks, Operations, Peer, PeerError, Progress, ResyncError};
+use parking_lot::Mutex;
+
+use crate::engine::Engine;
+use crate::host::oneshot::{Promise, promise};
+use crate::ops::content::ContentOps;
+use crate::ops::locks::{HeldLocks, InternalLocks};
+use crate::peer::connection::Connection;
+use crate::peer::remote::RemotePeer;
+use crate::peer::requests::PendingRequests;
+use crate::report::{Difference, ResyncStatus, VerifyFailure, VerifyProgress, VerifyReport};
+use crate::term::Term;
+
+/// The locks of the core, and the time of its host.
+struct CoreLocks<'a> {
+    locks: &'a InternalLocks,
+    engine: &'a Engine,
+}
+
+impl Locks for CoreLocks<'_> {
+    fn with_locks(
+        &self,
+        locks: LockSet,
+        body: &mut dyn FnMut() -> Result<(), ResyncError>,
+    ) -> Result<(), ResyncError> {
+        let done = self.locks.with_locks(locks, body);
+        done.unwrap_or_else(|| Err(stopping()))
+    }
+
+    fn claim(&self, locks: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+        Ok(Box::new(self.locks.acquire(locks)))
+    }
+
+    fn pause(&self, time: Duration) {
+        self.engine.host.sleep(time);
+    }
+}
+
+impl Claim for HeldLocks<'_> {
+    fn is_held(&self) -> bool {
+        HeldLocks::is_held(self)
+    }
+
+    fn wait(&mut self) -> Result<(), ResyncError> {
+        let is_held = HeldLocks::wait(self);
+        is_held.then_some(()).ok_or_else(stopping)
+    }
+}
+
+/// The metadata operations of the core, for a resync over one connection.
+struct CoreOperations<'a> {
+    term: &'a Term,
+    connection: ConnectionId,
+}
+
+impl Operations for CoreOperations<'_> {
+    fn caught_up(&self) {
+        let caught_up = Event::NamesBehind(false);
+        self.term.handle_event_on(self.connection, caught_up);
+    }
+}
+
+fn stopping() -> ResyncError {
+    stopped("the node is stopping")
+}
+
+fn stopped(why: &str) -> ResyncError {
+    ResyncError::Stopped {
+        why: why.to_owned(),
+    }
+}
+
+/// A job over a connection, and the event that follows from it.
+type Job = fn(&ResyncJobs, &RemotePeer) -> Result<Event, ResyncError>;
+
+/// See the head of this file.
+pub(crate) struct ResyncJobs {
+    engine: Arc<Engine>,
+    term: Arc<Term>,
+    requests: Arc<PendingRequests>,
+    pub locks: InternalLocks,
+    content: Arc<ContentOps>,
+    /// The resync that waits until no metadata operation is in flight, and its connection.
+    tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
+    /// Progress of the resync of content.
+    progress: Progress,
+}
+
+impl ResyncJobs {
+    /// The jobs of one session.
+    pub fn new(
+        engine: Arc<Engine>,
+        term: Arc<Term>,
+        requests: Arc<PendingRequests>,
+        locks: InternalLocks,
+        content: Arc<ContentOps>,
+    ) -> Self {
+        Self {
+            engine,
+            term,
+            requests,
+            locks,
+            content,
+            tail: Mutex::default(),
+            progress: Progress::default(),
+        }
+    }
+
+    /// Begins a transfer over the connection that it was decided for, unless the connection is gone.
+    pub fn begin(self: &Arc<Self>, connection: ConnectionId, transfer: Transfer) {
+        let Some(connection) = self.term.peer.get(connection) else {
+            return;
+        };
+        match transfer {
+            Transfer::RecoverRanges => {
+                self.spawn(connection, "distributed recovery", Self::recover_ranges);
+            }
+            // New operations are admitted already; their numbers are not below the watermark.
+            Transfer::TellRecovered => {
+                let below = self.term.core.lock().done_below();
+                self.spawn_request(connection, Request::RecoveryDone { below });
+            }
+            Transfer::SendImage => {
+                self.spawn(connection, "resync of the namespace", Self::send_image);
+            }
+            Transfer::SendTail => self.release_tail(connection.id, true),
+            Transfer::SendContent => {
+                self.spawn(connection, "resync of the content", Self::send_content);
+            }
+            Transfer::TellInSync => self.spawn_request(connection, Request::InSync),
+        }
+    }
+
+    fn remote_peer(&self, connection: Connection) -> RemotePeer {
+        let (term, requests) = (Arc::clone(&self.term), Arc::clone(&self.requests));
+        RemotePeer::new(term, requests, connection)
+    }
+
+    /// Runs a job on another thread, and gives its event to the core unless the connection is gone then.
+    fn spawn(self: &Arc<Self>, connection: Connection, name: &'static str, job: Job) {
+        let jobs = Arc::clone(self);
+        self.engine.host.spawn(Box::new(move || {
+            let peer = jobs.remote_peer(connection);
+            match job(&jobs, &peer) {
+                Ok(event) => jobs.term.handle_event_on(peer.connection.id, event),
+                Err(error) => {
+                    let reason = format!("{name} failed: {error}");
+                    jobs.set_reason_on(peer.connection.id, &reason);
+                    peer.end(&error);
+                }
+            }
+        }));
+    }
+
+    /// Sends a request on another thread. If the secondary cannot serve the request, the sync ends.
+    fn spawn_request(self: &Arc<Self>, connection: Connection, request: Request) {
+        let jobs = Arc::clone(self);
+        self.engine.host.spawn(Box::new(move || {
+            let peer = jobs.remote_peer(connection);
+            match peer.ask(request, &[]) {
+                Ok(_) => {}
+                Err(PeerError::Lost) => peer.end_lost(),
+                Err(error) => jobs.peer_failed(peer.connection.id, &error),
+            }
+        }));
+    }
+
+    /// The secondary could not do a step without which the nodes are not in sync (rule P15).
+    fn peer_failed(&self, connection: ConnectionId, error: &PeerError) {
+        self.set_reason_on(connection, &error.to_string());
+        let failed = Event::Happened(Trigger::PeerFailed);
+        self.term.handle_event_on(connection, failed);
+    }
+
+    /// Sets the reason that `status` shows, unless the connection is gone: a failure that follows from the loss is no
+    /// reason of its own.
+    fn set_reason_on(&self, connection: ConnectionId, reason: &str) {
+        if self.term.peer.get(connection).is_some() {
+            self.engine.notes.set_reason(reason);
+        }
+    }
+
+    /// Sends the blocks that may differ after a disconnect.
+    fn recover_ranges(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
+        let (old, waiting) = (
+            self.content.paw.old_entries(),
+            &peer.connection.peer_waiting,
+        );
+        lockstep_resync::recover_ranges(&self.engine.store, peer, &old, waiting)?;
+        self.content.paw.remove_old();
+        Ok(Event::RangesRecovered)
+    }
+
+    fn send_image(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
+        let connection = peer.connection.id;
+        let noted = self
+            .engine
+            .role_file
+            .carry_over(self.engine.host.random_id());
+        let sync = noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
+        let operations = CoreOperations {
+            term: &self.term,
+            connection,
+        };
+        let store = &self.engine.store;
+        let changes = lockstep_resync::send_image(store, peer, sync, &operations)?;
+        self.hold_metadata(connection)?;
+        lockstep_resync::send_tail(store, peer, &changes)?;
+        Ok(Event::Happened(Trigger::ImageDone))
+    }
+
+    /// Has the core admit no metadata operation, and waits until none is in flight.
+    fn hold_metadata(&self, connection: ConnectionId) -> Result<(), PeerError> {
+        let (due, wait) = promise(&*self.engine.host);
+        let earlier = self.tail.lock().replace((connection, due));
+        drop(earlier);
+        let sent = Event::Happened(Trigger::ImageSent);
+        self.term.handle_event_on(connection, sent);
+        if self.term.peer.get(connection).is_none() {
+            // The connection may have ended before the promise was there.
+            self.release_tail(connection, false);
+        }
+        wait.get().ok_or(PeerError::Lost)
+    }
+
+    /// Wakes the resync over that connection which waits for the end of metadata operations. `due`: none is in flight;
+    /// otherwise the resync fails.
+    pub fn release_tail(&self, connection: ConnectionId, due: bool) {
+        let waiting = self.tail.lock().take_if(|(of, _)| *of == connection);
+        if let Some((_, promise)) = waiting
+            && due
+        {
+            promise.keep(());
+        }
+    }
+
+    fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
+        let locks = self.core_locks();
+        lockstep_resync::send_content(&self.engine.store, peer, &locks, &self.progress)?;
+        self.content.paw.remove_old();
+        Ok(Event::Happened(Trigger::ContentDone))
+    }
+
+    fn core_locks(&self) -> CoreLocks<'_> {
+        CoreLocks {
+            locks: &self.locks,
+            engine: &self.engine,
+        }
+    }
+
+    /// Progress of the resync of content, for `status`.
+    pub fn status(&self) -> ResyncStatus {
+        let progress = &self.progress;
+        ResyncStatus {
+            files_total: progress.inodes_total.get(),
+            files_done: progress.inodes_done.get(),
+            bytes_total: progress.bytes_total.get(),
+            bytes_done: progress.bytes_done.get(),
+            bytes_sent: progress.bytes_sent.get(),
+        }
+    }
+
+    /// Compares this node with the secondary.
+    pub fn compare(
+        &self,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<lockstep_verify::Report, VerifyFailure> {
+        let peer = self.peer_in_sync()?;
+        let done = Progress::default();
+        let mut compared = None;
+        let mut compare = || {
+            let (store, locks) = (&self.engine.store, self.core_locks());
+            compared = Some(lockstep_verify::compare(store, &peer, &locks, &done));
+        };
+        let mut tell = || {
+            progress(VerifyProgress {
+                inodes_compared: done.inodes_done.get(),
+                inodes_total: Some(done.inodes_total.get()),
+                bytes_compared: done.bytes_done.get(),
+            });
+        };
+        self.engine.host.attend(&mut compare, &mut tell);
+        let compared = compared.unwrap_or_else(|| Err(stopped("the comparison has panicked")));
+        compared.map_err(|error| could_not_compare(&error))
+    }
+
+    /// The secondary, if the nodes are in sync.
+    fn peer_in_sync(&self) -> Result<RemotePeer, VerifyFailure> {
+        let state = self.term.state();
+        if self.engine.config.peer.is_none() {
+            return Err(VerifyFailure {
+                cause: "the datastore is not mirrored: there is no other copy to compare with"
+                    .to_owned(),
+                cure: "configure a peer ([datastore.peer]) if it is to be mirrored".to_owned(),
+            });
+        }
+        let connection = self.term.peer.current().filter(|_| state.is_in_sync());
+        let connection = connection.ok_or_else(|| VerifyFailure {
+            cause: format!("the nodes are not in sync ({})", state.describe()),
+            cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
+        })?;
+        Ok(self.remote_peer(connection))
+    }
+}
+
+fn could_not_compare(error: &ResyncError) -> VerifyFailure {
+    VerifyFailure {
+        cause: error.to_string(),
+        cure: "see the log of both nodes, then verify again".to_owned(),
+    }
+}
+
+/// The report of a comparison, for `lockstep verify`.
+pub(crate) fn verify_report(report: lockstep_verify::Report) -> VerifyReport {
+    VerifyReport {
+        identical: report.is_identical(),
+        inodes_compared: report.inodes,
+        bytes_compared: report.bytes,
+        differences_total: report.total,
+        differences: report
+            .differences
+            .into_iter()
+            .map(|difference| Difference {
+                inode: difference.ino,
+                path: difference.path,
+                what: difference.what.to_string(),
+            })
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

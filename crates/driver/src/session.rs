@@ -1,0 +1,108 @@
+//! A session: the datastore in one role, from the open to the close. A change of the role replaces the session.
+//!
+//! The parts of a role are the fields of its session. A secondary has no operations of clients, and a primary has no
+//! table of writes that wait for the primary.
+
+pub(crate) mod connector;
+pub(crate) mod primary;
+pub(crate) mod secondary;
+pub(crate) mod waiting;
+
+use std::sync::Arc;
+
+use lockstep_repl::core::Event;
+use lockstep_repl::state::Trigger;
+
+use crate::host::ThreadKind;
+use crate::ops::kept::KeptLoad;
+use crate::term::Term;
+use primary::PrimarySession;
+use secondary::SecondarySession;
+
+/// The session of either role.
+#[derive(Clone)]
+pub(crate) enum Session {
+    /// This node serves clients.
+    Primary(Arc<PrimarySession>),
+    /// This node keeps the second copy.
+    Secondary(Arc<SecondarySession>),
+}
+
+/// Numbers of a session, for `status` and for checks from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SessionUsage {
+    /// Entries of the table of writes in flight: PAW on the primary, SAW on the secondary.
+    pub in_flight: usize,
+    /// Operations of clients that the session has not answered.
+    pub pending: usize,
+    /// Bytes of waiting writes.
+    pub kept: KeptLoad,
+}
+
+impl Session {
+    /// Core, generation and connection.
+    pub fn term(&self) -> &Arc<Term> {
+        match self {
+            Self::Primary(session) => &session.term,
+            Self::Secondary(session) => &session.term,
+        }
+    }
+
+    /// The numbers of this moment.
+    pub fn usage(&self) -> SessionUsage {
+        match self {
+            Self::Primary(session) => session.usage(),
+            Self::Secondary(session) => session.usage(),
+        }
+    }
+
+    /// Reports a failed disk to the core, once (rule P16). The disk itself refuses every change from the moment of the
+    /// failure on, so nothing depends on the time of this report.
+    pub fn notice_failed_disk(&self) {
+        let term = self.term();
+        if !term.engine.poison.has_failed() || term.state().is_poisoned() {
+            return;
+        }
+        let poisoned = Event::Happened(Trigger::StorePoisoned);
+        term.handle_event(ThreadKind::MayWait, poisoned);
+        if let Self::Primary(session) = self {
+            // It waited for a mark that is not made any more.
+            session.pipeline.release_stuck();
+        }
+    }
+
+    /// Work of each tick.
+    pub fn tick(&self) {
+        let term = self.term();
+        term.peer.flush_deferred();
+        term.handle_event(ThreadKind::MayWait, Event::Tick);
+        if let Self::Primary(session) = self {
+            session.keeper.look_again();
+            session.give_memory_back();
+        }
+    }
+
+    /// Work of each beat.
+    pub fn beat(&self) {
+        if let Self::Primary(session) = self {
+            session.ping();
+        }
+    }
+
+    /// Work of each tick on a sound disk.
+    pub fn look_at_room(&self) {
+        if let Self::Primary(session) = self {
+            session.space.look_at_room();
+        }
+    }
+
+    /// Ends all work: nothing new begins, the connection is closed, queued jobs are done.
+    pub fn stop(&self) {
+        let term = self.term();
+        term.peer.close("this node is stopping");
+        match self {
+            Self::Primary(session) => session.stop(),
+            Self::Secondary(_) => term.engine.host.stop(),
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Keeps up the primary's connection: dials the secondary, greets it, and reads its answers.
+//!
+//! Invariant: the reader never waits for the secondary, for a disk flush or for a read from the disk.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_link::{LinkError, ReceiveFrames};
+use lockstep_repl::core::{ConnectionId, Event, OpId};
+use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome};
+use lockstep_repl::state::Trigger;
+use thiserror::Error;
+
+use crate::host::{Reading, ThreadKind};
+use crate::peer::connection::Delivery;
+use crate::peer::dial::{Dial, DialError, Halves};
+use crate::peer::greeting::{self, GreetingError};
+use crate::session::primary::PrimarySession;
+
+/// Time between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(200);
+/// The same while the peer refuses this node, until an operator acts.
+const RETRY_REFUSED: Duration = Duration::from_secs(2);
+/// The longest time before another attempt at an operation that the nodes could not do.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// How a connection ended.
+struct Ending {
+    /// This node ended the connection, because one node could not do an operation of the other.
+    given_up: bool,
+    was_in_sync: bool,
+    lasted: Duration,
+}
+
+impl Ending {
+    /// Time until the next attempt, if the last one waited for `waited`. A full disk should not keep both nodes busy with
+    /// resyncs, however long a resync takes until it fails.
+    fn wait(&self, waited: Duration) -> Duration {
+        let was_long_in_sync = self.was_in_sync && self.lasted >= RETRY_MAX;
+        if self.given_up && !was_long_in_sync {
+            (waited * 2).min(RETRY_MAX)
+        } else {
+            RETRY
+        }
+    }
+}
+
+/// Why there is no connection, for the operator.
+#[derive(Debug, Error)]
+enum Unconnected {
+    /// The peer cannot be reached.
+    #[error(transparent)]
+    Unreachable(DialError),
+    /// One of the nodes refuses the other.
+    #[error(transparent)]
+    Refused(DialError),
+    /// The peer refuses this node.
+    #[error("the peer refuses: {0}")]
+    RefusedByPeer(String),
+    /// This node refuses the peer's greeting.
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+    /// The disk of the peer has failed.
+    #[error("{0}")]
+    PeerPoisoned(String),
+    /// The connection was lost.
+    #[error(transparent)]
+    Lost(#[from] LinkError),
+    /// The answer cannot be decoded.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The answer is no answer to a greeting.
+    #[error(
+        "the peer did not answer the greeting as a secondary does: run the same version of lockstep on both"
+    )]
+    NoSecondary,
+    /// The store of this node has no name.
+    #[error(transparent)]
+    NoName(#[from] io::Error),
+}
+
+impl Unconnected {
+    /// Time until the next attempt.
+    const fn retry(&self) -> Duration {
+        match self {
+            Self::PeerPoisoned(_) => RETRY_MAX,
+            _ if self.is_obstacle() => RETRY_REFUSED,
+            _ => RETRY,
+        }
+    }
+
+    /// Whether an operator has to act: waiting for the other node does not help.
+    const fn is_obstacle(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(_) | Self::RefusedByPeer(_) | Self::Greeting(_)
+        )
+    }
+}
+
+/// Why the reader stops.
+#[derive(Debug, Error)]
+enum ReadEnd {
+    #[error("the secondary has been silent for {} ms", .0.as_millis())]
+    Silent(Duration),
+    #[error(transparent)]
+    Link(LinkError),
+    #[error(transparent)]
+    Message(#[from] MessageError),
+}
+
+/// See the head of this file.
+pub(crate) struct Connector<'a> {
+    session: &'a Arc<PrimarySession>,
+    dialer: &'a dyn Dial,
+}
+
+impl<'a> Connector<'a> {
+    /// The connector of one session.
+    pub const fn new(session: &'a Arc<PrimarySession>, dialer: &'a dyn Dial) -> Self {
+        Self { session, dialer }
+    }
+
+    /// Keeps up the connection until the datastore is stopped.
+    pub fn run(&self) {
+        let engine = &self.session.engine;
+        let mut wait = RETRY;
+        while !engine.is_stopping() {
+            if engine.poison.has_failed() {
+                self.tell_peer_poisoned();
+                engine.sleep_unless_stopped(RETRY_MAX);
+                continue;
+            }
+            match self.connect() {
+                Ok((halves, welcome)) => wait = self.serve(halves, welcome).wait(wait),
+                Err(unconnected) => {
+                    wait = unconnected.retry();
+                    self.note_unconnected(&unconnected);
+                }
+            }
+            engine.sleep_unless_stopped(wait);
+        }
+    }
+
+    fn note_unconnected(&self, unconnected: &Unconnected) {
+        let notes = &self.session.engine.notes;
+        let reason = unconnected.to_string();
+        match unconnected {
+            Unconnected::PeerPoisoned(_) => self.note_peer_poisoned(&reason),
+            _ if unconnected.is_obstacle() => notes.set_obstacle(&reason),
+            _ => notes.set_reason(&reason),
+        }
+    }
+
+    /// The secondary's disk has failed: it cannot do the operations of this node until an operator acts (rule P15).
+    fn note_peer_poisoned(&self, reason: &str) {
+        self.session.engine.notes.set_peer_disk_failed(reason);
+        let failed = Event::Happened(Trigger::PeerFailed);
+        self.session.handle_event(ThreadKind::MayWait, failed);
+    }
+
+    /// Dials, and exchanges the greetings.
+    fn connect(&self) -> Result<(Halves, Welcome), Unconnected> {
+        let (term, engine) = (&self.session.term, &self.session.engine);
+        let (sender, mut receiver) = self.dialer.dial().map_err(|error| {
+            if self.dialer.was_refused() {
+                Unconnected::Refused(error)
+            } else {
+                Unconnected::Unreachable(error)
+            }
+        })?;
+        term.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
+        receiver.set_timeout(Some(engine.config.peer_timeout))?;
+        let envelope = Envelope::decode(receiver.recv()?.header)?;
+        if let Message::Welcome(welcome) = &envelope.message {
+            greeting::check(term, &envelope, welcome.version)?;
+        }
+        match envelope.message {
+            Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
+            Message::Refuse { reason } => Err(Unconnected::RefusedByPeer(reason)),
+            Message::Poisoned { reason } => Err(Unconnected::PeerPoisoned(reason)),
+            _ => Err(Unconnected::NoSecondary),
+        }
+    }
+
+    fn hello(&self) -> io::Result<Hello> {
+        let engine = &self.session.engine;
+        let role = engine.role_file.state();
+        let no_name = || io::Error::other("this node's store has no name in role.json");
+        Ok(Hello {
+            version: PROTOCOL_VERSION,
+            in_sync: role.in_sync,
+            carried_over: role.carried_over,
+            store: role.store.ok_or_else(no_name)?,
+            sync: role.sync,
+            durable: engine.is_always_durable(),
+        })
+    }
+
+    /// Tells the secondary, if it can be reached, why this node does not connect any more.
+    fn tell_peer_poisoned(&self) {
+        let (term, engine) = (&self.session.term, &self.session.engine);
+        let Some(reason) = engine.failure_reason() else {
+            return;
+        };
+        if let Ok((sender, mut receiver)) = self.dialer.dial() {
+            term.reply(&*sender, Message::Poisoned { reason }, Delivery::Wait);
+            // The secondary closes the connection once it has read the message. Any answer says no more.
+            let limited = receiver.set_timeout(Some(engine.config.peer_timeout));
+            let _heard = limited.map(|()| receiver.recv().is_ok());
+            sender.shutdown("it was told");
+        }
+    }
+
+    /// Uses a connection until it is lost.
+    fn serve(&self, (sender, receiver): Halves, welcome: Welcome) -> Ending {
+        let session = self.session;
+        let (term, engine) = (&session.term, &session.engine);
+        let start = engine.host.now();
+        let in_sync = self.is_in_sync(&welcome);
+        session.space.note_welcome(welcome.room, in_sync);
+        let id = term.peer.next_id();
+        let connection = term.peer.open(id, Arc::clone(&sender), welcome.waiting);
+        let ending = || Ending {
+            given_up: connection.course.is_given_up(),
+            was_in_sync: connection.course.was_in_sync(),
+            lasted: engine.host.since(start),
+        };
+        if engine.is_stopping() {
+            // The stop may have closed the connection before this one was there.
+            term.peer.close("this node is stopping");
+            return ending();
+        }
+        let up = Event::LinkUp {
+            connection: id,
+            in_sync,
+            peer_applied: welcome.applied,
+        };
+        let reason = {
+            let _reading = Reading::on(&*engine.host);
+            session.handle_event(ThreadKind::Reader, up);
+            self.read_answers(receiver).to_string()
+        };
+        sender.shutdown(&reason);
+        self.note_lost(id, &reason, &ending());
+        ending()
+    }
+
+    /// Removes a connection that was lost.
+    fn note_lost(&self, id: ConnectionId, reason: &str, ending: &Ending) {
+        let session = self.session;
+        let (term, engine) = (&session.term, &session.engine);
+        term.peer.remove(id);
+        session.requests.abandon();
+        session.jobs.release_tail(id, false);
+        if !engine.is_stopping() {
+            engine.notes.set_ending(reason, ending.given_up);
+        }
+        let lost = Event::Happened(Trigger::LinkLost);
+        session.handle_event(ThreadKind::MayWait, lost);
+    }
+
+    /// Whether the nodes are in sync (rule P8): by both marks, which belong to one sync (P17, checked by the secondary),
+    /// and with one past. Otherwise `status` gets the reason.
+    fn is_in_sync(&self, welcome: &Welcome) -> bool {
+        let engine = &self.session.engine;
+        let own = engine.role_file.state().in_sync;
+        let follows = engine.store.is_followed_at(welcome.applied);
+        let reason = if !own {
+            "the secondary lacks what was done without it; it is brought up to date"
+        } else if !welcome.in_sync {
+            "the secondary's copy is not complete, or not the one that was in sync last"
+        } else if !follows {
+            "the secondary has done an operation that this node knows nothing of: the histories \
+             of the two stores differ, so everything is compared"
+        } else {
+            return true;
+        };
+        engine.notes.set_reason(reason);
+        false
+    }
+
+    /// Reads until the connection is lost; returns why.
+    fn read_answers(&self, mut receiver: Box<dyn ReceiveFrames>) -> ReadEnd {
+        let engine = &self.session.engine;
+        let limit = engine.config.peer_timeout;
+        if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
+            return ReadEnd::Link(error);
+        }
+        let mut heard = engine.host.now();
+        loop {
+            match receiver.recv() {
+                Ok(frame) => {
+                    heard = engine.host.now();
+                    match Envelope::decode(frame.header) {
+                        Ok(envelope) => self.handle_answer(envelope.message),
+                        Err(error) => return error.into(),
+                    }
+                }
+                // A frame that is arriving is a sign of life.
+                Err(error) if error.is_timed_out() && error.is_slow() => {
+                    heard = engine.host.now();
+                }
+                Err(error) if error.is_timed_out() && engine.host.since(heard) < limit => {}
+                Err(error) if error.is_timed_out() => return ReadEnd::Silent(limit),
+                Err(error) => return ReadEnd::Link(error),
+            }
+        }
+    }
+
+    fn handle_answer(&self, message: Message) {
+        let session = self.session;
+        let notes = &session.engine.notes;
+        let event = match message {
+            Message::WriteAck { osn, failed } => {
+                if let Some(errno) = failed {
+                    notes.set_obstacle(&format!("the secondary could not write: {errno}"));
+                }
+                Event::WriteAcked(osn, failed)
+            }
+            Message::MetaAck { osn, outcome } => {
+                if let Err(errno) = outcome {
+                    notes.set_obstacle(&format!("the secondary could not follow: {errno}"));
+                }
+                Event::MetaAcked(osn, outcome)
+            }
+            Message::SyncAck { id, failed } => {
+                if failed.is_some() {
+                    notes.set_reason("the secondary's disk failed a flush");
+                }
+                Event::SyncAcked(OpId(id), failed)
+            }
+            Message::Pong { room } => {
+                session.space.note_pong(room);
+                session.term.peer.note_pong();
+                self.end_if_overdue();
+                Event::Beat
+            }
+            // The arrival is the whole meaning of this message.
+            Message::Alive => return,
+            Message::Response { id, response } => return session.requests.complete(id, response),
+            Message::Refuse { reason } => return notes.set_reason(&reason),
+            _ => {
+                let peer = &session.term.peer;
+                return peer.close("the secondary sent what only a primary may send");
+            }
+        };
+        session.handle_event(ThreadKind::Reader, event);
+    }
+
+    /// Counts a sign of life. Ends the connection if a request is overdue: clients may be waiting for the response.
+    fn end_if_overdue(&self) {
+        if self.session.requests.beat() {
+            let reason = "the secondary is connected, but does not answer: its disk may hang";
+            self.session.engine.notes.set_reason(reason);
+            self.session.term.peer.close(reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ending(given_up: bool, was_in_sync: bool, lasted: Duration) -> Ending {
+        Ending {
+            given_up,
+            was_in_sync,
+            lasted,
+        }
+    }
+
+    #[test]
+    fn an_operation_that_the_nodes_could_not_do_is_tried_ever_more_rarely() {
+        let long = RETRY_MAX * 2;
+        for failed in [
+            ending(true, false, RETRY),
+            ending(true, true, RETRY),
+            ending(true, false, long),
+        ] {
+            let mut wait = RETRY;
+            let mut waits = Vec::new();
+            for _ in 0..10 {
+                wait = failed.wait(wait);
+                waits.push(wait);
+            }
+            assert_eq!(waits.first(), Some(&(RETRY * 2)));
+            assert!(waits.is_sorted());
+            assert_eq!(waits.last(), Some(&RETRY_MAX));
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_is_replaced_at_once() {
+        let lost = ending(false, false, Duration::ZERO);
+        assert_eq!(lost.wait(RETRY_MAX), RETRY);
+        let long_in_order = ending(true, true, RETRY_MAX);
+        assert_eq!(long_in_order.wait(RETRY_MAX), RETRY);
+    }
+}

@@ -1,0 +1,472 @@
+//! The session of a primary: its parts, and the loop that executes the core's effects with them.
+//!
+//! Every thread that brings an event (a request of the kernel, a frame of the secondary, the end of a flush, a tick)
+//! holds the core's lock while the core decides, and then executes the effects itself. It hands an operation to another
+//! thread only where it would have to wait.
+//!
+//! Lock order: sequencer, core, operations in flight or connection. No lock is held across a send, except the
+//! sequencer. The holder of the sequencer waits for nothing but this node's disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lockstep_paw_saw::InFlightTable;
+use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, Kind, LockSet, OpId};
+use lockstep_repl::message::{Message, WriteMessage};
+use lockstep_repl::state::{State, Trigger};
+use lockstep_types::{Errno, Ino, Osn};
+
+use crate::client::{Done, KeptBytes, ReadDone, Waiting};
+use crate::engine::Engine;
+use crate::host::ThreadKind;
+use crate::ops::berths::Berths;
+use crate::ops::content::{CallerWrite, ContentOps};
+use crate::ops::in_flight::PawEntries;
+use crate::ops::kept::Keeper;
+use crate::ops::lock_plan;
+use crate::ops::locks::InternalLocks;
+use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::pending::{
+    PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite, WriteParams,
+};
+use crate::ops::references::References;
+use crate::ops::space::SpaceAdmission;
+use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_bytes};
+use crate::peer::connection::Delivery;
+use crate::peer::requests::PendingRequests;
+use crate::resync_jobs::ResyncJobs;
+use crate::session::SessionUsage;
+use crate::sync_mark::{self, OnFailure};
+use crate::term::{CoreDriver, Term};
+
+/// After this many bytes of writes were kept in memory, the allocator gives memory back to the system.
+const TRIM_AFTER_BYTES: u64 = 16 << 20;
+/// The allocator gives memory back only while fewer operations are in flight.
+const FEW_OPERATIONS: usize = 16;
+
+/// The bytes of a write.
+pub(crate) enum Bytes<'a> {
+    /// In the buffer of the thread that submits the write.
+    Here(&'a [u8]),
+    /// Kept.
+    Kept(Arc<dyn KeptBytes>),
+}
+
+impl Bytes<'_> {
+    /// Number of bytes.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Here(data) => data.len(),
+            Self::Kept(kept) => kept.length(),
+        }
+    }
+}
+
+/// See the head of this file.
+pub(crate) struct PrimarySession {
+    pub engine: Arc<Engine>,
+    pub term: Arc<Term>,
+    pub pending: Arc<PendingOps>,
+    pub content: Arc<ContentOps>,
+    pub pipeline: Arc<MetaPipeline>,
+    pub references: Arc<References>,
+    pub keeper: Arc<Keeper>,
+    pub space: Arc<SpaceAdmission>,
+    pub admission: WriteAdmission,
+    pub requests: Arc<PendingRequests>,
+    pub jobs: Arc<ResyncJobs>,
+}
+
+impl PrimarySession {
+    /// A session that begins with `core`, and with the table of writes in flight of the store.
+    pub fn new(engine: &Arc<Engine>, core: Core, first_osn: Osn, paw: InFlightTable) -> Arc<Self> {
+        Arc::new_cyclic(|session: &std::sync::Weak<Self>| {
+            let engine = Arc::clone(engine);
+            let driver = session.clone();
+            let term = Arc::new(Term::new(Arc::clone(&engine), core, first_osn, driver));
+            let pending = Arc::new(PendingOps::default());
+            let references = Arc::new(References::default());
+            let berths = Arc::new(Berths::of(engine.config.fuse_threads));
+            let keeper = Arc::new(Keeper::new(
+                Arc::clone(engine.store.backing()),
+                Arc::clone(&engine.host),
+                engine.host.kept_limits(),
+            ));
+            let requests = Arc::new(PendingRequests::default());
+            let content = Arc::new(ContentOps::new(
+                Arc::clone(&engine),
+                Arc::clone(&term),
+                Arc::clone(&pending),
+                PawEntries::new(paw, first_osn),
+                Arc::clone(&berths),
+                Arc::clone(&keeper),
+            ));
+            let locks = InternalLocks::new(Arc::clone(&term), Arc::clone(&pending));
+            let space = Arc::new(SpaceAdmission::new(
+                Arc::clone(&engine),
+                Arc::clone(&term),
+                Arc::clone(&requests),
+            ));
+            Self {
+                pipeline: Arc::new(MetaPipeline::new(
+                    Arc::clone(&engine),
+                    Arc::clone(&term),
+                    Arc::clone(&pending),
+                    Arc::clone(&references),
+                    Arc::clone(&berths),
+                )),
+                jobs: Arc::new(ResyncJobs::new(
+                    Arc::clone(&engine),
+                    Arc::clone(&term),
+                    Arc::clone(&requests),
+                    locks,
+                    Arc::clone(&content),
+                )),
+                admission: WriteAdmission::new(
+                    Arc::clone(&engine),
+                    Arc::clone(&term),
+                    Arc::clone(&berths),
+                    Arc::clone(&keeper),
+                    Arc::clone(&space),
+                ),
+                engine,
+                term,
+                pending,
+                content,
+                references,
+                keeper,
+                space,
+                requests,
+            }
+        })
+    }
+
+    /// Lets the core decide on an event, under the core's lock. Size and times of finished writes become visible before
+    /// another operation can get their locks.
+    fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
+        let mut effects = Effects::new();
+        core.handle(self.engine.now_ms(), event, &mut effects);
+        for effect in &effects {
+            match effect {
+                Effect::Finish { op, result: Ok(()) } => {
+                    self.pending.publish_write(*op, &self.engine.store);
+                }
+                Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
+                _ => {}
+            }
+        }
+        effects
+    }
+
+    /// Gives an event to the core and executes the effects.
+    pub fn handle_event(&self, thread: ThreadKind, event: Event) {
+        let effects = self.step_core(event);
+        self.run_effects(thread, effects);
+    }
+
+    /// Executes effects, and the effects of the events that follow. `caller`: the write of the calling thread.
+    fn run_effects_with(
+        &self,
+        thread: ThreadKind,
+        effects: Effects,
+        caller: Option<CallerWrite<'_>>,
+    ) {
+        let mut queue: VecDeque<Effect> = effects.into_iter().collect();
+        while let Some(effect) = queue.pop_front() {
+            self.engine.host.step();
+            if let Some(event) = self.execute_effect(thread, effect, caller) {
+                queue.extend(self.step_core(event));
+            }
+        }
+    }
+
+    /// Executes one effect. Returns the event that follows at once, if there is one.
+    fn execute_effect(
+        &self,
+        thread: ThreadKind,
+        effect: Effect,
+        caller: Option<CallerWrite<'_>>,
+    ) -> Option<Event> {
+        if thread == ThreadKind::Reader && self.defer(effect) {
+            return None;
+        }
+        match effect {
+            Effect::Execute { op, osn } => return self.content.execute(thread, op, osn, caller),
+            Effect::SendWrite {
+                op,
+                osn,
+                connection,
+            } => return self.content.send_write(op, osn, connection, caller),
+            Effect::ResendWrite {
+                op,
+                osn,
+                connection,
+            } => self.content.resend_write(op, osn, connection),
+            Effect::SendSync { op } => self.content.send_sync(op),
+            Effect::Prepare { op } => return self.pipeline.prepare_on(thread, op),
+            Effect::Sequenced { op, osn, mirrored } => {
+                return self.pipeline.begin(op, osn, mirrored);
+            }
+            Effect::ResendMeta { osn } => self.pipeline.resend(osn),
+            Effect::Commit { .. } => self.pipeline.commit(thread),
+            Effect::Finish { op, result } => self.finish(op, result),
+            Effect::Mark { in_sync } => self.spawn_mark(in_sync),
+            Effect::NoteOverdue => self.note_overdue(),
+            Effect::DropLink => self.term.close_connection(),
+            Effect::Transfer(transfer, connection) => self.jobs.begin(connection, transfer),
+            Effect::Entered(state) => self.note_state(state),
+            Effect::Refused(refused) => self.term.note_refused(refused),
+        }
+        None
+    }
+
+    /// Hands an effect that may wait, for a disk or for the sequencer, from the reader to another thread: an effect with
+    /// an order to the courier thread, another one to the worker pool. The PAW entry of a write is made at once, because
+    /// this node's part of the write is not deferred with the message. Returns whether the effect was handed over.
+    fn defer(&self, effect: Effect) -> bool {
+        if let Effect::SendWrite { op, osn, .. } = effect {
+            self.content.enter_write(op, osn);
+        }
+        let is_ordered = match effect {
+            Effect::SendWrite { .. }
+            | Effect::ResendWrite { .. }
+            | Effect::SendSync { .. }
+            | Effect::Prepare { .. }
+            | Effect::ResendMeta { .. } => true,
+            Effect::Execute { op, .. } if self.pending.may_wait_for_disk(op) => false,
+            _ => return false,
+        };
+        let term = Arc::clone(&self.term);
+        let job = move || term.execute_deferred(effect);
+        if is_ordered {
+            self.engine.host.spawn_ordered(Box::new(job));
+        } else {
+            self.engine.host.spawn(Box::new(job));
+        }
+        true
+    }
+
+    /// Answers the client of an operation.
+    fn finish(&self, op: OpId, result: Result<(), Errno>) {
+        match self.pending.remove(op) {
+            Some(PendingOp::Read(read)) => (read.done)(result.map(|()| &[][..])),
+            Some(PendingOp::Sync(sync)) => self.content.finish_sync(sync, result),
+            Some(PendingOp::Write(write)) => self.content.finish_write(write, result),
+            Some(PendingOp::Meta(meta)) => self.pipeline.finish(meta, result),
+            Some(PendingOp::Locks(_)) | None => {}
+        }
+    }
+
+    /// Has the courier thread make a mark, and report it to the core.
+    fn spawn_mark(&self, in_sync: bool) {
+        let term = Arc::clone(&self.term);
+        let (content, pipeline) = (Arc::clone(&self.content), Arc::clone(&self.pipeline));
+        self.engine.host.spawn_ordered(Box::new(move || {
+            if !sync_mark::make(&term, in_sync, OnFailure::Retry) {
+                return;
+            }
+            let trigger = if in_sync {
+                Trigger::MarkedInSync
+            } else {
+                // The secondary is marked out of sync: operations that could not be applied here have not happened,
+                // and the operations behind them continue (rules P6, P15).
+                content.paw.release_uncompared();
+                pipeline.release_stuck();
+                Trigger::MarkedOutOfSync
+            };
+            term.handle_event(ThreadKind::MayWait, Event::Happened(trigger));
+        }));
+    }
+
+    fn note_overdue(&self) {
+        let limit = self.engine.config.answer_limit.as_millis();
+        self.engine.notes.set_reason(&format!(
+            "the secondary is connected, but has not answered an operation for {limit} ms: its disk \
+             may hang"
+        ));
+    }
+
+    fn note_state(&self, state: State) {
+        self.term.note_state(state);
+        if state == State::Synced {
+            self.space.ask_peer_later();
+        }
+    }
+
+    fn submit(&self, kind: Kind, locks: LockSet, op: PendingOp) {
+        let op = self.pending.insert(op);
+        let submit = Event::Submit {
+            op,
+            kind,
+            locks,
+            bytes: 0,
+        };
+        self.handle_event(self.engine.calling_thread(), submit);
+    }
+
+    /// Submits a read.
+    pub fn submit_read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
+        let locks = lock_plan::read(ino, offset, length as u64);
+        let read = PendingRead {
+            ino,
+            offset,
+            length,
+            done,
+        };
+        self.submit(Kind::Read, locks, PendingOp::Read(read));
+    }
+
+    /// Submits a sync of a file.
+    pub fn submit_sync(&self, ino: Ino, done: Done<()>) {
+        let (store, version) = (&self.engine.store, self.term.state_version());
+        if store.is_synced(ino, version) {
+            return done(Ok(()));
+        }
+        let point = store.sync_point(ino, version);
+        let sync = PendingSync { ino, point, done };
+        self.submit(Kind::Sync, LockSet::new(), PendingOp::Sync(sync));
+    }
+
+    /// Submits a write. If the write cannot start at once, bytes in this thread's buffer are kept before another thread
+    /// can start it.
+    pub fn submit_write(
+        &self,
+        write: WriteParams,
+        bytes: Bytes<'_>,
+        waiting: Option<&dyn Waiting>,
+        done: Done<()>,
+    ) {
+        let (here, kept) = match bytes {
+            Bytes::Here(data) => (Some(data), None),
+            Bytes::Kept(kept) => (None, Some(kept)),
+        };
+        let WriteMessage { ino, durable, .. } = write.message;
+        let sync_point = || {
+            let version = self.term.state_version();
+            self.engine.store.sync_point(ino, version)
+        };
+        let op = self.pending.insert(PendingOp::Write(PendingWrite {
+            write,
+            data: kept,
+            ticket: None,
+            slot: None,
+            synced: durable.then(sync_point).flatten(),
+            done,
+        }));
+        let thread = self.engine.calling_thread();
+        let submit = Event::Submit {
+            op,
+            kind: Kind::Write,
+            locks: write_locks(ino, write.message.offset, write.length),
+            bytes: write_message_bytes(write.length),
+        };
+        let (effects, caller) = {
+            let mut core = self.term.core.lock();
+            let effects = self.step_locked(&mut core, submit);
+            let starts = thread == ThreadKind::Client && starts(&effects, op);
+            if let Some(data) = here.filter(|_| !starts) {
+                let keep = || self.keeper.keep_here(data);
+                self.pending
+                    .with_write(op, |write| write.data = Some(keep()));
+            }
+            (effects, here.filter(|_| starts))
+        };
+        let caller = caller.map(|data| CallerWrite { op, data, waiting });
+        self.run_effects_with(thread, effects, caller);
+        if caller.is_none() {
+            self.term.peer.flush_deferred();
+        }
+    }
+
+    /// Frees the inodes that lost their last name before a restart. No program has them open any more.
+    pub fn reap_orphans(&self) {
+        match self.engine.store.orphans() {
+            Ok(orphans) => {
+                for ino in orphans {
+                    self.pipeline.reap_if_unused(ino);
+                }
+            }
+            Err(error) => {
+                self.engine.log_and_errno(&error);
+            }
+        }
+    }
+
+    /// Asks the secondary for a sign of life, or gives one while the last `Ping` is unanswered. Behind much data on a
+    /// slow network, several answers would come at once, and would not say how long the secondary has had an operation
+    /// (rule P15). A round trip may take longer than either node may be silent.
+    pub fn ping(&self) {
+        let Some(connection) = self.term.peer.current() else {
+            return;
+        };
+        let message = if connection.begin_ping() {
+            Message::Alive
+        } else {
+            self.space.note_ping();
+            Message::Ping
+        };
+        self.term.send(connection.id, message, &[], Delivery::Post);
+    }
+
+    /// Gives back the space that waiting writes have taken: the file once it is unused, memory once few operations are
+    /// in flight, because the allocator keeps some of it.
+    pub fn give_memory_back(&self) {
+        if let Some(file) = self.keeper.unused_file() {
+            self.engine.host.spawn(Box::new(move || drop(file)));
+        }
+        let is_due = self.keeper.kept() >= TRIM_AFTER_BYTES;
+        if is_due && self.term.core.lock().operations() < FEW_OPERATIONS {
+            self.keeper.take_kept();
+            let engine = Arc::clone(&self.engine);
+            let job = move || engine.host.give_memory_back();
+            self.engine.host.spawn(Box::new(job));
+        }
+    }
+
+    /// The numbers of this moment.
+    pub fn usage(&self) -> SessionUsage {
+        SessionUsage {
+            in_flight: self.content.paw.len(),
+            pending: self.pending.len(),
+            kept: self.keeper.load(),
+        }
+    }
+
+    /// Ends all waiting, and the jobs of the host.
+    pub fn stop(&self) {
+        self.requests.abandon();
+        self.pending.abandon_locks();
+        self.keeper.close();
+        self.engine.host.stop();
+        self.space.abandon_applicants();
+    }
+}
+
+impl CoreDriver for PrimarySession {
+    fn step_core(&self, event: Event) -> Effects {
+        self.step_locked(&mut self.term.core.lock(), event)
+    }
+
+    fn step_core_on(&self, connection: ConnectionId, event: Event) -> Option<Effects> {
+        let mut core = self.term.core.lock();
+        self.term.peer.get(connection)?;
+        Some(self.step_locked(&mut core, event))
+    }
+
+    fn run_effects(&self, thread: ThreadKind, effects: Effects) {
+        self.run_effects_with(thread, effects, None);
+    }
+
+    fn execute_deferred(&self, effect: Effect) {
+        if let Some(event) = self.execute_effect(ThreadKind::MayWait, effect, None) {
+            self.handle_event(ThreadKind::MayWait, event);
+        }
+    }
+}
+
+/// Whether the core lets an operation start now.
+fn starts(effects: &Effects, id: OpId) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Execute { op, .. } if *op == id))
+}

@@ -1,0 +1,663 @@
+//! The session of a secondary: greets a primary, and executes, logs and acknowledges its operations.
+//!
+//! One thread, the reader, takes one frame after the other, so metadata operations are executed in the order in which the
+//! primary sent them. The reader never waits for a disk flush or a checkpoint: the worker pool answers an operation that
+//! waits for a flush, and the courier thread or the pool executes an operation that waits for a checkpoint.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lockstep_fs::store::Applied;
+use lockstep_fs::{OpError, Store, StoreError};
+use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
+use lockstep_paw_saw::{Full, InFlightTable};
+use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
+use lockstep_repl::message::{
+    Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Request, Response, Welcome,
+    WriteMessage,
+};
+use lockstep_repl::state::Trigger;
+use lockstep_types::backing::Room;
+use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::{Errno, MetaOp, Osn};
+use thiserror::Error;
+
+use crate::engine::Engine;
+use crate::host::exclusive::Exclusive;
+use crate::host::oneshot::promise;
+use crate::host::{Reading, ThreadKind};
+use crate::ops::in_flight::entry_of;
+use crate::ops::kept::KeptLoad;
+use crate::peer::connection::Delivery;
+use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
+use crate::peer::reply_permits::{ReplyPermits, TooMany};
+use crate::session::SessionUsage;
+use crate::sync_mark::{self, OnFailure};
+use crate::term::{CoreDriver, Term};
+
+/// Time between two looks whether the flushes of an earlier connection are over.
+const FLUSH_POLL: Duration = Duration::from_millis(5);
+
+/// Why a connection with the primary ends.
+#[derive(Debug, Error)]
+enum ConnectionEnd {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    #[error(transparent)]
+    TableFull(#[from] Full),
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+    #[error("the primary has been silent for {} ms", .0.as_millis())]
+    Silent(Duration),
+    #[error("a message of another datastore or generation")]
+    OtherDatastore,
+    #[error("operation {osn} came after {previous}, but this node has got to {applied}")]
+    OutOfOrder {
+        osn: Osn,
+        previous: Osn,
+        applied: Osn,
+    },
+    #[error("the primary sent {0:?}, which only a secondary may send")]
+    NotForSecondary(Box<Message>),
+}
+
+/// Why a primary is refused.
+#[derive(Debug, Error)]
+enum NotWelcome {
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+    #[error(
+        "{found}: {cure}, or, if the datastore is to begin anew with what the primary has, stop the \
+         secondary's node and move the secondary's store ({store}) away"
+    )]
+    OtherStore {
+        found: &'static str,
+        cure: &'static str,
+        store: String,
+    },
+    #[error(transparent)]
+    RoleFile(#[from] io::Error),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// See the head of this file.
+pub(crate) struct SecondarySession {
+    pub engine: Arc<Engine>,
+    pub term: Arc<Term>,
+    /// Writes that wait for the primary.
+    saw: InFlightTable,
+    permits: ReplyPermits,
+    /// Held by the reader of the one connection.
+    active: Exclusive,
+}
+
+impl SecondarySession {
+    /// A session that begins with `core`, and with the table of writes in flight of the store.
+    pub fn new(engine: &Arc<Engine>, core: Core, first_osn: Osn, saw: InFlightTable) -> Arc<Self> {
+        Arc::new_cyclic(|session: &Weak<Self>| Self {
+            engine: Arc::clone(engine),
+            term: Arc::new(Term::new(
+                Arc::clone(engine),
+                core,
+                first_osn,
+                session.clone(),
+            )),
+            saw,
+            permits: ReplyPermits::default(),
+            active: Exclusive::default(),
+        })
+    }
+
+    /// Serves a primary that has sent its greeting, until the connection is lost.
+    pub fn serve_primary(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        mut receiver: Box<dyn ReceiveFrames>,
+        hello: &Hello,
+        envelope: &Envelope,
+    ) {
+        // One connection at a time (rule P9). A primary that connects again has given its old connection up.
+        self.term.peer.close("the primary has connected anew");
+        let Some(_active) = self.active.acquire_latest(&*self.engine.host) else {
+            // The primary has given this connection up, too, while the earlier one was still being ended.
+            return;
+        };
+        // The requests of an earlier connection are done before this connection begins.
+        self.wait_for_earlier_jobs();
+        if self.engine.is_stopping() {
+            return;
+        }
+        if let Some(reason) = self.engine.failure_reason() {
+            refuse_poisoned(&**sender, envelope, &reason);
+            return;
+        }
+        let connection = self.term.peer.next_id();
+        if let Err(error) = self.welcome(&**sender, connection, hello, envelope) {
+            let reason = error.to_string();
+            self.engine.notes.set_obstacle(&reason);
+            refuse(&**sender, envelope, &reason);
+            return;
+        }
+        self.engine.notes.forget_obstacles();
+        self.term
+            .peer
+            .open(connection, Arc::clone(sender), Vec::new());
+        if self.engine.is_stopping() {
+            // The stop may have closed the connection before this one was there.
+            self.term.peer.close("this node is stopping");
+        }
+        let Err(end) = self.read_loop(sender, &mut *receiver);
+        let reason = end.to_string();
+        sender.shutdown(&reason);
+        self.term.peer.remove(connection);
+        if !self.engine.is_stopping() {
+            self.engine.notes.set_reason(&reason);
+        }
+        self.happened(Trigger::LinkLost);
+    }
+
+    fn happened(&self, trigger: Trigger) {
+        let event = Event::Happened(trigger);
+        self.term.handle_event(ThreadKind::MayWait, event);
+    }
+
+    /// Waits until the jobs of the courier thread and the flushes are done.
+    fn wait_for_earlier_jobs(&self) {
+        let (done, wait) = promise::<()>(&*self.engine.host);
+        self.engine.host.spawn_ordered(Box::new(move || drop(done)));
+        // The promise ends without a value, also if the courier thread takes no more jobs.
+        let _ended = wait.get();
+        while self.permits.is_flushing() && !self.engine.is_stopping() {
+            self.engine.host.sleep(FLUSH_POLL);
+        }
+    }
+
+    /// Answers the greeting, or returns why the primary is refused.
+    fn welcome(
+        &self,
+        sender: &dyn SendFrames,
+        connection: ConnectionId,
+        hello: &Hello,
+        envelope: &Envelope,
+    ) -> Result<(), NotWelcome> {
+        greeting::check(&self.term, envelope, hello.version)?;
+        self.check_store(hello)?;
+        self.engine.role_file.follow(hello.store)?;
+        // The primary may answer as durable what this node reports as committed (rules P8, P11).
+        if hello.durable {
+            self.engine.store.sync_all_applied()?;
+        } else {
+            self.engine.store.sync_all_logged()?;
+        }
+        let in_sync = self.is_in_sync_with(hello);
+        let welcome = Welcome {
+            version: PROTOCOL_VERSION,
+            in_sync,
+            applied: self.engine.store.applied(),
+            waiting: self.saw.entries(),
+            room: self.room(),
+        };
+        self.answer(sender, Message::Welcome(welcome));
+        let up = Event::LinkUp {
+            connection,
+            in_sync: in_sync && hello.in_sync,
+            peer_applied: Osn::ZERO,
+        };
+        self.term.handle_event(ThreadKind::MayWait, up);
+        Ok(())
+    }
+
+    /// Room on this node's disk, as far as known.
+    fn room(&self) -> Room {
+        self.engine.store.room().unwrap_or(Room::NONE)
+    }
+
+    /// Refuses a primary whose store is not to be carried over this copy: the disk of either node may not be mounted
+    /// (rule P17). Only an operator knows.
+    fn check_store(&self, hello: &Hello) -> Result<(), NotWelcome> {
+        // This copy has nothing to lose.
+        if self.engine.store.applied() == Osn::ZERO {
+            return Ok(());
+        }
+        let own = self.engine.role_file.state();
+        // A version without names of stores made this copy, before the primary's store got its name.
+        let is_nameless = own.store.is_none() && hello.sync.is_some();
+        // Clients may have written into the primary's new store since. This copy came from a primary that had noted
+        // first that it carries its namespace over.
+        let (found, cure) = if !hello.carried_over {
+            (
+                "the primary's store is new, but the secondary's holds a datastore",
+                "mount the disk that the primary's store was on",
+            )
+        } else if is_nameless || own.store.is_some_and(|store| store != hello.store) {
+            (
+                "the secondary's store is a copy of another store than the primary has now",
+                "mount the disks that belong together",
+            )
+        } else if own.sync.is_some_and(|sync| sync.is_unknown_to(hello.sync)) {
+            (
+                "the primary's store is an older copy of the one that the secondary's was made from",
+                "put the newer one back",
+            )
+        } else {
+            return Ok(());
+        };
+        let store = self.engine.config.store.display().to_string();
+        Err(NotWelcome::OtherStore { found, cure, store })
+    }
+
+    /// Whether the mark of this copy says "in sync", and belongs to the same sync as the primary's mark (rule P17):
+    /// another copy may have been in sync since.
+    fn is_in_sync_with(&self, hello: &Hello) -> bool {
+        let own = self.engine.role_file.state();
+        let is_same = own.sync.is_some() && own.sync == hello.sync;
+        own.in_sync && (is_same || is_on(Bug::TrustOldCopy))
+    }
+
+    /// Answers the primary, without waiting for the primary to read: the reader of the connection flushes.
+    fn answer(&self, sender: &dyn SendFrames, message: Message) {
+        self.term.reply(sender, message, Delivery::Queue);
+    }
+
+    /// Reads and executes frames until the connection ends.
+    fn read_loop(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        receiver: &mut dyn ReceiveFrames,
+    ) -> Result<Infallible, ConnectionEnd> {
+        let limit = self.engine.config.peer_timeout;
+        receiver.set_timeout(Some(limit / 4))?;
+        let _reading = Reading::on(&*self.engine.host);
+        let mut heard = self.engine.host.now();
+        loop {
+            let next = if self.expects_more() {
+                receiver.recv_soon()
+            } else {
+                receiver.recv()
+            };
+            match next {
+                Ok(frame) => {
+                    heard = self.engine.host.now();
+                    self.handle_frame(sender, &frame)?;
+                }
+                // A frame that is arriving is a sign of life. The primary gets one, too: it may hear nothing else
+                // before the frame is whole.
+                Err(error) if error.is_timed_out() && error.is_slow() => {
+                    heard = self.engine.host.now();
+                    self.answer(&**sender, Message::Alive);
+                }
+                Err(error) if error.is_timed_out() && self.engine.host.since(heard) < limit => {}
+                Err(error) if error.is_timed_out() => return Err(ConnectionEnd::Silent(limit)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Whether the primary is likely to send at once: several of its writes are in flight, and none waits for the disk
+    /// here.
+    fn expects_more(&self) -> bool {
+        self.saw.len() > 1 && !self.permits.is_flushing()
+    }
+
+    /// Executes one frame.
+    fn handle_frame(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        frame: &FrameRef<'_>,
+    ) -> Result<(), ConnectionEnd> {
+        let envelope = Envelope::decode(frame.header)?;
+        let store = &self.engine.store;
+        if envelope.datastore != store.uuid() || envelope.generation != self.term.generation() {
+            return Err(ConnectionEnd::OtherDatastore);
+        }
+        // The ack of the ack (rules P3, P7).
+        if !is_on(Bug::KeepSawEntry) {
+            self.saw.remove_below(envelope.done_below);
+        }
+        match envelope.message {
+            Message::Write(write) if store.has_room_for_writes(write.ino) => {
+                self.handle_write(sender, &write, frame.payload)
+            }
+            Message::Write(write) => self.handle_write_later(sender, write, frame.payload.to_vec()),
+            Message::Meta {
+                op,
+                previous,
+                durable,
+            } => {
+                let is_due = !self.permits.has_metadata() && !store.is_log_filling();
+                if is_due {
+                    self.handle_meta(sender, &op, previous, durable, Store::commit_at_once)
+                } else {
+                    self.handle_meta_later(sender, op, previous, durable)
+                }
+            }
+            Message::Sync { id, ino } => {
+                let sync = move |store: &Store| store.sync_file(ino, true);
+                self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
+            }
+            Message::Ping => {
+                let room = self.room();
+                self.answer(&**sender, Message::Pong { room });
+                Ok(())
+            }
+            Message::Alive => {
+                self.answer(&**sender, Message::Alive);
+                Ok(())
+            }
+            Message::Request { id, request } => {
+                self.handle_request(sender, id, request, frame.payload.to_vec())
+            }
+            other => Err(ConnectionEnd::NotForSecondary(Box::new(other))),
+        }
+    }
+
+    /// Has the worker pool write, because a checkpoint must first free a slot for the file; the reader goes on. The write
+    /// stays in flight on the primary, so no later operation touches its blocks (rule P4).
+    fn handle_write_later(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        write: WriteMessage,
+        data: Vec<u8>,
+    ) -> Result<(), ConnectionEnd> {
+        let permit = self.permits.flush()?;
+        let (session, sender) = (Arc::clone(self), Arc::clone(sender));
+        self.engine.host.spawn(Box::new(move || {
+            let handled = session.handle_write(&sender, &write, &data);
+            end_or_flush(&*sender, handled);
+            drop(permit);
+        }));
+        Ok(())
+    }
+
+    /// Has the courier thread execute a metadata operation, and later ones behind it in their order (rule P2), because the
+    /// log must first be cut; the reader goes on.
+    fn handle_meta_later(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        op: MetaOp,
+        previous: Osn,
+        durable: bool,
+    ) -> Result<(), ConnectionEnd> {
+        let permit = self.permits.metadata()?;
+        let (session, sender) = (Arc::clone(self), Arc::clone(sender));
+        self.engine.host.spawn_ordered(Box::new(move || {
+            let handled = session.handle_meta(&sender, &op, previous, durable, Store::commit);
+            end_or_flush(&*sender, handled);
+            drop(permit);
+        }));
+        Ok(())
+    }
+
+    fn handle_write(
+        &self,
+        sender: &Arc<dyn SendFrames>,
+        write: &WriteMessage,
+        data: &[u8],
+    ) -> Result<(), ConnectionEnd> {
+        // Before the first byte is written (rule P7). The sums were checked on arrival (rule P14).
+        if !is_on(Bug::NoSawEntry) {
+            // The watermark removes the entry, not its slot.
+            let _slot = self.saw.insert(entry_of(write, data.len()))?;
+        }
+        let (osn, ino) = (write.osn, write.ino);
+        let store = &self.engine.store;
+        let written = store.write(ino, write.offset, data, osn, write.time);
+        match written {
+            Ok(()) if write.durable && !is_on(Bug::NoRemoteSync) => {
+                let sync = move |store: &Store| store.sync_file(ino, false);
+                return self.answer_later(sender, sync, move |failed| Message::WriteAck {
+                    osn,
+                    failed,
+                });
+            }
+            written => {
+                let failed = written.err();
+                let failed = failed.map(|error| self.engine.log_and_errno(&error));
+                let failed = failed.filter(|_| !is_on(Bug::HideFailure));
+                self.answer(&**sender, Message::WriteAck { osn, failed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the disk in the worker pool, then answers.
+    fn answer_later(
+        &self,
+        sender: &Arc<dyn SendFrames>,
+        wait: impl FnOnce(&Store) -> Result<(), OpError> + Send + 'static,
+        message: impl FnOnce(Option<Errno>) -> Message + Send + 'static,
+    ) -> Result<(), ConnectionEnd> {
+        let permit = self.permits.flush()?;
+        let (term, sender) = (Arc::clone(&self.term), Arc::clone(sender));
+        self.engine.host.spawn(Box::new(move || {
+            let failed = wait(&term.engine.store).err();
+            let failed = failed.map(|error| term.engine.log_and_errno(&error));
+            term.reply(&*sender, message(failed), Delivery::Queue);
+            let _flushed = sender.flush_nowait();
+            drop(permit);
+        }));
+        Ok(())
+    }
+
+    /// Commits and executes a metadata operation, once (paper, section 5.2).
+    fn handle_meta(
+        &self,
+        sender: &Arc<dyn SendFrames>,
+        op: &MetaOp,
+        previous: Osn,
+        durable: bool,
+        commit: impl FnOnce(&Store, &MetaOp) -> Result<Applied, OpError>,
+    ) -> Result<(), ConnectionEnd> {
+        let osn = op.osn;
+        let applied = self.engine.store.applied();
+        if osn <= applied && !is_on(Bug::RepeatMetadata) {
+            // Executed before (rule P5), perhaps not durable yet (rule P11).
+            let outcome = Ok(());
+            if durable {
+                let sync = |store: &Store| Ok(store.sync_all_applied()?);
+                return self.answer_later(sender, sync, move |failed| Message::MetaAck {
+                    osn,
+                    outcome: failed.map_or(outcome, Err),
+                });
+            }
+            self.answer(&**sender, Message::MetaAck { osn, outcome });
+            return Ok(());
+        }
+        // One order (rule P2).
+        if previous != applied && !is_on(Bug::MetadataOutOfOrder) && !is_on(Bug::RepeatMetadata) {
+            return Err(ConnectionEnd::OutOfOrder {
+                osn,
+                previous,
+                applied,
+            });
+        }
+        match commit(&self.engine.store, op) {
+            Ok(outcome) if durable => {
+                let sync = move |store: &Store| Ok(store.sync_applied(&outcome)?);
+                return self.answer_later(sender, sync, move |failed| Message::MetaAck {
+                    osn,
+                    outcome: failed.map_or(Ok(()), Err),
+                });
+            }
+            committed => {
+                let outcome = committed.map(|_| ());
+                let outcome = outcome.map_err(|error| self.engine.log_and_errno(&error));
+                self.answer(&**sender, Message::MetaAck { osn, outcome });
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the courier thread respond to a request, in the order of the requests.
+    fn handle_request(
+        self: &Arc<Self>,
+        sender: &Arc<dyn SendFrames>,
+        id: u64,
+        request: Request,
+        payload: Vec<u8>,
+    ) -> Result<(), ConnectionEnd> {
+        let permit = self.permits.request()?;
+        let (session, sender) = (Arc::clone(self), Arc::clone(sender));
+        self.engine.host.spawn_ordered(Box::new(move || {
+            let response = session.response(&request, &payload);
+            session.answer(&*sender, Message::Response { id, response });
+            let _flushed = sender.flush_nowait();
+            drop(permit);
+        }));
+        Ok(())
+    }
+
+    /// The response to a request; an error is the reason that the primary shows.
+    pub fn response(&self, request: &Request, payload: &[u8]) -> Result<Response, String> {
+        if let Some(reason) = self.engine.failure_reason() {
+            return Err(reason);
+        }
+        let store = &self.engine.store;
+        match request {
+            Request::RecoveryDone { below } => {
+                self.saw.remove_below(*below);
+                self.happened(Trigger::Recovered);
+                Ok(Response::Done)
+            }
+            Request::InSync => self.mark_in_sync(),
+            Request::BeginResync { sync } => {
+                // Before anything is changed (rules P10, P17).
+                if !is_on(Bug::ResyncUnmarked) {
+                    let marked = self.engine.role_file.take_over(*sync);
+                    marked.map_err(|error| error.to_string())?;
+                }
+                self.saw.clear();
+                self.happened(Trigger::MarkedOutOfSync);
+                lockstep_resync::answer(store, request, payload)
+            }
+            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
+                lockstep_verify::answer(store, request)
+            }
+            Request::Room => {
+                self.engine.collect_garbage();
+                let room = store.room();
+                room.map(Response::Room).map_err(|error| error.to_string())
+            }
+            // The request belongs to a transfer that should be over: this copy is in sync (rule P10).
+            _ if is_of_resync(request) && self.engine.role_file.state().in_sync => {
+                Err("it was asked to change a copy that is in sync, outside a resync".to_owned())
+            }
+            _ => lockstep_resync::answer(store, request, payload),
+        }
+    }
+
+    fn mark_in_sync(&self) -> Result<Response, String> {
+        let Engine {
+            role_file, store, ..
+        } = &*self.engine;
+        if role_file.state().in_sync {
+            return Err("it was told to be in sync, which it is".to_owned());
+        }
+        // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
+        if !is_on(Bug::MarkBeforeSync) {
+            let synced = store.sync_everything();
+            synced.map_err(|error| error.to_string())?;
+        }
+        role_file.mark(true).map_err(|error| error.to_string())?;
+        self.happened(Trigger::MarkedInSync);
+        Ok(Response::Done)
+    }
+
+    /// Waits until no connection is served.
+    pub fn wait_until_idle(&self) {
+        let _idle = self.active.acquire(&*self.engine.host);
+    }
+
+    /// The numbers of this moment.
+    pub fn usage(&self) -> SessionUsage {
+        SessionUsage {
+            in_flight: self.saw.len(),
+            pending: 0,
+            kept: KeptLoad::default(),
+        }
+    }
+
+    /// Has the courier thread make a mark, and report it to the core.
+    fn spawn_mark(&self, in_sync: bool) {
+        let term = Arc::clone(&self.term);
+        self.engine.host.spawn_ordered(Box::new(move || {
+            if !sync_mark::make(&term, in_sync, OnFailure::Drop) {
+                return;
+            }
+            let trigger = if in_sync {
+                Trigger::MarkedInSync
+            } else {
+                Trigger::MarkedOutOfSync
+            };
+            term.handle_event(ThreadKind::MayWait, Event::Happened(trigger));
+        }));
+    }
+
+    fn execute_effect(&self, effect: Effect) {
+        match effect {
+            Effect::Mark { in_sync } => self.spawn_mark(in_sync),
+            Effect::DropLink => self.term.close_connection(),
+            Effect::Entered(state) => self.term.note_state(state),
+            Effect::Refused(refused) => self.term.note_refused(refused),
+            other => {
+                debug_assert!(false, "the core of a secondary orders {other:?}");
+            }
+        }
+    }
+}
+
+impl CoreDriver for SecondarySession {
+    fn step_core(&self, event: Event) -> Effects {
+        let mut effects = Effects::new();
+        let now_ms = self.engine.now_ms();
+        self.term.core.lock().handle(now_ms, event, &mut effects);
+        effects
+    }
+
+    fn step_core_on(&self, connection: ConnectionId, event: Event) -> Option<Effects> {
+        let mut effects = Effects::new();
+        let mut core = self.term.core.lock();
+        self.term.peer.get(connection)?;
+        core.handle(self.engine.now_ms(), event, &mut effects);
+        Some(effects)
+    }
+
+    fn run_effects(&self, _thread: ThreadKind, effects: Effects) {
+        for effect in effects {
+            self.engine.host.step();
+            self.execute_effect(effect);
+        }
+    }
+
+    fn execute_deferred(&self, effect: Effect) {
+        self.execute_effect(effect);
+    }
+}
+
+/// Whether a request changes a copy that is being resynced. A resync begins with [`Request::BeginResync`].
+const fn is_of_resync(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::ImageChunk
+            | Request::ImageChanges
+            | Request::SettleImage
+            | Request::EndImage { .. }
+            | Request::SettleFiles { .. }
+            | Request::WriteBlocks { .. }
+            | Request::Reserve { .. }
+            | Request::CompareHole { punch: true, .. }
+    )
+}
+
+/// The end of an operation on another thread than the reader: an error ends the connection, an answer leaves.
+fn end_or_flush(sender: &dyn SendFrames, handled: Result<(), ConnectionEnd>) {
+    match handled {
+        Ok(()) => drop(sender.flush_nowait()),
+        Err(end) => sender.shutdown(&end.to_string()),
+    }
+}

@@ -1,0 +1,51 @@
+//! The durable mark whether the nodes are in sync, made when the core says so.
+//!
+//! Invariant: the core learns of a mark after the mark is durable (rule P1). The courier thread makes the marks, in the
+//! order of the core's decisions.
+
+use std::time::Duration;
+
+use lockstep_repl::state::State;
+use lockstep_types::deliberate::{Bug, is_on};
+
+use crate::engine::Engine;
+use crate::term::Term;
+
+/// Time between two attempts.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What happens when a mark cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnFailure {
+    /// Primary: the mark is tried again; nothing continues before it is made (rule P1).
+    Retry,
+    /// Secondary: the mark is dropped. `BeginResync`, which waits behind it, marks the copy again before anything of the
+    /// copy changes, and reports a failure.
+    Drop,
+}
+
+/// Makes the mark durable; returns whether the core is to learn of it.
+pub(crate) fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
+    let engine = &*term.engine;
+    // The core has given this mark up since; the mark that followed may be made already.
+    if in_sync && term.state() != State::EnteringSync {
+        return false;
+    }
+    while let Err(error) = mark(engine, in_sync) {
+        tracing::error!(datastore = engine.name(), %error, "cannot mark the sync state");
+        // A failed disk takes no mark. The mark on it stays right, because nothing is acknowledged any more.
+        let is_over = engine.is_stopping() || engine.poison.has_failed();
+        if is_over || on_failure == OnFailure::Drop {
+            return false;
+        }
+        engine.host.sleep(RETRY);
+    }
+    true
+}
+
+fn mark(engine: &Engine, in_sync: bool) -> std::io::Result<()> {
+    if !in_sync && is_on(Bug::FinishAloneUnmarked) {
+        return Ok(());
+    }
+    engine.role_file.mark(in_sync)
+}

@@ -1,0 +1,222 @@
+//! One term of a datastore: the core, its generation, and the connection with the peer.
+//!
+//! A term belongs to one session. All parts of the session share the term; the term reaches the session
+//! through [`CoreDriver`] only, and does not keep the session alive.
+//!
+//! Invariant: a message is sent by [`Term::send`] or [`Term::reply`], and in no other way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use lockstep_link::SendFrames;
+use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
+use lockstep_repl::message::{Envelope, Message};
+use lockstep_repl::state::{Refused, State, Trigger};
+use lockstep_types::{Generation, Osn, StateVersion};
+use parking_lot::Mutex;
+
+use crate::engine::Engine;
+use crate::host::ThreadKind;
+use crate::peer::connection::{Connection, Delivery, PeerConnection, deliver};
+
+/// Steps the core and executes its effects: the session of a role.
+pub(crate) trait CoreDriver: Send + Sync {
+    /// Lets the core decide on an event. Nothing is executed yet.
+    fn step_core(&self, event: Event) -> Effects;
+
+    /// The same over a connection; `None` if the connection is gone. The connection is removed before the core
+    /// learns of its loss, so no event of a lost connection follows the loss (rule P9).
+    fn step_core_on(&self, connection: ConnectionId, event: Event) -> Option<Effects>;
+
+    /// Executes effects, and the effects of the events that follow from them.
+    fn run_effects(&self, thread: ThreadKind, effects: Effects);
+
+    /// Executes an effect that the reader has handed to another thread.
+    fn execute_deferred(&self, effect: Effect);
+}
+
+/// See the head of this file.
+pub(crate) struct Term {
+    pub engine: Arc<Engine>,
+    pub core: Mutex<Core>,
+    /// The first number that this term gives out.
+    pub first_osn: Osn,
+    pub peer: PeerConnection,
+    /// Counts changes of the state.
+    state_version: AtomicU64,
+    driver: Weak<dyn CoreDriver>,
+}
+
+impl Term {
+    /// A term of the session `driver`, which is being built.
+    pub fn new(
+        engine: Arc<Engine>,
+        core: Core,
+        first_osn: Osn,
+        driver: Weak<dyn CoreDriver>,
+    ) -> Self {
+        Self {
+            engine,
+            core: Mutex::new(core),
+            first_osn,
+            peer: PeerConnection::default(),
+            state_version: AtomicU64::new(0),
+            driver,
+        }
+    }
+
+    /// State of the datastore on this node.
+    pub fn state(&self) -> State {
+        self.core.lock().state()
+    }
+
+    /// Generation of every number and message of this term.
+    pub const fn generation(&self) -> Generation {
+        self.first_osn.generation
+    }
+
+    /// Number of changes of the state so far.
+    pub fn state_version(&self) -> StateVersion {
+        StateVersion(self.state_version.load(Ordering::Acquire))
+    }
+
+    /// State, and whether there is a connection with the peer.
+    pub fn state_and_connected(&self) -> (State, bool) {
+        let is_connected = self.peer.is_connected();
+        (self.state(), is_connected)
+    }
+
+    /// Gives an event to the core and executes the effects on this thread, as far as its kind allows.
+    pub fn handle_event(&self, thread: ThreadKind, event: Event) {
+        if let Some(driver) = self.driver.upgrade() {
+            let effects = driver.step_core(event);
+            driver.run_effects(thread, effects);
+        }
+    }
+
+    /// The same unless the connection is gone (rule P9).
+    pub fn handle_event_on(&self, connection: ConnectionId, event: Event) {
+        if let Some(driver) = self.driver.upgrade()
+            && let Some(effects) = driver.step_core_on(connection, event)
+        {
+            driver.run_effects(ThreadKind::MayWait, effects);
+        }
+    }
+
+    /// Gives an event to the core now and has another thread execute the effects.
+    pub fn handle_event_later(&self, event: Event) {
+        let Some(driver) = self.driver.upgrade() else {
+            return;
+        };
+        let effects = driver.step_core(event);
+        let job = move || driver.run_effects(ThreadKind::MayWait, effects);
+        self.engine.host.spawn(Box::new(job));
+    }
+
+    /// Executes effects of an event that the caller gave to the core.
+    pub fn run_effects(&self, thread: ThreadKind, effects: Effects) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.run_effects(thread, effects);
+        }
+    }
+
+    /// Executes an effect that the reader has handed to this thread.
+    pub fn execute_deferred(&self, effect: Effect) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.execute_deferred(effect);
+        }
+    }
+
+    /// Lets the core decide on an event; the caller executes the effects.
+    pub fn step_core(&self, event: Event) -> Effects {
+        let driver = self.driver.upgrade();
+        driver.map_or_else(Effects::new, |driver| driver.step_core(event))
+    }
+
+    /// Has another thread give a trigger to the core; `reason` is shown by `status`.
+    pub fn spawn_trigger(self: &Arc<Self>, trigger: Trigger, reason: &str) {
+        self.engine.notes.set_reason(reason);
+        let term = Arc::clone(self);
+        self.engine.host.spawn(Box::new(move || {
+            term.handle_event(ThreadKind::MayWait, Event::Happened(trigger));
+        }));
+    }
+
+    /// A message of this datastore and generation.
+    pub fn envelope(&self, done_below: Osn, message: Message) -> Envelope {
+        Envelope {
+            datastore: self.engine.store.uuid(),
+            generation: self.generation(),
+            done_below,
+            message,
+        }
+    }
+
+    /// Sends a message of the core's protocol over a connection, unless that is gone; returns whether the
+    /// message was handed over. The reader of the connection sees a failure.
+    pub fn send(
+        &self,
+        connection: ConnectionId,
+        message: Message,
+        payload: &[u8],
+        delivery: Delivery<'_>,
+    ) -> bool {
+        let found = self.peer.get(connection);
+        found.is_some_and(|found| self.send_on(&found, message, payload, delivery))
+    }
+
+    /// The same over the connection of the moment, if there is one.
+    pub fn send_current(&self, message: Message) {
+        if let Some(Connection { id, .. }) = self.peer.current() {
+            self.send(id, message, &[], Delivery::Post);
+        }
+    }
+
+    /// Sends a message of the core's protocol over a connection that may be gone.
+    pub fn send_on(
+        &self,
+        connection: &Connection,
+        message: Message,
+        payload: &[u8],
+        delivery: Delivery<'_>,
+    ) -> bool {
+        let done_below = self.core.lock().send(&message);
+        let envelope = self.envelope(done_below, message);
+        connection.deliver(&envelope, payload, delivery)
+    }
+
+    /// Sends a message outside the core's protocol, such as a greeting or an answer of a secondary.
+    pub fn reply(&self, sender: &dyn SendFrames, message: Message, delivery: Delivery<'_>) -> bool {
+        deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
+    }
+
+    /// Ends the connection because the core's state says so.
+    pub fn close_connection(&self) {
+        self.peer.close(if self.engine.poison.has_failed() {
+            "the disk of this node has failed"
+        } else {
+            "the peer is out of sync"
+        });
+    }
+
+    /// The core has entered a state: counts, remembers and logs the change.
+    pub fn note_state(&self, state: State) {
+        self.state_version.fetch_add(1, Ordering::AcqRel);
+        self.engine.notes.note_state(state, self.engine.host.now());
+        if state.is_in_sync() {
+            self.peer.note_in_sync();
+        }
+    }
+
+    /// The core has refused an event. After a fault the connection ends, so that the nodes greet each other and
+    /// compare their states again.
+    pub fn note_refused(&self, refused: Refused) {
+        let datastore = self.engine.name();
+        if refused.why.is_fault() {
+            tracing::error!(datastore, %refused, "a fault of lockstep: please report it");
+            self.peer.close(&format!("a fault of lockstep: {refused}"));
+        } else {
+            tracing::debug!(datastore, %refused, "dropped");
+        }
+    }
+}
