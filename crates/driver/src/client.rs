@@ -1,12 +1,12 @@
-//! What a client may ask of a datastore: the one interface between the ways in (FUSE now, NFS
-//! later) and the datastore behind.
+//! The requests of clients to a datastore: the one interface between the front ends (FUSE now, NFS later) and the
+//! datastore.
 //!
-//! Whatever may have to wait (for a lock, the peer, a disk flush) answers through a completion
-//! called exactly once, from any thread, so that a way in never parks a thread on an operation. At the door of
-//! writes alone ([`FileService::keep_at_door`]) a thread waits while too many wait already.
-//! What only looks at the local store returns at once.
+//! An operation that may wait, for a lock, the peer or a disk flush, answers through a completion. The completion is
+//! called exactly once, from any thread, so a front end never parks a thread on an operation. The one exception is the
+//! admission of writes ([`FileService::keep_at_door`]): there a thread waits while too many writes wait.
+//! A request that only reads the local store returns at once.
 //!
-//! Permissions are not checked here: the kernel does that before it asks.
+//! Permissions are not checked here: the kernel has checked them.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -18,22 +18,22 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 /// Called exactly once with the outcome of an operation, from any thread.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
-/// Called exactly once with the bytes read, which live only as long as the call.
+/// Called exactly once with the read bytes, which live only as long as the call.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
-/// The bytes of a write that begins later, kept by the service. Dropped, they are given back.
+/// The bytes of a write that begins later. Dropped, they give their memory or disk space back.
 pub trait KeptBytes: Send + Sync {
-    /// How many.
+    /// Number of bytes.
     fn length(&self) -> usize;
 
     /// The bytes. May wait for the disk.
     ///
     /// # Errors
-    /// `Io` when they cannot be read again; then it stays so.
+    /// `Io` when they cannot be read again; every later call then returns the same error.
     fn load(&self) -> Result<Arc<[u8]>, Errno>;
 }
 
-/// Kept in memory.
+/// Bytes in memory.
 impl KeptBytes for Arc<[u8]> {
     fn length(&self) -> usize {
         self.len()
@@ -44,10 +44,10 @@ impl KeptBytes for Arc<[u8]> {
     }
 }
 
-/// One entry of a directory, as `readdir` gives it.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Position to go on after this entry; stable for the life of the entry.
+    /// Position after this entry; stable for the life of the entry.
     pub cookie: u64,
     /// Inode of the entry.
     pub ino: Ino,
@@ -57,57 +57,56 @@ pub struct DirEntry {
     pub name: FileName,
 }
 
-/// The requests of clients that a way in has not taken up yet.
+/// The requests of clients that a front end has not taken up yet.
 pub trait Waiting: fmt::Debug {
-    /// Whether there are any at this moment.
+    /// Whether there is such a request at this moment.
     fn any(&self) -> bool;
 
-    /// Whether nobody can ask anything any more, or hear an answer.
+    /// Whether the mount is gone: no client can send a request or get an answer.
     fn is_gone(&self) -> bool {
         false
     }
 }
 
-/// How a write is to be done.
+/// Options of a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteOptions<'a> {
     /// Answer only when the bytes are on stable storage on both nodes (`O_SYNC`, `O_DSYNC`).
     pub durable: bool,
     /// The writer may not keep set-id bits and file capabilities on the file.
     pub drop_set_id: bool,
-    /// Where more requests wait, this write may go to the peer together with the next. Who gives this calls
-    /// [`FileService::hurry`] for every request that is no write, before it is begun.
+    /// The waiting requests of the mount. While there are some, this write may leave for the peer together with the next
+    /// one. A caller that sets this calls [`FileService::hurry`] before it begins any request that is no write.
     pub waiting: Option<&'a dyn Waiting>,
 }
 
-/// Where `lseek` looks.
+/// The goal of `lseek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// For data at or after the offset.
+    /// Data at or after the offset.
     Data,
-    /// For a hole at or after the offset.
+    /// A hole at or after the offset.
     Hole,
 }
 
 /// One datastore, as its clients see it. All calls may come from many threads at once.
 pub trait FileService: Send + Sync + 'static {
-    /// A panic came out of a call, or out of what answers it. It may have left something half done.
+    /// A call or its completion has panicked. It may have left an operation half done.
     fn panicked(&self) {}
 
-    /// A request was taken up that is no write: none that was left for the next one waits any longer
-    /// ([`WriteOptions::waiting`]).
+    /// Sends the deferred write: the next request is no write ([`WriteOptions::waiting`]).
     fn hurry(&self) {}
 
-    /// No more requests come, and whoever is held up inside a call as there is no room goes on with an error.
+    /// No more requests come. A thread that waits for room inside a call continues with an error.
     fn closing(&self) {}
 
-    /// The door of each write of a mount, before [`Self::write`]: keeps the bytes, for [`Self::write_kept`], if the
-    /// write would have to wait and memory has as many of such bytes as it may. Where there is no room for them, the
-    /// thread waits, and so does every write that waits for something that the thread holds: it must hold nothing.
-    /// No thread that the service needs for its answers may call this.
+    /// Admits a write of a mount, before [`Self::write`]. If the write would have to wait, and memory holds as many bytes
+    /// of waiting writes as it may, this keeps the bytes for [`Self::write_kept`]. While there is no room for the bytes,
+    /// the thread waits. The thread must hold nothing that another write may wait for. No thread that completes
+    /// operations may call this.
     ///
     /// # Errors
-    /// `Io` when they cannot be kept, as the disk fails or the mount goes.
+    /// `Io` when the bytes cannot be kept, because the disk fails or the mount is gone.
     fn keep_at_door(
         &self,
         _ino: Ino,
@@ -118,11 +117,11 @@ pub trait FileService: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Keeps the bytes of a write that the caller begins later. The same holds for the thread as at the door, which
-    /// this is part of.
+    /// Keeps the bytes of a write that the caller begins later, as part of its admission. The same holds for the thread
+    /// as in [`Self::keep_at_door`].
     ///
     /// # Errors
-    /// `Io` when they cannot be kept, as the disk fails or the mount goes.
+    /// `Io` when the bytes cannot be kept, because the disk fails or the mount is gone.
     fn keep(
         &self,
         data: &[u8],
@@ -131,13 +130,13 @@ pub trait FileService: Send + Sync + 'static {
         Ok(self.keep_past_door(data))
     }
 
-    /// Keeps the bytes of a write that is past the door: in memory, and waits for nothing.
+    /// Keeps the bytes of an admitted write in memory. Never waits.
     fn keep_past_door(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
         let bytes: Arc<[u8]> = data.into();
         Arc::new(bytes)
     }
 
-    /// Attributes of the inode that `name` in `parent` leads to, `NoEntry` if nothing does.
+    /// Attributes of the inode that `name` in `parent` leads to; `NoEntry` if there is no such name.
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno>;
 
     /// Attributes of the directory above `directory`; the root is above itself.
@@ -157,8 +156,8 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Calls `each` for the entries after position `after` (0: from the start) until it breaks or
     /// there are no more. The newest entry comes first, so cookies fall: an entry that is made or renamed
-    /// during a listing is behind its reader, and every listing ends. `.` and `..` are not among them, and
-    /// cookies start at 3 so that a way in can give those two the cookies 1 and 2.
+    /// during a listing is behind its reader, and every listing ends. `.` and `..` are not listed. Cookies
+    /// start at 3, so that a front end can give those two the cookies 1 and 2.
     fn readdir(
         &self,
         directory: Ino,
@@ -175,16 +174,16 @@ pub trait FileService: Send + Sync + 'static {
     /// Counts one more open handle, which keeps the inode alive when its last name goes.
     fn opened(&self, ino: Ino) -> Result<(), Errno>;
 
-    /// Counts one open handle less.
+    /// Counts one open handle fewer.
     fn closed(&self, ino: Ino);
 
-    /// Counts `count` more references from the kernel's cache, which keep the inode alive too.
+    /// Counts `count` more references from the kernel's cache. They keep the inode alive, too.
     fn remembered(&self, ino: Ino, count: u64);
 
-    /// Counts `count` references less.
+    /// Counts `count` references fewer.
     fn forgotten(&self, ino: Ino, count: u64);
 
-    /// A number for a new inode, to put in [`MetaRequest::Create`]. Never given twice.
+    /// A number for a new inode, for [`MetaRequest::Create`]. No number is given twice.
     fn next_ino(&self) -> Result<Ino, Errno>;
 
     /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
@@ -193,7 +192,7 @@ pub trait FileService: Send + Sync + 'static {
     /// Writes all of `data` (at most `limits::WRITE_BYTES_MAX`) at `offset`.
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>);
 
-    /// Writes all of the bytes that were kept.
+    /// Writes all kept bytes.
     fn write_kept(
         &self,
         ino: Ino,
@@ -208,17 +207,16 @@ pub trait FileService: Send + Sync + 'static {
         }
     }
 
-    /// Does a metadata operation; the answer is the attributes of the inode made, linked or
-    /// changed, where there is exactly one such inode.
+    /// Executes a metadata operation. The answer is the attributes of the inode that was made, linked or
+    /// changed, if there is exactly one.
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>);
 
-    /// Copies up to `length` bytes from one file to another; the answer is how many were copied,
-    /// which may be fewer than asked, and is zero only at the end of the source. At most
-    /// `limits::WRITE_BYTES_MAX` are, as a copy is one write: whoever asks asks again for the rest, and
-    /// others do not wait long.
+    /// Copies up to `length` bytes from one file to another. The answer is the number of copied bytes, which may be
+    /// smaller and is zero only at the end of the source. A copy is one write, of `limits::WRITE_BYTES_MAX` bytes at
+    /// most, so that other operations do not wait long. The caller asks again for the rest.
     fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>);
 
-    /// Answers when everything acknowledged on this file, and the names that lead to it, are on
-    /// stable storage on both nodes.
+    /// Answers when all acknowledged changes of this file, and the names that lead to the file, are on stable storage on
+    /// both nodes.
     fn sync(&self, ino: Ino, done: Done<()>);
 }

@@ -1,6 +1,5 @@
-//! What the driver is told of one datastore: values only.
-//!
-//! The program reads these from its configuration file; the simulator makes them itself.
+//! The configuration of one datastore, as values. The program reads them from its configuration file; the simulator
+//! makes them itself.
 
 mod address;
 
@@ -13,29 +12,28 @@ use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, Role};
 
 pub use address::{NotAnAddress, PeerAddress};
 
-/// How long acknowledgements wait for a lost peer unless said otherwise.
+/// Default of [`DatastoreConfig::pause_limit`].
 pub const PAUSE_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
 /// Bounds of `pause_limit_ms`, in milliseconds.
 pub const PAUSE_LIMIT_BOUNDS_MS: (u64, u64) = (0, 600_000);
-/// How long a silent peer is believed to be there unless said otherwise.
+/// Default of [`DatastoreConfig::peer_timeout`].
 pub const PEER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 /// Bounds of `peer_timeout_ms`, in milliseconds.
 pub const PEER_TIMEOUT_BOUNDS_MS: (u64, u64) = (200, 60_000);
-/// How long an operation waits for the answer of a connected peer unless said otherwise: longer than a
-/// disk that is only slow takes for a flush.
+/// Default of [`DatastoreConfig::answer_limit`]. It is longer than a flush of a slow but healthy disk.
 pub const ANSWER_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 /// Bounds of `answer_limit_ms`, in milliseconds.
 pub const ANSWER_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
-/// The longest time between two questions for a sign of life.
+/// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
-/// Threads that serve one mount unless said otherwise: measured best at eight jobs on two cores.
+/// Default of [`DatastoreConfig::fuse_threads`]: the fastest number for eight jobs on two cores.
 pub const FUSE_THREADS_DEFAULT: usize = 8;
 /// Bounds of `fuse_threads`.
 pub const FUSE_THREADS_BOUNDS: (u64, u64) = (1, 64);
-/// One datastore as this node holds it.
+/// One datastore of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatastoreConfig {
-    /// Name of the datastore in commands and logs, the same on both nodes by custom only.
+    /// Name of the datastore in commands and logs. The two nodes use the same name by custom only.
     pub name: String,
     /// Identity of the datastore, the same on both nodes.
     pub uuid: DatastoreUuid,
@@ -43,21 +41,20 @@ pub struct DatastoreConfig {
     pub store: PathBuf,
     /// Directory where the datastore is mounted while this node is its primary.
     pub mount: PathBuf,
-    /// What this node is for the datastore.
+    /// Role of this node.
     pub role: Role,
     /// When an acknowledged write must be on stable storage. Default [`Durability::Posix`].
     pub durability: Durability,
-    /// What happens to clients when the peer stays away. Default [`OnPeerLoss::Continue`].
+    /// Policy for the time after [`Self::pause_limit`]. Default [`OnPeerLoss::Continue`].
     pub on_peer_loss: OnPeerLoss,
-    /// How long acknowledgements wait for a lost peer before [`Self::on_peer_loss`] decides.
-    /// Default [`PAUSE_LIMIT_DEFAULT`], bounds [`PAUSE_LIMIT_BOUNDS_MS`].
+    /// The time that acknowledgements wait for a lost peer before [`Self::on_peer_loss`] decides. Default
+    /// [`PAUSE_LIMIT_DEFAULT`], bounds [`PAUSE_LIMIT_BOUNDS_MS`].
     pub pause_limit: Duration,
-    /// How long the peer may be silent before the connection counts as lost.
-    /// Default [`PEER_TIMEOUT_DEFAULT`], bounds [`PEER_TIMEOUT_BOUNDS_MS`].
+    /// The time that the peer may be silent before the connection is treated as lost. Default
+    /// [`PEER_TIMEOUT_DEFAULT`], bounds [`PEER_TIMEOUT_BOUNDS_MS`].
     pub peer_timeout: Duration,
-    /// How long an operation waits for the answer of a peer that is connected, before
-    /// [`Self::on_peer_loss`] decides. Default [`ANSWER_LIMIT_DEFAULT`], bounds
-    /// [`ANSWER_LIMIT_BOUNDS_MS`].
+    /// The time that an operation waits for the answer of a connected peer before [`Self::on_peer_loss`] decides.
+    /// Default [`ANSWER_LIMIT_DEFAULT`], bounds [`ANSWER_LIMIT_BOUNDS_MS`].
     pub answer_limit: Duration,
     /// Threads that serve the mount. Default [`FUSE_THREADS_DEFAULT`], bounds
     /// [`FUSE_THREADS_BOUNDS`].
@@ -67,13 +64,13 @@ pub struct DatastoreConfig {
 }
 
 impl DatastoreConfig {
-    /// How often the peer is asked for a sign of life.
+    /// Time between two pings.
     pub fn beat(&self) -> Duration {
         BEAT_MAX.min(self.peer_timeout / 4)
     }
 
-    /// [`Self::answer_limit`] in signs of life that the peer has given. One more, as the first may answer what
-    /// was asked before.
+    /// [`Self::answer_limit`] in beats, the signs of life of the peer. One beat is added, because the first beat may
+    /// answer an earlier ping.
     pub fn answer_limit_beats(&self) -> u64 {
         let beats = self.answer_limit.as_nanos() / self.beat().as_nanos().max(1);
         u64::try_from(beats).unwrap_or(u64::MAX).saturating_add(1)
@@ -83,9 +80,9 @@ impl DatastoreConfig {
 /// The other node of a datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
-    /// Where it accepts replication connections.
+    /// Address at which the peer accepts connections.
     pub address: PeerAddress,
-    /// The certificate it must show.
+    /// Fingerprint of the certificate that the peer must show.
     pub fingerprint: Fingerprint,
     /// Whether the bytes between the nodes are encrypted. Default [`Encryption::On`].
     pub encryption: Encryption,

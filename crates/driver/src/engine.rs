@@ -20,7 +20,7 @@ use crate::status::StatusNotes;
 /// The longest sleep of a thread that has to see a stop of the datastore.
 const STOP_POLL: Duration = Duration::from_millis(200);
 
-/// What a session of either role works with.
+/// See the head of this file.
 pub(crate) struct Engine {
     pub config: DatastoreConfig,
     pub store: Store,

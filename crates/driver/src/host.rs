@@ -1,9 +1,8 @@
-//! What a datastore needs of the process it lives in: time, threads, and ways to wait.
+//! The services that a datastore takes from its process: time, threads, and ways to wait.
 //!
-//! A node gives it those of the machine ([`OsHost`]). The simulator gives it a seeded world with
-//! one thread, in which the same code runs; for that, nothing in this room's neighbours may read a
-//! clock, start a thread, sleep, or wait for another thread but through here. Short locks are free
-//! to all, as long as nobody waits while holding one.
+//! A node uses the operating system ([`OsHost`]). The simulator runs the same code in a seeded world with one thread. So
+//! no other module of the driver may read a clock, start a thread, sleep, or wait for another thread by any other way.
+//! Every module may take a short lock, as long as the holder does not wait.
 
 pub(crate) mod exclusive;
 pub(crate) mod oneshot;
@@ -18,35 +17,35 @@ use lockstep_types::{Timestamp, limits};
 
 pub use os::OsHost;
 
-/// Something to do on another thread.
+/// A job for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// How the bytes of writes that wait are kept.
+/// Limits for the bytes of waiting writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptLimits {
     /// Most bytes in memory.
     pub memory_bytes: u64,
     /// Most bytes that the waiting file takes of the disk.
     pub file_bytes: u64,
-    /// Bytes that stay available on the disk besides the content of the writes that wait, when that file grows.
+    /// Bytes that stay available on the disk when that file grows, besides the content of the waiting writes.
     pub spare_bytes: u64,
 }
 
-/// What is kept from clients on a disk, and from how much room on nothing is counted (rule P20).
+/// The space of a disk that clients do not get, and the room above which changes are not counted (rule P20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomLimits {
-    /// What the store keeps for itself.
+    /// Space that the store keeps for itself.
     pub withheld: Withheld,
-    /// So much room is ample.
+    /// The least room that is ample.
     pub ample: Room,
 }
 
-/// Where a datastore lives.
+/// The process of a datastore.
 pub trait Host: Send + Sync {
     /// Monotonic time since some moment before the datastore was opened.
     fn now(&self) -> Duration;
 
-    /// How long ago a moment of [`Self::now`] was.
+    /// Time since a moment of [`Self::now`].
     fn since(&self, moment: Duration) -> Duration {
         self.now().saturating_sub(moment)
     }
@@ -54,37 +53,37 @@ pub trait Host: Send + Sync {
     /// Time of day, for the times of files only.
     fn time_of_day(&self) -> Timestamp;
 
-    /// Sixteen bytes that nobody else draws, now or ever.
+    /// Sixteen random bytes, unique for all practical purposes.
     fn random_id(&self) -> [u8; 16];
 
-    /// Lets this thread sleep.
+    /// Suspends this thread.
     fn sleep(&self, time: Duration);
 
-    /// A gate, closed.
+    /// A closed gate.
     fn gate(&self) -> Arc<dyn Gate>;
 
-    /// Does a job soon, in no order: disk flushes and what takes long.
+    /// Has the worker pool do a job, in no order: for disk flushes and long work.
     fn spawn(&self, job: Job);
 
-    /// Does a job soon, after all that were given to this function before: the courier.
+    /// Has the courier thread do a job, after all earlier jobs of this function.
     fn spawn_ordered(&self, job: Job);
 
-    /// Does a long job while the caller waits, on a thread of its own where the host has any: the job may wait for jobs
+    /// Does a long job while the caller waits, on a thread of its own if the host has threads: the job may wait for jobs
     /// of [`Self::spawn`]. Calls `meanwhile` from time to time, and once at the end.
     fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
         job();
         meanwhile();
     }
 
-    /// Does what was given to [`Self::spawn`] and [`Self::spawn_ordered`], and takes no more.
+    /// Does the queued jobs of [`Self::spawn`] and [`Self::spawn_ordered`], and takes no more jobs.
     fn stop(&self);
 
-    /// Most bytes that may be on their way to the peer at once.
+    /// Most bytes of changes in flight to the peer.
     fn bytes_in_flight_max(&self) -> u64 {
         limits::BYTES_IN_FLIGHT_MAX
     }
 
-    /// How the bytes of writes that wait are kept.
+    /// Limits for the bytes of waiting writes.
     fn kept_limits(&self) -> KeptLimits {
         KeptLimits {
             memory_bytes: limits::KEPT_BYTES_MAX,
@@ -93,7 +92,7 @@ pub trait Host: Send + Sync {
         }
     }
 
-    /// What is kept from clients on the disk of the store.
+    /// The space of the store's disk that clients do not get.
     fn room_limits(&self) -> RoomLimits {
         RoomLimits {
             withheld: Withheld::default(),
@@ -104,25 +103,25 @@ pub trait Host: Send + Sync {
         }
     }
 
-    /// The thread that calls this reads from a peer from now on, or no more: it must not wait for the
-    /// peer, for a disk flush, or for a lock that somebody holds who does.
+    /// Notes whether the calling thread reads from a peer. Such a thread must not wait for the peer, for a disk flush,
+    /// or for a lock whose holder waits for one of them.
     fn set_reading(&self, _is_reading: bool) {}
 
-    /// Whether the thread that calls this reads from a peer.
+    /// Whether the calling thread reads from a peer.
     fn is_reading(&self) -> bool {
         false
     }
 
-    /// Gives memory that nobody uses back to the system, as far as the allocator keeps any.
+    /// Gives unused memory of the allocator back to the system.
     fn give_memory_back(&self) {}
 
-    /// Between two steps of the protocol, with no lock held: others may go first here.
+    /// A point between two steps of the protocol, with no lock held. The simulator may run other threads here.
     fn step(&self) {}
 }
 
-/// Something that one thread waits for and another lets happen, once.
+/// A gate that opens once. Threads wait until another thread opens it.
 pub trait Gate: Send + Sync {
-    /// Lets all through who wait, now and later.
+    /// Opens the gate for all threads, now and later.
     fn open(&self);
 
     /// Waits until the gate is open.
@@ -140,7 +139,7 @@ pub(crate) enum ThreadKind {
     Reader,
 }
 
-/// While this lives, the thread that made it reads from a peer.
+/// Marks the thread that made this as the reader of a peer, until this is dropped.
 pub(crate) struct Reading<'a>(&'a dyn Host);
 
 impl<'a> Reading<'a> {

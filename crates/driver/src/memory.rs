@@ -1,30 +1,31 @@
-//! How much free memory the allocator of the C library may keep.
+//! Bounds on the free memory that the allocator of the C library keeps.
 //!
-//! It keeps an arena for each few threads. By itself it raises the limit from which on it gives back the free end
-//! of an arena, up to twice the largest block that was ever freed: that is 32 MiB for each arena once a buffer for
-//! requests of the kernel was freed, and `malloc_trim` leaves these ends alone.
+//! The allocator has one arena for a few threads. By default it raises the size above which it returns the free end
+//! of an arena, up to twice the largest block that was ever freed. That is 32 MiB for each arena once a buffer for
+//! requests of the kernel was freed, and `malloc_trim` does not return these ends.
 
-/// An arena keeps no more than this free at its end, in bytes. More than any buffer of an operation needs, so that
-/// one operation after the other finds memory that is there.
+/// Most free bytes at the end of an arena. They exceed every buffer of an operation, so that successive operations
+/// find memory.
 const ARENA_FREE_BYTES_MAX: i32 = 4 << 20;
 
-/// A block of more bytes is memory of its own, which is given back when it is freed. No operation needs one.
+/// A larger block, in bytes, has memory of its own, which is returned when the block is freed. No operation needs
+/// such a block.
 const BLOCK_BYTES_MAX: i32 = 4 << 20;
 
-/// Bounds what the allocator keeps. To be called before other threads are started.
+/// Sets the bounds. To be called before other threads are started.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn bound() {
-    // SAFETY: these set two numbers of the allocator.
+    // SAFETY: both calls set a number of the allocator.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, ARENA_FREE_BYTES_MAX);
         libc::mallopt(libc::M_MMAP_THRESHOLD, BLOCK_BYTES_MAX);
     }
 }
 
-/// Gives free memory between what is in use back to the system.
+/// Returns free memory between used blocks to the system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn give_back() {
-    // SAFETY: it takes no pointer and may be called at any time, from any thread.
+    // SAFETY: the call takes no pointer, and any thread may make it at any time.
     unsafe { libc::malloc_trim(0) };
 }
 

@@ -1,8 +1,8 @@
-//! Opening a datastore: what is checked, what is recovered, and in which state it starts.
+//! Opening a datastore: the checks, the recovery, and the state at the start.
 //!
-//! Invariant: nothing in the store's directory is changed before all of the store was found good.
-//! The first thing written then is `role.json`: a copy that lost something with the machine counts
-//! as out of sync, durably, before anything acts on it (rule P12).
+//! Invariant: nothing in the store's directory changes before the whole store is found good. The first change is in
+//! `role.json`: a copy that lost data with the machine is marked out of sync, durably, before anything else acts on
+//! the copy (rule P12).
 
 pub(crate) mod clear_poison;
 pub(crate) mod copy_status;
@@ -46,31 +46,31 @@ use poison_marker::RunDirMarker;
 use role_file::{RoleFile, RoleState};
 use tables::Tables;
 
-/// Slots for writes that the core counts as over and whose entries are just being removed.
+/// Slots for writes that are over for the core and whose entries are being removed.
 const SLOTS_SPARE: usize = 128;
 
-/// A datastore that can be opened: its store was looked at and found good.
-/// Nothing in the store's directory was changed; it is kept from other processes.
+/// A datastore that can be opened: its store was checked and found good. Nothing in the store's directory was
+/// changed. The directory is locked against other processes.
 pub struct Prepared {
     config: DatastoreConfig,
     place: Place,
     found: Found,
 }
 
-/// Where a datastore is opened.
+/// The place in which a datastore is opened.
 pub struct Place {
-    /// The directory of its store, kept from other processes.
+    /// The directory of the store, locked against other processes.
     pub backing: Arc<dyn Backing>,
-    /// The run of the machine: another value after each loss of power.
+    /// The run of the machine. A power loss changes the value.
     pub boot: BootId,
-    /// The process.
+    /// The services of the process.
     pub host: Arc<dyn Host>,
-    /// Where a failure of the disk is noted besides, if there is such a place.
+    /// A second place for the mark of a failed disk, if there is one.
     pub stamp: Option<Arc<dyn Stamp>>,
 }
 
 impl Place {
-    /// On this machine, in the directory that the configuration names, which must exist.
+    /// The directory of the configuration on this machine. The directory must exist.
     pub fn on_this_machine(config: &DatastoreConfig) -> Result<Self, DatastoreError> {
         if !config.store.exists() {
             let what = ": the directory does not exist";
@@ -86,7 +86,7 @@ impl Place {
         })
     }
 
-    /// The store's disk with its reserve, guarded, and what its marks say.
+    /// The store's disk with its reserve and its poison fence, and the marks of a failed disk.
     fn guard(&self) -> (Disk, Arc<Poison>) {
         let withheld = self.host.room_limits().withheld;
         let (reserved, reserve) = Reserved::over(Arc::clone(&self.backing), withheld);
@@ -104,15 +104,15 @@ impl Place {
 /// The disk of a store.
 struct Disk {
     backing: Arc<dyn Backing>,
-    /// Space of it that is kept back.
+    /// Space of the disk that clients do not get.
     reserve: Arc<Reserve>,
 }
 
-/// What was found in the directory of a store.
+/// The content of a store's directory.
 enum Found {
-    /// A store, and what is to be known of it.
+    /// A store that can be used.
     Store(Box<FoundStore>),
-    /// A store whose disk has failed: open to be looked at, and nothing else (P16).
+    /// A store whose disk has failed. It is open for reading only (rule P16).
     Poisoned(Box<Opened>, RoleState, Arc<Poison>, Arc<Reserve>),
 }
 
@@ -121,14 +121,14 @@ struct FoundStore {
     checked: Checked,
     disk: Disk,
     poison: Arc<Poison>,
-    /// What the role file says.
+    /// The state in the role file.
     role: RoleState,
-    /// Whether it still counts as in sync.
+    /// Whether the copy is still in sync.
     in_sync: bool,
 }
 
-/// Looks at all that the datastore of `config` has on the disk. What is refused is refused here,
-/// and stays as it was found.
+/// Checks everything on the disk of the datastore of `config`. A store that is refused is refused here, and stays as
+/// it was found.
 pub fn prepare(config: DatastoreConfig, place: Place) -> Result<Prepared, DatastoreError> {
     check_there_is_one(&config, &place.backing)?;
     let found = find(&config, &place)?;
@@ -139,7 +139,7 @@ pub fn prepare(config: DatastoreConfig, place: Place) -> Result<Prepared, Datast
     })
 }
 
-/// An error if the directory holds no store, which says what it holds.
+/// Returns an error if the directory holds no store. The error says what the directory holds.
 fn check_there_is_one(
     config: &DatastoreConfig,
     backing: &Arc<dyn Backing>,
@@ -202,7 +202,7 @@ fn look(
     })
 }
 
-/// Opens a store whose disk has failed in memory: nothing in its directory changes.
+/// Opens a store whose disk has failed, in memory: nothing in the directory changes.
 fn look_only(
     config: &DatastoreConfig,
     disk: &Disk,
@@ -220,7 +220,7 @@ fn look_only(
     Ok(Found::Poisoned(Box::new(opened), role, poison, reserve))
 }
 
-/// What the role file says, if it fits the configuration.
+/// The state in the role file, if it fits the configuration.
 pub(crate) fn read_role(
     config: &DatastoreConfig,
     backing: &dyn Backing,
@@ -236,14 +236,14 @@ pub(crate) fn read_role(
     Ok(role)
 }
 
-/// Whether a copy that was in sync still is (rule P12).
+/// Whether a copy that was marked in sync still is in sync (rule P12).
 fn counts_as_in_sync(
     config: &DatastoreConfig,
     backing: &dyn Backing,
     role: RoleState,
     boot: BootId,
 ) -> Result<bool, DatastoreError> {
-    // Without a peer: what happens from now on no peer will have.
+    // Without a peer, no other copy gets the changes from now on.
     if !role.in_sync || config.peer.is_none() {
         return Ok(false);
     }
@@ -256,7 +256,7 @@ fn counts_as_in_sync(
     }
 }
 
-/// A primary's store gets its name when it is first taken into use (rule P17).
+/// Gives a primary's store its name when the store is first used (rule P17).
 fn named(role: RoleState, config: &DatastoreConfig, host: &dyn Host) -> RoleState {
     let store = match config.role {
         Role::Primary => role
@@ -301,7 +301,7 @@ impl Prepared {
             Tables::make(backing.as_ref())
         };
         let tables = tables.map_err(table_refused(&config))?;
-        // What the process before used of it. A disk without room is no reason not to start.
+        // The previous process may have used some of the reserve. A disk without room is no reason not to start.
         if let Err(error) = reserve.fill() {
             tracing::warn!(datastore = config.name, %error, "the reserve is not filled");
         }
@@ -321,7 +321,7 @@ impl Prepared {
     }
 }
 
-/// A datastore whose disk has failed: what it has can be read.
+/// Opens a datastore whose disk has failed. Its data can be read.
 fn open_poisoned(
     config: DatastoreConfig,
     opened: Opened,
@@ -329,7 +329,7 @@ fn open_poisoned(
     (poison, reserve): (Arc<Poison>, Arc<Reserve>),
     host: Arc<dyn Host>,
 ) -> Result<Arc<Datastore>, DatastoreError> {
-    // Of the store that was opened to be looked at: in memory.
+    // The disk of the store that was opened in memory.
     let backing = Arc::clone(opened.store.backing());
     let parts = Parts {
         store: opened.store,
@@ -345,12 +345,12 @@ fn open_poisoned(
     Ok(Arc::new(build(config, parts, host)))
 }
 
-/// Makes the store of a datastore, which is not in sync with anything, unless there is one; whether it
-/// was made. What an interrupted creation has left is begun anew. A node never does this by itself: a store
-/// that is missing is most often one whose disk is not mounted.
+/// Makes the store of a datastore, not in sync with any other, unless there is a store; returns whether one was made.
+/// An interrupted creation is begun again. A node never makes a store by itself: the usual reason for a missing store
+/// is a disk that is not mounted.
 ///
-/// Nothing in a new store can be lost yet, so a failure leaves no mark; one that an earlier store in this
-/// place has left counts no more.
+/// A new store holds nothing that could be lost. So a failure leaves no mark, and the poison marker of an earlier
+/// store in this place is removed.
 pub fn make_store(
     config: &DatastoreConfig,
     backing: &Arc<dyn Backing>,
@@ -366,7 +366,7 @@ pub fn make_store(
     Ok(true)
 }
 
-/// [`make_store`] on this machine, with the directory and those above it where they are missing.
+/// [`make_store`] on this machine. Missing directories are made.
 pub fn make_store_on_this_machine(config: &DatastoreConfig) -> Result<bool, DatastoreError> {
     let backing = open_backing(&config.store)?;
     make_store(
@@ -385,9 +385,9 @@ pub(crate) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOption
     }
 }
 
-/// Alone, there is nobody to ask what became of the operations in doubt. No client had an answer to
-/// them, so they did not happen; the other node is resynced before it counts again. Left pending
-/// they would keep that resync waiting, and the log from being cut.
+/// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome. No client got
+/// an answer to them, so they have not happened. The other node is resynced before it is in sync again. If they
+/// stayed PENDING, the resync would wait for them, and the log could not be cut.
 fn roll_back_in_doubt(store: &Store) -> Result<(), StoreError> {
     for osn in store.in_doubt() {
         store.roll_back(osn)?;
@@ -395,7 +395,7 @@ fn roll_back_in_doubt(store: &Store) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What a datastore is made of.
+/// The parts of a datastore.
 struct Parts {
     store: Store,
     role_file: RoleFile,
@@ -440,9 +440,9 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
     Datastore::new(engine, session)
 }
 
-/// What the core knows at the start.
+/// The knowledge of the core at the start.
 fn start_of(store: &Store, role_file: &RoleFile, tables: &Tables, state: State) -> Start {
-    // The numbers begin above those of writes, too, which the store does not note (rule P13).
+    // The numbers begin above those of writes, too. The store does not record the numbers of writes (rule P13).
     let used = tables.old_paw.iter().map(|entry| entry.osn.sequence).max();
     let first_osn = Osn {
         generation: role_file.state().generation,
@@ -484,7 +484,7 @@ fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
     }
 }
 
-/// Opens the store's directory for this process alone, making it when missing.
+/// Opens the store's directory for this process alone. A missing directory is made.
 fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
     let path = || directory.display().to_string();
     let io = |source| DatastoreError::Io {
@@ -497,7 +497,7 @@ fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
     open_existing(directory)
 }
 
-/// The same for one that exists.
+/// Opens an existing store's directory for this process alone.
 pub(crate) fn open_existing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
     let path = || directory.display().to_string();
     let io = |source| DatastoreError::Io {

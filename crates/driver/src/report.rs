@@ -1,38 +1,38 @@
-//! What a datastore tells of itself: plain data, the same in JSON as on the control socket.
+//! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
 use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::config::DatastoreConfig;
 
-/// How one datastore is on this node.
+/// Status of one datastore on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatastoreStatus {
     /// Name of the datastore.
     pub name: String,
     /// Identity of the datastore.
     pub uuid: String,
-    /// What this node is for it.
+    /// Role of this node.
     pub role: Role,
     /// The state in words, such as `synced and connected`.
     pub state: String,
-    /// What happens to a change that a client asks for now.
+    /// The service for changes of clients at this moment.
     pub service: ServiceStatus,
     /// Whether the nodes are connected and both hold every acknowledged operation. False for an
     /// unmirrored datastore.
     pub in_sync: bool,
-    /// What is noted on stable storage. On the primary: the secondary holds every operation that was
-    /// acknowledged. On the secondary: this copy did when the connection was lost.
+    /// The mark on stable storage. On the primary: the secondary holds every acknowledged operation. On the
+    /// secondary: this copy did when the connection was lost.
     pub marked_in_sync: bool,
-    /// For how long it has been in this state, in milliseconds.
+    /// Time in this state, in milliseconds.
     pub since_ms: u64,
-    /// Why it is not in sync, where there is something to say.
+    /// Why the nodes are not in sync, as far as known.
     pub reason: Option<String>,
-    /// How the disk of the store has failed, if it has: nothing is promised until an operator acts.
+    /// The failure of the store's disk, if there is one: nothing is promised until an operator acts.
     pub poisoned: Option<PoisonStatus>,
     /// The other node; `None` for an unmirrored datastore.
     pub peer: Option<PeerStatus>,
-    /// How often the primary has changed, from one.
+    /// Generation: the number of changes of the primary, plus one.
     pub generation: u64,
     /// The last operation, as `generation.sequence`.
     pub osn: String,
@@ -40,35 +40,34 @@ pub struct DatastoreStatus {
     pub writes_in_flight: u64,
     /// Metadata operations not yet done on both nodes.
     pub metadata_in_flight: u64,
-    /// Bytes of writes that cannot begin yet, or could not at first and are not over, in memory and on the disk of
-    /// the store.
+    /// Bytes of writes that wait, or have waited and are not over, in memory and on the disk of the store.
     pub kept_bytes: u64,
-    /// Entries of the table of writes that the primary keeps for recovery.
+    /// Entries of the primary's table of writes in flight.
     pub paw: u64,
-    /// Entries of the table of writes that the secondary keeps for recovery.
+    /// Entries of the secondary's table of writes in flight.
     pub saw: u64,
-    /// Where it is mounted; `None` where it is not.
+    /// Mount point; `None` if the datastore is not mounted.
     pub mount: Option<String>,
     /// When acknowledged writes are on stable storage.
     pub durability: Durability,
-    /// What happens when the peer stays away.
+    /// Policy for a peer that stays away.
     pub on_peer_loss: OnPeerLoss,
-    /// Room on the disk of the store, where it could be asked.
+    /// Space on the disk of the store, if the disk answers.
     pub space: Option<SpaceStatus>,
-    /// How far the resync of content is, while there is one; on the primary.
+    /// Progress of the resync of content, while there is one; on the primary.
     pub resync: Option<ResyncStatus>,
-    /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and
-    /// the node tries again from time to time.
+    /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and the node
+    /// tries again from time to time.
     pub started: bool,
-    /// What the mount directory itself holds, if anything: it was written while nothing was mounted there.
+    /// Files in the mount directory itself, if there are any. They were written while nothing was mounted there.
     pub stray: Option<StrayStatus>,
-    /// What the last comparison of both nodes found, if there was one since the node was started; on the
-    /// primary. A resync that has ended since makes it void.
+    /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
+    /// the result void.
     pub verified: Option<VerifiedStatus>,
 }
 
 impl DatastoreStatus {
-    /// Of a datastore of which nothing is known but its configuration.
+    /// The status of a datastore before it is opened: its configuration.
     pub fn of_configuration(config: &DatastoreConfig) -> Self {
         Self {
             name: config.name.clone(),
@@ -112,36 +111,36 @@ impl DatastoreStatus {
 pub struct StrayStatus {
     /// The first names.
     pub names: Vec<String>,
-    /// Whether there are more.
+    /// Whether there are more names.
     pub more: bool,
 }
 
-/// What the last comparison found.
+/// Result of the last comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifiedStatus {
-    /// When it ended, in UTC by the clock of that machine.
+    /// End of the comparison, in UTC by the clock of that machine.
     pub time: String,
-    /// Whether both nodes held the same.
+    /// Whether both nodes held the same data.
     pub identical: bool,
-    /// How many differences there were.
+    /// Number of differences.
     pub differences_total: u64,
-    /// The first of them, in words.
+    /// The first differences, in words.
     pub differences: Vec<String>,
 }
 
-/// What a change that a client asks for meets.
+/// The service for changes of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceStatus {
-    /// It is done on both nodes.
+    /// A change is executed on both nodes.
     Mirrored,
-    /// It is done on this node only.
+    /// A change is executed on this node only.
     Alone,
-    /// A write is done on this node only; a change of names or attributes waits.
+    /// A write is executed on this node only; a change of names or attributes waits.
     WritesAlone,
-    /// It waits.
+    /// A change waits.
     Waiting,
-    /// It fails: the disk has failed.
+    /// A change fails: the disk has failed.
     Refused,
     /// There are no clients: this node is a secondary, or has not started the datastore.
     None,
@@ -158,39 +157,39 @@ impl Choice for ServiceStatus {
     ];
 }
 
-/// How a disk failed.
+/// A failure of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoisonStatus {
-    /// What failed, on which file, with which error.
+    /// The failed call, its file, and the error.
     pub reason: String,
-    /// When, in UTC by the clock of that machine.
+    /// Time of the failure, in UTC by the clock of that machine.
     pub time: String,
 }
 
-/// The other node, as this one sees it.
+/// The other node, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Where it is expected.
+    /// Configured address.
     pub address: String,
-    /// Whether it is there.
+    /// Whether there is a connection.
     pub connected: bool,
     /// Whether the bytes between the nodes are encrypted.
     pub encryption: Encryption,
-    /// Whether its disk has failed, by its own word: then it needs an operator.
+    /// Whether the peer's disk has failed, by the peer's own word: then the peer needs an operator.
     pub disk_failed: bool,
-    /// Whether `reason` names something that does not go away by waiting for the other node, such as a
-    /// configuration that does not fit or a full disk.
+    /// Whether `reason` needs an operator: waiting for the other node does not help, as with a configuration that
+    /// does not fit or a full disk.
     pub obstacle: bool,
 }
 
-/// How far a resync of content has come. The totals are those at its start.
+/// Progress of a resync of content. The totals are those at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResyncStatus {
-    /// Regular files there are.
+    /// Number of regular files.
     pub files_total: u64,
     /// Regular files that are equal on both nodes now.
     pub files_done: u64,
-    /// Bytes of content there are, holes included.
+    /// Bytes of content, holes included.
     pub bytes_total: u64,
     /// Bytes of content compared, holes included.
     pub bytes_done: u64,
@@ -198,49 +197,49 @@ pub struct ResyncStatus {
     pub bytes_sent: u64,
 }
 
-/// Room on a disk.
+/// Space on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceStatus {
-    /// All of it, in bytes.
+    /// Size of the disk, in bytes.
     pub total_bytes: u64,
-    /// What may still be used, in bytes.
+    /// Available space, in bytes.
     pub available_bytes: u64,
 }
 
-/// How far a comparison has come.
+/// Progress of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyProgress {
-    /// Files, directories and so on compared.
+    /// Number of compared inodes.
     pub inodes_compared: u64,
-    /// How many there are, once that is known.
+    /// Number of inodes, once known.
     pub inodes_total: Option<u64>,
     /// Bytes of content compared.
     pub bytes_compared: u64,
 }
 
-/// The outcome of a comparison.
+/// Result of a comparison, as `lockstep verify` prints it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyReport {
-    /// Whether both nodes hold the same.
+    /// Whether both nodes hold the same data.
     pub identical: bool,
-    /// Files, directories and so on compared.
+    /// Number of compared inodes.
     pub inodes_compared: u64,
     /// Bytes of content compared.
     pub bytes_compared: u64,
-    /// How many differences there are.
+    /// Number of differences.
     pub differences_total: u64,
-    /// The first of them.
+    /// The first differences.
     pub differences: Vec<Difference>,
 }
 
-/// One thing that is not the same on both nodes.
+/// One difference between the nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The inode; zero for what belongs to none.
+    /// The inode; zero if the difference belongs to no inode.
     pub inode: u64,
-    /// A name that leads to it, from the root of the datastore, if one is known.
+    /// A path to the inode from the root of the datastore, if one is known.
     pub path: Option<String>,
-    /// What differs, in words.
+    /// The difference, in words.
     pub what: String,
 }
 
@@ -248,8 +247,8 @@ pub struct Difference {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{cause}\n  cure: {cure}")]
 pub struct VerifyFailure {
-    /// Why not.
+    /// The cause.
     pub cause: String,
-    /// What to do about it.
+    /// The cure.
     pub cure: String,
 }

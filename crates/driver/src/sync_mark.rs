@@ -14,7 +14,7 @@ use crate::term::Term;
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What happens when a mark cannot be made.
+/// The reaction to a mark that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFailure {
     /// Primary: the mark is tried again; nothing continues before it is made (rule P1).

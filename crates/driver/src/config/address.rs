@@ -1,7 +1,6 @@
-//! Where a peer is found: a host, by name or number, and a port.
+//! The address of a peer: a host, by name or number, and a port.
 //!
-//! Names are not looked up here: that is done at each connection, so that a name may change what
-//! it stands for.
+//! The name is resolved at each connection, not here, so that a name may get another address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -40,7 +39,7 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// A text that is no host with a port.
+/// The text is no host with a port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a host with a port")]
 pub struct NotAnAddress(String);

@@ -1,6 +1,6 @@
-//! A datastore's host in a node: the threads and clocks of this machine.
+//! A datastore's host in a node: the threads and clocks of the operating system.
 //!
-//! A pool for disk flushes and long jobs, and one courier for sends that must stay in order.
+//! A worker pool does disk flushes and long jobs. One courier thread does the jobs that must stay in order.
 
 #![allow(clippy::disallowed_methods)] // this file is the host
 
@@ -17,17 +17,17 @@ use super::{Gate, Host, Job};
 use crate::{memory, threads};
 
 thread_local! {
-    /// This thread reads from a peer.
+    /// Whether this thread reads from a peer.
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How often the thread that waits for a long job does something meanwhile.
+/// Time between two calls of `meanwhile` during a long job.
 const ATTEND: Duration = Duration::from_millis(50);
 
-/// Threads that wait for disk flushes and do long jobs.
+/// Threads of the worker pool.
 const POOL_THREADS: usize = 8;
 
-/// The machine, as one datastore uses it. Jobs hold what they need; stopping runs what is queued.
+/// The threads and clocks of one datastore. A stop does the queued jobs first.
 pub struct OsHost {
     started: Instant,
     pool: Queue,
@@ -81,7 +81,7 @@ impl Host for OsHost {
                 std::thread::sleep(ATTEND);
                 meanwhile();
             }
-            // A job that has panicked has left nothing: its caller sees to that.
+            // After a panic there is no result; the caller handles that.
             let _ended = job.join();
         });
     }
@@ -125,7 +125,7 @@ impl Gate for ThreadGate {
     }
 }
 
-/// A queue of jobs and the threads that do them.
+/// A queue of jobs, and the threads that do them.
 struct Queue {
     jobs: Mutex<Option<Sender<Job>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,

@@ -1,11 +1,10 @@
-//! Taking a store back into use whose disk had failed: what an operator asks for once the disk is
-//! repaired (rule P16).
+//! Takes a store whose disk had failed back into use, at the request of an operator, once the disk is repaired (rule
+//! P16).
 //!
-//! Order, and why: the mark once more, so that nothing below can lose it; then memory forgets what
-//! failed syncs have left in it, so that from here on reads show the disk; then the copy is marked out
-//! of sync, before anything else of it is changed; then the store is opened as after a loss of power,
-//! all of it is put on stable storage, and it is closed in order. Only then the mark goes. Whatever
-//! stops this in between leaves the mark.
+//! Order, and why: (1) The mark is written again, so that no later step can lose it. (2) The system's cache of the
+//! files is dropped, because failed syncs may have left pages in it; from here on reads show the disk. (3) The copy
+//! is marked out of sync, before anything else of it changes. (4) The store is opened as after a power loss, synced
+//! as a whole, and closed cleanly. (5) The mark is removed. A stop before step 5 leaves the mark.
 
 use std::sync::Arc;
 
@@ -24,20 +23,20 @@ use super::role_file::RoleFile;
 use super::{DatastoreError, failed, open_existing, open_options, read_role, refused};
 use crate::config::DatastoreConfig;
 
-/// Where a store lies that is not in use.
+/// The place of a store that is not in use.
 pub struct Repair {
-    /// The directory of the store, kept from other processes.
+    /// The directory of the store, locked against other processes.
     pub backing: Arc<dyn Backing>,
     /// The run of the machine.
     pub boot: BootId,
-    /// Where a failure of the disk is noted besides, if there is such a place.
+    /// A second place for the mark of a failed disk, if there is one.
     pub stamp: Option<Arc<dyn Stamp>>,
     /// Time of day.
     pub now: Timestamp,
 }
 
 impl Repair {
-    /// On this machine, in the directory that the configuration names. A node that runs has it.
+    /// The directory of the configuration on this machine. A running node holds its lock.
     pub fn on_this_machine(config: &DatastoreConfig) -> Result<Self, DatastoreError> {
         Ok(Self {
             backing: open_existing(&config.store)?,
@@ -48,38 +47,38 @@ impl Repair {
     }
 }
 
-/// By the clock of the machine: no datastore runs, and so no host.
+/// The time by the clock of the machine. No datastore runs, so there is no host.
 #[allow(clippy::disallowed_methods)]
 fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// What was done.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleared {
     /// Name of the datastore.
     pub datastore: String,
-    /// What this node is for it.
+    /// Role of this node.
     pub role: Role,
-    /// What the mark said.
+    /// The failure in the mark.
     pub failure: Failure,
-    /// Whether memory was made to forget the files of the store; where not, the machine was restarted
-    /// since, and it had.
+    /// Whether the system's cache of the store's files was dropped. Otherwise the machine was restarted since the
+    /// failure, which had dropped the cache.
     pub cache_dropped: bool,
-    /// Whether this copy counted as in sync before. It does not any more.
+    /// Whether this copy was marked in sync before. It is not any more.
     pub was_in_sync: bool,
 }
 
-/// Why a store was not taken back into use. Its mark is still there, if there was one.
+/// Why a store was not taken back into use. The mark is still there, if there was one.
 #[derive(Debug, Error)]
 pub enum ClearError {
     /// There is no mark.
     #[error("store {path} is not poisoned: there is nothing to clear")]
     NotPoisoned {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
     },
-    /// It is the primary's, and nobody said that this may lose something.
+    /// The store is the primary's, and the operator has not accepted a loss.
     #[error(
         "this node is the primary of {name:?}: from then on what its disk holds counts, and the \
          secondary is made equal to it. What was acknowledged and has not reached this disk is lost \
@@ -87,28 +86,28 @@ pub enum ClearError {
          export` there (see \"A disk has failed\" in docs/operations.md), or give --accept-loss"
     )]
     LossNotAccepted {
-        /// The datastore.
+        /// Name of the datastore.
         name: String,
     },
-    /// What memory holds of the files cannot be told from what is on the disk.
+    /// The system's cache of the files may differ from the disk.
     #[error(
         "store {path}: it cannot be made sure that reads show what is on the disk: {source}\n  cure: \
          unmount its file system and mount it anew, or restart the machine; then try again"
     )]
     StillCached {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
-        /// Why not.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The disk, or what lies on it, is still not good.
+    /// The disk, or the store on it, is still not good.
     #[error(transparent)]
     Store(#[from] DatastoreError),
 }
 
-/// Takes a store back into use whose disk had failed and was repaired. Its copy counts as out of sync
-/// from then on: everything is compared. For the primary's store `accept_loss` must be set, as what
-/// lies on its disk then counts.
+/// Takes a store whose disk had failed and was repaired back into use. From then on the copy is out of sync, and a
+/// resync compares everything. For the primary's store `accept_loss` must be set, because the content of its disk
+/// becomes the datastore.
 pub fn clear_poison(
     config: &DatastoreConfig,
     repair: &Repair,
@@ -144,14 +143,14 @@ pub fn clear_poison(
     })
 }
 
-/// Brings the store to where its disk has it, as after a loss of power, and closes it.
+/// Recovers the store as after a power loss, and closes it.
 fn recover(config: &DatastoreConfig, repair: &Repair, marks: &Marks) -> Result<(), DatastoreError> {
     let now = repair.now;
     let poison = Poison::new(marks.clone(), repair.boot, Box::new(move || now), None);
     let (reserved, _) = Reserved::over(Arc::clone(&repair.backing), Withheld::default());
     let guarded = Guarded::new(Arc::new(reserved), Arc::new(poison));
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
-    // No run of the machine: what was in use in whichever one counts as interrupted.
+    // The id of no run of the machine, so that any earlier use of the store is treated as interrupted.
     let boot = repair.boot.of_no_run();
     let found = read_role(config, guarded.as_ref())?;
     let role = RoleFile::open(Arc::clone(&guarded), found, boot, false).map_err(failed(config))?;

@@ -1,4 +1,4 @@
-//! What the store of a stopped node says of its copy: for who takes data out of it.
+//! The trustworthiness of the copy in the store of a stopped node, for an export.
 
 use std::io;
 use std::path::Path;
@@ -16,11 +16,11 @@ use super::poison_marker::RunDirMarker;
 use super::role_file::{RoleFile, RoleState};
 use super::tables::{TableError, Tables};
 
-/// What the copy in the directory `store` cannot promise, one text each; none for one that counts. A new
-/// one is the `role`'s. Changes nothing.
+/// The caveats about the copy in the directory `store`, one text each; none for a copy that is complete. A new store
+/// has the role `role`. Changes nothing.
 ///
 /// # Errors
-/// When it cannot be told, as `role.json` cannot be read.
+/// If `role.json` cannot be read.
 pub fn caveats(store: &Path, role: Role) -> io::Result<Vec<String>> {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(store)?);
     let role = RoleFile::read(backing.as_ref(), role)?;
@@ -36,7 +36,7 @@ pub fn caveats(store: &Path, role: Role) -> io::Result<Vec<String>> {
     Ok(incomplete.flatten().into_iter().chain(failed).collect())
 }
 
-/// Why a secondary's copy does not count as in sync, as its node would find at its next start (rule P12).
+/// Why a secondary's copy is not in sync, as its node would find at the next start (rule P12).
 fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
     if !role.in_sync {
         return Some(
@@ -57,7 +57,7 @@ fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
     }
 }
 
-/// Why a copy that is marked in sync does not count as such (rule P12).
+/// Why a copy that is marked in sync is not in sync (rule P12).
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum Lost {
     #[error("this machine went down while the store was open")]
@@ -67,8 +67,8 @@ pub(crate) enum Lost {
 }
 
 impl Lost {
-    /// What the copy on `backing` has lost, if anything, to a node that starts in the run `boot` of the
-    /// machine. Changes nothing.
+    /// The loss of the copy on `backing`, if there is one, for a node that starts in the run `boot` of the machine.
+    /// Changes nothing.
     pub(crate) fn of(
         role: RoleState,
         backing: &dyn Backing,

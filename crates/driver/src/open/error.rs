@@ -14,9 +14,9 @@ pub enum DatastoreError {
     /// The store was refused.
     #[error("store {path}: {source}")]
     Store {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
-        /// Why.
+        /// The error of the store.
         source: StoreError,
     },
     /// A table of writes in flight was refused.
@@ -24,67 +24,67 @@ pub enum DatastoreError {
     Table {
         /// Directory of the store.
         path: String,
-        /// Why.
+        /// The error of the table.
         source: TableError,
     },
     /// A file of the store could not be used.
     #[error("store {path}: {source}")]
     Io {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// Another process has the store open.
     #[error("store {path} is in use by another node process: stop that one first")]
     InUse {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
     },
-    /// There is no store where the configuration says.
+    /// The configured directory holds no store.
     #[error(
         "there is no store in {path}{what}\n  cure: {}if the datastore is new{}, make its store with \
          `lockstep create-store {name}`", mount_first(*.is_unfinished), or_replaced(*.role)
     )]
     NoStore {
-        /// Where it was expected.
+        /// The configured directory.
         path: String,
         /// Name of the datastore.
         name: String,
-        /// What this node is for it.
+        /// Role of this node.
         role: Role,
-        /// What was found instead, in words that go on from the path.
+        /// The content of the directory, as a continuation of the path.
         what: &'static str,
-        /// That is what an interrupted creation has left.
+        /// The directory holds the remains of an interrupted creation.
         is_unfinished: bool,
     },
-    /// The store bears the mark of a disk that failed, and cannot even be read.
+    /// The store bears the mark of a failed disk, and cannot be read.
     #[error("store {path}: its disk failed {failure}; and now it cannot be read either: {source}")]
     Poisoned {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
-        /// What the mark says.
+        /// The failure in the mark.
         failure: Failure,
-        /// Why it cannot be read.
+        /// The error of the read.
         source: Box<Self>,
     },
-    /// The configuration gives the node another role than it had.
+    /// The configuration gives the node another role than the store has.
     #[error(
         "store {path} is the {found}'s, the configuration says {configured}: the roles of an \
          existing datastore cannot be changed yet; put role = \"{found}\" back, or take the data \
          out with `lockstep export`"
     )]
     RoleChanged {
-        /// Its directory.
+        /// Directory of the store.
         path: String,
-        /// By the store.
+        /// Role in the store.
         found: &'static str,
-        /// By the configuration.
+        /// Role in the configuration.
         configured: &'static str,
     },
 }
 
-/// What to do first about a store that is not there.
+/// The first cure for a missing store.
 const fn mount_first(is_unfinished: bool) -> &'static str {
     if is_unfinished {
         ""
@@ -93,7 +93,7 @@ const fn mount_first(is_unfinished: bool) -> &'static str {
     }
 }
 
-/// When else a new store may be made: a secondary's is filled from the primary.
+/// The other case in which a new store may be made: the primary fills a secondary's store.
 const fn or_replaced(role: Role) -> &'static str {
     match role {
         Role::Primary => "",

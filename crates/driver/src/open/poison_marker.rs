@@ -1,12 +1,11 @@
-//! A second place for the mark of a failed disk: the directory of what runs, which lies in memory.
+//! A second place for the mark of a failed disk: a directory under `/run`, which lies in memory.
 //!
-//! It is for one case: a disk that takes not even the mark, that works again later, and a process that
-//! was restarted in between. It outlives the process and not the run of the machine, and so do the
-//! pages that must not be trusted.
+//! The marker serves one case: a disk refuses even the mark, works again later, and the process was restarted in
+//! between. The marker outlives the process and not the run of the machine. So do the pages that must not be trusted.
 //!
-//! It is found by the path of the store and the inode number of its directory. A store that is moved leaves it
-//! behind; a new store in the same directory takes it away, and one in the directory that is seen while the
-//! disk is not mounted does not.
+//! The path of the store and the inode number of its directory identify the marker. A store that is moved leaves the
+//! marker behind. A new store in the same directory removes it. A store in the directory below an unmounted disk does
+//! not.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -15,14 +14,14 @@ use std::path::{Path, PathBuf};
 use lockstep_fs::poison::Stamp;
 use lockstep_types::Hash128;
 
-/// Where the stamps of all stores lie.
+/// Directory of the markers of all stores.
 const DIRECTORY: &str = "/run/lockstep/poisoned";
 
-/// The stamp of one store.
+/// The marker of one store.
 pub(crate) struct RunDirMarker(PathBuf);
 
 impl RunDirMarker {
-    /// That of the store in `directory`.
+    /// The marker of the store in `directory`.
     pub fn of(directory: &Path) -> Self {
         Self::within(Path::new(DIRECTORY), directory)
     }
@@ -54,7 +53,7 @@ impl Stamp for RunDirMarker {
     }
 }
 
-/// `None` for what is not there.
+/// `None` if the file does not exist.
 fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -86,7 +85,7 @@ mod tests {
         assert_eq!(stamp.read().unwrap(), None);
     }
 
-    /// Another directory lies in the same place, as while a disk is not mounted.
+    /// Another directory lies in the same place, as below a disk that is not mounted.
     #[test]
     fn a_stamp_waits_for_its_directory() {
         let dir = tempfile::tempdir().unwrap();

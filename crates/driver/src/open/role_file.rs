@@ -1,13 +1,13 @@
-//! The role of this node and whether its copy is in sync, on stable storage.
+//! The role of this node and the mark whether its copy is in sync, on stable storage.
 //!
-//! The file has two *slots* of one block each, with the same state at rest. A change overwrites the first slot, syncs the
-//! file, overwrites the second slot and syncs again: so it needs no space on the disk (rule P20), and one whole slot is
-//! there at every moment. Each slot bears a number that counts changes, and a checksum.
+//! The file has two *slots* of one block each, with the same state at rest. A change overwrites the first slot, syncs
+//! the file, overwrites the second slot and syncs again. So a change needs no space on the disk (rule P20), and at
+//! every moment one slot is whole. Each slot has a number that counts changes, and a checksum.
 //!
 //! Invariants:
-//! - The file is changed, and synced, before anything acts on what it says.
-//! - One damaged slot loses nothing: the other one has the same state, or the one before a change that nothing has acted
-//!   on. No flipped bit makes another state.
+//! - The file is changed and synced before anything acts on the new state.
+//! - One damaged slot loses nothing: the other slot has the same state, or the state before a change on which nothing
+//!   has acted. A flipped bit never makes another state.
 
 use std::io;
 use std::sync::Arc;
@@ -23,32 +23,32 @@ use lockstep_types::settings::Role;
 
 const FILE: &str = "role.json";
 
-/// What the file says.
+/// The state in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RoleState {
-    /// How often the primary has changed.
+    /// Number of changes of the primary, plus one.
     pub generation: Generation,
-    /// What this node is.
+    /// Role of this node.
     pub role: Role,
-    /// Primary: the secondary holds every acknowledged operation. Secondary: this copy does, as
-    /// of the last disconnect.
+    /// Primary: the secondary holds every acknowledged operation. Secondary: this copy held every acknowledged
+    /// operation at the last disconnect.
     pub in_sync: bool,
-    /// Primary: its namespace has been carried to the secondary, now or ever. What is empty here then
-    /// lost something, and is not a disk that was put in place of another.
+    /// Primary: a resync has carried the namespace to the secondary at some time. An empty store with this mark has
+    /// lost data; a new disk in place of another has no such mark.
     pub carried_over: bool,
-    /// Primary: this store. Secondary: the one that this is a copy of; `None` as long as it was greeted by
-    /// nobody (rule P17). A store that was last in use with a version before this one has no name.
+    /// Primary: the name of this store. Secondary: the name of the primary's store; `None` until the first greeting
+    /// (rule P17). A store that was last used by a version without names has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreId>,
-    /// The last resync that was begun: the sync that the mark is about, if it says in sync (rule P17).
+    /// The last resync that was begun. The mark "in sync" belongs to this sync (rule P17).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncId>,
-    /// The run of the machine in which the store is in use; `None` once it was closed in order.
+    /// The run of the machine in which the store is in use; `None` after a clean shutdown.
     pub boot: Option<BootId>,
 }
 
-/// What a slot holds: the state after so many changes, and the checksum of both.
+/// The content of a slot: the number of the change, the state, and the checksum of both.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Slot {
@@ -57,7 +57,7 @@ struct Slot {
     checksum: String,
 }
 
-/// The whole file, as versions before the slots wrote it: what it says, and the checksum of that.
+/// The file of a version without slots: the state and its checksum.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Unslotted {
@@ -65,14 +65,14 @@ struct Unslotted {
     checksum: String,
 }
 
-/// In hex, over something as it is written in one line.
+/// The checksum in hex, over the value as JSON in one line.
 fn checksum(of: &impl Serialize) -> io::Result<String> {
     let sum = Hash128::of(&serde_json::to_vec(of)?);
     Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
 }
 
 impl Slot {
-    /// The block that holds the state after so many changes: text, and blanks behind it.
+    /// The block of a change: text, padded with blanks.
     fn block(change: u64, state: RoleState) -> io::Result<Vec<u8>> {
         let checksum = checksum(&(change, state))?;
         let slot = Self {
@@ -91,7 +91,7 @@ impl Slot {
         Ok(text)
     }
 
-    /// The slot in a block, if that is whole.
+    /// The slot in a block, if the block is whole.
     fn read(block: &[u8]) -> Option<Self> {
         let slot: Self = serde_json::from_slice(block).ok()?;
         let expected = checksum(&(slot.change, slot.state)).ok()?;
@@ -99,17 +99,17 @@ impl Slot {
     }
 }
 
-/// What a role file says, for those who look at a store from outside.
+/// The marks in a role file, for checks of a store from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleMarks {
-    /// The copy counts as in sync.
+    /// The copy is marked in sync.
     pub in_sync: bool,
-    /// The store was closed in order.
+    /// The store was closed cleanly.
     pub is_closed: bool,
 }
 
 impl RoleMarks {
-    /// What the bytes of a role file say; `None` for a damaged file.
+    /// The marks in the bytes of a role file; `None` for a damaged file.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let (state, _) = parse(bytes).ok()?;
         Some(Self {
@@ -120,25 +120,25 @@ impl RoleMarks {
 }
 
 impl RoleState {
-    /// Whether the machine went down while the store was in use, if it now runs for the time
-    /// `boot`: then what was not on stable storage may be missing.
+    /// Whether the machine went down while the store was in use, if the machine now runs as `boot`. Then data that
+    /// was not on stable storage may be missing.
     pub fn went_down(&self, boot: BootId) -> bool {
         self.boot.is_some_and(|last| last != boot)
     }
 }
 
-/// The file, and what it says.
+/// The file and its state.
 pub(crate) struct RoleFile {
     backing: Arc<dyn Backing>,
     state: Mutex<RoleState>,
-    /// How often the file was changed; `None` before there is one with slots. Held while the file is changed.
+    /// Number of changes; `None` before there is a file with slots. The lock is held while the file is changed.
     changes: Mutex<Option<u64>>,
-    /// The process before this one was killed: what it had not synced, nobody knows.
+    /// The previous process was killed: it may have left unsynced data.
     was_killed: bool,
 }
 
 impl RoleFile {
-    /// What the file of a store says; for a new one `role`, not in sync. Changes nothing.
+    /// The state in the file of a store; for a new store `role`, not in sync. Changes nothing.
     pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
         let found = read(backing)?.map(|(state, _)| state);
         Ok(found.unwrap_or(RoleState {
@@ -152,9 +152,8 @@ impl RoleFile {
         }))
     }
 
-    /// Takes the store into use in the run `boot` of the machine, as in sync or not. Both are
-    /// written in one step, so that no stop in between can forget that the machine went down, and
-    /// before anything else in the store is changed.
+    /// Takes the store into use in the run `boot` of the machine, in sync or not. One step writes both, before
+    /// anything else in the store changes, so no stop in between can forget that the machine went down.
     pub fn open(
         backing: Arc<dyn Backing>,
         found: RoleState,
@@ -177,7 +176,7 @@ impl RoleFile {
         Ok(file)
     }
 
-    /// The file of a store that is only looked at. Changes nothing.
+    /// The file of a store that is open for reading only. Changes nothing.
     pub fn looked_at(backing: Arc<dyn Backing>, found: RoleState) -> Self {
         Self {
             backing,
@@ -187,12 +186,12 @@ impl RoleFile {
         }
     }
 
-    /// Whether more may be unsynced than this process knows of.
+    /// Whether a previous process may have left unsynced data.
     pub const fn was_killed(&self) -> bool {
         self.was_killed
     }
 
-    /// The store was closed in order: all it holds is on stable storage (rule P12).
+    /// Notes a clean shutdown: the whole store is on stable storage (rule P12).
     pub fn closed(&self) -> io::Result<()> {
         self.change(|state| RoleState {
             boot: None,
@@ -200,12 +199,12 @@ impl RoleFile {
         })
     }
 
-    /// What the file says.
+    /// The state in the file.
     pub fn state(&self) -> RoleState {
         *self.state.lock()
     }
 
-    /// Makes it durable that this is to be a copy of `store`. Nothing that was said of another counts then.
+    /// Makes durable that this copy is a copy of `store`. The marks about another store are dropped.
     pub fn follow(&self, store: StoreId) -> io::Result<()> {
         if self.state().store == Some(store) {
             return Ok(());
@@ -223,8 +222,8 @@ impl RoleFile {
         self.change(|state| RoleState { in_sync, ..state })
     }
 
-    /// Makes it durable, on the primary, that the namespace is about to be carried to the secondary, and draws
-    /// the name of that resync.
+    /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of
+    /// that resync, made from the random bytes.
     pub fn carry_over(&self, drawn: [u8; 16]) -> io::Result<SyncId> {
         let sync = SyncId::next(self.state().sync, drawn);
         self.change(|state| RoleState {
@@ -235,7 +234,7 @@ impl RoleFile {
         Ok(sync)
     }
 
-    /// Makes it durable, on the secondary, that its copy is about to be changed in a resync.
+    /// Makes durable, on the secondary, that a resync is about to change its copy.
     pub fn take_over(&self, sync: SyncId) -> io::Result<()> {
         self.change(|state| RoleState {
             in_sync: false,
@@ -262,12 +261,12 @@ impl RoleFile {
         Ok(())
     }
 
-    /// Puts a file with both slots in the place of what there is.
+    /// Replaces the file by one with both slots.
     fn make(&self, block: &[u8]) -> io::Result<()> {
         replace(self.backing.as_ref(), FILE, &[block, block].concat())
     }
 
-    /// Overwrites both slots, one after the other. After a failure the next change does so with a higher number.
+    /// Overwrites both slots, one after the other. After a failure, the next change does so with a higher number.
     fn overwrite(&self, block: &[u8]) -> io::Result<()> {
         let file = self.backing.open(FILE)?;
         for at in [0, BLOCK_BYTES as u64] {
@@ -278,7 +277,7 @@ impl RoleFile {
     }
 }
 
-/// What the file says, and how often it was changed, if it has slots; `None` without a file.
+/// The state in the file, and the number of changes if the file has slots; `None` without a file.
 fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, Option<u64>)>> {
     let file = match backing.open(FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -290,11 +289,11 @@ fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, Option<u64>)>> {
     parse(&bytes).map(Some)
 }
 
-/// The state in the slot that was written last. A slot that is not whole was being written when the power was lost, or
-/// has rotted: the other slot counts.
+/// The state in the slot with the highest number. A damaged slot was being written when the power was lost, or the
+/// disk has damaged it: then the other slot counts.
 fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
     let slots = bytes.chunks(BLOCK_BYTES).filter_map(Slot::read);
-    // Of two with the same number the first; they say the same.
+    // Two slots with the same number have the same state.
     let last = slots.reduce(|first, second| {
         if second.change > first.change {
             second
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_was_written_last() {
+    fn the_last_change_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
         assert!(!file.was_killed());
@@ -367,9 +366,9 @@ mod tests {
         );
     }
 
-    /// It had no names of store and sync (rule P17).
+    /// That version knew no names of store and sync (rule P17).
     #[test]
-    fn reads_what_the_version_before_has_written() {
+    fn the_file_of_the_previous_version_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
                      \"carried_over\":false,\"boot\":null}";
@@ -380,7 +379,7 @@ mod tests {
         assert!(found.in_sync && found.store.is_none() && found.sync.is_none());
     }
 
-    /// Written by a version without slots, the file is replaced by one with slots.
+    /// A version without slots wrote the file.
     #[test]
     fn a_file_without_slots_gets_them() {
         let dir = tempfile::tempdir().unwrap();
@@ -397,7 +396,7 @@ mod tests {
         assert_eq!(length, 2 * BLOCK_BYTES as u64);
     }
 
-    /// Flipped bits and cuts anywhere in one slot change nothing of what the file says.
+    /// Flipped bits and cuts anywhere in one slot do not change the state of the file.
     #[test]
     fn damage_to_one_slot_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -430,14 +429,14 @@ mod tests {
             let mut flipped = whole.clone();
             flipped[at] ^= 4;
             flipped[BLOCK_BYTES + at] ^= 4;
-            // Blanks are as good as other blanks, and this flip makes none.
+            // A flip in the padding would make a text with the same meaning; this flip makes no blank.
             refused(&path, &flipped);
         }
     }
 
     /// Power may be lost between any two bytes that reach the disk: the state is the one before or after the change.
     #[test]
-    fn a_change_that_stops_half_way_has_happened_or_not() {
+    fn an_interrupted_change_has_happened_or_not() {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
         let before = file.state();
@@ -449,7 +448,7 @@ mod tests {
             let torn = [&new[..reached], &old[reached..]].concat();
             let (state, _) = parse(&torn).unwrap();
             assert!([before, after].contains(&state), "{reached} bytes");
-            // All that the first sync covers has reached the disk: the change may be acted on soon.
+            // All bytes of the first sync have reached the disk: then other parts may act on the change.
             assert!(reached < BLOCK_BYTES || state == after, "{reached} bytes");
         }
     }

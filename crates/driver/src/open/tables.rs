@@ -1,11 +1,11 @@
 //! The tables of writes in flight (PAW and SAW) as files of the store.
 //!
-//! They are mapped memory: a stop of the process leaves them whole, a power loss does not, unless
-//! the store was closed in order before (rules P6, P7, P12).
+//! The tables are mapped memory. A stop of the process leaves them whole. A power loss does so only after a clean
+//! shutdown (rules P6, P7, P12).
 //!
-//! Invariant: entries that may be needed are never lost in silence. While a copy counts as in sync,
-//! a table that is damaged is refused and one that is missing makes the copy out of sync. While it
-//! does not, nothing in the tables matters, for all is compared, and they are made anew.
+//! Invariant: entries that may be needed are never lost silently. While a copy is in sync, a damaged table is
+//! refused, and a missing table makes the copy out of sync. While a copy is out of sync, the entries have no meaning,
+//! because a resync compares everything; then the tables are recreated.
 
 use std::io;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ const SAW_FILE: &str = "tables/saw";
 /// Why the tables could not be used.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// What a table says cannot be trusted. Nothing was changed.
+    /// The content of a table cannot be trusted. Nothing was changed.
     #[error(
         "{file} is damaged: {damage}. It says which writes were under way when this node stopped. \
          Check the disk and the memory of this machine, then remove {file}: this copy then counts \
          as out of sync, and a resync compares all of it with the other node's"
     )]
     Damaged {
-        /// Which file of the store.
+        /// File of the store.
         file: &'static str,
-        /// How that shows.
+        /// The damage.
         damage: Damage,
     },
     /// The disk below failed.
@@ -43,20 +43,20 @@ pub enum TableError {
 pub(crate) struct Tables {
     /// Primary: writes that wait for the secondary.
     pub paw: InFlightTable,
-    /// Primary: the writes found in that table, of the process before.
+    /// Primary: the writes of the previous process in that table.
     pub old_paw: Vec<Entry>,
     /// Secondary: writes that wait for the primary.
     pub saw: InFlightTable,
 }
 
 impl Tables {
-    /// Looks whether the tables hold all that was in flight when the last process stopped; if one is
-    /// missing they do not. Changes nothing.
+    /// Returns whether the tables hold all writes that were in flight when the last process stopped. They do not if
+    /// one is missing. Changes nothing.
     pub fn look(backing: &dyn Backing) -> Result<bool, TableError> {
         Ok(look_at(backing, PAW_FILE)? & look_at(backing, SAW_FILE)?)
     }
 
-    /// Opens the tables of a copy in sync, which were looked at.
+    /// Opens the tables of a copy in sync. [`Self::look`] has checked them.
     pub fn open(backing: &dyn Backing) -> Result<Self, TableError> {
         let open = |file| {
             InFlightTable::open(map(backing, file)?)
@@ -67,7 +67,7 @@ impl Tables {
         Ok(Self { paw, old_paw, saw })
     }
 
-    /// Makes empty tables for a copy out of sync, whatever there is.
+    /// Makes empty tables for a copy out of sync.
     pub fn make(backing: &dyn Backing) -> Result<Self, TableError> {
         Ok(Self {
             paw: InFlightTable::make(map(backing, PAW_FILE)?),
@@ -77,8 +77,7 @@ impl Tables {
     }
 }
 
-/// Puts both tables on stable storage: once the store counts as closed in order, a power loss must
-/// not take what they hold.
+/// Puts both tables on stable storage. After a clean shutdown, a power loss must not take their entries.
 pub(crate) fn sync(backing: &dyn Backing) -> Result<(), StoreError> {
     for file in [PAW_FILE, SAW_FILE] {
         let synced = backing.open(file).and_then(|opened| opened.sync());
@@ -88,7 +87,7 @@ pub(crate) fn sync(backing: &dyn Backing) -> Result<(), StoreError> {
     synced.map_err(StoreError::disk("sync the names in", DIRECTORY))
 }
 
-/// Whether the file is there.
+/// Returns whether the file exists and is undamaged.
 fn look_at(backing: &dyn Backing, file: &'static str) -> Result<bool, TableError> {
     let disk = |source| TableError::Disk(StoreError::disk("read", file)(source));
     let opened = match backing.open(file) {

@@ -1,4 +1,4 @@
-//! What a start changes on the disk, when, and whether the copy counts as in sync after it.
+//! The changes on the disk at a start, their order, and whether the copy is in sync after them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A store that was open, in sync, and closed in order while one write was in flight.
+    /// A store that was open, in sync, and closed cleanly while one write was in flight.
     pub(crate) fn in_sync() -> Self {
         Self::in_sync_as(Role::Primary)
     }
@@ -89,7 +89,7 @@ impl Place {
         .open()
     }
 
-    /// The same after the secondary was left behind.
+    /// A datastore whose secondary was given up before.
     pub(crate) fn start_out_of_sync(&self) -> Arc<Datastore> {
         let datastore = self.start().unwrap();
         datastore.engine().role_file.mark(false).unwrap();
@@ -98,12 +98,12 @@ impl Place {
         self.start().unwrap()
     }
 
-    /// What the role file says.
+    /// The state in the role file.
     fn role(&self) -> RoleState {
         RoleFile::read(self.backing().as_ref(), Role::Primary).unwrap()
     }
 
-    /// As if the machine had gone down with the store open.
+    /// Changes the role file as if the machine had gone down with the store open.
     fn lose_power(&self) {
         RoleFile::open(
             self.backing(),
@@ -137,7 +137,7 @@ impl Place {
         found
     }
 
-    /// Refused with an error that says `expected`, and nothing changed.
+    /// Checks that a start fails with an error that contains `expected`, and changes nothing.
     #[track_caller]
     fn refuses(&self, expected: &str) {
         let before = self.all();
@@ -178,7 +178,7 @@ fn end(datastore: &Arc<Datastore>) {
 }
 
 #[test]
-fn a_copy_in_sync_stays_so_and_knows_what_was_in_flight() {
+fn a_copy_in_sync_stays_in_sync_and_knows_its_writes_in_flight() {
     let place = Place::in_sync();
     assert_eq!(place.role().boot, None);
     let datastore = place.start().unwrap();
@@ -189,7 +189,7 @@ fn a_copy_in_sync_stays_so_and_knows_what_was_in_flight() {
 }
 
 #[test]
-fn what_is_refused_stays_as_it_was() {
+fn a_refused_store_stays_as_it_was() {
     let place = Place::in_sync();
     let format = std::fs::read(place.path("format.json")).unwrap();
     place.tamper("format.json", |bytes| {
@@ -207,7 +207,7 @@ fn what_is_refused_stays_as_it_was() {
         place.refuses(expected);
         place.tamper(file, |bytes| bytes[at] ^= 4);
     }
-    // Both slots: one alone is enough.
+    // Both slots are damaged: the file survives damage to one.
     place.tamper("role.json", |bytes| bytes[40] ^= 4);
     place.tamper("role.json", |bytes| bytes[4096 + 40] ^= 4);
     place.refuses("role.json is damaged");
@@ -232,7 +232,7 @@ fn without_a_table_the_copy_is_out_of_sync_for_good() {
     }
 }
 
-/// What a power loss leaves of the tables is of no use, and no reason to refuse.
+/// The tables have no meaning after a power loss, and are no reason to refuse the store.
 #[test]
 fn after_a_power_loss_the_copy_is_out_of_sync_for_good() {
     let place = Place::in_sync();
@@ -250,9 +250,9 @@ fn after_a_power_loss_the_copy_is_out_of_sync_for_good() {
     assert!(!place.start().unwrap().engine().role_file.state().in_sync);
 }
 
-/// Its disk is most likely not mounted: an empty store in its place would be served as the datastore.
+/// The disk is most likely not mounted. An empty store in its place would be served as the datastore.
 #[test]
-fn a_store_that_is_not_there_is_refused_and_made_when_asked_for() {
+fn a_missing_store_is_refused_and_made_on_request() {
     let place = Place::vacant();
     place.refuses("the directory is empty");
     place.refuses("is not mounted");
@@ -260,7 +260,7 @@ fn a_store_that_is_not_there_is_refused_and_made_when_asked_for() {
     std::fs::write(place.path("format.json.new"), b"half").unwrap();
     place.refuses("the creation of one was interrupted");
     assert!(make_store_on_this_machine(&place.config).unwrap());
-    // Whoever takes a store leaves its lock file there.
+    // The first caller left its lock file in the directory.
     assert!(!make_store_on_this_machine(&place.config).unwrap());
     let made = place.all();
     assert!(!make_store_on_this_machine(&place.config).unwrap());
@@ -276,14 +276,14 @@ fn a_store_that_is_not_there_is_refused_and_made_when_asked_for() {
 }
 
 #[test]
-fn a_directory_of_something_else_is_left_alone() {
+fn a_directory_with_other_files_is_left_alone() {
     let place = Place::vacant();
     std::fs::write(place.path("precious"), b"mine").unwrap();
     place.refuses("but precious,");
 }
 
-/// A resync begins with the mark: what asks for a change of the copy without it comes late, from one that
-/// is over.
+/// A resync begins with the mark. A request that changes the copy without the mark is late, from a resync that is
+/// over.
 #[test]
 fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
     let place = Place::in_sync_as(Role::Secondary);
@@ -304,9 +304,9 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
     end(&datastore);
 }
 
-/// Another sync begins with `BeginResync`, which ends the one before.
+/// Another sync begins with `BeginResync`, which ends the earlier one.
 #[test]
-fn a_copy_in_sync_is_told_of_no_other_sync() {
+fn a_copy_in_sync_does_not_enter_another_sync() {
     let place = Place::in_sync_as(Role::Secondary);
     let datastore = place.start().unwrap();
     let before = datastore.engine().role_file.state();
@@ -316,7 +316,7 @@ fn a_copy_in_sync_is_told_of_no_other_sync() {
     end(&datastore);
 }
 
-/// Decided for a connection that is gone, and carried out late.
+/// The core decided on the transfer before the connection was lost.
 #[test]
 fn a_transfer_of_a_connection_that_is_gone_does_nothing() {
     let place = Place::in_sync();

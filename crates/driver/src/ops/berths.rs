@@ -1,14 +1,14 @@
-//! How many threads that serve clients may be inside a change at once.
+//! Berths: the number of client threads that may be inside a change at once.
 //!
-//! The kernel hands its requests to a few threads, in the order in which they came. If each of them were
-//! inside a change that waits for the disk, a lookup behind these would wait, too. So some threads are
-//! never inside one: what finds no berth goes to the pool, which costs a hand-over, and for a write a copy.
+//! The kernel hands its requests to a few threads, in the order of arrival. If every thread were inside a change that
+//! waits for the disk, a later lookup would wait, too. So some threads are never inside a change. The worker pool
+//! executes a change whose thread finds no berth; that costs a hand-over, and for a write a copy.
 //!
-//! Invariant: a berth that was taken is given back when its [`Berth`] is dropped.
+//! Invariant: a berth is given back when its [`Berth`] is dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One thread in so many is kept free, and at least one.
+/// One thread in this many is kept free, and at least one.
 const FREE_ONE_IN: usize = 4;
 
 /// Berths for threads of clients.
@@ -23,7 +23,7 @@ pub(crate) struct Berths {
 pub(crate) struct Berth<'a>(&'a Berths);
 
 impl Berths {
-    /// Where so many threads serve clients.
+    /// The berths of `threads` client threads.
     pub fn of(threads: usize) -> Self {
         let free = threads.div_ceil(FREE_ONE_IN);
         Self {
@@ -32,14 +32,14 @@ impl Berths {
         }
     }
 
-    /// Takes a berth, if there is one.
+    /// Takes a berth, if one is free.
     pub fn take(&self) -> Option<Berth<'_>> {
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         let berth = Berth(self);
         (before < self.most).then_some(berth)
     }
 
-    /// Whether there is one at this moment.
+    /// Whether a berth is free at this moment.
     pub fn is_free(&self) -> bool {
         self.taken.load(Ordering::Relaxed) < self.most
     }

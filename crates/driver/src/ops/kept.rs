@@ -1,16 +1,16 @@
-//! Where the bytes of writes are kept that cannot begin at once (rule P19).
+//! The bytes of writes that cannot begin at once (rule P19).
 //!
-//! Up to a limit they are kept in memory. Beyond it a thread that takes requests of the kernel puts them into a
-//! *waiting file* on the disk of the store; they are read from there when the write begins. That file has no name,
-//! so nothing of it outlives the process, and no more than one is open but while one is being replaced. Where the
-//! file may not grow either, that thread waits until there is room (`door`). Any other thread keeps the bytes in
-//! memory, for the writes that wait may need that thread.
+//! Up to a limit the bytes are kept in memory. Beyond the limit, a thread that takes requests of the kernel puts the bytes
+//! into a *waiting file* on the disk of the store, and the write reads them when it begins. The waiting file has no name,
+//! so it ends with the process. One waiting file is open at most, or two while one replaces the other. If the file may not
+//! grow either, the thread waits until there is room (`write_admission`). Any other thread keeps the bytes in memory,
+//! because the waiting writes may need that thread.
 //!
 //! Invariants:
-//! - The bytes of a write are settled once: whoever asks for them gets the same ones, or all get an error. Bytes from
-//!   the disk are those that were put there.
-//! - Nothing here is locked while a disk is asked, and giving bytes back asks no disk.
-//! - Whatever makes room is followed by [`Keeper::look_again`], so nobody waits for room that is there.
+//! - The bytes of a write are settled once: every reader gets the same bytes, or every reader gets an error. Bytes from
+//!   the disk are checked against their hash.
+//! - No lock is held here while a disk is called. To give bytes back calls no disk.
+//! - A call of [`Keeper::look_again`] follows every change that makes room, so no thread waits for room that is there.
 
 use std::io;
 use std::sync::Arc;
@@ -37,18 +37,18 @@ pub(crate) struct Keeper {
     limits: KeptLimits,
     /// Bytes in memory.
     in_memory: AtomicU64,
-    /// Those of them that belong to writes which have begun.
+    /// The bytes in memory that belong to writes which have begun.
     begun: AtomicU64,
     /// Bytes in the file.
     in_file: AtomicU64,
     file: Mutex<Option<Arc<WaitingFile>>>,
-    /// Counts waiting files.
+    /// Number of waiting files so far.
     files: AtomicU64,
     waiters: Mutex<Waiters>,
     has_waiters: AtomicBool,
-    /// Counts how often there may have come to be room.
+    /// Number of times that there may be new room.
     rounds: AtomicU64,
-    /// Bytes kept since this was last asked for.
+    /// Bytes kept since the last call of [`Keeper::take_kept`].
     kept: AtomicU64,
 }
 
@@ -56,20 +56,20 @@ pub(crate) struct Keeper {
 #[derive(Default)]
 struct Waiters {
     gates: Vec<Arc<dyn Gate>>,
-    /// Nobody waits any more.
+    /// No thread may wait any more.
     closed: bool,
 }
 
-/// How often there may have come to be room, at one moment.
+/// Number of times that there may have been new room, at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round(u64);
 
-/// How much is kept.
+/// The kept bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptLoad {
     /// Bytes in memory.
     pub memory_bytes: u64,
-    /// Those of them that belong to writes which have begun: read from the waiting file, or given to another thread.
+    /// The bytes in memory of writes that have begun: read from the waiting file, or handed to another thread.
     pub begun_bytes: u64,
     /// Bytes in the waiting file.
     pub file_bytes: u64,
@@ -84,8 +84,8 @@ impl KeptLoad {
     }
 }
 
-/// Removes waiting files that a process before this one has left: one that was killed between the making of a
-/// file and the removal of its name, or a power loss that took that removal back.
+/// Removes the waiting files of a previous process. The process was killed between the creation of a file and the removal
+/// of its name, or a power loss undid the removal.
 pub(crate) fn remove_left(backing: &dyn Backing) -> io::Result<()> {
     let names = backing.list(".")?.into_iter();
     for name in names.filter(|name| name.starts_with(FILE_PREFIX)) {
@@ -95,7 +95,7 @@ pub(crate) fn remove_left(backing: &dyn Backing) -> io::Result<()> {
 }
 
 impl Keeper {
-    /// Keeps nothing yet.
+    /// A keeper without bytes.
     pub fn new(backing: Arc<dyn Backing>, host: Arc<dyn Host>, limits: KeptLimits) -> Self {
         Self {
             backing,
@@ -113,13 +113,13 @@ impl Keeper {
         }
     }
 
-    /// Whether memory has as much as it may.
+    /// Whether memory holds as many bytes as it may.
     pub fn is_full(&self) -> bool {
         let is_full = self.in_memory.load(Ordering::SeqCst) >= self.limits.memory_bytes;
         is_full && !is_on(Bug::KeepWithoutLimit)
     }
 
-    /// Keeps bytes in memory, whatever is there already.
+    /// Keeps bytes in memory, even beyond the limit.
     pub fn keep_here(self: &Arc<Self>, data: &[u8]) -> Arc<Kept> {
         let length = data.len() as u64;
         self.kept.fetch_add(length, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Keeper {
         self.keep_at(Place::Memory(data.into()), data.len())
     }
 
-    /// The same for a write that has begun, and goes on on another thread.
+    /// The same for a write that has begun and continues on another thread.
     pub fn keep_begun(self: &Arc<Self>, data: &[u8]) -> Arc<Kept> {
         let length = data.len() as u64;
         self.kept.fetch_add(length, Ordering::Relaxed);
@@ -140,8 +140,8 @@ impl Keeper {
         self.in_memory.fetch_add(length, Ordering::SeqCst);
     }
 
-    /// Keeps bytes in the waiting file, on a thread that may wait for the disk; `None` if the file may not grow by
-    /// them, or the disk does not take them now.
+    /// Keeps bytes in the waiting file, on a thread that may wait for the disk. Returns `None` if the file may not grow, or
+    /// the disk does not take the bytes now.
     ///
     /// # Errors
     /// `Io` when the disk has failed.
@@ -155,7 +155,7 @@ impl Keeper {
             }
             Err(_) if self.backing.is_poisoned() => Err(Errno::Io),
             Err(error) => {
-                // The disk is full, say, or no more files can be opened: that passes.
+                // A temporary failure, such as a full disk or too many open files.
                 tracing::debug!(%error, "the bytes of a write that waits are not kept on the disk");
                 Ok(None)
             }
@@ -185,8 +185,8 @@ impl Keeper {
         Ok(Some(Arc::new(slot)))
     }
 
-    /// Whether the disk has room for so many bytes more of the waiting file. The content of all writes that wait,
-    /// and of this one of `length` bytes, must find room, too: otherwise they would wait for what their bytes take.
+    /// Whether the disk has room for `growth` more bytes of the waiting file. The content of all waiting writes, and of
+    /// this one of `length` bytes, must find room, too: otherwise the writes would wait for the space of their own bytes.
     fn may_grow(&self, growth: u64, length: u64) -> io::Result<bool> {
         let in_memory = self.in_memory.load(Ordering::SeqCst);
         let kept = in_memory.saturating_add(self.in_file.load(Ordering::SeqCst));
@@ -196,7 +196,7 @@ impl Keeper {
         Ok(available >= needed.saturating_add(growth))
     }
 
-    /// The waiting file, made if there is none and the disk has room for so many bytes in it.
+    /// The waiting file. It is made if there is none and the disk has room for `length` bytes in it.
     fn open_file(&self, length: u64) -> io::Result<Option<Arc<WaitingFile>>> {
         if let Some(file) = &*self.file.lock() {
             return Ok(Some(Arc::clone(file)));
@@ -205,14 +205,15 @@ impl Keeper {
             return Ok(None);
         }
         let made = self.make_file()?;
-        // Another thread may have been as fast: then its file is used, and this one goes when nothing is locked.
+        // Another thread may have made a file at the same time. Then that file is used, and this one is dropped without
+        // the lock.
         let mut file = self.file.lock();
         let used = Arc::clone(file.get_or_insert_with(|| Arc::clone(&made)));
         drop(file);
         Ok(Some(used))
     }
 
-    /// Makes a file that has no name.
+    /// Makes a file without a name.
     fn make_file(&self) -> io::Result<Arc<WaitingFile>> {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let name = format!("{FILE_PREFIX}{number}");
@@ -221,15 +222,15 @@ impl Keeper {
         Ok(WaitingFile::new(file))
     }
 
-    /// To be asked for before one looks for room, for [`Self::wait_for_room`].
+    /// The round of this moment. A thread takes it before it looks for room, for [`Self::wait_for_room`].
     pub fn round(&self) -> Round {
         Round(self.rounds.load(Ordering::SeqCst))
     }
 
-    /// Waits until there may have come to be room since `looked`.
+    /// Waits until there may be new room since `looked`.
     ///
     /// # Errors
-    /// `Io` when nobody may wait any more.
+    /// `Io` when no thread may wait any more.
     pub fn wait_for_room(&self, looked: Round) -> Result<(), Errno> {
         let gate = self.host.gate();
         {
@@ -240,14 +241,14 @@ impl Keeper {
             waiters.gates.push(Arc::clone(&gate));
             self.has_waiters.store(true, Ordering::SeqCst);
         }
-        // What comes after this look opens the gate.
+        // New room after this look opens the gate.
         if self.rounds.load(Ordering::SeqCst) == looked.0 {
             gate.wait();
         }
         Ok(())
     }
 
-    /// There may have come to be room: lets those who wait for some look again.
+    /// Wakes the waiting threads, because there may be new room.
     pub fn look_again(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         if !self.has_waiters.load(Ordering::SeqCst) {
@@ -263,30 +264,30 @@ impl Keeper {
         }
     }
 
-    /// Lets nobody wait for room any more: whoever would gets an error.
+    /// Ends all waiting, now and later: a thread that would wait gets an error.
     pub fn close(&self) {
         self.waiters.lock().closed = true;
         self.look_again();
     }
 
-    /// How many bytes were kept since this was called last.
+    /// Number of bytes kept since the last call of this method.
     pub fn take_kept(&self) -> u64 {
         self.kept.swap(0, Ordering::Relaxed)
     }
 
-    /// The same, without counting anew.
+    /// The same without a new count.
     pub fn kept(&self) -> u64 {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// The waiting file, if nobody uses it: dropped, it is gone, which may take long.
+    /// The waiting file, if no write uses it. To drop it removes it from the disk, which may take long.
     pub fn unused_file(&self) -> Option<impl Send + 'static> {
-        // A slot that is just given back has the file still; it comes by this lock only.
+        // A slot that is being dropped still holds the file. New slots need this lock.
         let mut file = self.file.lock();
         file.take_if(|file| Arc::strong_count(file) == 1)
     }
 
-    /// How much is kept now.
+    /// The kept bytes of this moment.
     pub fn load(&self) -> KeptLoad {
         let in_file = self.file.lock().as_ref().map_or(0, |file| file.taken());
         KeptLoad {
@@ -297,14 +298,14 @@ impl Keeper {
         }
     }
 
-    /// Whether a thread waits for room that nothing has let look again.
+    /// Whether a thread waits for room.
     #[cfg(test)]
     pub fn has_waiters(&self) -> bool {
         self.has_waiters.load(Ordering::SeqCst)
     }
 }
 
-/// The bytes of one write. Dropped, they are given back.
+/// The bytes of one write. Dropped, they give their memory or disk space back.
 pub(crate) struct Kept {
     keeper: Arc<Keeper>,
     length: usize,
@@ -312,18 +313,18 @@ pub(crate) struct Kept {
 }
 
 enum Place {
-    /// In memory, of a write that waits or has waited.
+    /// In memory. The write waits, or has waited.
     Memory(Arc<[u8]>),
-    /// In the waiting file, with their hash.
+    /// In the waiting file, with the hash of the bytes.
     File(Arc<Slot>, Hash128),
-    /// In memory since the write has begun.
+    /// In memory. The write has begun.
     Begun(Arc<[u8]>),
-    /// They could not be read, or were others.
+    /// The bytes could not be read, or were others.
     Lost,
 }
 
 impl Kept {
-    /// What settles whether the bytes are there, where that is known.
+    /// The bytes or the error, if that is settled.
     fn settled(place: &Place) -> Option<Result<Arc<[u8]>, Errno>> {
         match place {
             Place::Memory(bytes) | Place::Begun(bytes) => Some(Ok(Arc::clone(bytes))),
@@ -332,7 +333,7 @@ impl Kept {
         }
     }
 
-    /// Settles them by what was read, unless another thread was first.
+    /// Settles the bytes by the outcome of a read, unless another thread has done so.
     fn settle(&self, read: io::Result<Arc<[u8]>>) -> Result<Arc<[u8]>, Errno> {
         let mut place = self.place.lock();
         if let Some(settled) = Self::settled(&place) {
@@ -354,7 +355,7 @@ impl Kept {
     }
 }
 
-/// The bytes that were read, if their hash is `expected`.
+/// The bytes, if their hash is `expected`.
 fn checked(bytes: Arc<[u8]>, expected: Hash128) -> io::Result<Arc<[u8]>> {
     if Hash128::of(&bytes) == expected {
         return Ok(bytes);

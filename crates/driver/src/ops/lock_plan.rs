@@ -1,7 +1,7 @@
-//! Which locks an operation needs (rule P4).
+//! The locks of each operation (rule P4).
 //!
-//! Metadata operations lock names, not whole directories, where two do not conflict; the inodes
-//! that names lead to are looked up first and looked up again once the locks are held.
+//! Metadata operations lock names, not whole directories, if two operations do not conflict. The inodes behind the
+//! names are looked up first, and again once the locks are held.
 
 use lockstep_fs::Store;
 use lockstep_paw_saw::{Entry, recovery_ranges};
@@ -29,7 +29,7 @@ pub(crate) fn write(ino: Ino, offset: u64, length: u64) -> LockSet {
     )])
 }
 
-/// The locks of writes that were under way when the process before this one stopped.
+/// The locks of the writes that were in flight when the previous process stopped.
 pub(crate) fn under_way(old_paw: &[Entry]) -> Vec<LockSet> {
     let ranges = recovery_ranges(old_paw, &[]).into_iter();
     ranges
@@ -111,12 +111,12 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
     locks.0
 }
 
-/// Locks chosen so far, each key once, the stronger mode winning.
+/// The chosen locks: each key once, in its strongest mode.
 #[derive(Default)]
 struct Chosen(LockSet);
 
 impl Chosen {
-    /// A name, and the directory it is in, which must stay.
+    /// Locks a name, and keeps the directory that holds it.
     fn entry(&mut self, directory: Ino, name: &FileName) {
         self.add(LockKey::name(directory, name), LockMode::Exclusive);
         self.add(LockKey::File(directory), LockMode::Shared);
@@ -159,7 +159,7 @@ mod tests {
         !one.iter().any(|(key, mode)| is_alone(key, mode))
     }
 
-    /// Two at once would both be let in below the limit, and the other node would refuse the second.
+    /// If both operations passed the check of the limit at once, the other node would refuse the second.
     #[test]
     fn directories_are_added_to_one_directory_one_after_the_other() {
         let directory = |name| creation(name, NodeKind::Directory);

@@ -1,4 +1,4 @@
-//! Who still needs an inode that has lost its last name: open handles and the kernel's cache.
+//! The references that keep an inode without a name: open handles, and the kernel's cache.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,7 @@ impl Counts {
     }
 }
 
-/// Counts of all inodes that anybody refers to, and the inodes without a name.
+/// Counts of all inodes with references, and the inodes without a name.
 #[derive(Default)]
 pub(crate) struct References {
     shards: [Mutex<HashMap<Ino, Counts>>; SHARDS],
@@ -33,22 +33,22 @@ impl References {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// One more open handle.
+    /// Counts one more open handle.
     pub fn opened(&self, ino: Ino) {
         self.shard(ino).lock().entry(ino).or_default().opens += 1;
     }
 
-    /// So many more references from the kernel's cache.
+    /// Counts `count` more references of the kernel's cache.
     pub fn remembered(&self, ino: Ino, count: u64) {
         self.shard(ino).lock().entry(ino).or_default().lookups += count;
     }
 
-    /// One open handle less. Returns whether the inode is to be freed now.
+    /// Counts one open handle fewer. Returns whether the inode is to be freed now.
     pub fn closed(&self, ino: Ino) -> bool {
         self.lower(ino, |counts| counts.opens = counts.opens.saturating_sub(1))
     }
 
-    /// So many references from the kernel's cache less. Returns whether the inode is to be freed.
+    /// Counts `count` references of the kernel's cache fewer. Returns whether the inode is to be freed now.
     pub fn forgotten(&self, ino: Ino, count: u64) -> bool {
         self.lower(ino, |counts| {
             counts.lookups = counts.lookups.saturating_sub(count);
@@ -71,7 +71,7 @@ impl References {
         unused && self.orphans.lock().remove(&ino)
     }
 
-    /// An inode has lost its last name. Returns whether it is to be freed now.
+    /// Notes that an inode has lost its last name. Returns whether the inode is to be freed now.
     pub fn orphaned(&self, ino: Ino) -> bool {
         self.orphans.lock().insert(ino);
         let used = self.shard(ino).lock().contains_key(&ino);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_orphan_is_freed_once_by_whoever_lets_go_last() {
+    fn the_last_reference_frees_an_orphan_once() {
         let ino = Ino::new(5).unwrap();
         let references = References::default();
         references.remembered(ino, 2);

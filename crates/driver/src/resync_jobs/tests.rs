@@ -1,4 +1,4 @@
-//! A resync against a secondary that answers when the test lets it.
+//! A resync against a secondary that answers at the test's command.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::Datastore;
 use crate::open::tests::Place;
 use crate::peer::dial::{Dial, DialError, Halves};
 
-/// What the primary says.
+/// A message of the primary, with its payload.
 type Said = (Message, Vec<u8>);
 
-/// The way to the secondary. Closed, it ends the way back, too.
+/// The channel to the secondary. Once closed, it closes the channel back.
 struct Out {
     said: Mutex<Sender<Said>>,
     back: Mutex<Option<Sender<Vec<u8>>>>,
@@ -29,7 +29,7 @@ struct Out {
 impl SendFrames for Out {
     fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         let message = Envelope::decode(header).unwrap().message;
-        // The test may have heard enough.
+        // The test may have stopped listening.
         let _heard = self.said.lock().send((message, payload.to_vec()));
         Ok(())
     }
@@ -59,7 +59,7 @@ impl SendFrames for Out {
     }
 }
 
-/// The way back.
+/// The channel back.
 struct Back {
     frames: Receiver<Vec<u8>>,
     last: Vec<u8>,
@@ -83,7 +83,7 @@ impl ReceiveFrames for Back {
     }
 }
 
-/// One connection, once.
+/// A dialer for one connection.
 struct Once(Mutex<Option<Halves>>);
 
 impl Dial for Once {
@@ -120,7 +120,7 @@ impl Secondary {
         self.answer(Message::Response { id, response });
     }
 
-    /// The next question; whatever else is said is left unanswered.
+    /// The next request. Other messages are left unanswered.
     fn question(&self) -> (u64, Request, Vec<u8>) {
         loop {
             if let (Message::Request { id, request }, payload) = self.said.recv().unwrap() {
@@ -130,11 +130,11 @@ impl Secondary {
     }
 }
 
-/// A question that is not answered yet: its number, what it asks, and its payload.
+/// A request without an answer so far: its number, the request, and its payload.
 type Question = (u64, Request, Vec<u8>);
 
-/// A primary out of sync, connected with a secondary that has been asked for records of the namespace and
-/// has not answered. Returns with it what was asked.
+/// A primary out of sync. Its secondary has a request for records of the namespace and has not answered. Returns that
+/// request, too.
 fn stalled() -> (Place, Secondary, VecDeque<Question>) {
     let place = Place::in_sync();
     let datastore = place.start_out_of_sync();
@@ -199,7 +199,7 @@ fn end(secondary: &Secondary) {
     secondary.datastore.close();
 }
 
-/// However long the namespace takes: a network that passes nothing holds up no metadata operation.
+/// The namespace may take any time: a network that passes nothing delays no metadata operation.
 #[test]
 fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
     let (_place, secondary, mut asked) = stalled();
@@ -217,7 +217,7 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
                 assert_eq!(applied, secondary.datastore.store().applied());
                 let state = secondary.datastore.state();
                 assert_eq!(state, State::ResyncTail);
-                // It waits now, and is mirrored afterwards.
+                // The operation waits now, and is mirrored afterwards.
                 let later = make_directory(&secondary.datastore, "made at the end");
                 assert!(later.try_recv().is_err());
                 secondary.done(id);
@@ -245,7 +245,7 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
     end(&secondary);
 }
 
-/// A connection that is lost while the end of the image waits for an operation leaves nobody waiting.
+/// No thread is left waiting if the connection is lost while the end of the image waits for an operation.
 #[test]
 fn a_resync_that_loses_its_connection_ends() {
     let (_place, secondary, _asked) = stalled();

@@ -1,10 +1,10 @@
-//! The file for the bytes of writes that wait: one slot for each write, as far from the next as the largest write
-//! is long.
+//! The file for the bytes of waiting writes. Each write has a slot; the slots lie as far apart as the largest write is
+//! long.
 //!
 //! Invariants:
-//! - A slot that is taken belongs to one write.
-//! - The disk has given each free slot as many bytes as the slot says, so a write that is no longer needs no more.
-//! - Nothing here is locked while the disk is asked.
+//! - A taken slot belongs to one write.
+//! - A free slot has as many bytes of the disk as it says, so a write that is not longer needs no more space.
+//! - No lock is held here while the disk is called.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,9 +23,9 @@ pub(crate) struct WaitingFile {
 
 #[derive(Default)]
 struct Slots {
-    /// Those that are free again: how many bytes of the disk each has, and its number.
+    /// The free slots: the bytes of the disk that each has, and its number.
     free: BTreeSet<(u64, u64)>,
-    /// The first number that was never given out.
+    /// The lowest number that was never given out.
     next: u64,
     taken: usize,
     /// Bytes of the disk that all slots have.
@@ -33,7 +33,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// The free slot that has enough and the least of these, or the one that has the most, or a new one.
+    /// The smallest free slot that has enough bytes; otherwise the largest free slot; otherwise a new one.
     fn choose(&self, wanted: u64) -> (u64, u64) {
         let fitting = self.free.range((wanted, 0)..).next();
         let chosen = fitting.or_else(|| self.free.last());
@@ -41,24 +41,24 @@ impl Slots {
     }
 }
 
-/// One slot; free again when dropped.
+/// One slot. Dropped, it is free again.
 pub(crate) struct Slot {
     of: Arc<WaitingFile>,
     number: u64,
-    /// Bytes that the disk has given it.
+    /// Bytes of the disk that the slot has.
     has: u64,
-    /// Bytes that it has once it is written.
+    /// Bytes of the disk that the slot has once it is written.
     bytes: u64,
 }
 
 impl WaitingFile {
-    /// One that nothing is in.
+    /// An empty waiting file.
     pub fn new(file: Arc<dyn BackingFile>) -> Arc<Self> {
         let slots = Mutex::default();
         Arc::new(Self { file, slots })
     }
 
-    /// Takes a slot for so many bytes; `None` if the file would take more than `most` bytes of the disk.
+    /// Takes a slot for `length` bytes; `None` if the file would take more than `most` bytes of the disk.
     pub fn take(self: &Arc<Self>, length: usize, most: u64) -> Option<Slot> {
         let wanted = (length as u64).next_multiple_of(BLOCK_BYTES as u64);
         let mut slots = self.slots.lock();
@@ -84,7 +84,7 @@ impl WaitingFile {
         })
     }
 
-    /// How many slots are taken.
+    /// Number of taken slots.
     pub fn taken(&self) -> usize {
         self.slots.lock().taken
     }
@@ -97,7 +97,7 @@ impl WaitingFile {
 }
 
 impl Slot {
-    /// How many bytes the file grows by when the slot is written.
+    /// Number of bytes by which the file grows when the slot is written.
     pub const fn growth(&self) -> u64 {
         self.bytes - self.has
     }
@@ -106,14 +106,14 @@ impl Slot {
         self.number.saturating_mul(WRITE_BYTES_MAX as u64)
     }
 
-    /// Puts bytes into it, no more than it was taken for.
+    /// Writes bytes into the slot, at most as many as it was taken for.
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
         self.of.file.write_at(self.offset(), data)?;
         self.has = self.bytes;
         Ok(())
     }
 
-    /// The first bytes in it.
+    /// Reads the first bytes of the slot.
     pub fn read(&self, length: usize) -> io::Result<Arc<[u8]>> {
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
         let into = Arc::get_mut(&mut bytes).unwrap_or_default();
@@ -123,7 +123,7 @@ impl Slot {
         }
     }
 
-    /// Changes the bytes behind the back of the keeper.
+    /// Damages the bytes.
     #[cfg(test)]
     pub fn damage(&self) {
         self.of.file.write_at(self.offset(), b"damage").unwrap();

@@ -45,7 +45,7 @@ fn file_bytes(keeper: &Keeper) -> u64 {
     keeper.file.lock().as_ref().map_or(0, |file| file.bytes())
 }
 
-/// Keeps in memory, or waits for room there.
+/// Keeps bytes in memory, or waits for room there.
 fn keep_or_wait(keeper: &Arc<Keeper>, data: &[u8]) -> Result<Arc<Kept>, Errno> {
     loop {
         let looked = keeper.round();
@@ -91,7 +91,7 @@ fn bytes_on_the_disk_come_back_as_they_were() {
 }
 
 #[test]
-fn a_write_that_has_begun_counts_as_such() {
+fn a_write_that_has_begun_is_counted_as_begun() {
     let keeper = keeper_on(&disk(), LIMITS);
     let begun = keeper.keep_begun(&[1; 10]);
     let load = KeptLoad {
@@ -120,7 +120,7 @@ fn a_slot_is_used_again_and_the_file_stays_as_long_as_it_is_used() {
     assert_eq!((file_bytes(&keeper), bytes(&kept)), (BLOCK, vec![5; 100]));
 }
 
-/// Only what makes the file longer asks for space, and then for that of the content, too.
+/// Only a longer file needs space, and then also the space of the content.
 #[test]
 fn the_file_grows_while_the_content_of_all_that_waits_finds_room_and_slots_are_used_without_asking()
 {
@@ -128,7 +128,7 @@ fn the_file_grows_while_the_content_of_all_that_waits_finds_room_and_slots_are_u
     let available = disk.mount().space().unwrap().available_bytes;
     let length = 8 * BLOCK;
     let data = vec![1; usize::try_from(length).unwrap()];
-    // Of three writes two in the file and the content of all.
+    // Of three writes two are in the file; the content of all three needs space.
     let limits = KeptLimits {
         spare_bytes: available - 5 * length,
         ..LIMITS
@@ -198,9 +198,9 @@ fn no_wake_up_is_lost() {
     assert_eq!(keeper.load(), KeptLoad::default());
 }
 
-/// Where memory stays full and the file is at its limit, a slot that becomes free lets a thread go on.
+/// While memory stays full and the file is at its limit, a free slot lets a thread continue.
 #[test]
-fn who_waits_is_woken_for_a_slot_of_the_file() {
+fn a_free_slot_of_the_file_wakes_a_waiting_thread() {
     let limits = KeptLimits {
         file_bytes: BLOCK,
         ..LIMITS
@@ -222,7 +222,7 @@ fn who_waits_is_woken_for_a_slot_of_the_file() {
                 assert!(!waiter.is_finished(), "it does not wait");
                 thread::yield_now();
             }
-            // Read, the bytes leave the slot before they are given back.
+            // A read takes the bytes out of the slot before they are dropped.
             let still_kept = is_read.then(|| {
                 assert_eq!(bytes(&taken), [7; 10]);
                 Arc::clone(&taken)
@@ -235,7 +235,7 @@ fn who_waits_is_woken_for_a_slot_of_the_file() {
 }
 
 #[test]
-fn who_waits_goes_on_with_an_error_when_nobody_may_wait_any_more() {
+fn the_end_of_waiting_gives_waiting_threads_an_error() {
     let keeper = keeper_on(&disk(), NO_DISK);
     let _full = keeper.keep_here(&[1; 10]);
     thread::scope(|scope| {
@@ -247,7 +247,7 @@ fn who_waits_goes_on_with_an_error_when_nobody_may_wait_any_more() {
             }
         };
         await_waiting();
-        // Looks again, and has to wait still.
+        // The thread looks again, and still has to wait.
         keeper.look_again();
         await_waiting();
         keeper.close();
@@ -257,7 +257,7 @@ fn who_waits_goes_on_with_an_error_when_nobody_may_wait_any_more() {
 }
 
 #[test]
-fn bytes_that_cannot_be_read_again_are_lost_for_all_who_ask() {
+fn bytes_that_cannot_be_read_again_are_lost_for_every_reader() {
     let disk = disk();
     let keeper = keeper_on(&disk, LIMITS);
     let kept = in_file(&keeper, &[2; 10]);
@@ -290,7 +290,7 @@ fn bytes_that_the_disk_has_changed_are_lost() {
 }
 
 #[test]
-fn what_the_disk_does_not_take_is_not_kept_there() {
+fn bytes_that_the_disk_does_not_take_are_not_kept_there() {
     let disk = disk();
     let keeper = keeper_on(&disk, LIMITS);
     for class in [CallClass::Name, CallClass::Write] {
@@ -306,7 +306,7 @@ fn what_the_disk_does_not_take_is_not_kept_there() {
 }
 
 #[test]
-fn what_a_process_before_has_left_goes_and_nothing_else() {
+fn only_the_files_of_a_previous_process_are_removed() {
     let disk = disk();
     let backing = disk.mount();
     for name in [

@@ -21,7 +21,7 @@ const fn word(there: u64, over: u64, has_all: bool) -> Word {
     }
 }
 
-/// What is known after the secondary said that it has `there`, with `under_way` under way.
+/// The known room after the secondary said that it has `there`, with `under_way` in flight.
 fn known(there: u64, under_way: u64) -> Known {
     Known {
         under_way: room(under_way),
@@ -47,7 +47,7 @@ fn beside_others_it_is_uncertain() {
 }
 
 #[test]
-fn what_ended_since_the_secondary_was_asked_may_be_in_its_word_or_not() {
+fn a_change_that_ended_since_the_request_may_be_in_the_word_or_not() {
     let mut known = known(10, 0);
     known.over = room(6);
     let wanted = room(5);
@@ -72,7 +72,7 @@ fn a_secondary_that_is_away_loses_and_gains_what_this_node_does() {
 }
 
 #[test]
-fn before_its_first_word_nothing_is_decided() {
+fn before_the_first_word_no_change_is_granted() {
     let known = Known::default();
     assert_eq!(known.source(State::Paused, false), Source::Nowhere);
     assert_eq!(known.source(State::OutOfSync, false), Source::Estimate);
@@ -96,7 +96,7 @@ fn a_charge_lasts_until_the_answer() {
     assert_eq!(rooms.known.lock().over, room(7));
 }
 
-/// The rest of a resync took room since.
+/// The rest of the resync has taken room since.
 #[test]
 fn a_word_from_before_the_nodes_were_in_sync_says_nothing() {
     let mut known = known(10, 0);
@@ -110,7 +110,7 @@ fn a_word_from_before_the_nodes_were_in_sync_says_nothing() {
     assert_eq!(known.source(State::ResyncContent, true), Source::Estimate);
 }
 
-/// A program that has removed a file asks at once how much room there is.
+/// A program that has removed a file may ask for the free space at once.
 #[test]
 fn the_content_of_removed_files_is_shown_as_free() {
     let own = Space {
@@ -133,7 +133,7 @@ fn the_content_of_removed_files_is_shown_as_free() {
     assert_eq!(space(50, 1000).free_bytes, own.total_bytes);
 }
 
-/// A process that is killed in the simulator serves nobody any more: what waits must not keep the datastore.
+/// A process that is killed in the simulator serves no client any more: an applicant must not keep the datastore.
 #[test]
 fn an_applicant_keeps_no_datastore() {
     let place = Place::in_sync();
