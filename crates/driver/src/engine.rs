@@ -15,7 +15,7 @@ use lockstep_types::settings::{Choice, Durability};
 use crate::config::DatastoreConfig;
 use crate::host::{Host, ThreadKind};
 use crate::open::role_file::RoleFile;
-use crate::status::StatusNotes;
+use crate::status_notes::StatusNotes;
 
 /// The longest sleep of a thread that has to see a stop of the datastore.
 const STOP_POLL: Duration = Duration::from_millis(200);

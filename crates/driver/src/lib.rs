@@ -13,7 +13,7 @@
 //! | `open` | opening a store: the role file, the tables of writes in flight, a repaired disk |
 //! | `host` | time and threads |
 //! | `service`, `client` | the interface for clients |
-//! | `status`, `report`, `usage` | what operators and tests see |
+//! | `status`, `status_notes`, `report`, `usage` | what operators and tests see |
 //!
 //! Rules of the threads:
 //! - Only the threads of a resync or a comparison wait for the peer to read (rule P19).
@@ -41,6 +41,7 @@ mod resync_jobs;
 mod service;
 mod session;
 mod status;
+mod status_notes;
 mod sync_mark;
 mod term;
 pub mod threads;

@@ -38,7 +38,7 @@ use crate::ops::{kept, lock_plan};
 use crate::session::Session;
 use crate::session::primary::PrimarySession;
 use crate::session::secondary::SecondarySession;
-use crate::status::StatusNotes;
+use crate::status_notes::StatusNotes;
 use copy_status::Lost;
 pub use error::DatastoreError;
 pub(crate) use error::{failed, refused, table_refused};

@@ -5,7 +5,9 @@
 
 pub(crate) mod connector;
 pub(crate) mod primary;
+mod responder;
 pub(crate) mod secondary;
+pub(crate) mod usage;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
@@ -14,10 +16,10 @@ use lockstep_repl::core::Event;
 use lockstep_repl::state::Trigger;
 
 use crate::host::ThreadKind;
-use crate::ops::kept::KeptLoad;
 use crate::term::Term;
 use primary::PrimarySession;
 use secondary::SecondarySession;
+use usage::SessionUsage;
 
 /// The session of either role.
 #[derive(Clone)]
@@ -26,17 +28,6 @@ pub(crate) enum Session {
     Primary(Arc<PrimarySession>),
     /// This node keeps the second copy.
     Secondary(Arc<SecondarySession>),
-}
-
-/// Numbers of a session, for `status` and for checks from outside.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SessionUsage {
-    /// Entries of the table of writes in flight: PAW on the primary, SAW on the secondary.
-    pub in_flight: usize,
-    /// Operations of clients that the session has not answered.
-    pub pending: usize,
-    /// Bytes of waiting writes.
-    pub kept: KeptLoad,
 }
 
 impl Session {

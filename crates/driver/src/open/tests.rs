@@ -297,7 +297,10 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
         Request::SettleFiles { files: Vec::new() },
     ];
     for request in late {
-        let refused = secondary(&datastore).response(&request, &[]).unwrap_err();
+        let refused = secondary(&datastore)
+            .responder
+            .response(&request, &[])
+            .unwrap_err();
         assert!(refused.contains("a copy that is in sync"), "{refused}");
     }
     assert!(datastore.engine().role_file.state().in_sync);
@@ -310,7 +313,9 @@ fn a_copy_in_sync_does_not_enter_another_sync() {
     let place = Place::in_sync_as(Role::Secondary);
     let datastore = place.start().unwrap();
     let before = datastore.engine().role_file.state();
-    let refused = secondary(&datastore).response(&Request::InSync, &[]);
+    let refused = secondary(&datastore)
+        .responder
+        .response(&Request::InSync, &[]);
     assert!(refused.unwrap_err().contains("which it is"));
     assert_eq!(datastore.engine().role_file.state(), before);
     end(&datastore);

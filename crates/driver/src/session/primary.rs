@@ -35,7 +35,7 @@ use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_byt
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::resync_jobs::ResyncJobs;
-use crate::session::SessionUsage;
+use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
 use crate::term::{CoreDriver, Term};
 

@@ -15,8 +15,7 @@ use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::{Full, InFlightTable};
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
 use lockstep_repl::message::{
-    Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Request, Response, Welcome,
-    WriteMessage,
+    Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Request, Welcome, WriteMessage,
 };
 use lockstep_repl::state::Trigger;
 use lockstep_types::backing::Room;
@@ -33,7 +32,8 @@ use crate::ops::kept::KeptLoad;
 use crate::peer::connection::Delivery;
 use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
-use crate::session::SessionUsage;
+use crate::session::responder::Responder;
+use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
 use crate::term::{CoreDriver, Term};
 
@@ -90,7 +90,8 @@ pub(crate) struct SecondarySession {
     pub engine: Arc<Engine>,
     pub term: Arc<Term>,
     /// Writes that wait for the primary.
-    saw: InFlightTable,
+    saw: Arc<InFlightTable>,
+    pub responder: Responder,
     permits: ReplyPermits,
     /// Held by the reader of the one connection.
     active: Exclusive,
@@ -99,17 +100,18 @@ pub(crate) struct SecondarySession {
 impl SecondarySession {
     /// A session that begins with `core`, and with the table of writes in flight of the store.
     pub fn new(engine: &Arc<Engine>, core: Core, first_osn: Osn, saw: InFlightTable) -> Arc<Self> {
-        Arc::new_cyclic(|session: &Weak<Self>| Self {
-            engine: Arc::clone(engine),
-            term: Arc::new(Term::new(
-                Arc::clone(engine),
-                core,
-                first_osn,
-                session.clone(),
-            )),
-            saw,
-            permits: ReplyPermits::default(),
-            active: Exclusive::default(),
+        let saw = Arc::new(saw);
+        Arc::new_cyclic(|session: &Weak<Self>| {
+            let driver = session.clone();
+            let term = Arc::new(Term::new(Arc::clone(engine), core, first_osn, driver));
+            Self {
+                engine: Arc::clone(engine),
+                responder: Responder::new(Arc::clone(&term), Arc::clone(&saw)),
+                term,
+                saw,
+                permits: ReplyPermits::default(),
+                active: Exclusive::default(),
+            }
         })
     }
 
@@ -504,68 +506,12 @@ impl SecondarySession {
         let permit = self.permits.request()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
         self.engine.host.spawn_ordered(Box::new(move || {
-            let response = session.response(&request, &payload);
+            let response = session.responder.response(&request, &payload);
             session.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush_nowait();
             drop(permit);
         }));
         Ok(())
-    }
-
-    /// The response to a request; an error is the reason that the primary shows.
-    pub fn response(&self, request: &Request, payload: &[u8]) -> Result<Response, String> {
-        if let Some(reason) = self.engine.failure_reason() {
-            return Err(reason);
-        }
-        let store = &self.engine.store;
-        match request {
-            Request::RecoveryDone { below } => {
-                self.saw.remove_below(*below);
-                self.happened(Trigger::Recovered);
-                Ok(Response::Done)
-            }
-            Request::InSync => self.mark_in_sync(),
-            Request::BeginResync { sync } => {
-                // Before anything is changed (rules P10, P17).
-                if !is_on(Bug::ResyncUnmarked) {
-                    let marked = self.engine.role_file.take_over(*sync);
-                    marked.map_err(|error| error.to_string())?;
-                }
-                self.saw.clear();
-                self.happened(Trigger::MarkedOutOfSync);
-                lockstep_resync::answer(store, request, payload)
-            }
-            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                lockstep_verify::answer(store, request)
-            }
-            Request::Room => {
-                self.engine.collect_garbage();
-                let room = store.room();
-                room.map(Response::Room).map_err(|error| error.to_string())
-            }
-            // The request belongs to a transfer that should be over: this copy is in sync (rule P10).
-            _ if is_of_resync(request) && self.engine.role_file.state().in_sync => {
-                Err("it was asked to change a copy that is in sync, outside a resync".to_owned())
-            }
-            _ => lockstep_resync::answer(store, request, payload),
-        }
-    }
-
-    fn mark_in_sync(&self) -> Result<Response, String> {
-        let Engine {
-            role_file, store, ..
-        } = &*self.engine;
-        if role_file.state().in_sync {
-            return Err("it was told to be in sync, which it is".to_owned());
-        }
-        // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
-        if !is_on(Bug::MarkBeforeSync) {
-            let synced = store.sync_everything();
-            synced.map_err(|error| error.to_string())?;
-        }
-        role_file.mark(true).map_err(|error| error.to_string())?;
-        self.happened(Trigger::MarkedInSync);
-        Ok(Response::Done)
     }
 
     /// Waits until no connection is served.
@@ -637,21 +583,6 @@ impl CoreDriver for SecondarySession {
     fn execute_deferred(&self, effect: Effect) {
         self.execute_effect(effect);
     }
-}
-
-/// Whether a request changes a copy that is being resynced. A resync begins with [`Request::BeginResync`].
-const fn is_of_resync(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::ImageChunk
-            | Request::ImageChanges
-            | Request::SettleImage
-            | Request::EndImage { .. }
-            | Request::SettleFiles { .. }
-            | Request::WriteBlocks { .. }
-            | Request::Reserve { .. }
-            | Request::CompareHole { punch: true, .. }
-    )
 }
 
 /// The end of an operation on another thread than the reader: an error ends the connection, an answer leaves.

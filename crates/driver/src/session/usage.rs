@@ -1,0 +1,14 @@
+//! Numbers of a session.
+
+use crate::ops::kept::KeptLoad;
+
+/// Numbers of a session, for `status` and for checks from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SessionUsage {
+    /// Entries of the table of writes in flight: PAW on the primary, SAW on the secondary.
+    pub in_flight: usize,
+    /// Operations of clients that the session has not answered.
+    pub pending: usize,
+    /// Bytes of waiting writes.
+    pub kept: KeptLoad,
+}
