@@ -8,7 +8,7 @@ use lockstep_fs::Store;
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Hello};
 use lockstep_repl::state::State;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
 
 use crate::config::DatastoreConfig;
@@ -257,11 +257,11 @@ impl Datastore {
             role_file,
             ..
         } = &*self.engine;
-        if role_file.was_killed() && !is_on(Bug::ClosedTooEarly) {
+        if role_file.was_killed() && !is_active(Mutant::ClosedTooEarly) {
             store.sync_everything().map_err(refused(config))?;
         }
         store.close().map_err(refused(config))?;
-        if !is_on(Bug::NoTablesSync) {
+        if !is_active(Mutant::NoTablesSync) {
             let synced = tables::sync(store.backing().as_ref());
             synced.map_err(refused(config))?;
         }

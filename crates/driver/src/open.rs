@@ -26,7 +26,7 @@ use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::{Core, CoreConfig, Start};
 use lockstep_repl::state::{Service, State};
 use lockstep_types::backing::Backing;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Choice, Role};
 use lockstep_types::{BootId, Osn, StoreId, limits};
 
@@ -456,7 +456,7 @@ fn start_of(store: &Store, role_file: &RoleFile, tables: &Tables, state: State) 
             Vec::new()
         },
         first_osn,
-        in_doubt: if is_on(Bug::ForgetInDoubt) {
+        in_doubt: if is_active(Mutant::ForgetInDoubt) {
             Vec::new()
         } else {
             store.in_doubt()

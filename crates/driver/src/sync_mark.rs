@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::engine::Engine;
 use crate::term::Term;
@@ -44,7 +44,7 @@ pub(crate) fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
 }
 
 fn mark(engine: &Engine, in_sync: bool) -> std::io::Result<()> {
-    if !in_sync && is_on(Bug::FinishAloneUnmarked) {
+    if !in_sync && is_active(Mutant::FinishAloneUnmarked) {
         return Ok(());
     }
     engine.role_file.mark(in_sync)

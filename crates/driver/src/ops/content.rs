@@ -12,7 +12,7 @@ use lockstep_paw_saw::Full;
 use lockstep_repl::core::{ConnectionId, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::Trigger;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::berths::Berths;
@@ -153,7 +153,7 @@ impl ContentOps {
         }
         // Rule P11; the secondary does the same before its acknowledgement.
         if message.durable
-            && !is_on(Bug::NoLocalSync)
+            && !is_active(Mutant::NoLocalSync)
             && let Err(error) = store.sync_file(ino, false)
         {
             Store::abandon_write(&ticket);
@@ -184,7 +184,7 @@ impl ContentOps {
     pub fn enter_write(&self, op: OpId, osn: Osn) -> Option<WriteParams> {
         let entered = self.pending.with_write(op, |pending| {
             let write = pending.write.numbered(osn);
-            if pending.slot.is_some() || is_on(Bug::NoPawEntry) {
+            if pending.slot.is_some() || is_active(Mutant::NoPawEntry) {
                 return Ok::<_, Full>(write);
             }
             let entry = entry_of(&write.message, write.length);

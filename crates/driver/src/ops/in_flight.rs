@@ -3,15 +3,15 @@
 //! Invariants (rule P6): a write has its entry before the first byte is put anywhere. The entry of a write that
 //! failed here and not on the secondary stays until the secondary is marked out of sync.
 
-use lockstep_paw_saw::{Entry, Full, InFlightTable, Slot};
+use lockstep_paw_saw::{EntryHandle, Full, InFlightEntry, InFlightTable};
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::Osn;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 /// The entry of a write, for the table of either node.
-pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> Entry {
-    Entry {
+pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> InFlightEntry {
+    InFlightEntry {
         ino: write.ino,
         osn: write.osn,
         offset: write.offset,
@@ -23,7 +23,7 @@ pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> Entry {
 pub(crate) struct PawEntries {
     table: InFlightTable,
     /// Slots of writes that failed here and not on the secondary.
-    failed: Mutex<Vec<Slot>>,
+    failed: Mutex<Vec<EntryHandle>>,
     /// Older entries are those of the previous process.
     first_osn: Osn,
 }
@@ -42,24 +42,24 @@ impl PawEntries {
     ///
     /// # Errors
     /// `Full` if all slots are taken. The core admits fewer writes than there are slots.
-    pub fn insert(&self, entry: Entry) -> Result<Slot, Full> {
+    pub fn insert(&self, entry: InFlightEntry) -> Result<EntryHandle, Full> {
         self.table.insert(entry)
     }
 
     /// Removes the entry of a write that is over on both nodes.
-    pub fn remove(&self, slot: Slot) {
-        if !is_on(Bug::KeepPawEntry) {
+    pub fn remove(&self, slot: EntryHandle) {
+        if !is_active(Mutant::KeepPawEntry) {
             self.table.remove(slot);
         }
     }
 
     /// Removes the entry of a write that neither node has begun.
-    pub fn withdraw(&self, slot: Slot) {
+    pub fn withdraw(&self, slot: EntryHandle) {
         self.table.remove(slot);
     }
 
     /// Keeps the entry of a write that failed here and not on the secondary.
-    pub fn keep_failed(&self, slot: Slot) {
+    pub fn keep_failed(&self, slot: EntryHandle) {
         self.failed.lock().push(slot);
     }
 
@@ -78,8 +78,8 @@ impl PawEntries {
     }
 
     /// The writes of the previous process that may be on one node only.
-    pub fn old_entries(&self) -> Vec<Entry> {
-        if is_on(Bug::IgnorePawInRecovery) {
+    pub fn old_entries(&self) -> Vec<InFlightEntry> {
+        if is_active(Mutant::IgnorePawInRecovery) {
             return Vec::new();
         }
         let mut entries = self.table.entries();

@@ -4,7 +4,7 @@
 //! names are looked up first, and again once the locks are held.
 
 use lockstep_fs::Store;
-use lockstep_paw_saw::{Entry, recovery_ranges};
+use lockstep_paw_saw::{InFlightEntry, recovery_ranges};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
@@ -30,7 +30,7 @@ pub(crate) fn write(ino: Ino, offset: u64, length: u64) -> LockSet {
 }
 
 /// The locks of the writes that were in flight when the previous process stopped.
-pub(crate) fn under_way(old_paw: &[Entry]) -> Vec<LockSet> {
+pub(crate) fn under_way(old_paw: &[InFlightEntry]) -> Vec<LockSet> {
     let ranges = recovery_ranges(old_paw, &[]).into_iter();
     ranges
         .map(|range| write(range.ino, range.offset, range.length))

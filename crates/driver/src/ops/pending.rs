@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lockstep_fs::Store;
 use lockstep_fs::files::SyncPoint;
 use lockstep_fs::store::{Applied, WriteTicket};
-use lockstep_paw_saw::Slot;
+use lockstep_paw_saw::EntryHandle;
 use lockstep_repl::core::OpId;
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::{Attr, Ino, MetaRequest, Osn, Timestamp};
@@ -51,7 +51,7 @@ pub(crate) struct PendingWrite {
     /// The store's part of the write, once the bytes are in the file.
     pub ticket: Option<WriteTicket>,
     /// The slot of the PAW entry.
-    pub slot: Option<Slot>,
+    pub slot: Option<EntryHandle>,
     /// For a durable write: the changes that the syncs of both nodes cover. They begin after this was taken.
     pub synced: Option<SyncPoint>,
     pub done: Done<()>,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use lockstep_fs::OpError;
 use lockstep_fs::plan::View;
 use lockstep_repl::core::LockSet;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
 
 use super::berths::Berths;
@@ -30,7 +30,7 @@ const CAPABILITIES: &[u8] = b"security.capability";
 
 /// The locks of a write.
 pub(crate) fn write_locks(ino: Ino, offset: u64, length: usize) -> LockSet {
-    if is_on(Bug::NoRangeLock) {
+    if is_active(Mutant::NoRangeLock) {
         return LockSet::new();
     }
     lock_plan::write(ino, offset, length as u64)

@@ -16,7 +16,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_link::{LinkError, SendFrames};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::client::Waiting;
 
@@ -29,7 +29,7 @@ pub(super) fn post(
     header: &[u8],
     payload: &[u8],
 ) -> Result<(), LinkError> {
-    if is_on(Bug::WaitToSend) {
+    if is_active(Mutant::WaitToSend) {
         return sender.send(header, payload);
     }
     sender.post(header, payload)
@@ -56,7 +56,7 @@ impl WriteCoalescer {
         let Some(waiting) = waiting.filter(|_| is_deferrable) else {
             return post(sender, header, data);
         };
-        if sender.leave(header, data)? {
+        if sender.send_deferred(header, data)? {
             self.has_deferred.store(true, Ordering::Release);
             // The flag is set before this look, so a thread that takes up the waiting request sees the flag.
             if !waiting.any() && self.take() {
@@ -88,7 +88,7 @@ pub(super) mod tests {
 
     impl SendFrames for Recorder {
         fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
-            self.send_nowait(header, payload)?;
+            self.enqueue(header, payload)?;
             self.flush()
         }
 
@@ -96,14 +96,14 @@ pub(super) mod tests {
             self.send(header, payload)
         }
 
-        fn send_nowait(&self, header: &[u8], _payload: &[u8]) -> Result<(), LinkError> {
+        fn enqueue(&self, header: &[u8], _payload: &[u8]) -> Result<(), LinkError> {
             self.queued.lock().extend(header);
             Ok(())
         }
 
-        fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
             let is_only_one = self.queued.lock().is_empty();
-            self.send_nowait(header, payload)?;
+            self.enqueue(header, payload)?;
             if !is_only_one {
                 self.flush()?;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_link::{LinkError, SendFrames};
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{Envelope, MessageError};
 use parking_lot::RwLock;
@@ -60,7 +60,7 @@ fn deliver_with(
         .encode()
         .map_err(DeliveryError::from)
         .and_then(|header| match (delivery, coalescer) {
-            (Delivery::Queue, _) => Ok(sender.send_nowait(&header, payload)?),
+            (Delivery::Queue, _) => Ok(sender.enqueue(&header, payload)?),
             (Delivery::Wait, _) => Ok(sender.send(&header, payload)?),
             (Delivery::Coalesce(waiting), Some(coalescer)) => {
                 Ok(coalescer.send(sender, &header, payload, waiting)?)
@@ -81,7 +81,7 @@ pub(crate) struct Connection {
     pub sender: Arc<dyn SendFrames>,
     pub id: ConnectionId,
     /// The SAW entries of the peer, from its greeting.
-    pub peer_waiting: Arc<Vec<Entry>>,
+    pub peer_waiting: Arc<Vec<InFlightEntry>>,
     pub course: Arc<Course>,
 }
 
@@ -148,7 +148,7 @@ impl PeerConnection {
         &self,
         id: ConnectionId,
         sender: Arc<dyn SendFrames>,
-        peer_waiting: Vec<Entry>,
+        peer_waiting: Vec<InFlightEntry>,
     ) -> Connection {
         let connection = Connection {
             sender,

@@ -9,7 +9,7 @@ use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::Event;
 use lockstep_repl::message::{Request, Response};
 use lockstep_repl::state::Trigger;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::engine::Engine;
 use crate::host::ThreadKind;
@@ -49,7 +49,7 @@ impl Responder {
             Request::InSync => self.mark_in_sync(),
             Request::BeginResync { sync } => {
                 // Before anything is changed (rules P10, P17).
-                if !is_on(Bug::ResyncUnmarked) {
+                if !is_active(Mutant::ResyncUnmarked) {
                     let marked = engine.role_file.take_over(*sync);
                     marked.map_err(|error| error.to_string())?;
                 }
@@ -81,7 +81,7 @@ impl Responder {
             return Err("it was told to be in sync, which it is".to_owned());
         }
         // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
-        if !is_on(Bug::MarkBeforeSync) {
+        if !is_active(Mutant::MarkBeforeSync) {
             let synced = store.sync_everything();
             synced.map_err(|error| error.to_string())?;
         }

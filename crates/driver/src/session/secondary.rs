@@ -19,7 +19,7 @@ use lockstep_repl::message::{
 };
 use lockstep_repl::state::Trigger;
 use lockstep_types::backing::Room;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, Osn};
 use thiserror::Error;
 
@@ -258,7 +258,7 @@ impl SecondarySession {
     fn is_in_sync_with(&self, hello: &Hello) -> bool {
         let own = self.engine.role_file.state();
         let is_same = own.sync.is_some() && own.sync == hello.sync;
-        own.in_sync && (is_same || is_on(Bug::TrustOldCopy))
+        own.in_sync && (is_same || is_active(Mutant::TrustOldCopy))
     }
 
     /// Answers the primary, without waiting for the primary to read: the reader of the connection flushes.
@@ -278,7 +278,7 @@ impl SecondarySession {
         let mut heard = self.engine.host.now();
         loop {
             let next = if self.expects_more() {
-                receiver.recv_soon()
+                receiver.recv_spinning()
             } else {
                 receiver.recv()
             };
@@ -318,7 +318,7 @@ impl SecondarySession {
             return Err(ConnectionEnd::OtherDatastore);
         }
         // The ack of the ack (rules P3, P7).
-        if !is_on(Bug::KeepSawEntry) {
+        if !is_active(Mutant::KeepSawEntry) {
             self.saw.remove_below(envelope.done_below);
         }
         match envelope.message {
@@ -402,7 +402,7 @@ impl SecondarySession {
         data: &[u8],
     ) -> Result<(), ConnectionEnd> {
         // Before the first byte is written (rule P7). The sums were checked on arrival (rule P14).
-        if !is_on(Bug::NoSawEntry) {
+        if !is_active(Mutant::NoSawEntry) {
             // The watermark removes the entry, not its slot.
             let _slot = self.saw.insert(entry_of(write, data.len()))?;
         }
@@ -410,7 +410,7 @@ impl SecondarySession {
         let store = &self.engine.store;
         let written = store.write(ino, write.offset, data, osn, write.time);
         match written {
-            Ok(()) if write.durable && !is_on(Bug::NoRemoteSync) => {
+            Ok(()) if write.durable && !is_active(Mutant::NoRemoteSync) => {
                 let sync = move |store: &Store| store.sync_file(ino, false);
                 return self.answer_later(sender, sync, move |failed| Message::WriteAck {
                     osn,
@@ -420,7 +420,7 @@ impl SecondarySession {
             written => {
                 let failed = written.err();
                 let failed = failed.map(|error| self.engine.log_and_errno(&error));
-                let failed = failed.filter(|_| !is_on(Bug::HideFailure));
+                let failed = failed.filter(|_| !is_active(Mutant::HideFailure));
                 self.answer(&**sender, Message::WriteAck { osn, failed });
             }
         }
@@ -457,7 +457,7 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let osn = op.osn;
         let applied = self.engine.store.applied();
-        if osn <= applied && !is_on(Bug::RepeatMetadata) {
+        if osn <= applied && !is_active(Mutant::RepeatMetadata) {
             // Executed before (rule P5), perhaps not durable yet (rule P11).
             let outcome = Ok(());
             if durable {
@@ -471,7 +471,10 @@ impl SecondarySession {
             return Ok(());
         }
         // One order (rule P2).
-        if previous != applied && !is_on(Bug::MetadataOutOfOrder) && !is_on(Bug::RepeatMetadata) {
+        if previous != applied
+            && !is_active(Mutant::MetadataOutOfOrder)
+            && !is_active(Mutant::RepeatMetadata)
+        {
             return Err(ConnectionEnd::OutOfOrder {
                 osn,
                 previous,
