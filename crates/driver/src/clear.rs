@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
-use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
+use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserved, Withheld};
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
@@ -31,7 +31,7 @@ pub struct Repair {
     /// The run of the machine.
     pub boot: BootId,
     /// Where a failure of the disk is noted besides, if there is such a place.
-    pub stamp: Option<Arc<dyn Stamp>>,
+    pub stamp: Option<Arc<dyn MarkerStore>>,
     /// Time of day.
     pub now: Timestamp,
 }
@@ -62,7 +62,7 @@ pub struct Cleared {
     /// What this node is for it.
     pub role: Role,
     /// What the mark said.
-    pub failure: Failure,
+    pub failure: DiskFailure,
     /// Whether memory was made to forget the files of the store; where not, the machine was restarted
     /// since, and it had.
     pub cache_dropped: bool,
@@ -114,7 +114,7 @@ pub fn clear_poison(
     repair: &Repair,
     accept_loss: bool,
 ) -> Result<Cleared, ClearError> {
-    let marks = Marks::new(Arc::clone(&repair.backing), repair.stamp.clone());
+    let marks = PoisonMarkers::new(Arc::clone(&repair.backing), repair.stamp.clone());
     let path = || config.store.display().to_string();
     let Some(failure) = marks.read() else {
         return Err(ClearError::NotPoisoned { path: path() });
@@ -145,11 +145,15 @@ pub fn clear_poison(
 }
 
 /// Brings the store to where its disk has it, as after a loss of power, and closes it.
-fn recover(config: &DatastoreConfig, repair: &Repair, marks: &Marks) -> Result<(), DatastoreError> {
+fn recover(
+    config: &DatastoreConfig,
+    repair: &Repair,
+    marks: &PoisonMarkers,
+) -> Result<(), DatastoreError> {
     let now = repair.now;
     let poison = Poison::new(marks.clone(), repair.boot, Box::new(move || now), None);
     let (reserved, _) = Reserved::over(Arc::clone(&repair.backing), Withheld::default());
-    let guarded = Guarded::new(Arc::new(reserved), Arc::new(poison));
+    let guarded = FencedBacking::new(Arc::new(reserved), Arc::new(poison));
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // No run of the machine: what was in use in whichever one counts as interrupted.
     let boot = repair.boot.of_no_run();

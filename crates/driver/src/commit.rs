@@ -80,7 +80,7 @@ impl Datastore {
         self.settle_committed(Thread::MayWait, earlier);
         // It was refused, as the disk has failed meanwhile, and let go on who waited behind it.
         self.carry_out_all(Thread::MayWait, others, None);
-        if self.store.changes_exceed() {
+        if self.store.image().changes_exceed() {
             // Those that come wait until a resync has sent some of what was changed (rule P18).
             self.drive(Thread::MayWait, Event::NamesBehind(true));
         }
@@ -123,7 +123,7 @@ impl Datastore {
             return Ok(true);
         }
         self.store.validate(op)?;
-        let intent = self.store.log_pending(op)?;
+        let intent = self.store.intents().log(op)?;
         let message = Message::Meta {
             op: op.clone(),
             previous: intent.previous,
@@ -140,7 +140,7 @@ impl Datastore {
     }
 
     pub(super) fn resend_meta(&self, osn: Osn) -> Option<Event> {
-        if let Some((op, previous)) = self.store.pending(osn) {
+        if let Some((op, previous)) = self.store.intents().get(osn) {
             let durable = self.config.durability == Durability::Always;
             let message = Message::Meta {
                 op,
@@ -179,7 +179,7 @@ impl Datastore {
             let Some((osn, op)) = self.next_committed(end) else {
                 break;
             };
-            let outcome = self.store.commit_pending(osn);
+            let outcome = self.store.intents().commit(osn);
             let failed = outcome.as_ref().err().map(ToString::to_string);
             let committed = Committed { osn, op, outcome };
             match failed {
@@ -223,7 +223,7 @@ impl Datastore {
             *self.stuck.lock() = Some(committed);
             return None;
         }
-        if let Err(error) = self.store.roll_back(committed.osn) {
+        if let Err(error) = self.store.intents().roll_back(committed.osn) {
             tracing::error!(datastore = self.name(), %error, "an agreed operation failed here");
         }
         Some(committed)

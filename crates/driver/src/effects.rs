@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::OpError;
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
@@ -251,7 +251,7 @@ impl Datastore {
             .store
             .begin_write(facts.ino, facts.offset, length, facts.durable)?;
         if let Err(error) = self.store.write_begun(&ticket, facts.offset, data) {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error.into());
         }
         // Rule P11; the other side does the same before its acknowledgement.
@@ -259,7 +259,7 @@ impl Datastore {
             && !is_on(Bug::NoLocalSync)
             && let Err(error) = self.store.sync_file(facts.ino, false)
         {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error);
         }
         if let Some(Work::Write(write)) = self.works.lock().get_mut(&op) {
@@ -362,14 +362,18 @@ impl Datastore {
             Some(Work::Write(write)) => write.facts,
             _ => return None,
         };
-        if let Ok(Some(seen)) = self.store.facts(facts.ino)
+        if let Ok(Some(seen)) = self.store.replica().file_times(facts.ino)
             && seen.last_write.is_some_and(|last| last > osn)
         {
             // A later write to the file is over already: its times stay on both nodes.
             facts.time = seen.mtime;
         }
         let mut data = vec![0; facts.length];
-        match self.store.read_raw(facts.ino, facts.offset, &mut data) {
+        match self
+            .store
+            .replica()
+            .read_raw(facts.ino, facts.offset, &mut data)
+        {
             Ok(()) => self.send_write_over(connection, facts.message(osn), &data, None),
             Err(error) => {
                 self.told(&error.into());
@@ -411,7 +415,7 @@ impl Datastore {
                     None => {}
                 }
                 if let Some(ticket) = &write.ticket {
-                    Store::abandon_write(ticket);
+                    ticket.abandon();
                 }
                 if let (Ok(()), Some(point)) = (result, write.synced) {
                     self.store.note_synced(write.facts.ino, point);

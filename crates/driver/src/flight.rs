@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockstep_fs::Store;
-use lockstep_fs::files::SyncPoint;
+use lockstep_fs::store::SyncPoint;
 use lockstep_fs::store::{Applied, WriteTicket};
 use lockstep_paw_saw::Slot;
 use lockstep_repl::message::WriteMessage;

@@ -214,7 +214,7 @@ impl Datastore {
     fn serve_connection(self: &Arc<Self>, (sender, receiver): Halves, welcome: Welcome) -> Ending {
         let start = self.host.now();
         // Rule P8: both marks, of one time (P17, the secondary has looked), and one past.
-        let follows = self.store.is_followed_at(welcome.applied);
+        let follows = self.store.intents().is_followed_at(welcome.applied);
         let in_sync = self.role.state().in_sync && welcome.in_sync && follows;
         if !self.role.state().in_sync {
             self.set_reason(

@@ -249,7 +249,7 @@ impl Datastore {
         if self.has_ample_room() && !is_reservation(&request) {
             return begin(self, request, Ok(Charge::none()));
         }
-        let room = match self.store.room_for_request(&request) {
+        let room = match self.store.capacity().room_for_request(&request) {
             Ok(room) => room,
             Err(error) => return begin(self, request, Err(self.told(&error.into()))),
         };
@@ -270,7 +270,7 @@ impl Datastore {
         if wanted == Room::NONE {
             return Some(Charge::none());
         }
-        let own = self.store.room().ok()?;
+        let own = self.store.capacity().room().ok()?;
         let (state, is_linked) = self.state_and_link();
         let mut known = self.rooms.known.lock();
         let source = known.source(state, is_linked);
@@ -283,8 +283,8 @@ impl Datastore {
         if self.has_ample_room() {
             return true;
         }
-        let wanted = self.store.room_for_write(ino, offset, length);
-        let (Ok(wanted), Ok(own)) = (wanted, self.store.room()) else {
+        let wanted = self.store.capacity().room_for_write(ino, offset, length);
+        let (Ok(wanted), Ok(own)) = (wanted, self.store.capacity().room()) else {
             // It is refused at once.
             return true;
         };
@@ -372,6 +372,7 @@ impl Datastore {
     fn decide_on_one(&self, applicant: &mut Applicant) -> Result<Option<Charge>, Errno> {
         let own = self
             .store
+            .capacity()
             .room()
             .map_err(|error| self.told(&error.into()))?;
         let (state, is_linked) = self.state_and_link();
@@ -427,12 +428,12 @@ impl Datastore {
     /// What the secondary answers when it is asked for its room.
     pub(super) fn room_for_peer(&self) -> Result<Room, StoreError> {
         self.collect_garbage_for_room();
-        self.store.room()
+        self.store.capacity().room()
     }
 
     /// The room of the secondary when it is not asked for: what is known lately, or none.
     pub(super) fn room_lately(&self) -> Room {
-        self.store.room().unwrap_or(Room::NONE)
+        self.store.capacity().room().unwrap_or(Room::NONE)
     }
 
     /// A `Ping` goes out: its answer counts all that is over now.
@@ -459,7 +460,12 @@ impl Datastore {
     }
 
     fn heard_of_room(&self, word: Word) {
-        let own = self.store.room().ok().filter(|_| word.asked.has_all);
+        let own = self
+            .store
+            .capacity()
+            .room()
+            .ok()
+            .filter(|_| word.asked.has_all);
         let mut known = self.rooms.known.lock();
         if known
             .word
@@ -486,7 +492,7 @@ impl Datastore {
 
     /// Looks whether both disks have ample room. Called from time to time.
     pub(super) fn look_at_room(&self) {
-        let Ok(own) = self.store.room() else {
+        let Ok(own) = self.store.capacity().room() else {
             return;
         };
         let ample = self.host.room_limits().ample;
@@ -503,8 +509,8 @@ impl Datastore {
 
     /// The space that clients are shown.
     pub(super) fn space_on_both(&self) -> Result<Space, StoreError> {
-        let own = self.store.space()?;
-        let garbage_bytes = self.store.garbage_bytes();
+        let own = self.store.capacity().space()?;
+        let garbage_bytes = self.store.capacity().garbage_bytes();
         let (state, is_linked) = self.state_and_link();
         let known = self.rooms.known.lock();
         let source = known.source(state, is_linked);

@@ -210,10 +210,10 @@ impl Datastore {
 
     /// Whether a write by somebody unprivileged must take set-id bits or capabilities away first.
     pub(super) fn has_privileges(&self, ino: Ino) -> Result<bool, OpError> {
-        let Some(inode) = self.store.inode(ino)? else {
+        let Some(inode) = self.store.tree().inode(ino)? else {
             return Err(Errno::Stale.into());
         };
-        let capabilities = match self.store.getxattr(ino, CAPABILITIES) {
+        let capabilities = match self.store.tree().getxattr(ino, CAPABILITIES) {
             Ok(_) => true,
             Err(OpError::Refused(_)) => false,
             Err(error) => return Err(error),
@@ -290,28 +290,28 @@ impl FileService for Service {
     }
 
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
-        self.0.ask(self.0.store.lookup(parent, name))
+        self.0.ask(self.0.store.tree().lookup(parent, name))
     }
 
     fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
-        let parent = self.0.ask(self.0.store.parent(directory))?;
+        let parent = self.0.ask(self.0.store.tree().parent(directory))?;
         self.getattr(parent)
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        self.0.ask(self.0.store.getattr(ino))
+        self.0.ask(self.0.store.tree().getattr(ino))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.0.ask(self.0.store.readlink(ino))
+        self.0.ask(self.0.store.tree().readlink(ino))
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.0.ask(self.0.store.getxattr(ino, name))
+        self.0.ask(self.0.store.tree().getxattr(ino, name))
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let names = self.0.ask(self.0.store.listxattr(ino))?;
+        let names = self.0.ask(self.0.store.tree().listxattr(ino))?;
         Ok(names
             .into_iter()
             .flat_map(|name| [name, vec![0]].concat())
@@ -327,6 +327,7 @@ impl FileService for Service {
         let listed = self
             .0
             .store
+            .tree()
             .readdir(directory, after, &mut |cookie, entry| {
                 each(DirEntry {
                     cookie,
@@ -511,7 +512,7 @@ impl Service {
             return self.begin_admitted(facts, bytes, options, done);
         }
         let length = facts.length as u64;
-        match self.0.store.room_for_write(ino, offset, length) {
+        match self.0.store.capacity().room_for_write(ino, offset, length) {
             Ok(room) => match self.0.take_room(room) {
                 Some(charge) => {
                     self.begin_admitted(facts, bytes, options, charge.until_done(done));
@@ -599,7 +600,7 @@ impl Service {
 impl Datastore {
     /// Frees what lost its last name before a restart: nobody can have it open any more.
     pub fn reap_orphans(self: &Arc<Self>) {
-        match self.store.orphans() {
+        match self.store.tree().orphans() {
             Ok(orphans) => {
                 for ino in orphans {
                     self.orphaned(ino);

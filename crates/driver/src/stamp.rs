@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use lockstep_fs::poison::Stamp;
+use lockstep_fs::poison::MarkerStore;
 use lockstep_types::Hash128;
 
 /// Where the stamps of all stores lie.
@@ -37,7 +37,7 @@ impl RuntimeStamp {
     }
 }
 
-impl Stamp for RuntimeStamp {
+impl MarkerStore for RuntimeStamp {
     fn read(&self) -> io::Result<Option<Vec<u8>>> {
         found(std::fs::read(&self.0))
     }

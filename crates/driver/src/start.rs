@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
+use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
@@ -100,7 +100,7 @@ pub enum DatastoreError {
         /// Its directory.
         path: String,
         /// What the mark says.
-        failure: Failure,
+        failure: DiskFailure,
         /// Why it cannot be read.
         source: Box<Self>,
     },
@@ -154,7 +154,7 @@ pub struct Place {
     /// The process.
     pub host: Arc<dyn Host>,
     /// Where a failure of the disk is noted besides, if there is such a place.
-    pub stamp: Option<Arc<dyn Stamp>>,
+    pub stamp: Option<Arc<dyn MarkerStore>>,
 }
 
 impl Place {
@@ -179,12 +179,12 @@ impl Place {
         let withheld = self.host.room_limits().withheld;
         let (reserved, reserve) = Reserved::over(Arc::clone(&self.backing), withheld);
         let reserved: Arc<dyn Backing> = Arc::new(reserved);
-        let marks = Marks::new(Arc::clone(&reserved), self.stamp.clone());
+        let marks = PoisonMarkers::new(Arc::clone(&reserved), self.stamp.clone());
         let found = marks.read();
         let host = Arc::clone(&self.host);
         let clock = Box::new(move || host.time_of_day());
         let poison = Arc::new(Poison::new(marks, self.boot, clock, found));
-        let backing = Arc::new(Guarded::new(reserved, Arc::clone(&poison)));
+        let backing = Arc::new(FencedBacking::new(reserved, Arc::clone(&poison)));
         (Disk { backing, reserve }, poison)
     }
 }
@@ -442,15 +442,15 @@ fn open_poisoned(
 pub fn make_store(
     config: &DatastoreConfig,
     backing: &Arc<dyn Backing>,
-    stamp: Option<Arc<dyn Stamp>>,
+    stamp: Option<Arc<dyn MarkerStore>>,
 ) -> Result<bool, DatastoreError> {
     if Store::exists(backing.as_ref()).map_err(refused(config))? {
         return Ok(false);
     }
     let log = LogOptions::default();
     Store::create(backing, config.uuid, &log).map_err(refused(config))?;
-    let marks = Marks::new(Arc::clone(backing), stamp);
-    marks.remove_stamp().map_err(failed(config))?;
+    let marks = PoisonMarkers::new(Arc::clone(backing), stamp);
+    marks.remove_copy().map_err(failed(config))?;
     Ok(true)
 }
 
@@ -492,8 +492,8 @@ pub(super) fn failed(config: &DatastoreConfig) -> impl FnOnce(std::io::Error) ->
 /// them, so they did not happen; the other node is resynced before it counts again. Left pending
 /// they would keep that resync waiting, and the log from being cut.
 fn settle_alone(store: &Store) -> Result<(), StoreError> {
-    for osn in store.in_doubt() {
-        store.roll_back(osn)?;
+    for osn in store.intents().in_doubt() {
+        store.intents().roll_back(osn)?;
     }
     Ok(())
 }
@@ -535,7 +535,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         in_doubt: if is_on(Bug::ForgetInDoubt) {
             Vec::new()
         } else {
-            store.in_doubt()
+            store.intents().in_doubt()
         },
     };
     let now_ms = u64::try_from(host.now().as_millis()).unwrap_or(u64::MAX);

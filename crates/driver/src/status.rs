@@ -271,7 +271,7 @@ impl Datastore {
             },
             durability: self.config.durability,
             on_peer_loss: self.config.on_peer_loss,
-            space: self.store.space().ok().map(|space| SpaceStatus {
+            space: self.store.capacity().space().ok().map(|space| SpaceStatus {
                 total_bytes: space.total_bytes,
                 available_bytes: space.available_bytes,
             }),

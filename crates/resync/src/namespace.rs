@@ -12,7 +12,7 @@
 
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{Changes, ImageChunk};
+use lockstep_fs::store::{ChangeFeed, ImageChunk};
 use lockstep_repl::message::Request;
 use lockstep_types::SyncId;
 
@@ -45,10 +45,10 @@ pub fn send_image<'a>(
     peer: &dyn Peer,
     sync: SyncId,
     operations: &dyn Operations,
-) -> Result<Changes<'a>, ResyncError> {
+) -> Result<ChangeFeed<'a>, ResyncError> {
     order(peer, "begin a resync", Request::BeginResync { sync }, &[])?;
     // Before the first record is read.
-    let changes = store.follow_changes(RECORDS_MAX);
+    let changes = store.image().follow_changes(RECORDS_MAX);
     store.checkpoint()?;
     let mut sender = Sender {
         store,
@@ -71,12 +71,16 @@ pub fn send_image<'a>(
 }
 
 /// Carries the last changes over. No metadata operation may be under way.
-pub fn send_tail(store: &Store, peer: &dyn Peer, changes: &Changes<'_>) -> Result<(), ResyncError> {
+pub fn send_tail(
+    store: &Store,
+    peer: &dyn Peer,
+    changes: &ChangeFeed<'_>,
+) -> Result<(), ResyncError> {
     let mut line = Line::new(peer);
     send_changes(&mut line, changes, usize::MAX)?;
     let end = Request::EndImage {
         applied: store.applied(),
-        inos_below: store.inos_below(),
+        inos_below: store.image().inos_below(),
     };
     line.send("end the image", end, &[])?;
     line.finish()
@@ -85,7 +89,7 @@ pub fn send_tail(store: &Store, peer: &dyn Peer, changes: &Changes<'_>) -> Resul
 /// What sending needs at every step.
 struct Sender<'a, 'p> {
     store: &'a Store,
-    changes: Changes<'a>,
+    changes: ChangeFeed<'a>,
     /// Most changed records left that operations need not wait for.
     limit: usize,
     operations: &'p dyn Operations,
@@ -96,7 +100,7 @@ impl Sender<'_, '_> {
     fn send_table(&mut self, table: u8) -> Result<(), ResyncError> {
         let mut after = Vec::new();
         loop {
-            let chunk = self.store.image_chunk(table, &after, MESSAGE_BYTES)?;
+            let chunk = self.store.image().chunk(table, &after, MESSAGE_BYTES)?;
             let bytes = postcard::to_allocvec(&chunk)?;
             self.line
                 .send("load records", Request::ImageChunk, &bytes)?;
@@ -134,7 +138,7 @@ impl Sender<'_, '_> {
 /// Sends up to so many changes, of those that there are.
 fn send_changes(
     line: &mut Line<'_>,
-    changes: &Changes<'_>,
+    changes: &ChangeFeed<'_>,
     records_max: usize,
 ) -> Result<(), ResyncError> {
     let mut left = records_max;

@@ -47,7 +47,7 @@ pub(crate) fn piece_at(
     if offset >= end {
         return Ok(None);
     }
-    let data = store.next_data(ino, offset)?.unwrap_or(end);
+    let data = store.replica().next_data(ino, offset)?.unwrap_or(end);
     let data = data.min(end);
     let hole_end = if data == end {
         end
@@ -104,7 +104,10 @@ pub(crate) fn read(
     offset: u64,
     guess: &Piece,
 ) -> Result<Option<(Piece, u64, Vec<u8>)>, ResyncError> {
-    let size = store.facts(ino)?.map_or(0, |facts| facts.size);
+    let size = store
+        .replica()
+        .file_times(ino)?
+        .map_or(0, |facts| facts.size);
     let Some(piece) = piece_at(store, ino, offset, guess.end().min(size))? else {
         return Ok(None);
     };
@@ -130,7 +133,7 @@ fn read_piece(
     if !piece.hole {
         let length = usize::try_from(piece.length).unwrap_or(WRITE_BYTES_MAX);
         buffer.resize(length, 0);
-        store.read_raw(ino, piece.offset, buffer)?;
+        store.replica().read_raw(ino, piece.offset, buffer)?;
         buffer.resize(length.next_multiple_of(BLOCK_BYTES), 0);
     }
     Ok(())

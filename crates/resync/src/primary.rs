@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use lockstep_fs::store::Facts;
+use lockstep_fs::store::FileTimes;
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
@@ -74,7 +74,7 @@ pub fn send_content(
     store.checkpoint()?;
     // Counted once: files that are made from now on are mirrored from their birth, and the walk
     // must not chase them.
-    let census = store.census()?;
+    let census = store.replica().census()?;
     progress.inodes_total.set(census.files);
     progress.inodes_done.set(0);
     progress.bytes_total.set(census.bytes);
@@ -247,7 +247,7 @@ impl<'a> Sender<'a> {
             return Ok(false);
         }
         let to = self.last.saturating_add(1);
-        let inodes = self.store.inodes(self.next, to, SETTLED_MAX)?;
+        let inodes = self.store.replica().inodes(self.next, to, SETTLED_MAX)?;
         let highest = inodes.last().map(|(ino, _)| ino.get());
         self.next = highest.map_or(to, |highest| highest.saturating_add(1));
         let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
@@ -265,7 +265,7 @@ impl<'a> Sender<'a> {
         let (described, hashed) = self.describe(files)?;
         let mut reserved = Vec::new();
         for (ino, ..) in &described {
-            if self.store.next_reserved(*ino, 0)?.is_some() {
+            if self.store.replica().next_reserved(*ino, 0)?.is_some() {
                 reserved.push(*ino);
             }
         }
@@ -316,9 +316,9 @@ impl<'a> Sender<'a> {
 
     /// Facts of a file that still exists. Content that does not fit its record is an error here:
     /// damage must not be carried to the other node.
-    fn checked_facts(&self, ino: Ino) -> Result<Option<Facts>, ResyncError> {
+    fn checked_facts(&self, ino: Ino) -> Result<Option<FileTimes>, ResyncError> {
         match self.store.read(ino, 0, &mut []) {
-            Ok(_) => Ok(self.store.facts(ino)?),
+            Ok(_) => Ok(self.store.replica().file_times(ino)?),
             Err(OpError::Refused(Errno::Stale | Errno::NoEntry)) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -415,7 +415,7 @@ impl<'a> Sender<'a> {
     fn send_run(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<Asked<'a>, ResyncError> {
         let length = bytes.len() as u64;
         if bytes.iter().all(|&byte| byte == 0) {
-            let data = self.store.next_data(ino, offset)?;
+            let data = self.store.replica().next_data(ino, offset)?;
             // What was written here, or part of it, needs no room when it is written over.
             let is_written = data.is_some_and(|data| data < offset + length);
             return Ok(if is_written {
@@ -439,7 +439,7 @@ impl<'a> Sender<'a> {
         // Whatever is under way for this file is over when this is held.
         let claim = self.claim(smallvec![(LockKey::File(ino), LockMode::Exclusive)])?;
         let (mut changes, mut at) = (VecDeque::new(), 0);
-        while self.store.facts(ino)?.is_some() {
+        while self.store.replica().file_times(ino)?.is_some() {
             let (ranges, next) = self.reserved_from(ino, at)?;
             if ranges.is_empty() {
                 break;
@@ -456,7 +456,7 @@ impl<'a> Sender<'a> {
     fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
         let (mut ranges, mut at) = (Vec::new(), offset);
         while ranges.len() < RESERVED_MAX
-            && let Some(range) = self.store.next_reserved(ino, at)?
+            && let Some(range) = self.store.replica().next_reserved(ino, at)?
         {
             // No file can be longer, so nothing is written there.
             let end = range.end.min(FILE_BYTES_MAX);
@@ -529,11 +529,11 @@ fn differing(what: &'static str, answer: Response) -> Result<Vec<u8>, ResyncErro
 pub fn whole_hash(store: &Store, ino: Ino, size: u64) -> Result<Hash128, OpError> {
     let length = usize::try_from(size.min(SETTLED_HASH_BYTES_MAX)).unwrap_or(0);
     let mut content = vec![0; length];
-    store.read_raw(ino, 0, &mut content)?;
+    store.replica().read_raw(ino, 0, &mut content)?;
     Ok(Hash128::of(&content))
 }
 
-pub(crate) const fn to_wire(facts: &Facts) -> FileFacts {
+pub(crate) const fn to_wire(facts: &FileTimes) -> FileFacts {
     FileFacts {
         size: facts.size,
         mtime: facts.mtime,

@@ -19,7 +19,7 @@
 //! sent again are done too.
 
 use lockstep_fs::Store;
-use lockstep_fs::store::Facts;
+use lockstep_fs::store::FileTimes;
 use lockstep_paw_saw::{Entry, Range, recovery_ranges};
 use lockstep_repl::message::Request;
 
@@ -38,11 +38,13 @@ pub fn recover_ranges(
     let mut buffer = Vec::new();
     let mut line = Line::new(peer);
     for range in recovery_ranges(paw, saw) {
-        let Some(facts) = store.facts(range.ino)? else {
+        let Some(facts) = store.replica().file_times(range.ino)? else {
             continue;
         };
         buffer.resize(published_bytes(&range, &facts), 0);
-        store.read_raw(range.ino, range.offset, &mut buffer)?;
+        store
+            .replica()
+            .read_raw(range.ino, range.offset, &mut buffer)?;
         let request = Request::RecoverRange {
             ino: range.ino,
             offset: range.offset,
@@ -54,7 +56,7 @@ pub fn recover_ranges(
 }
 
 /// How many bytes of a range lie before the end of the file; a range is never longer than a write.
-fn published_bytes(range: &Range, facts: &Facts) -> usize {
+fn published_bytes(range: &Range, facts: &FileTimes) -> usize {
     let left = facts.size.saturating_sub(range.offset).min(range.length);
     usize::try_from(left).unwrap_or(0)
 }

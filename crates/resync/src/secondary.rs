@@ -6,7 +6,7 @@
 //! takes more memory than one write's worth.
 
 use lockstep_fs::record::{self, Body, Inode};
-use lockstep_fs::store::{Facts, ImageChange, ImageChunk};
+use lockstep_fs::store::{FileTimes, ImageChange, ImageChunk};
 use lockstep_fs::{OpError, Store, StoreError, keys};
 use lockstep_repl::message::{FileFacts, Request, Response};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
@@ -33,16 +33,17 @@ const COMPARED_BLOCKS_MAX: usize = WRITE_BYTES_MAX / BLOCK_BYTES;
 /// are answered here; everything else is somebody else's, and refused.
 pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, String> {
     let answered = match request {
-        Request::BeginResync { .. } => done(store.begin_image().map_err(OpError::from)),
+        Request::BeginResync { .. } => done(store.image().begin().map_err(OpError::from)),
         Request::ImageChunk => load_chunk(store, payload),
         Request::ImageChanges => load_changes(store, payload),
-        Request::SettleImage => done(store.settle_image().map_err(OpError::from)),
+        Request::SettleImage => done(store.image().prepare_finish().map_err(OpError::from)),
         Request::EndImage {
             applied,
             inos_below,
         } => done(
             store
-                .finish_image(*applied, *inos_below)
+                .image()
+                .finish(*applied, *inos_below)
                 .map_err(OpError::from),
         ),
         Request::SettleFiles { files } => settle(store, files),
@@ -89,7 +90,7 @@ fn relieve(store: &Store) -> Result<(), String> {
 fn load_chunk(store: &Store, payload: &[u8]) -> Result<Response, String> {
     let chunk: ImageChunk = postcard::from_bytes(payload).map_err(text)?;
     check_chunk(&chunk)?;
-    store.load_image_chunk(&chunk).map_err(text)?;
+    store.image().load_chunk(&chunk).map_err(text)?;
     Ok(Response::Done)
 }
 
@@ -101,7 +102,7 @@ fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, String> {
     if !changes.is_sorted_by(|one, next| one.key < next.key) {
         return Err("the changed records are not in order, each once".to_owned());
     }
-    store.load_image_changes(&changes).map_err(text)?;
+    store.image().load_changes(&changes).map_err(text)?;
     Ok(Response::Done)
 }
 
@@ -170,13 +171,16 @@ fn settle(store: &Store, files: &[(Ino, FileFacts, Option<Hash128>)]) -> Result<
     let mut differing = Vec::with_capacity(files.len());
     for (ino, facts, hash) in files {
         present(
-            store.set_facts(*ino, &from_wire(facts)).map_err(text)?,
+            store
+                .replica()
+                .set_file_times(*ino, &from_wire(facts))
+                .map_err(text)?,
             *ino,
         )?;
         differing.push(match hash {
             Some(_) if facts.size > SETTLED_HASH_BYTES_MAX => true,
             // What takes space on the primary takes it here.
-            Some(_) if store.next_hole(*ino, 0).map_err(text)? < facts.size => true,
+            Some(_) if store.replica().next_hole(*ino, 0).map_err(text)? < facts.size => true,
             Some(hash) => primary::whole_hash(store, *ino, facts.size).map_err(text)? != *hash,
             None => true,
         });
@@ -208,7 +212,10 @@ fn compare_blocks(
     let length = theirs.len() * BLOCK_BYTES;
     check_range(offset, length as u64)?;
     let mut blocks = vec![0; length];
-    store.read_raw(ino, offset, &mut blocks).map_err(text)?;
+    store
+        .replica()
+        .read_raw(ino, offset, &mut blocks)
+        .map_err(text)?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
@@ -224,8 +231,12 @@ fn note_holes(store: &Store, ino: Ino, offset: u64, blocks: &mut [bool]) -> Resu
     let end = offset + blocks.len() as u64 * block;
     let mut at = offset;
     while at < end {
-        let hole = store.next_hole(ino, at)?;
-        at = store.next_data(ino, hole)?.unwrap_or(end).min(end);
+        let hole = store.replica().next_hole(ino, at)?;
+        at = store
+            .replica()
+            .next_data(ino, hole)?
+            .unwrap_or(end)
+            .min(end);
         // A hole that begins within a block is the end of the file.
         let numbers =
             hole.saturating_sub(offset).div_ceil(block)..at.saturating_sub(offset).div_ceil(block);
@@ -251,7 +262,7 @@ fn check_payload(offset: u64, payload: &[u8]) -> Result<(), String> {
 
 fn write_blocks(store: &Store, ino: Ino, offset: u64, payload: &[u8]) -> Result<Response, String> {
     check_payload(offset, payload)?;
-    done(store.put_blocks(ino, offset, payload))
+    done(store.replica().put_blocks(ino, offset, payload))
 }
 
 fn compare_hole(
@@ -262,9 +273,9 @@ fn compare_hole(
 ) -> Result<Response, String> {
     check_range(offset, length)?;
     let differs = if punch {
-        store.punch(ino, offset, length).map_err(text)?
+        store.replica().punch(ino, offset, length).map_err(text)?
     } else {
-        !store.is_zero(ino, offset, length).map_err(text)?
+        !store.replica().is_zero(ino, offset, length).map_err(text)?
     };
     Ok(Response::Differing(bits::pack([differs])))
 }
@@ -276,13 +287,16 @@ fn reserve(store: &Store, ino: Ino, ranges: &[(u64, u64)], zero: bool) -> Result
             ranges.len()
         ));
     }
-    present(store.facts(ino).map_err(text)?.is_some(), ino)?;
+    present(
+        store.replica().file_times(ino).map_err(text)?.is_some(),
+        ino,
+    )?;
     for &(offset, length) in ranges {
         check_range(offset, length)?;
         let done = if zero {
-            store.zero(ino, offset, length)
+            store.replica().zero(ino, offset, length)
         } else {
-            store.reserve(ino, offset, length)
+            store.replica().reserve(ino, offset, length)
         };
         done.map_err(text)?;
     }
@@ -301,15 +315,21 @@ fn recover(
     if !payload.is_empty() && offset + payload.len() as u64 > facts.size {
         return Err("bytes to recover lie beyond the end of the file".to_owned());
     }
-    present(store.set_facts(ino, &from_wire(facts)).map_err(text)?, ino)?;
+    present(
+        store
+            .replica()
+            .set_file_times(ino, &from_wire(facts))
+            .map_err(text)?,
+        ino,
+    )?;
     if payload.is_empty() {
         return Ok(Response::Done);
     }
-    done(store.put_blocks(ino, offset, payload))
+    done(store.replica().put_blocks(ino, offset, payload))
 }
 
-const fn from_wire(facts: &FileFacts) -> Facts {
-    Facts {
+const fn from_wire(facts: &FileFacts) -> FileTimes {
+    FileTimes {
         size: facts.size,
         mtime: facts.mtime,
         ctime: facts.ctime,

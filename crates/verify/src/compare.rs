@@ -36,7 +36,7 @@ pub fn compare(
     locks: &dyn Locks,
     progress: &Progress,
 ) -> Result<Report, ResyncError> {
-    let census = store.census()?;
+    let census = store.replica().census()?;
     progress.inodes_total.set(census.inodes);
     progress.inodes_done.set(0);
     progress.bytes_total.set(census.bytes);
@@ -80,7 +80,7 @@ struct Batch {
 impl Comparer<'_> {
     /// Compares the next inodes; returns where to go on.
     fn compare_batch(&mut self, from: u64) -> Result<u64, ResyncError> {
-        let inodes = self.store.inodes(from, u64::MAX, BATCH.inodes)?;
+        let inodes = self.store.replica().inodes(from, u64::MAX, BATCH.inodes)?;
         // Beyond our last inode the peer may have others.
         let to = match inodes.last() {
             Some((last, _)) if inodes.len() == BATCH.inodes => last.get().saturating_add(1),
@@ -139,7 +139,11 @@ impl Comparer<'_> {
 
     /// Compares content that is too long to be part of the digest.
     fn compare_long(&mut self, ino: Ino, batch: &Batch) -> Result<(), ResyncError> {
-        let size = self.store.facts(ino)?.map_or(0, |facts| facts.size);
+        let size = self
+            .store
+            .replica()
+            .file_times(ino)?
+            .map_or(0, |facts| facts.size);
         let there = batch.theirs.iter().any(|(number, _)| *number == ino.get());
         if size <= CONTENT_BYTES_MAX || !there {
             return Ok(());

@@ -44,6 +44,7 @@ pub fn digests(store: &Store, from: u64, to: u64, limits: Limits) -> Result<Dige
         ..Digests::default()
     };
     for (number, (ino, _)) in store
+        .replica()
         .inodes(from, to, limits.inodes.saturating_add(1))?
         .into_iter()
         .enumerate()
@@ -66,18 +67,20 @@ pub fn digest(store: &Store, ino: Ino) -> Result<Option<Hash128>, OpError> {
 }
 
 fn digest_and_bytes(store: &Store, ino: Ino) -> Result<Option<(Hash128, u64)>, OpError> {
-    let Some(inode) = store.inode_now(ino)? else {
+    let Some(inode) = store.replica().inode_now(ino)? else {
         return Ok(None);
     };
     let mut hasher = Hasher::default();
     hasher.add(&record::encode(&inode));
     for table in TABLES {
         hasher.add(&[table]);
-        store.each_record(table, ino, &[], &mut |key, value| {
-            hasher.add(key);
-            hasher.add(value);
-            ControlFlow::Continue(())
-        })?;
+        store
+            .replica()
+            .each_record(table, ino, &[], &mut |key, value| {
+                hasher.add(key);
+                hasher.add(value);
+                ControlFlow::Continue(())
+            })?;
     }
     let bytes = match inode.body {
         Body::File { size } => hasher.add_content(store, ino, size)?,
@@ -98,7 +101,7 @@ impl Hasher {
 
     /// Adds length and content; returns how many bytes of content.
     fn add_content(&mut self, store: &Store, ino: Ino, size: u64) -> Result<u64, OpError> {
-        self.add(&store.content_bytes(ino)?.to_le_bytes());
+        self.add(&store.replica().content_bytes(ino)?.to_le_bytes());
         if size > CONTENT_BYTES_MAX {
             return Ok(0);
         }

@@ -114,13 +114,13 @@ impl Comparer<'_> {
             return Err(PeerError::Unexpected { what }.into());
         };
         let there: Option<Inode> = record.as_deref().and_then(record::decode);
-        let (Some(here), Some(there)) = (self.store.inode_now(ino)?, there) else {
+        let (Some(here), Some(there)) = (self.store.replica().inode_now(ino)?, there) else {
             return Err(PeerError::Unexpected { what }.into());
         };
         for (attribute, there) in attributes(&here).into_iter().zip(attributes(&there)) {
             self.compare_attribute(ino, attribute, there.1);
         }
-        let ours = self.store.content_bytes(ino)?;
+        let ours = self.store.replica().content_bytes(ino)?;
         if here.kind() == NodeKind::File && ours != content_bytes {
             let what = What::ContentLength {
                 here: ours,
@@ -198,6 +198,7 @@ impl Comparer<'_> {
     ) -> Result<BTreeMap<Vec<u8>, Hash128>, ResyncError> {
         let mut records = BTreeMap::new();
         self.store
+            .replica()
             .each_record(table, ino, after, &mut |key, value| {
                 if until.is_some_and(|until| key > until) {
                     return ControlFlow::Break(());
@@ -210,13 +211,17 @@ impl Comparer<'_> {
 
     /// Compares content that is part of the digest.
     fn compare_short(&mut self, ino: Ino) -> Result<(), ResyncError> {
-        let size = self.store.facts(ino)?.map_or(0, |facts| facts.size);
+        let size = self
+            .store
+            .replica()
+            .file_times(ino)?
+            .map_or(0, |facts| facts.size);
         if size == 0 || size > CONTENT_BYTES_MAX {
             return Ok(());
         }
         let length = usize::try_from(size).unwrap_or(0);
         let mut data = vec![0; length];
-        self.store.read_raw(ino, 0, &mut data)?;
+        self.store.replica().read_raw(ino, 0, &mut data)?;
         data.resize(length.next_multiple_of(BLOCK_BYTES), 0);
         let piece = Piece {
             offset: 0,

@@ -36,7 +36,7 @@ pub(crate) fn name(store: &Store, report: &mut Report) -> Result<(), OpError> {
 /// A place of each inode in `wanted` that has one.
 fn find(store: &Store, wanted: &BTreeSet<u64>) -> Result<HashMap<Ino, Place>, OpError> {
     let mut places = HashMap::new();
-    store.each_entry(&mut |directory, entry| {
+    store.replica().each_entry(&mut |directory, entry| {
         if wanted.contains(&entry.ino.get()) {
             places
                 .entry(entry.ino)
@@ -73,13 +73,13 @@ fn path_of(
 
 /// The place of a directory; `None` for what is none, or has none.
 fn place_of_directory(store: &Store, directory: Ino) -> Result<Option<Place>, OpError> {
-    let above = match store.parent(directory) {
+    let above = match store.tree().parent(directory) {
         Ok(above) => above,
         Err(OpError::Refused(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut place = None;
-    let looked = store.readdir(above, 0, &mut |_, entry| {
+    let looked = store.tree().readdir(above, 0, &mut |_, entry| {
         if entry.ino == directory {
             place = Some((above, text(entry.name.as_bytes())));
             return ControlFlow::Break(());

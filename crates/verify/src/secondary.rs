@@ -42,8 +42,11 @@ fn digests(store: &Store, from: u64, to: u64) -> Result<Response, OpError> {
 
 fn inspect(store: &Store, ino: Ino) -> Result<Response, OpError> {
     Ok(Response::Inspected {
-        record: store.inode_now(ino)?.map(|inode| record::encode(&inode)),
-        content_bytes: store.content_bytes(ino)?,
+        record: store
+            .replica()
+            .inode_now(ino)?
+            .map(|inode| record::encode(&inode)),
+        content_bytes: store.replica().content_bytes(ino)?,
     })
 }
 
@@ -53,16 +56,18 @@ fn records(store: &Store, table: u8, ino: Ino, after: &[u8]) -> Result<Response,
     let mut bytes = 0;
     let mut last = true;
     if keys::REPLICATED.contains(&table) {
-        store.each_record(table, ino, after, &mut |key, value| {
-            if bytes >= RECORDS_BYTES_MAX {
-                last = false;
-                return ControlFlow::Break(());
-            }
-            let hash = Hash128::of(value);
-            bytes += key.len() + hash.0.len();
-            records.push((key.to_vec(), hash));
-            ControlFlow::Continue(())
-        })?;
+        store
+            .replica()
+            .each_record(table, ino, after, &mut |key, value| {
+                if bytes >= RECORDS_BYTES_MAX {
+                    last = false;
+                    return ControlFlow::Break(());
+                }
+                let hash = Hash128::of(value);
+                bytes += key.len() + hash.0.len();
+                records.push((key.to_vec(), hash));
+                ControlFlow::Continue(())
+            })?;
     }
     Ok(Response::Records { records, last })
 }

@@ -262,7 +262,7 @@ fn a_resync_that_loses_its_connection_ends() {
         datastore.hold_names(connection).is_err(),
         "over no connection"
     );
-    assert!(!datastore.store.changes_exceed());
+    assert!(!datastore.store.image().changes_exceed());
     assert!(make_directory(datastore, "alone").recv().unwrap());
     end(&secondary);
 }

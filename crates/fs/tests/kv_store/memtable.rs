@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockstep_fs::kv::memtable::Memtable;
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
-use lockstep_fs::kv::{Changes, Direction, Each, Kv, KvError};
+use lockstep_fs::kv::{Direction, Each, Kv, KvChanges, KvError};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -268,7 +268,7 @@ impl Kv for Meddler {
         self.map.scan(direction, from, to, each)
     }
 
-    fn commit_durable(&self, changes: &mut Changes<'_>) -> Result<(), KvError> {
+    fn commit_durable(&self, changes: &mut KvChanges<'_>) -> Result<(), KvError> {
         self.map.commit_durable(changes)
     }
 

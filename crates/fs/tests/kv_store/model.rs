@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-use lockstep_fs::kv::{Changes, Direction, Each, Kv, KvError};
+use lockstep_fs::kv::{Direction, Each, Kv, KvChanges, KvError};
 use parking_lot::Mutex;
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -32,7 +32,7 @@ impl Kv for MapKv {
         Ok(())
     }
 
-    fn commit_durable(&self, changes: &mut Changes<'_>) -> Result<(), KvError> {
+    fn commit_durable(&self, changes: &mut KvChanges<'_>) -> Result<(), KvError> {
         let mut map = self.0.lock();
         for (key, value) in changes {
             change(&mut map, key, value);

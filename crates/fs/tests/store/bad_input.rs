@@ -126,7 +126,7 @@ fn missing_files_are_refused() {
 #[test]
 fn content_cut_short_is_an_error_for_who_reads_it() {
     let (disk, ino) = used();
-    let path = lockstep_fs::files::content_path(ino);
+    let path = lockstep_fs::paths::content_path(ino);
     // Closed in order, so that the record and not the content says how long it is.
     open_with(&disk, &open_options(Access::Write))
         .unwrap()
@@ -151,7 +151,7 @@ fn reading_changes_nothing() {
     let (disk, ino) = used();
     let before = disk.all();
     let store = open_with(&disk, &open_options(Access::Read)).unwrap();
-    assert_eq!(store.getattr(ino).unwrap().size, 10_000);
+    assert_eq!(store.tree().getattr(ino).unwrap().size, 10_000);
     assert!(store.close().is_err(), "nothing to be closed");
     drop(store);
     assert!(disk.all() == before);
@@ -162,6 +162,7 @@ fn all_readable(store: &Store, ino: Ino) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 10_000];
     store.read(ino, 0, &mut bytes).ok()?;
     store
+        .tree()
         .readdir(
             Ino::ROOT,
             0,

@@ -165,7 +165,7 @@ fn start(backing: Arc<dyn Backing>, boot: u8) -> Result<Store, StoreError> {
 }
 
 fn assert_new(store: &Store) {
-    assert_eq!(store.getattr(Ino::ROOT).unwrap().nlink, 2);
+    assert_eq!(store.tree().getattr(Ino::ROOT).unwrap().nlink, 2);
     store.close().unwrap();
 }
 

@@ -75,7 +75,7 @@ fn with_file() -> (Node, Client, Ino) {
 }
 
 fn path(ino: Ino) -> String {
-    lockstep_fs::files::content_path(ino)
+    lockstep_fs::paths::content_path(ino)
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_durable_change_of_content_is_on_the_disk_with_its_record() {
     let applied = node.store.commit(&op).unwrap();
     node.store.sync_applied(&applied).unwrap();
     node.lose_power();
-    assert_eq!(node.store.getattr(ino).unwrap().size, 9000);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().size, 9000);
 }
 
 /// The same, where a process was killed before it had synced: the next one answers for it.
@@ -148,7 +148,7 @@ fn all_that_was_applied_can_be_made_durable_after_a_kill() {
     node.kill();
     node.store.sync_all_applied().unwrap();
     node.lose_power();
-    assert_eq!(node.store.getattr(ino).unwrap().size, 9000);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().size, 9000);
 }
 
 /// Its name had reached the disk, its inode not: nothing would ever remove it (found by the simulator).
@@ -160,10 +160,10 @@ fn content_that_a_power_loss_left_without_an_inode_is_removed() {
     let lost = client.create(&node, "lost");
     client.write(&node, lost, b"bytes");
     node.disk.open(&path(lost)).unwrap().sync().unwrap();
-    let directory = lockstep_fs::files::content_dir(lost);
+    let directory = lockstep_fs::paths::content_dir(lost);
     node.disk.sync_dir(&directory).unwrap();
     node.lose_power();
-    assert!(node.store.inode_now(lost).unwrap().is_none());
+    assert!(node.store.replica().inode_now(lost).unwrap().is_none());
     assert!(node.disk.exists(&path(lost)).unwrap());
     // A process that stops before it has removed it leaves that to the next one.
     node.kill();
@@ -178,9 +178,9 @@ fn content_that_an_image_left_without_an_inode_is_removed() {
     let (node, _, _) = with_file();
     let left = path(Ino::new(77).unwrap());
     node.disk.open_or_create(&left).unwrap();
-    node.store.begin_image().unwrap();
-    node.store.settle_image().unwrap();
-    node.store.finish_image(node.store.applied(), 2).unwrap();
+    node.store.image().begin().unwrap();
+    node.store.image().prepare_finish().unwrap();
+    node.store.image().finish(node.store.applied(), 2).unwrap();
     assert!(!node.disk.exists(&left).unwrap());
 }
 
@@ -283,11 +283,11 @@ fn a_failed_write_beside_another_leaves_nothing() {
     node.store.write_begun(&failed, 9000, b"torn").unwrap();
     let other = node.store.begin_write(ino, 0, 5, false).unwrap();
     node.store.write_begun(&other, 0, b"bytes").unwrap();
-    lockstep_fs::Store::abandon_write(&failed);
+    failed.abandon();
     drop(failed);
     node.store.complete_write(&other, 5, osn, time);
     drop(other);
-    assert_eq!(node.store.content_bytes(ino).unwrap(), 5);
+    assert_eq!(node.store.replica().content_bytes(ino).unwrap(), 5);
     assert_eq!(read_all(&node.store, ino), b"bytes");
 }
 
@@ -305,7 +305,7 @@ fn a_late_write_does_not_set_the_times_back() {
     node.store
         .write(ino, 8192, b"x", earlier, earlier_time)
         .unwrap();
-    assert_eq!(node.store.getattr(ino).unwrap().mtime, later_time);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().mtime, later_time);
 }
 
 /// A write that completes while a checkpoint runs is in no record: its slot has to stay.
@@ -320,7 +320,7 @@ fn a_write_across_a_checkpoint_survives_a_kill() {
     drop(ticket);
     node.kill();
     assert_eq!(read_all(&node.store, ino), b"bytes");
-    assert_eq!(node.store.getattr(ino).unwrap().mtime, time);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().mtime, time);
 }
 
 #[test]
@@ -337,13 +337,13 @@ fn content_goes_only_after_it_is_durable_that_the_file_went() {
     };
     assert!(!log(&node) && node.disk.file(&path(ino)).is_some());
     let taken = node.disk.stat(&path(ino)).unwrap().blocks * 512;
-    assert!(taken > 0 && node.store.garbage_bytes() == taken);
+    assert!(taken > 0 && node.store.capacity().garbage_bytes() == taken);
     assert_eq!(node.store.collect_garbage().unwrap(), 1);
-    assert_eq!(node.store.garbage_bytes(), 0);
+    assert_eq!(node.store.capacity().garbage_bytes(), 0);
     assert!(node.disk.file(&path(ino)).is_none());
     let left = open(&node.disk.killed());
-    let garbage = left.image_chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
-    assert!(garbage.records.is_empty() || left.getattr(ino).is_err());
+    let garbage = left.image().chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
+    assert!(garbage.records.is_empty() || left.tree().getattr(ino).is_err());
 }
 
 /// As secondary a store gets numbers from the primary; as primary it must not give them again.
@@ -379,9 +379,12 @@ fn numbers_that_came_from_the_other_node_are_not_given_out() {
 #[test]
 fn numbers_that_the_other_node_had_given_before_a_resync_are_not_given_out() {
     let mut node = Node::new();
-    node.store.begin_image().unwrap();
+    node.store.image().begin().unwrap();
     let far = 1 << 40;
-    node.store.finish_image(node.store.applied(), far).unwrap();
+    node.store
+        .image()
+        .finish(node.store.applied(), far)
+        .unwrap();
     assert!(node.store.next_ino().unwrap().get() >= far);
     node.kill();
     assert!(node.store.next_ino().unwrap().get() >= far);
@@ -406,7 +409,7 @@ fn grown_then_lost(times: bool) -> (Attr, Vec<u8>, Timestamp) {
     };
     let opened = Store::open(node.disk.after_power_loss(), &other_boot).unwrap();
     assert!(opened.power_lost);
-    let attr = opened.store.getattr(ino).unwrap();
+    let attr = opened.store.tree().getattr(ino).unwrap();
     (attr, read_all(&opened.store, ino), time)
 }
 
@@ -432,13 +435,13 @@ fn an_old_slot_sets_nothing_back_after_a_close() {
     client.write(&node, ino, b"old");
     let old = node.disk.all().remove("tables/times").unwrap();
     client.write(&node, ino, b"new bytes");
-    let before = node.store.getattr(ino).unwrap();
+    let before = node.store.tree().getattr(ino).unwrap();
     node.store.close().unwrap();
     let disk = node.disk.after_power_loss();
     disk.open_table("tables/times", old.len())
         .unwrap()
         .store(0, &old);
-    let after = open(&disk).getattr(ino).unwrap();
+    let after = open(&disk).tree().getattr(ino).unwrap();
     assert_eq!((after.size, after.mtime), (before.size, before.mtime));
 }
 

@@ -126,9 +126,10 @@ impl Filler {
             mode: XattrMode::Any,
         };
         self.store
-            .log_pending(&MetaOp { osn, time, request })
+            .intents()
+            .log(&MetaOp { osn, time, request })
             .unwrap();
-        self.store.commit_pending(osn).unwrap();
+        self.store.intents().commit(osn).unwrap();
     }
 
     pub fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) {
@@ -436,7 +437,7 @@ fn a_name_outside_the_namespaces_is_refused_but_an_old_one_is_no_damage() {
     drop(filler.store);
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(&dir).unwrap());
     let store = Store::open(backing, &options()).unwrap().store;
-    assert_eq!(store.getxattr(ino, b"system.foo").unwrap(), b"old");
+    assert_eq!(store.tree().getxattr(ino, b"system.foo").unwrap(), b"old");
     for name in [&b"system.foo"[..], b"btrfs.compression", b"user"] {
         let (osn, time) = stamp(count + 1);
         let (name, value) = (name.to_vec(), Vec::new());
@@ -520,7 +521,7 @@ fn damaged_content_is_named() {
     let ino = filler.make(Ino::ROOT, b"broken", NodeKind::File);
     filler.write(ino, 0, b"content");
     filler.store.close().unwrap();
-    let content = filler.dir.join(lockstep_fs::files::content_path(ino));
+    let content = filler.dir.join(lockstep_fs::paths::content_path(ino));
     fs::write(content, "con").unwrap();
     let error = export(
         &filler.dir,

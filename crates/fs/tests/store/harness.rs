@@ -185,7 +185,7 @@ impl World {
         let expected = now_lost.into_iter().find(|ino| !before.contains(ino));
         assert_eq!(orphaned, expected, "{op:?}");
         if let Some(attr) = applied.attr {
-            let mut found = self.node.store.getattr(attr.ino).unwrap();
+            let mut found = self.node.store.tree().getattr(attr.ino).unwrap();
             found.blocks = attr.blocks;
             assert_eq!(attr, found, "{op:?}");
         }
@@ -250,7 +250,7 @@ impl World {
             .keys()
             .copied()
             .filter(|ino| model.nlink(*ino) == 0);
-        let orphans = self.node.store.orphans().unwrap();
+        let orphans = self.node.store.tree().orphans().unwrap();
         assert_eq!(
             orphans.iter().map(|ino| ino.get()).collect::<Vec<_>>(),
             lost.collect::<Vec<_>>()
@@ -275,7 +275,7 @@ impl Write {
 
 fn compare_inode(store: &Store, model: &Model, number: u64) {
     let ino = Ino::new(number).unwrap();
-    let attr = match (store.getattr(ino), model.nodes.get(&number)) {
+    let attr = match (store.tree().getattr(ino), model.nodes.get(&number)) {
         (Err(error), None) => return assert_eq!(error.errno(), Errno::Stale),
         (attr, Some(_)) => attr.unwrap(),
         (Ok(_), None) => panic!("inode {number} is still there"),
@@ -307,18 +307,18 @@ fn compare_inode(store: &Store, model: &Model, number: u64) {
         (node.atime, node.mtime, node.ctime),
         "times of {number}"
     );
-    let names = store.listxattr(ino).unwrap();
+    let names = store.tree().listxattr(ino).unwrap();
     assert!(
         names.iter().eq(node.xattrs.keys()),
         "attribute names of {number}"
     );
     for (name, value) in &node.xattrs {
-        assert_eq!(&store.getxattr(ino, name).unwrap(), value);
+        assert_eq!(&store.tree().getxattr(ino, name).unwrap(), value);
     }
     match &node.inside {
         Inside::Bytes(bytes) => assert!(read_all(store, ino) == *bytes, "content of {number}"),
         Inside::Names(names) => compare_directory(store, model, ino, names),
-        Inside::Target(target) => assert_eq!(&store.readlink(ino).unwrap(), target),
+        Inside::Target(target) => assert_eq!(&store.tree().readlink(ino).unwrap(), target),
         Inside::Nothing => {}
     }
 }
@@ -343,14 +343,21 @@ fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &[(Vec<u8>, 
         listed.push((entry.name.as_bytes().to_vec(), entry.ino.get()));
         ControlFlow::Continue(())
     };
-    store.readdir(ino, 0, &mut each).unwrap();
+    store.tree().readdir(ino, 0, &mut each).unwrap();
     listed.reverse();
     assert_eq!(listed, names, "names in {ino}");
     for (name, expected) in names {
-        let found = store.lookup(ino, &FileName::new(name).unwrap()).unwrap();
+        let found = store
+            .tree()
+            .lookup(ino, &FileName::new(name).unwrap())
+            .unwrap();
         assert_eq!(found.ino.get(), *expected);
     }
     if let Some(above) = model.parent(ino.get()) {
-        assert_eq!(store.parent(ino).unwrap().get(), above, "above {ino}");
+        assert_eq!(
+            store.tree().parent(ino).unwrap().get(),
+            above,
+            "above {ino}"
+        );
     }
 }

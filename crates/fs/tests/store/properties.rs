@@ -102,12 +102,12 @@ impl Pair {
             assert_eq!(there, Err(refused.errno()));
             return self.world.expect(op, &Err(refused));
         }
-        self.world.node.store.log_pending(op).unwrap();
+        self.world.node.store.intents().log(op).unwrap();
         if variant == 0 {
             self.kill_in_doubt(op.osn);
         }
         if variant == 1 {
-            self.world.node.store.roll_back(op.osn).unwrap();
+            self.world.node.store.intents().roll_back(op.osn).unwrap();
             return self.world.node.kill();
         }
         self.other.store.commit(op).unwrap();
@@ -115,14 +115,14 @@ impl Pair {
             self.world.node.store.checkpoint().unwrap();
             self.kill_in_doubt(op.osn);
         }
-        let done = self.world.node.store.commit_pending(op.osn);
+        let done = self.world.node.store.intents().commit(op.osn);
         self.world.expect(op, &done.map(Option::unwrap));
     }
 
     fn kill_in_doubt(&mut self, osn: Osn) {
         self.world.node.kill();
-        assert_eq!(self.world.node.store.in_doubt(), [osn]);
-        assert_eq!(self.world.node.store.pending(osn).unwrap().0.osn, osn);
+        assert_eq!(self.world.node.store.intents().in_doubt(), [osn]);
+        assert_eq!(self.world.node.store.intents().get(osn).unwrap().0.osn, osn);
     }
 
     fn compare(&self) {
@@ -130,7 +130,7 @@ impl Pair {
         here.checkpoint().unwrap();
         there.checkpoint().unwrap();
         for table in keys::REPLICATED {
-            let chunk = |store: &Store| store.image_chunk(table, &[], usize::MAX).unwrap();
+            let chunk = |store: &Store| store.image().chunk(table, &[], usize::MAX).unwrap();
             assert_eq!(chunk(here), chunk(there));
         }
         for (&ino, node) in &self.world.model.nodes {

@@ -1,6 +1,6 @@
 //! Kills at the moments that random steps do not hit: between a record and its effect.
 
-use lockstep_fs::store::Facts;
+use lockstep_fs::store::FileTimes;
 use lockstep_intentlog::{IntentLog, Record};
 use lockstep_types::{AllocateMode, FileName, Ino, MetaOp, MetaRequest};
 
@@ -128,13 +128,13 @@ fn times_taken_over_without_their_write_survive() {
     let (mut node, _, one, _) = two_files();
     let (osn, time) = stamp(901);
     node.store.write(one, 0, b"later", osn, time).unwrap();
-    let told = Facts {
+    let told = FileTimes {
         last_write: None,
-        ..node.store.facts(one).unwrap().unwrap()
+        ..node.store.replica().file_times(one).unwrap().unwrap()
     };
-    assert!(node.store.set_facts(one, &told).unwrap());
+    assert!(node.store.replica().set_file_times(one, &told).unwrap());
     killed(&mut node);
-    let attr = open(&node.disk).getattr(one).unwrap();
+    let attr = open(&node.disk).tree().getattr(one).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }
 
@@ -142,7 +142,7 @@ fn times_taken_over_without_their_write_survive() {
 /// and nothing else, and the process is killed: both times are still there.
 #[track_caller]
 fn assert_keeps_times_with_a_new_size(mut node: Node, ino: Ino) {
-    let written = node.store.getattr(ino).unwrap().mtime;
+    let written = node.store.tree().getattr(ino).unwrap().mtime;
     let (osn, linked) = stamp(902);
     let link = MetaOp {
         osn,
@@ -154,14 +154,14 @@ fn assert_keeps_times_with_a_new_size(mut node: Node, ino: Ino) {
         },
     };
     node.store.commit(&link).unwrap();
-    let told = Facts {
+    let told = FileTimes {
         size: 7000,
-        ..node.store.facts(ino).unwrap().unwrap()
+        ..node.store.replica().file_times(ino).unwrap().unwrap()
     };
     assert_eq!((told.mtime, told.last_write), (written, None));
-    assert!(node.store.set_facts(ino, &told).unwrap());
+    assert!(node.store.replica().set_file_times(ino, &told).unwrap());
     killed(&mut node);
-    let attr = open(&node.disk).getattr(ino).unwrap();
+    let attr = open(&node.disk).tree().getattr(ino).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (written, linked));
 }
 
@@ -177,18 +177,23 @@ fn times_that_only_the_slot_knows_survive_a_new_size() {
 #[test]
 fn times_that_the_log_has_lost_again_survive_a_new_size() {
     let (node, _, one, _) = two_files();
-    let before = node.store.facts(one).unwrap().unwrap();
+    let before = node.store.replica().file_times(one).unwrap().unwrap();
     let (osn, time) = stamp(901);
     let write = || node.store.write(one, 0, b"later", osn, time).unwrap();
     write();
     node.store.sync_file(one, true).unwrap();
-    let taken_back = Facts {
+    let taken_back = FileTimes {
         last_write: None,
         ..before
     };
-    assert!(node.store.set_facts(one, &taken_back).unwrap());
+    assert!(
+        node.store
+            .replica()
+            .set_file_times(one, &taken_back)
+            .unwrap()
+    );
     write();
-    assert_eq!(node.store.getattr(one).unwrap().mtime, time);
+    assert_eq!(node.store.tree().getattr(one).unwrap().mtime, time);
     assert_keeps_times_with_a_new_size(node, one);
 }
 
@@ -197,16 +202,16 @@ fn times_that_the_log_has_lost_again_survive_a_new_size() {
 #[test]
 fn a_write_sent_again_sets_the_times_that_were_taken_back() {
     let (node, _, one, _) = two_files();
-    let before = node.store.facts(one).unwrap().unwrap();
+    let before = node.store.replica().file_times(one).unwrap().unwrap();
     let (osn, time) = stamp(901);
     node.store.write(one, 0, b"later", osn, time).unwrap();
     node.store.checkpoint().unwrap();
-    let told = Facts {
+    let told = FileTimes {
         last_write: None,
         ..before
     };
-    assert!(node.store.set_facts(one, &told).unwrap());
+    assert!(node.store.replica().set_file_times(one, &told).unwrap());
     node.store.write(one, 0, b"later", osn, time).unwrap();
-    let attr = node.store.getattr(one).unwrap();
+    let attr = node.store.tree().getattr(one).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }

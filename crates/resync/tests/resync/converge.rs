@@ -29,7 +29,12 @@ pub fn assert_equal(primary: &Node, secondary: &Node) {
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);
     assert_eq!(records(primary.store()), records(secondary.store()));
-    for (ino, kind) in primary.store().inodes(1, u64::MAX, usize::MAX).unwrap() {
+    for (ino, kind) in primary
+        .store()
+        .replica()
+        .inodes(1, u64::MAX, usize::MAX)
+        .unwrap()
+    {
         if kind == NodeKind::File {
             assert_content_equal(primary, secondary, ino);
         }
@@ -37,9 +42,9 @@ pub fn assert_equal(primary: &Node, secondary: &Node) {
 }
 
 fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
-    let size = primary.store().getattr(ino).unwrap().size;
+    let size = primary.store().tree().getattr(ino).unwrap().size;
     let mut at = 0;
-    while let Some(data) = primary.store().next_data(ino, at).unwrap() {
+    while let Some(data) = primary.store().replica().next_data(ino, at).unwrap() {
         let (mut here, mut there) = (vec![0; 1 << 16], vec![0; 1 << 16]);
         let read = primary.store().read(ino, data, &mut here).unwrap();
         assert_eq!(secondary.store().read(ino, data, &mut there).unwrap(), read);
@@ -47,7 +52,7 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
         at = data + here.len() as u64;
     }
     let mut at = 0;
-    while let Some(data) = secondary.store().next_data(ino, at).unwrap() {
+    while let Some(data) = secondary.store().replica().next_data(ino, at).unwrap() {
         let mut here = vec![0; 1 << 16];
         let mut there = here.clone();
         primary.store().read(ino, data, &mut here).unwrap();
@@ -55,7 +60,10 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
         assert!(here == there, "{ino:?} differs near {data}");
         at = data + here.len() as u64;
     }
-    assert_eq!(secondary.store().content_bytes(ino).unwrap(), size);
+    assert_eq!(
+        secondary.store().replica().content_bytes(ino).unwrap(),
+        size
+    );
 }
 
 /// Locks that are busy: before each is granted, clients have changed something on both nodes.
@@ -298,7 +306,11 @@ fn a_resync_that_breaks_off_anywhere_can_start_again() {
 fn content_that_was_damaged_behind_our_back_is_put_right() {
     let (primary, mut secondary) = (interesting(), Node::new());
     resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
-    let inodes = primary.store().inodes(1, u64::MAX, usize::MAX).unwrap();
+    let inodes = primary
+        .store()
+        .replica()
+        .inodes(1, u64::MAX, usize::MAX)
+        .unwrap();
     let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
     secondary.store().close().unwrap();
     for (number, (ino, _)) in files.enumerate() {
@@ -320,6 +332,7 @@ fn our_own_damage_is_not_carried_over() {
     primary.store().close().unwrap();
     let long = primary
         .store()
+        .tree()
         .lookup(Ino::ROOT, &super::nodes::name("long"));
     std::fs::write(primary.content_path(long.unwrap().ino), b"short").unwrap();
     primary.restart();
@@ -346,7 +359,7 @@ fn a_huge_sparse_file_takes_as_many_questions_as_it_has_data() {
     assert!(progress.bytes_sent.get() < 100_000);
     assert!(peer.asked.load(Ordering::Relaxed) < 30);
     assert_equal(&primary, &secondary);
-    let space = secondary.store().getattr(ino).unwrap().blocks * 512;
+    let space = secondary.store().tree().getattr(ino).unwrap().blocks * 512;
     assert!(space < 1 << 20, "{space} bytes on the disk");
 }
 
@@ -394,7 +407,7 @@ fn reserved_space_is_reserved_on_the_other_node_too() {
         resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
         assert_equal(&primary, &secondary);
         for ino in files {
-            let blocks = |node: &Node| node.store().getattr(ino).unwrap().blocks;
+            let blocks = |node: &Node| node.store().tree().getattr(ino).unwrap().blocks;
             let (here, there) = (blocks(&primary), blocks(&secondary));
             assert!(here >= 2048 && there >= here, "{ino}: {here} and {there}");
             assert!(there <= here + 2048, "{ino}: {here} and {there}");

@@ -72,7 +72,7 @@ impl Node {
     /// Where the content of an inode lies, to damage it.
     #[allow(dead_code)] // not every test program damages
     pub fn content_path(&self, ino: Ino) -> PathBuf {
-        self.dir.path().join(lockstep_fs::files::content_path(ino))
+        self.dir.path().join(lockstep_fs::paths::content_path(ino))
     }
 
     pub fn stamp(&self) -> (Osn, Timestamp) {
@@ -248,6 +248,6 @@ pub fn records(store: &Store) -> Vec<ImageChunk> {
     store.checkpoint().unwrap();
     REPLICATED
         .iter()
-        .map(|table| store.image_chunk(*table, &[], usize::MAX).unwrap())
+        .map(|table| store.image().chunk(*table, &[], usize::MAX).unwrap())
         .collect()
 }

@@ -37,7 +37,7 @@ impl Churn {
     fn run(&self, primary: &Node) {
         let store = primary.store();
         while !self.stop.load(Ordering::Relaxed) {
-            if store.changes_exceed() {
+            if store.image().changes_exceed() {
                 std::thread::yield_now();
                 continue;
             }
@@ -61,7 +61,7 @@ impl Peer for SlowPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         let until = self.churn.turns.load(Ordering::Relaxed) + TURNS;
         while self.churn.turns.load(Ordering::Relaxed) < until
-            && !self.primary.store().changes_exceed()
+            && !self.primary.store().image().changes_exceed()
         {
             std::thread::yield_now();
         }

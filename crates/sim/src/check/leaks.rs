@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use super::dump::Dump;
 use super::violation::Violation;
 use crate::world::Side;
-use lockstep_fs::files::content_owner;
+use lockstep_fs::paths::content_owner;
 
 const INVARIANT: &str = "leaks";
 

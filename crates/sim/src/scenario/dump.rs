@@ -15,7 +15,11 @@ const INODES_MAX: usize = 100_000;
 pub fn dump(store: &Store) -> Result<Dump, String> {
     let said = |error: OpError| format!("a store cannot be read: {error:?}");
     let mut dump = Dump::default();
-    for (ino, _) in store.inodes(1, u64::MAX, INODES_MAX).map_err(said)? {
+    for (ino, _) in store
+        .replica()
+        .inodes(1, u64::MAX, INODES_MAX)
+        .map_err(said)?
+    {
         if let Some(inode) = inode(store, ino).map_err(said)? {
             dump.inodes.insert(ino, inode);
         }
@@ -24,12 +28,12 @@ pub fn dump(store: &Store) -> Result<Dump, String> {
 }
 
 fn inode(store: &Store, ino: Ino) -> Result<Option<Inode>, OpError> {
-    let Some(record) = store.inode_now(ino)? else {
+    let Some(record) = store.replica().inode_now(ino)? else {
         return Ok(None);
     };
     let attr = record.attr(ino);
-    let xattrs = store.listxattr(ino)?.into_iter();
-    let valued = xattrs.map(|name| Ok((name.clone(), store.getxattr(ino, &name)?)));
+    let xattrs = store.tree().listxattr(ino)?.into_iter();
+    let valued = xattrs.map(|name| Ok((name.clone(), store.tree().getxattr(ino, &name)?)));
     Ok(Some(Inode {
         kind: attr.kind,
         mode: attr.mode,
@@ -66,7 +70,7 @@ fn entries(store: &Store, directory: Ino) -> Result<Vec<Entry>, OpError> {
         entries.push(Entry { cookie, name, ino });
         ControlFlow::Continue(())
     };
-    store.readdir(directory, 0, &mut each)?;
+    store.tree().readdir(directory, 0, &mut each)?;
     // The newest comes first.
     entries.reverse();
     Ok(entries)

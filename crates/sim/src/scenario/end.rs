@@ -36,7 +36,7 @@ pub fn judge(history: &History, clients: u32, nodes: [Ended<'_>; 2]) -> Result<b
 }
 
 fn look_for_leaks(side: Side, node: Ended<'_>, inodes: &Dump) -> Result<(), String> {
-    let orphans = node.datastore.store().orphans();
+    let orphans = node.datastore.store().tree().orphans();
     let orphans = orphans.map_err(|error| format!("{error:?}"))?;
     let kept = Kept {
         node: side,

@@ -409,7 +409,7 @@ impl Half {
     pub fn inodes(&self) -> impl Fn(Ino) -> Result<bool, String> {
         let left = LazyCell::new(|| self.left());
         move |ino| match self.datastore() {
-            Some(datastore) => match datastore.store().inode_now(ino) {
+            Some(datastore) => match datastore.store().replica().inode_now(ino) {
                 Ok(inode) => Ok(inode.is_some()),
                 Err(error) => Err(format!("{:?}: #{ino} cannot be read: {error:?}", self.side)),
             },

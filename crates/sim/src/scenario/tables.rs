@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_fs::files::content_owner;
+use lockstep_fs::paths::content_owner;
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, MetaRequest};

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lockstep_fs::poison::Stamp;
+use lockstep_fs::poison::MarkerStore;
 use parking_lot::Mutex;
 
 use super::process::Process;
@@ -21,7 +21,7 @@ impl Runtime {
     }
 
     /// As a process has it, for as long as it lives; or an operator.
-    pub fn of(&self, process: Option<&Arc<Process>>) -> Arc<dyn Stamp> {
+    pub fn of(&self, process: Option<&Arc<Process>>) -> Arc<dyn MarkerStore> {
         Arc::new(Inside {
             runtime: self.clone(),
             process: process.cloned(),
@@ -49,7 +49,7 @@ impl Inside {
     }
 }
 
-impl Stamp for Inside {
+impl MarkerStore for Inside {
     fn read(&self) -> io::Result<Option<Vec<u8>>> {
         Ok(self.runtime.0.lock().clone())
     }

@@ -9,7 +9,7 @@ use lockstep_driver::config::{DatastoreConfig, PeerConfig};
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_driver::{ClearError, Cleared, Datastore, Repair, Service, clear_poison};
 use lockstep_fs::Store;
-use lockstep_fs::poison::MARK_FILE;
+use lockstep_fs::poison::MARKER_FILE;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, DiskOptions, Survivors};
@@ -133,7 +133,7 @@ impl Half {
     }
 
     pub fn is_marked(&self) -> bool {
-        self.disk.files().contains(&MARK_FILE.to_owned())
+        self.disk.files().contains(&MARKER_FILE.to_owned())
     }
 
     /// What is on its stable storage: the role file, and the file's bytes.
@@ -149,7 +149,7 @@ impl Half {
         };
         let opened = Store::open(disk.mount(), &options).ok();
         let bytes = opened.and_then(|opened| {
-            let attr = opened.store.lookup(Ino::ROOT, &name()).ok()?;
+            let attr = opened.store.tree().lookup(Ino::ROOT, &name()).ok()?;
             let mut bytes = vec![0; usize::try_from(attr.size).ok()?];
             opened.store.read(attr.ino, 0, &mut bytes).ok()?;
             Some(bytes)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::poison::{Guarded, MARK_FILE, Marks, Poison};
+use lockstep_fs::poison::{FencedBacking, MARKER_FILE, Poison, PoisonMarkers};
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_intentlog::LogOptions;
@@ -28,11 +28,11 @@ struct Guard {
 impl Guard {
     fn on(disk: Disk) -> Self {
         let below = disk.mount();
-        let marks = Marks::new(Arc::clone(&below), None);
+        let marks = PoisonMarkers::new(Arc::clone(&below), None);
         let found = marks.read();
         let clock = Box::new(Timestamp::default);
         let poison = Arc::new(Poison::new(marks, BOOT, clock, found));
-        let backing = Arc::new(Guarded::new(below, Arc::clone(&poison)));
+        let backing = Arc::new(FencedBacking::new(below, Arc::clone(&poison)));
         Self {
             disk,
             backing,
@@ -140,9 +140,9 @@ const PROMISES: [(&str, Promise); 14] = [
         Ok(store.sync_all_logged()?)
     }),
     ("InSync", |store| Ok(store.sync_everything()?)),
-    ("BeginResync", |store| Ok(store.begin_image()?)),
-    ("SettleImage", |store| Ok(store.settle_image()?)),
-    ("EndImage", |store| Ok(store.finish_image(osn(99), 2)?)),
+    ("BeginResync", |store| Ok(store.image().begin()?)),
+    ("SettleImage", |store| Ok(store.image().prepare_finish()?)),
+    ("EndImage", |store| Ok(store.image().finish(osn(99), 2)?)),
     ("an operation, always", |store| {
         let applied = store.commit(&create(50, "another"))?;
         Ok(store.sync_applied(&applied)?)
@@ -277,7 +277,7 @@ fn a_disk_that_takes_no_mark_is_poisoned_all_the_same() {
         .observe(Some(Arc::new(|_: &Call<'_>| Verdict::Fail(Errno::Io))));
     assert!(store.sync_file(ino(FILE), true).is_err());
     guard.disk.observe(None);
-    assert!(!guard.disk.files().contains(&MARK_FILE.to_owned()));
+    assert!(!guard.disk.files().contains(&MARKER_FILE.to_owned()));
     for (what, promise) in PROMISES.into_iter().filter(|(what, _)| *what != "numbers") {
         assert!(promise(&store).is_err(), "{what}");
     }
@@ -292,7 +292,7 @@ fn the_mark_comes_before_the_answer() {
     assert!(store.sync_file(ino(FILE), true).is_err());
     let left = disk.fork();
     left.power_loss_with(Survivors::Nothing, &mut Random::new(1));
-    let mark = left.read_all(MARK_FILE).unwrap();
+    let mark = left.read_all(MARKER_FILE).unwrap();
     assert!(!mark.is_empty());
 }
 
@@ -307,7 +307,7 @@ fn a_mark_counts_by_its_name() {
         let (guard, _) = used();
         guard.disk.kill();
         let raw = guard.disk.mount();
-        let file = raw.open_or_create(MARK_FILE).unwrap();
+        let file = raw.open_or_create(MARKER_FILE).unwrap();
         file.write_at(0, text.as_bytes()).unwrap();
         let again = Guard::on(guard.disk.clone());
         assert!(again.poison.has_failed(), "{text:?}");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_fs::files::content_owner;
+use lockstep_fs::paths::content_owner;
 use lockstep_sim::disk::Disk;
 use lockstep_sim::random::Random;
 use lockstep_types::Ino;

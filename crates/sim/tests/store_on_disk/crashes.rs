@@ -172,6 +172,6 @@ fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_ne
     disk.observe(None);
     disk.kill();
     let opened = open(&disk, BOOT).unwrap();
-    assert_eq!(opened.store.getattr(ino).unwrap().size, 9000);
-    assert_eq!(opened.store.content_bytes(ino).unwrap(), 9000);
+    assert_eq!(opened.store.tree().getattr(ino).unwrap().size, 9000);
+    assert_eq!(opened.store.replica().content_bytes(ino).unwrap(), 9000);
 }

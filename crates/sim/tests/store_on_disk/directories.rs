@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_fs::files::{content_dir, content_path};
+use lockstep_fs::paths::{content_dir, content_path};
 use lockstep_sim::check::leaks::empty_directories;
 use lockstep_sim::disk::CallClass;
 use lockstep_types::{Errno, Ino, MetaRequest};
@@ -150,7 +150,7 @@ fn a_directory_without_the_content_it_was_made_for_goes() {
         capacity_files: 1 << 20,
     };
     node.disk.fill();
-    let used = node.store.space().unwrap().total_files;
+    let used = node.store.capacity().space().unwrap().total_files;
     // Room for `content` and for the directory in it.
     node.disk.set_capacity(DiskOptions {
         capacity_files: used + 2,

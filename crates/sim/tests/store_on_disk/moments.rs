@@ -84,7 +84,10 @@ impl Node {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.store.lookup(Ino::ROOT, &file_name(name)).is_ok()
+        self.store
+            .tree()
+            .lookup(Ino::ROOT, &file_name(name))
+            .is_ok()
     }
 
     pub fn bytes(&self, ino: Ino) -> Vec<u8> {
@@ -153,10 +156,10 @@ fn a_sync_saves_the_time_of_a_write_before_a_change_of_mode() {
     });
     node.store.commit(&change).unwrap();
     node.store.sync_file(ino, true).unwrap();
-    let before = node.store.getattr(ino).unwrap();
+    let before = node.store.tree().getattr(ino).unwrap();
     assert_eq!(before.mtime, written);
     let node = node.after_power_loss();
-    let after = node.store.getattr(ino).unwrap();
+    let after = node.store.tree().getattr(ino).unwrap();
     assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime));
 }
 
@@ -170,7 +173,7 @@ fn a_kill_during_the_first_opening_brings_no_old_times_back() {
     let old = node.disk.read_all("tables/times").unwrap();
     node.write(ino, b"new");
     node.store.sync_file(ino, true).unwrap();
-    let time = node.store.getattr(ino).unwrap().mtime;
+    let time = node.store.tree().getattr(ino).unwrap().mtime;
     let disk = {
         let Node { disk, store, .. } = node;
         drop(store);
@@ -190,7 +193,7 @@ fn a_kill_during_the_first_opening_brings_no_old_times_back() {
         drop(open(&disk, NEXT_BOOT));
         disk.kill();
         disk.observe(None);
-        let found = Node::on(disk, NEXT_BOOT).store.getattr(ino).unwrap();
+        let found = Node::on(disk, NEXT_BOOT).store.tree().getattr(ino).unwrap();
         assert_eq!(found.mtime, time, "killed at call {nth}");
     }
 }
@@ -221,7 +224,7 @@ fn a_kill_before_a_slot_is_cleared_brings_no_old_times_back() {
     disk.observe(None);
     drop(node);
     disk.kill();
-    let found = Node::on(disk, BOOT).store.getattr(ino).unwrap();
+    let found = Node::on(disk, BOOT).store.tree().getattr(ino).unwrap();
     assert_eq!(Some(found.mtime), *written.lock());
 }
 
@@ -259,7 +262,7 @@ fn a_close_saves_a_length_that_was_taken_back_beside_a_sync() {
     })));
     let ticket = node.store.begin_write(ino, 9000, 4, false).unwrap();
     node.store.write_begun(&ticket, 9000, b"torn").unwrap();
-    Store::abandon_write(&ticket);
+    ticket.abandon();
     drop(ticket);
     node.disk.observe(None);
     node.store.close().unwrap();
@@ -309,9 +312,9 @@ fn content_that_was_removed_before_a_close_does_not_come_back() {
         }
         node.store.close().unwrap();
         let node = node.after_power_loss();
-        let content = lockstep_fs::files::content_path(ino);
+        let content = lockstep_fs::paths::content_path(ino);
         assert!(!node.disk.files().contains(&content));
-        let directory = lockstep_fs::files::content_dir(ino);
+        let directory = lockstep_fs::paths::content_dir(ino);
         assert_eq!(
             node.disk.directories().contains(&directory),
             !is_collected_before
@@ -324,9 +327,9 @@ fn content_that_was_removed_before_a_close_does_not_come_back() {
 fn a_close_saves_what_is_pending() {
     let node = Node::new();
     let (op, _) = node.creation("f");
-    node.store.log_pending(&op).unwrap();
+    node.store.intents().log(&op).unwrap();
     node.store.close().unwrap();
-    assert_eq!(node.after_power_loss().store.in_doubt(), [op.osn]);
+    assert_eq!(node.after_power_loss().store.intents().in_doubt(), [op.osn]);
 }
 
 /// The other node has done it: as long as this one has not, it must not say that it got further, and
@@ -339,23 +342,23 @@ fn an_operation_that_could_not_be_carried_out_is_pending_again() {
         node.write(ino, &[1; 9000]);
         let before = node.store.applied();
         let (truncation, creation) = (node.truncate(ino, 5000), node.creation("g").0);
-        node.store.log_pending(&truncation).unwrap();
-        node.store.log_pending(&creation).unwrap();
+        node.store.intents().log(&truncation).unwrap();
+        node.store.intents().log(&creation).unwrap();
         // The first is the record in the log.
         node.disk.fail_call(CallClass::Write, 2, Errno::Io);
-        node.store.commit_pending(truncation.osn).unwrap_err();
+        node.store.intents().commit(truncation.osn).unwrap_err();
         if saved {
             node.store.checkpoint().unwrap();
         }
         let both = [truncation.osn, creation.osn];
-        assert_eq!(node.store.in_doubt(), both);
+        assert_eq!(node.store.intents().in_doubt(), both);
         node.disk.kill();
         let node = Node::on(node.disk, BOOT);
-        assert_eq!(node.store.in_doubt(), both);
+        assert_eq!(node.store.intents().in_doubt(), both);
         assert_eq!(node.store.applied(), before);
         assert!(node.bytes(ino) == [1; 9000]);
         for osn in both {
-            node.store.commit_pending(osn).unwrap();
+            node.store.intents().commit(osn).unwrap();
         }
         assert!(node.bytes(ino) == [1; 5000] && node.has("g"));
     }

@@ -50,7 +50,7 @@ pub fn entries(store: &Store, directory: Ino) -> Vec<(String, NamedEntry)> {
         ));
         ControlFlow::Continue(())
     };
-    store.readdir(directory, 0, &mut each).unwrap();
+    store.tree().readdir(directory, 0, &mut each).unwrap();
     // The newest comes first.
     entries.reverse();
     entries
@@ -58,7 +58,7 @@ pub fn entries(store: &Store, directory: Ino) -> Vec<(String, NamedEntry)> {
 
 /// All bytes of a file.
 pub fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
-    let size = usize::try_from(store.getattr(ino).unwrap().size).unwrap();
+    let size = usize::try_from(store.tree().getattr(ino).unwrap().size).unwrap();
     let mut bytes = vec![0xee; size + 1];
     let count = store.read(ino, 0, &mut bytes).unwrap();
     bytes.truncate(count);

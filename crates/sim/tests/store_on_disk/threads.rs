@@ -10,7 +10,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_fs::poison::{Guarded, Marks, Poison};
+use lockstep_fs::poison::{FencedBacking, Poison, PoisonMarkers};
 use lockstep_sim::disk::Observer;
 use lockstep_sim::random::Random;
 use lockstep_types::{BootId, Errno, Ino, MetaOp, NodeKind, Timestamp};
@@ -73,11 +73,11 @@ fn prepared() -> (Disk, Layout) {
 
 /// A disk as the node gives it to its store: when a call that failed returns, all others are refused.
 fn guarded(below: Arc<dyn Backing>, boot: u8) -> Arc<dyn Backing> {
-    let marks = Marks::new(Arc::clone(&below), None);
+    let marks = PoisonMarkers::new(Arc::clone(&below), None);
     let clock = Box::new(Timestamp::default);
     // A mark from before is not heeded: what was acknowledged until then is looked for all the same.
     let poison = Poison::new(marks, BootId::from_bytes([boot; 16]), clock, None);
-    Arc::new(Guarded::new(below, Arc::new(poison)))
+    Arc::new(FencedBacking::new(below, Arc::new(poison)))
 }
 
 /// Lets the threads change places in the middle of what they do, and the store meet its end; `has_come`
@@ -117,8 +117,8 @@ fn end(disk: &Disk, random: &mut Random) -> Option<(u64, Verdict)> {
 fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &mut Random) -> bool {
     let backing = guarded(disk.mount(), boot);
     let store = open_on(Arc::clone(&backing), boot).unwrap().store;
-    for osn in store.in_doubt() {
-        store.roll_back(osn).unwrap();
+    for osn in store.intents().in_doubt() {
+        store.intents().roll_back(osn).unwrap();
     }
     let life = Life {
         sequence: AtomicU64::new(store.first_sequence()),
@@ -188,7 +188,7 @@ fn find_all(store: &Store, layout: &Layout) -> FoundAll {
 fn find(store: &Store, ino: Ino) -> Found {
     Found {
         bytes: read_file(store, ino),
-        changed: store.getattr(ino).unwrap().mtime,
+        changed: store.tree().getattr(ino).unwrap().mtime,
     }
 }
 

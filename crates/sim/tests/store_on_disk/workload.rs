@@ -310,7 +310,7 @@ fn place(store: &Store, path: &str) -> Result<(Ino, FileName), OpError> {
     match path.split_once('/') {
         None => Ok((Ino::ROOT, file_name(path))),
         Some((directory, name)) => {
-            let directory = store.lookup(Ino::ROOT, &file_name(directory))?;
+            let directory = store.tree().lookup(Ino::ROOT, &file_name(directory))?;
             Ok((directory.ino, file_name(name)))
         }
     }
@@ -319,5 +319,5 @@ fn place(store: &Store, path: &str) -> Result<(Ino, FileName), OpError> {
 /// The inode of a path.
 fn find(store: &Store, path: &str) -> Result<Ino, OpError> {
     let (parent, name) = place(store, path)?;
-    Ok(store.lookup(parent, &name)?.ino)
+    Ok(store.tree().lookup(parent, &name)?.ino)
 }

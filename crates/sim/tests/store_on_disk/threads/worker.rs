@@ -191,7 +191,7 @@ impl Worker<'_> {
         self.try_next(osn, time, names, tried);
         let applied = if self.life.is_mirrored {
             self.life.store.validate(&op)?;
-            self.life.store.log_pending(&op)?;
+            self.life.store.intents().log(&op)?;
             sequencer.pending.push_back(osn);
             drop(sequencer);
             std::thread::yield_now();
@@ -223,7 +223,7 @@ impl Worker<'_> {
         let mut sequencer = self.life.sequencer.lock();
         while !sequencer.is_stuck && sequencer.pending.front().is_some_and(|next| *next <= osn) {
             let next = sequencer.pending.pop_front().unwrap();
-            match self.life.store.commit_pending(next) {
+            match self.life.store.intents().commit(next) {
                 Ok(applied) => drop(sequencer.applied.insert(next, applied)),
                 Err(_) => sequencer.is_stuck = true,
             }
@@ -408,11 +408,11 @@ impl Worker<'_> {
         let (at, count) = ((region + offset) as u64, length as u64);
         let ticket = store.begin_write(ino, at, count, durable)?;
         if let Err(error) = store.write_begun(&ticket, at, &data) {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error.into());
         }
         if durable && let Err(error) = store.sync_file(ino, false) {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error);
         }
         store.complete_write(&ticket, at + count, osn, time);
