@@ -10,7 +10,7 @@ use lockstep_driver::report::{
     DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
     SpaceStatus, StrayStatus, VerifiedStatus, VerifyReport,
 };
-use lockstep_fs::poison::Failure;
+use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::NodeStatus;
 use serde_json::Value;
@@ -96,7 +96,7 @@ fn cleared() -> Cleared {
     Cleared {
         datastore: String::new(),
         role: Role::Secondary,
-        failure: Failure {
+        failure: DiskFailure {
             reason: String::new(),
             time: String::new(),
             boot: None,
