@@ -240,7 +240,7 @@ impl Request {
         let store = &super::named(config, &self.name)?.store;
         let deadline = Instant::now() + OTHER_NODE_MAX;
         let is_in_use = || {
-            let taken = OsBacking::open(store).and_then(|backing| backing.lock_to_look());
+            let taken = OsBacking::open(store).and_then(|backing| backing.lock_for_reading());
             taken.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
         while is_in_use() && Instant::now() < deadline {

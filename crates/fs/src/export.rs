@@ -94,10 +94,12 @@ pub fn export(
 fn open_store(dir: &Path) -> Result<Store, ExportError> {
     let disk = |source| ExportError::store(dir)(StoreError::disk("open", ".")(source));
     let backing = OsBacking::open(dir).map_err(disk)?;
-    backing.lock_to_look().map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => ExportError::InUse { path: dir.into() },
-        _ => ExportError::store(dir)(StoreError::disk("lock", ".")(error)),
-    })?;
+    backing
+        .lock_for_reading()
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => ExportError::InUse { path: dir.into() },
+            _ => ExportError::store(dir)(StoreError::disk("lock", ".")(error)),
+        })?;
     let backing: Arc<dyn Backing> = Arc::new(backing);
     let options = OpenOptions {
         datastore: None,

@@ -122,7 +122,7 @@ impl OsBacking {
     /// has the store; the error names that process if it is known.
     pub fn lock(&self) -> io::Result<()> {
         if !self.exists(FORMAT_FILE)? {
-            return self.lock_to_look();
+            return self.lock_for_reading();
         }
         self.tighten()?;
         let made = self.open_fd(LOCK_FILE, FILE_FLAGS | OFlags::CREATE);
@@ -130,7 +130,7 @@ impl OsBacking {
     }
 
     /// The same for a caller that changes nothing in the store, not even the mode of its directory.
-    pub fn lock_to_look(&self) -> io::Result<()> {
+    pub fn lock_for_reading(&self) -> io::Result<()> {
         self.lock_with(self.open_fd(LOCK_FILE, FILE_FLAGS))
     }
 
@@ -166,7 +166,7 @@ impl OsBacking {
             self.flock(file.as_fd())?;
         }
         match self.flock(self.dir.as_fd()) {
-            Err(error) if file.is_some() && self.only_strangers_hold_it() => {
+            Err(error) if file.is_some() && self.only_other_users_lock_it() => {
                 tracing::warn!(%error, "going on: only another user holds a lock on the directory");
             }
             locked => locked?,
@@ -191,7 +191,7 @@ impl OsBacking {
 
     /// Whether only processes of other users lock the directory, which opened it before it was private. None of them is
     /// a node: a node runs as the owner of its store.
-    fn only_strangers_hold_it(&self) -> bool {
+    fn only_other_users_lock_it(&self) -> bool {
         let ours = rustix::process::geteuid().as_raw();
         let is_stranger = |holder: &Holder| holder.uid.is_some_and(|uid| uid != ours && uid != 0);
         let holders = holders(self.dir.as_fd());

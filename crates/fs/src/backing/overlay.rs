@@ -381,7 +381,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_was_written_and_leaves_the_disk(calls in prop::collection::vec(call(), 1..20)) {
+        fn reads_its_writes_and_leaves_the_disk_unchanged(calls in prop::collection::vec(call(), 1..20)) {
             let dir = tempfile::tempdir().unwrap();
             let mut model = vec![7; 10_000];
             let overlay = over(dir.path(), &model);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_not_on_the_disk() {
+    fn new_files_are_not_on_the_disk() {
         let dir = tempfile::tempdir().unwrap();
         let overlay = over(dir.path(), b"x");
         overlay.open_or_create("new").unwrap();

@@ -269,7 +269,7 @@ impl Poison {
     }
 
     /// Passes on the result of a call that is no sync.
-    fn seen<T>(&self, what: &str, path: &str, result: io::Result<T>) -> io::Result<T> {
+    fn poison_if_broken<T>(&self, what: &str, path: &str, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
             if os_code(error).is_some_and(|code| BROKEN.contains(&code)) {
                 self.fail(&describe(what, path, error));
@@ -285,7 +285,7 @@ impl Poison {
         call: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         self.check()?;
-        self.seen(what, path, call())
+        self.poison_if_broken(what, path, call())
     }
 
     /// Makes a sync. A success is not believed if another sync failed meanwhile: the kernel may have reported the
@@ -350,7 +350,9 @@ impl FencedBacking {
 
 impl Backing for FencedBacking {
     fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
-        let opened = self.poison.seen("open", path, self.below.open(path))?;
+        let opened = self
+            .poison
+            .poison_if_broken("open", path, self.below.open(path))?;
         Ok(self.file(path, opened))
     }
 
@@ -382,15 +384,18 @@ impl Backing for FencedBacking {
     }
 
     fn exists(&self, path: &str) -> io::Result<bool> {
-        self.poison.seen("look for", path, self.below.exists(path))
+        self.poison
+            .poison_if_broken("look for", path, self.below.exists(path))
     }
 
     fn stat(&self, path: &str) -> io::Result<BackingStat> {
-        self.poison.seen("stat", path, self.below.stat(path))
+        self.poison
+            .poison_if_broken("stat", path, self.below.stat(path))
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        self.poison.seen("list", path, self.below.list(path))
+        self.poison
+            .poison_if_broken("list", path, self.below.list(path))
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
@@ -402,7 +407,8 @@ impl Backing for FencedBacking {
     }
 
     fn space(&self) -> io::Result<Space> {
-        self.poison.seen("stat", ".", self.below.space())
+        self.poison
+            .poison_if_broken("stat", ".", self.below.space())
     }
 
     fn scatter(&self, directory: &str) {
@@ -433,14 +439,14 @@ impl FencedFile {
         self.poison.change(what, &self.path, call)
     }
 
-    fn seen<T>(&self, what: &str, result: io::Result<T>) -> io::Result<T> {
-        self.poison.seen(what, &self.path, result)
+    fn poison_if_broken<T>(&self, what: &str, result: io::Result<T>) -> io::Result<T> {
+        self.poison.poison_if_broken(what, &self.path, result)
     }
 }
 
 impl BackingFile for FencedFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.seen("read", self.below.read_at(offset, into))
+        self.poison_if_broken("read", self.below.read_at(offset, into))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -452,7 +458,7 @@ impl BackingFile for FencedFile {
     }
 
     fn stat(&self) -> io::Result<BackingStat> {
-        self.seen("stat", self.below.stat())
+        self.poison_if_broken("stat", self.below.stat())
     }
 
     fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()> {
@@ -474,15 +480,15 @@ impl BackingFile for FencedFile {
     }
 
     fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.seen("look for reserved space in", self.below.reserved(offset))
+        self.poison_if_broken("look for reserved space in", self.below.reserved(offset))
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        self.seen("look for data in", self.below.seek_data(offset))
+        self.poison_if_broken("look for data in", self.below.seek_data(offset))
     }
 
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
-        self.seen("look for holes in", self.below.seek_hole(offset))
+        self.poison_if_broken("look for holes in", self.below.seek_hole(offset))
     }
 
     fn sync(&self) -> io::Result<()> {

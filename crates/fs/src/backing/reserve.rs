@@ -72,7 +72,7 @@ impl Reserve {
             freed: AtomicU64::new(0),
             changing: Mutex::default(),
         };
-        reserve.look();
+        reserve.measure();
         reserve
     }
 
@@ -82,7 +82,7 @@ impl Reserve {
     }
 
     /// Notes how much space the file has.
-    fn look(&self) {
+    fn measure(&self) {
         let bytes = match self.below.stat(RESERVE_FILE) {
             Ok(stat) => stat.blocks.saturating_mul(512).min(stat.length),
             Err(_) => 0,
@@ -111,7 +111,7 @@ impl Reserve {
             .below
             .open_or_create(RESERVE_FILE)
             .and_then(|file| file.allocate(0, self.withheld.reserve_bytes, false));
-        self.look();
+        self.measure();
         match filled {
             Err(error) if is_full(&error) => Ok(false),
             filled => filled.map(|()| self.lacking() == 0),
@@ -120,7 +120,7 @@ impl Reserve {
 
     /// Makes a call. If the disk is full, frees the space and repeats the call. If that does not help, removes the file
     /// too, for its inode, and repeats the call.
-    fn help<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn with_reserve<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let mut seen = self.freed.load(Ordering::Acquire);
         for free in [Self::free_space, Self::free_file] {
             match call() {
@@ -138,7 +138,7 @@ impl Reserve {
             return self.freed.load(Ordering::Acquire);
         }
         match free(self) {
-            Ok(()) => self.look(),
+            Ok(()) => self.measure(),
             Err(error) => tracing::debug!(%error, "the reserve has nothing to give"),
         }
         self.freed.fetch_add(1, Ordering::AcqRel) + 1
@@ -200,24 +200,28 @@ impl Backing for Reserved {
     }
 
     fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
-        let opened = self.reserve.help(|| self.below.open_or_create(path))?;
+        let opened = self
+            .reserve
+            .with_reserve(|| self.below.open_or_create(path))?;
         Ok(self.file(path, opened))
     }
 
     fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
-        self.reserve.help(|| self.below.open_table(path, length))
+        self.reserve
+            .with_reserve(|| self.below.open_table(path, length))
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        self.reserve.help(|| self.below.remove(path))
+        self.reserve.with_reserve(|| self.below.remove(path))
     }
 
     fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
-        self.reserve.help(|| self.below.remove_empty_dir(path))
+        self.reserve
+            .with_reserve(|| self.below.remove_empty_dir(path))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.reserve.help(|| self.below.rename(from, to))
+        self.reserve.with_reserve(|| self.below.rename(from, to))
     }
 
     fn exists(&self, path: &str) -> io::Result<bool> {
@@ -280,7 +284,7 @@ impl ReservedFile {
     /// Makes a call that may take more space.
     fn grow(&self, call: impl Fn() -> io::Result<()>) -> io::Result<()> {
         if self.grows_freely {
-            self.reserve.help(call)
+            self.reserve.with_reserve(call)
         } else {
             call()
         }
@@ -298,7 +302,7 @@ impl BackingFile for ReservedFile {
 
     /// A cut makes room, so it may use the reserve.
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.reserve.help(|| self.below.set_len(length))
+        self.reserve.with_reserve(|| self.below.set_len(length))
     }
 
     fn stat(&self) -> io::Result<BackingStat> {
@@ -311,7 +315,8 @@ impl BackingFile for ReservedFile {
 
     /// A hole makes room, so it may use the reserve.
     fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.reserve.help(|| self.below.punch_hole(offset, length))
+        self.reserve
+            .with_reserve(|| self.below.punch_hole(offset, length))
     }
 
     fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()> {

@@ -95,7 +95,7 @@ impl OsBacking {
         let fd = self.open_fd(path, flags);
         let fd = fd.map_err(|errno| self.fail("open", path, errno))?;
         let fail = |error| failed("drop the cache of", self.full_path(path), error);
-        hear_of_failures(&fd);
+        clear_reported_failures(&fd);
         for attempt in 1.. {
             rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed).map_err(|e| fail(e.into()))?;
             match cached_pages(&fd).map_err(fail)? {
@@ -110,7 +110,7 @@ impl OsBacking {
 
 /// Makes the kernel report failed writes to a file. It reports them once, to the next caller, even to a much later
 /// process. The lost bytes of these writes are known by now, and must not be taken for a new failure.
-fn hear_of_failures(fd: &OwnedFd) {
+fn clear_reported_failures(fd: &OwnedFd) {
     // SAFETY: the descriptor is open, and no memory is passed.
     let _told_late =
         unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };

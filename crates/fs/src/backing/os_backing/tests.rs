@@ -52,7 +52,7 @@ fn files_are_private_to_the_owner_of_the_store() {
 }
 
 #[test]
-fn what_is_missing_is_not_found_and_named() {
+fn a_missing_file_is_not_found_and_named() {
     let (dir, backing) = store();
     for error in [
         backing.open("no").err().unwrap(),
@@ -116,7 +116,7 @@ fn rename_replaces() {
 }
 
 #[test]
-fn a_directory_is_removed_only_when_nothing_is_in_it() {
+fn only_an_empty_directory_is_removed() {
     let (dir, backing) = store();
     backing.open_or_create("d/e/f").unwrap();
     for kept in ["d", "d/e", "d/e/f", "none", "d/none", "d/e/f/none"] {
@@ -133,7 +133,7 @@ fn a_directory_is_removed_only_when_nothing_is_in_it() {
 }
 
 #[test]
-fn the_name_of_a_directory_made_anew_is_synced_anew() {
+fn the_name_of_a_recreated_directory_is_synced_again() {
     let (_dir, backing) = store();
     let is_synced = |path: &str| backing.rooted.lock().directories.contains(path);
     let make_anew = || {
@@ -208,7 +208,7 @@ fn a_second_owner_is_kept_out_until_the_first_is_gone() {
 }
 
 #[test]
-fn a_store_is_private_whatever_it_was_before() {
+fn a_wide_store_directory_is_made_private() {
     let (dir, backing) = store();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     backing.lock().unwrap();
@@ -227,7 +227,7 @@ fn a_store_is_private_whatever_it_was_before() {
 /// A lock of the same user on the directory is respected: an older version takes no other. A lock of another user is
 /// not.
 #[test]
-fn a_lock_on_the_directory_counts_unless_a_stranger_holds_it() {
+fn a_lock_on_the_directory_holds_unless_another_user_has_it() {
     let (dir, backing) = store();
     fs::write(dir.path().join(FORMAT_FILE), "").unwrap();
     let theirs = fs::File::open(dir.path()).unwrap();
@@ -357,7 +357,7 @@ fn tables_refuse_ranges_outside() {
 }
 
 #[test]
-fn space_is_told() {
+fn space_is_reported() {
     let (_dir, backing) = store();
     let space = backing.space().unwrap();
     assert!(space.total_bytes >= space.free_bytes);
@@ -457,7 +457,7 @@ proptest! {
 
 /// In any state of the pages, the next read comes from the disk.
 #[test]
-fn what_memory_holds_of_a_store_is_dropped() {
+fn cached_pages_of_a_store_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let backing = OsBacking::open(dir.path()).unwrap();
     for path in ["top", "content/00/07"] {
@@ -474,7 +474,7 @@ fn what_memory_holds_of_a_store_is_dropped() {
 }
 
 #[test]
-fn what_cannot_be_dropped_from_memory_is_told() {
+fn pages_that_stay_in_memory_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let backing = OsBacking::open(dir.path()).unwrap();
     let table = backing.open_table("tables/mapped", 4096).unwrap();
