@@ -93,7 +93,7 @@ impl Server {
     pub fn repair_and_mount_anew(&self) {
         let mut lossy = self.0.lossy.lock();
         lossy.disk().stop_failing();
-        lossy.mount_anew().unwrap();
+        lossy.remount().unwrap();
     }
 
     /// No sync of the disk ends as long as the result lives.
