@@ -162,7 +162,7 @@ fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
     fs::write(&path, vec![b'a'; 4096]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let signals = Signals(directory.path().to_owned());
-    service.stall();
+    service.hold_writes();
     let child = child_knowing(child_name, &[(FILE, &path), (SIGNALS, directory.path())]);
     while service.waiting() < 1 {
         thread::sleep(Duration::from_millis(1));
@@ -172,7 +172,7 @@ fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
     if fails {
         service.fail_waiting();
     } else {
-        service.go_on();
+        service.resume();
     }
     expect_success(child);
     Some(fs::read(path).unwrap())

@@ -248,7 +248,7 @@ fn a_write_learns_whether_requests_wait() {
     };
     let file = File::create(mount.path("f")).unwrap();
     file.set_len(64 * 4096).unwrap();
-    service.look();
+    service.await_followers();
     thread::scope(|scope| {
         for at in 0..=FUSE_THREADS_DEFAULT as u64 {
             let file = &file;
@@ -256,10 +256,10 @@ fn a_write_learns_whether_requests_wait() {
         }
     });
     // What the kernel has to say by itself may come in between.
-    service.was_alone();
+    service.saw_no_follower();
     let mut lone = (0..100).map(|_| {
         file.write_all_at(&[1; 4096], 0).unwrap();
-        service.was_alone()
+        service.saw_no_follower()
     });
     assert!(lone.any(|saw_nothing| saw_nothing));
 }
@@ -275,11 +275,11 @@ fn whatever_is_no_write_says_so() {
     let options = options.read(true).write(true).create(true);
     let file = options.open(&path).unwrap();
     file.write_all_at(b"first", 0).unwrap();
-    let before = service.hurried();
+    let before = service.non_writes();
     for _ in 0..10 {
         file.write_all_at(b"again", 0).unwrap();
     }
-    assert!(service.hurried() < before + 10);
+    assert!(service.non_writes() < before + 10);
     let asks: [(&str, &dyn Fn()); 7] = [
         ("read", &|| {
             file.read_at(&mut [0; 5], 0).unwrap();
@@ -297,9 +297,9 @@ fn whatever_is_no_write_says_so() {
         ("statfs", &|| drop(rustix::fs::statvfs(&path))),
     ];
     for (name, ask) in asks {
-        let before = service.hurried();
+        let before = service.non_writes();
         ask();
-        assert!(service.hurried() > before, "{name}");
+        assert!(service.non_writes() > before, "{name}");
     }
 }
 
@@ -312,7 +312,7 @@ fn waiting_writes_hold_nobody_up() {
     fs::write(mount.path("other"), "readable").unwrap();
     let file = File::create(mount.path("f")).unwrap();
     file.set_len(32 * 4096).unwrap();
-    service.stall();
+    service.hold_writes();
     let finished = AtomicUsize::new(0);
     thread::scope(|scope| {
         for at in 0..32_u8 {
@@ -329,7 +329,7 @@ fn waiting_writes_hold_nobody_up() {
         assert_eq!(fs::read_to_string(mount.path("other")).unwrap(), "readable");
         fs::create_dir(mount.path("directory")).unwrap();
         assert_eq!(finished.load(Ordering::SeqCst), 0);
-        service.go_on();
+        service.resume();
     });
     let bytes = fs::read(mount.path("f")).unwrap();
     let (blocks, _) = bytes.as_chunks::<4096>();

@@ -23,6 +23,7 @@
 
 mod call;
 mod digest;
+mod faults;
 mod history;
 mod inode;
 mod loss;
@@ -144,22 +145,22 @@ impl Disk {
     /// still see the unsaved changes, which are clean and not on the disk. If the observer has another
     /// verdict for that call, the fault is spent.
     pub fn fail_call(&self, class: CallClass, nth: u64, errno: Errno) {
-        self.state.lock().arm(class, None, nth, errno);
+        self.state.lock().faults.add(class, None, nth, errno);
     }
 
     /// Lets the next call of a class on one file fail.
     pub fn fail_next_on(&self, path: &'static str, class: CallClass, errno: Errno) {
-        self.state.lock().arm(class, Some(path), 1, errno);
+        self.state.lock().faults.add(class, Some(path), 1, errno);
     }
 
     /// Lets every call of a class fail from now on, as [`Self::fail_call`] does for one call.
     pub fn fail_calls(&self, class: CallClass, errno: Errno) {
-        self.state.lock().arm_all(class, errno);
+        self.state.lock().faults.add_for_all(class, errno);
     }
 
     /// Removes all faults of [`Self::fail_call`] and [`Self::fail_calls`] that are still set.
     pub fn stop_failing(&self) {
-        self.state.lock().disarm();
+        self.state.lock().faults.clear();
     }
 
     /// Shows the pages that failed syncs gave up as they are on stable storage, as if memory had dropped

@@ -89,7 +89,7 @@ impl Mount {
     ) -> io::Result<T> {
         let mut state = self.disk.state.lock();
         state.check(self.incarnation)?;
-        if let Some(errno) = state.next_fault(class, None) {
+        if let Some(errno) = state.faults.meet(class, None) {
             return Err(refused(errno));
         }
         body(&mut state)
@@ -130,7 +130,7 @@ impl Mount {
             state.check(self.incarnation)?;
             let call = action.call(state.next_serial());
             let class = call.kind.class();
-            let met = class.and_then(|class| state.next_fault(class, Some(call.path)));
+            let met = class.and_then(|class| state.faults.meet(class, Some(call.path)));
             (call, state.observer.clone(), met)
         };
         let verdict = observer.map_or(Verdict::Go, |observer| observer(&call));

@@ -13,7 +13,8 @@ use lockstep_types::Errno;
 use lockstep_types::backing::{BackingStat, Space};
 use lockstep_types::limits::FILE_BYTES_MAX;
 
-use super::call::{Action, CallClass, Extent, FileAction, Observer};
+use super::call::{Action, Extent, FileAction, Observer};
+use super::faults::Faults;
 use super::inode::{ChangeCounter, Inode};
 use super::loss::Survivors;
 use super::names::{Entry, InodeNumber, Names, parent};
@@ -71,17 +72,6 @@ impl Slot {
     }
 }
 
-/// A fault: one call fails, or all calls of a class fail.
-#[derive(Clone, Copy, Debug)]
-struct Armed {
-    class: CallClass,
-    /// If set, only calls on this file are counted.
-    path: Option<&'static str>,
-    /// Calls until the failing call; `None` if all calls fail from now on.
-    calls_left: Option<u64>,
-    errno: Errno,
-}
-
 /// The state of a disk.
 #[derive(Clone)]
 pub(super) struct State {
@@ -94,7 +84,7 @@ pub(super) struct State {
     changes: ChangeCounter,
     incarnation: u64,
     serial: u64,
-    armed: Vec<Armed>,
+    pub(super) faults: Faults,
     pub(super) observer: Option<Observer>,
 }
 
@@ -110,7 +100,7 @@ impl State {
             changes: ChangeCounter::default(),
             incarnation: 0,
             serial: 0,
-            armed: Vec::new(),
+            faults: Faults::default(),
             observer: None,
         }
     }
@@ -119,7 +109,7 @@ impl State {
     pub(super) fn forked(&self) -> Self {
         let mut state = self.clone();
         state.observer = None;
-        state.armed.clear();
+        state.faults.clear();
         state.kill();
         state
     }
@@ -163,54 +153,6 @@ impl State {
     /// Number of numbered calls.
     pub(super) fn serial(&self) -> u64 {
         self.serial
-    }
-
-    /// Removes all faults.
-    pub(super) fn disarm(&mut self) {
-        self.armed.clear();
-    }
-
-    pub(super) fn arm(
-        &mut self,
-        class: CallClass,
-        path: Option<&'static str>,
-        nth: u64,
-        errno: Errno,
-    ) {
-        self.armed.push(Armed {
-            class,
-            path,
-            calls_left: Some(nth.max(1)),
-            errno,
-        });
-    }
-
-    /// Lets all calls of a class fail.
-    pub(super) fn arm_all(&mut self, class: CallClass, errno: Errno) {
-        self.armed.push(Armed {
-            class,
-            path: None,
-            calls_left: None,
-            errno,
-        });
-    }
-
-    /// Counts a call of a class, on a file if the file is known. Returns the error if the call has to fail.
-    pub(super) fn next_fault(&mut self, class: CallClass, path: Option<&str>) -> Option<Errno> {
-        let mut met = None;
-        self.armed.retain_mut(|armed| {
-            if armed.class != class || armed.path.is_some_and(|only| path != Some(only)) {
-                return true;
-            }
-            let left = armed.calls_left.map(|calls| calls - 1);
-            armed.calls_left = left;
-            let is_met = left.is_none_or(|calls| calls == 0);
-            if is_met {
-                met = met.or(Some(armed.errno));
-            }
-            !is_met || left.is_none()
-        });
-        met
     }
 
     /// Changes a file, and drops it if nothing holds it any more. A file that is not held does not change.
