@@ -207,7 +207,9 @@ impl Model {
         self.last_cookie += 1;
         let cookie = self.last_cookie;
         let link = (place.0, place.1.clone());
-        let before = self.names_mut(place.0).set(cookie, place.1, ino);
+        let is_directory = self.is_directory(ino);
+        let names = self.names_mut(place.0);
+        let before = names.set(cookie, place.1, ino, is_directory);
         if let Some(before) = before {
             self.node_mut(before).links.remove(&link);
         }

@@ -126,10 +126,7 @@ impl Model {
         let node = &self.nodes[&ino];
         let count = match &node.body {
             Body::Directory(_) if self.is_orphan(ino) => 0,
-            Body::Directory(names) => {
-                let inner = names.iter().filter(|(_, _, ino)| self.is_directory(*ino));
-                2 + inner.count()
-            }
+            Body::Directory(names) => 2 + names.subdirectories(),
             _ => node.links.len(),
         };
         u32::try_from(count).unwrap()

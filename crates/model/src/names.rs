@@ -1,6 +1,6 @@
 //! The names in a directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_types::{FileName, Ino};
 
@@ -9,6 +9,8 @@ use lockstep_types::{FileName, Ino};
 pub struct Names {
     by_name: BTreeMap<FileName, u64>,
     by_cookie: BTreeMap<u64, (FileName, Ino)>,
+    /// Cookies of the names that lead to directories.
+    directories: BTreeSet<u64>,
 }
 
 impl Names {
@@ -21,6 +23,11 @@ impl Names {
     /// Whether the directory is empty.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// Number of subdirectories.
+    pub fn subdirectories(&self) -> usize {
+        self.directories.len()
     }
 
     /// Returns all entries with their cookies, the oldest first.
@@ -38,8 +45,19 @@ impl Names {
 
     /// Lets a name lead to `ino`, and returns the inode to which the name led before. A name that exists keeps its
     /// cookie.
-    pub(crate) fn set(&mut self, cookie: u64, name: &FileName, ino: Ino) -> Option<Ino> {
+    pub(crate) fn set(
+        &mut self,
+        cookie: u64,
+        name: &FileName,
+        ino: Ino,
+        is_directory: bool,
+    ) -> Option<Ino> {
         let cookie = *self.by_name.entry(name.clone()).or_insert(cookie);
+        if is_directory {
+            self.directories.insert(cookie);
+        } else {
+            self.directories.remove(&cookie);
+        }
         let before = self.by_cookie.insert(cookie, (name.clone(), ino));
         before.map(|(_, ino)| ino)
     }
@@ -47,6 +65,7 @@ impl Names {
     /// Removes a name that exists.
     pub(crate) fn remove(&mut self, name: &FileName) -> Ino {
         let cookie = self.by_name.remove(name).expect("the caller has checked");
+        self.directories.remove(&cookie);
         let (_, ino) = self.by_cookie.remove(&cookie).expect("both maps agree");
         ino
     }
