@@ -17,7 +17,7 @@ mod show;
 
 use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind};
 
-use crate::workload::{Op, Run, mark};
+use crate::op::{Op, Run, mark};
 use crate::world::Side;
 
 pub use loss::{Cause, Loss};
@@ -187,7 +187,7 @@ pub enum NodeEvent {
 /// A period in which a node answered clients as the primary. The period lasts from the node's first
 /// answer to the first answer of another node, or of the same node in another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reign {
+pub struct Term {
     /// Time of the first answer.
     pub from: u64,
     /// The node that answered.
@@ -201,7 +201,7 @@ pub struct Reign {
 pub struct History {
     always: bool,
     calls: Vec<Call>,
-    reigns: Vec<Reign>,
+    terms: Vec<Term>,
     events: Vec<(u64, Side, NodeEvent)>,
     last: u64,
 }
@@ -255,9 +255,9 @@ impl History {
     /// Records that `primary` acknowledged an operation that a client requested.
     pub fn acknowledged(&mut self, primary: Side, generation: Generation, at: u64) {
         self.advance(at);
-        let last = self.reigns.last();
+        let last = self.terms.last();
         if last.is_none_or(|last| (last.primary, last.generation) != (primary, generation)) {
-            self.reigns.push(Reign {
+            self.terms.push(Term {
                 from: at,
                 primary,
                 generation,
@@ -266,8 +266,8 @@ impl History {
     }
 
     /// Returns the periods in which a node answered as the primary, by time.
-    pub fn reigns(&self) -> &[Reign] {
-        &self.reigns
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
     }
 
     /// Returns all calls, by the time of invocation.

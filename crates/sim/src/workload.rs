@@ -9,10 +9,8 @@
 //! Invariants: the same seed and the same answers give the same operations. No two writes to one
 //! file have the same mark.
 
-mod beliefs;
 mod choose;
-pub mod mark;
-mod op;
+mod client_model;
 
 use std::collections::BTreeMap;
 
@@ -21,10 +19,9 @@ use lockstep_types::Ino;
 use crate::history::Outcome;
 use crate::random::Random;
 
-use beliefs::Beliefs;
+use client_model::ClientModel;
 
-pub use mark::{Mark, Run};
-pub use op::{Op, WriteOp};
+pub use crate::op::{Mark, Op, Run, WriteOp, mark};
 
 /// The behavior of the clients of a world.
 #[derive(Clone, Debug)]
@@ -127,7 +124,7 @@ pub trait Source: Send {
 pub struct Generator {
     options: Options,
     random: Random,
-    clients: BTreeMap<u32, Beliefs>,
+    clients: BTreeMap<u32, ClientModel>,
     /// Number of operations that each client has requested.
     asked: BTreeMap<u32, u64>,
     /// The last mark given to a write of each file.
@@ -157,7 +154,7 @@ impl Source for Generator {
         let choice = choose::Choice {
             options: &self.options,
             random: &mut self.random,
-            beliefs: self.clients.entry(client).or_default(),
+            model: self.clients.entry(client).or_default(),
             marks: &mut self.marks,
             client,
             spare,

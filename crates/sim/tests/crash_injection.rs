@@ -7,31 +7,31 @@
 // Clippy knows test functions by their attribute; the helpers here are test code all the same.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-#[path = "crash_injection/asks.rs"]
-mod asks;
-#[path = "crash_injection/makes.rs"]
-mod makes;
+#[path = "crash_injection/script.rs"]
+mod script;
+#[path = "crash_injection/strategies.rs"]
+mod strategies;
 
 use std::time::{Duration, Instant};
 
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{self, Ending, Failure, Fault, Plan, Settings};
-use lockstep_sim::told::tell;
+use lockstep_sim::test_output::print_result;
 use lockstep_sim::workload::Options;
 use lockstep_types::deliberate::{ALL, Bug};
 use proptest::test_runner::{
     Config, FileFailurePersistence, TestCaseError, TestError, TestRng, TestRunner,
 };
 
-use asks::{Script, Step};
+use script::{Script, Step};
 
 /// Cases in every run of the tests.
 const CASES: u32 = 2000;
 /// Cases after which a deliberate bug counts as not found.
-const BUG_CASES: u32 = 3000;
+const MUTANT_CASES: u32 = 3000;
 
 /// Cases that once failed come first.
-const NOTED: &str = concat!(
+const REGRESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/proptest-regressions/crash_injection.txt"
 );
@@ -40,7 +40,7 @@ const NOTED: &str = concat!(
 #[derive(Clone, Debug)]
 struct Case {
     /// Of everything that is drawn while it runs.
-    luck: u64,
+    run_seed: u64,
     settings: Settings,
     /// How often in a hundred a step of a thread lets others go first.
     step_percent: u64,
@@ -54,9 +54,9 @@ struct Case {
 }
 
 impl Case {
-    fn run(&self, bug: Option<Bug>) -> Result<(), Box<Failure>> {
+    fn run(&self, mutant: Option<Bug>) -> Result<(), Box<Failure>> {
         let plan = Plan {
-            luck: self.luck,
+            run_seed: self.run_seed,
             settings: self.settings,
             step_percent: self.step_percent,
             workload: Options {
@@ -66,10 +66,10 @@ impl Case {
             pause_max: self.pause_max,
             faults: self.faults.clone(),
             ending: self.ending,
-            scarce: None,
+            client_room: None,
         };
         let script = Box::new(Script::new(self.clients.clone()));
-        scenario::run_with(&plan, script, Random::new(self.luck), bug).map(|_| ())
+        scenario::run_with(&plan, script, Random::new(self.run_seed), mutant).map(|_| ())
     }
 
     /// How much there is to read in it.
@@ -90,32 +90,34 @@ fn failed(failure: &Failure) -> TestCaseError {
 #[test]
 fn no_case_finds_anything() {
     let start = Instant::now();
-    let asked = std::env::var("PROPTEST_CASES").ok();
-    let cases = asked.and_then(|cases| cases.parse().ok()).unwrap_or(CASES);
+    let requested = std::env::var("PROPTEST_CASES").ok();
+    let cases = requested
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(CASES);
     let config = Config {
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(NOTED))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         ..Config::with_cases(cases)
     };
-    let outcome = TestRunner::new(config).run(&makes::case(), |case| {
+    let outcome = TestRunner::new(config).run(&strategies::case(), |case| {
         case.run(None).map_err(|failure| failed(&failure))
     });
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    let told = format!("{cases} cases that proptest made, and those noted before");
-    tell("no_case_finds_anything", told, start.elapsed());
+    let result = format!("{cases} new cases, and the recorded cases");
+    print_result("no_case_finds_anything", result, start.elapsed());
 }
 
 /// The smallest case in which a bug shows, if one of so many does.
-fn finder(bug: Bug, cases: u32) -> Option<Case> {
+fn finder(mutant: Bug, cases: u32) -> Option<Case> {
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: 2000,
         ..Config::with_cases(cases)
     };
-    let chance = TestRng::deterministic_rng(config.rng_algorithm);
-    let outcome = TestRunner::new_with_rng(config, chance).run(&makes::case(), |case| {
-        case.run(Some(bug)).map_err(|failure| failed(&failure))
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let outcome = TestRunner::new_with_rng(config, rng).run(&strategies::case(), |case| {
+        case.run(Some(mutant)).map_err(|failure| failed(&failure))
     });
     match outcome {
         Err(TestError::Fail(_, case)) => Some(case),
@@ -124,19 +126,22 @@ fn finder(bug: Bug, cases: u32) -> Option<Case> {
 }
 
 #[test]
-fn a_deliberate_bug_is_found_and_made_small() {
-    let case = finder(Bug::AnswerBeforePeer, BUG_CASES).expect("the bug is found");
+fn a_mutant_is_found_and_shrunk() {
+    let case = finder(Bug::AnswerBeforePeer, MUTANT_CASES).expect("the mutant is found");
     assert!(case.size() <= 40, "{} left: {case:?}", case.size());
 }
 
 /// By hand: which of the deliberate bugs are found, and how small they become.
 #[test]
-#[ignore = "takes long and demands nothing: it says what is found"]
-fn deliberate_bugs() {
-    for bug in ALL {
-        match finder(bug, BUG_CASES) {
-            Some(case) => println!("{bug:?}: found, {} operations and faults left", case.size()),
-            None => println!("{bug:?}: not found in {BUG_CASES} cases"),
+#[ignore = "takes long and asserts nothing: it prints the found mutants"]
+fn print_mutants() {
+    for mutant in ALL {
+        match finder(mutant, MUTANT_CASES) {
+            Some(case) => println!(
+                "{mutant:?}: found, {} operations and faults left",
+                case.size()
+            ),
+            None => println!("{mutant:?}: not found in {MUTANT_CASES} cases"),
         }
     }
 }

@@ -10,8 +10,8 @@ mod crashes;
 mod creation;
 #[path = "store_on_disk/directories.rs"]
 mod directories;
-#[path = "store_on_disk/moments.rs"]
-mod moments;
+#[path = "store_on_disk/double_faults.rs"]
+mod double_faults;
 #[path = "store_on_disk/states.rs"]
 mod states;
 #[path = "store_on_disk/threads.rs"]

@@ -15,7 +15,7 @@ use super::register::{Fault, Initial, Life, Lives, Point};
 use super::timeline::{self, File, Touch, Value};
 use super::violation::Violation;
 use crate::history::{CallId, History, Loss};
-use crate::workload::Mark;
+use crate::op::Mark;
 
 /// Judges all observations of all files. With `last`, judges their final content too.
 pub(super) fn check(

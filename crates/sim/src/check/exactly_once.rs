@@ -32,14 +32,14 @@ use std::cmp::Reverse;
 use lockstep_types::{Errno, Ino, MetaRequest};
 
 use super::dump::Dump;
-use super::evidence;
+use super::prune;
 use super::search::{Search, Verdict};
 use super::step::{Expected, Sight, Step, What};
 use super::synced::Synced;
 use super::untouched;
 use super::violation::Violation;
 use crate::history::{Answer, Call, Fate, History, Loss};
-use crate::workload::Op;
+use crate::op::Op;
 
 /// Number of steps tried and compared before a history is left undecided. This takes some tenths of
 /// a second.
@@ -58,7 +58,7 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
     let losses: Vec<_> = losses.into_iter().filter(Loss::takes_names).collect();
     let untouched = untouched::names(history);
     let untouched = untouched.into_iter().map(|it| (it.parent, it.name));
-    evidence::weigh(&mut steps, &losses, last, untouched.collect());
+    prune::narrow(&mut steps, &losses, last, untouched.collect());
     let mut search = Search::new(steps, last);
     match search.run(WORK_MAX) {
         Verdict::Explained => Ok(true),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use lockstep_types::Generation;
 
 use super::violation::Violation;
-use crate::history::{History, Reign};
+use crate::history::{History, Term};
 use crate::world::Side;
 
 const INVARIANT: &str = "one_primary";
@@ -18,12 +18,12 @@ const INVARIANT: &str = "one_primary";
 /// Judges which nodes gave answers.
 pub fn check(history: &History) -> Result<(), Violation> {
     let mut primaries: BTreeMap<Generation, Side> = BTreeMap::new();
-    for reign in history.reigns() {
-        let Reign {
+    for term in history.terms() {
+        let Term {
             from,
             primary,
             generation,
-        } = *reign;
+        } = *term;
         let latest = primaries.keys().next_back().copied();
         if let Some(latest) = latest.filter(|latest| *latest > generation) {
             let what = format!(

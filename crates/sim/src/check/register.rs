@@ -7,8 +7,8 @@
 //! it, the byte has no other value. Hence the one rule:
 //!
 //! > Of two values that exclude each other, A and B, one is over before the other begins. If A was
-//! known before B was last current, A came first. If B was also known before A was last current, B
-//! came first. Then no run can have produced both.
+//! > known before B was last current, A came first. If B was also known before A was last current, B
+//! > came first. Then no run can have produced both.
 //!
 //! The rule holds for a mark with all sights of it, because a mark is made once, so its sights
 //! belong together. It also holds for a single change or look whose value may have been made more
@@ -26,7 +26,7 @@
 
 use super::timeline::Value;
 use crate::history::{CallId, Cause, Loss};
-use crate::workload::Mark;
+use crate::op::Mark;
 
 /// A change of the byte, or a look at it.
 #[derive(Clone, Copy, Debug)]

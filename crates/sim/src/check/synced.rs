@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use lockstep_types::Ino;
 
 use crate::history::{Call, Fate, History, Loss};
-use crate::workload::Op;
+use crate::op::Op;
 
 /// The times of syncs: invoked, returned.
 type Spans = Vec<(u64, u64)>;

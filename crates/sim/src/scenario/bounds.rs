@@ -9,13 +9,13 @@ use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
 use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{Violation, leaks};
 use crate::history::{Call, CallId, History};
-use crate::workload::Op;
+use crate::op::Op;
 use crate::world::{BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Side};
 
 /// Of operations that nobody asked for, each may be under way once: a resync, and a comparison.
 const INSPECTIONS: u64 = 2;
 /// The operation of the client that asks the secondary, which waits for ever, and what it locks.
-pub const IN_VAIN: u64 = 1;
+pub const MISDIRECTED_OPS: u64 = 1;
 /// For one client the table may hold an entry of a write under way, of one that failed here while the
 /// mark is being made, and the same of the process before.
 const PAW_ENTRIES_OF_CLIENT: u64 = 4;
@@ -31,11 +31,11 @@ pub fn check(
     let load = datastore.load();
     leaks::check_locks(node, load.locks.stray)?;
     let samples = samples(node, &load, history.last(), is_idle);
-    let most = match node {
-        Side::Primary => Most::of_primary(clients, history),
-        Side::Secondary => Most::of_secondary(),
+    let limits = match node {
+        Side::Primary => Limits::of_primary(clients, history),
+        Side::Secondary => Limits::of_secondary(),
     };
-    bounded::check(&samples, &most.bounds(node, &load))
+    bounded::check(&samples, &limits.bounds(node, &load))
 }
 
 fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
@@ -75,8 +75,8 @@ const fn written((_, call): (CallId, &Call)) -> Option<u64> {
     }
 }
 
-/// The most that can be under way on a node.
-struct Most {
+/// The limits that can be under way on a node.
+struct Limits {
     /// Entries of PAW.
     paw: u64,
     /// Entries of SAW.
@@ -89,7 +89,7 @@ struct Most {
     write_bytes: u64,
 }
 
-impl Most {
+impl Limits {
     /// Each client waits for one answer, and each inode may be about to be freed.
     fn of_primary(clients: u32, history: &History) -> Self {
         let clients = u64::from(clients);
@@ -112,7 +112,7 @@ impl Most {
             paw: 0,
             saw: WRITES_IN_FLIGHT_MAX as u64,
             writes: 0,
-            operations: IN_VAIN,
+            operations: MISDIRECTED_OPS,
             write_bytes: 0,
         }
     }
@@ -121,7 +121,7 @@ impl Most {
         let capacity = load.log.map_or(0, |log| log.capacity_bytes);
         let left = match node {
             Side::Primary => 0,
-            Side::Secondary => IN_VAIN,
+            Side::Secondary => MISDIRECTED_OPS,
         };
         let bound = |counter, limit, floor| Bound {
             counter,

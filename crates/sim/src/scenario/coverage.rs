@@ -48,7 +48,7 @@ enum When {
 
 impl FileClass {
     /// Those in which much hangs on single calls.
-    pub const TELLING: [Self; 5] = [
+    pub const CRITICAL: [Self; 5] = [
         Self::Content,
         Self::Log,
         Self::Names,
@@ -101,48 +101,46 @@ impl fmt::Display for CrashPoint {
 
 /// What a schedule, or many, have met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Met {
+pub struct Coverage {
     /// Pairs of state and event, in words.
-    pub pairs: BTreeSet<String>,
+    pub transitions: BTreeSet<String>,
     /// Places where a process ended.
     pub crash_points: BTreeSet<CrashPoint>,
 }
 
-impl Met {
+impl Coverage {
     /// Adds what another has met.
     pub fn add(&mut self, other: Self) {
-        self.pairs.extend(other.pairs);
+        self.transitions.extend(other.transitions);
         self.crash_points.extend(other.crash_points);
     }
-}
 
-impl Met {
     /// The rows of the state table that were not met, but for those of a node without a peer: in a
     /// schedule each has one.
-    pub fn missed(&self) -> Vec<String> {
+    pub fn missing(&self) -> Vec<String> {
         let rows = TABLE
             .iter()
             .filter(|(state, ..)| *state != State::Unmirrored);
         rows.map(|(state, trigger, ..)| probe::pair(trigger, state))
-            .filter(|pair| !self.pairs.contains(pair))
+            .filter(|pair| !self.transitions.contains(pair))
             .collect()
     }
 }
 
 /// Collects what a schedule meets. Clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub struct Coverage(Arc<Mutex<BTreeSet<CrashPoint>>>);
+pub struct CoverageRecorder(Arc<Mutex<BTreeSet<CrashPoint>>>);
 
-impl Coverage {
+impl CoverageRecorder {
     /// A process ended at a place.
-    pub fn crashed_at(&self, point: CrashPoint) {
+    pub fn record_crash(&self, point: CrashPoint) {
         self.0.lock().insert(point);
     }
 
     /// All that was met on this thread since it was last asked.
-    pub fn met(&self) -> Met {
-        Met {
-            pairs: probe::take(),
+    pub fn take(&self) -> Coverage {
+        Coverage {
+            transitions: probe::take(),
             crash_points: self.0.lock().clone(),
         }
     }

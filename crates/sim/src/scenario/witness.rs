@@ -4,7 +4,8 @@
 use lockstep_types::{Errno, Generation, Ino};
 
 use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
-use crate::workload::{Op, Source};
+use crate::op::Op;
+use crate::workload::Source;
 use crate::world::Side;
 
 /// Writes down what happens, and asks for clients.
@@ -36,7 +37,7 @@ impl Witness {
     }
 
     /// What happens from now on comes after a history that has come to rest.
-    pub fn go_on_after(&mut self, history: History) {
+    pub fn continue_after(&mut self, history: History) {
         self.clock = history.last();
         self.history = history;
     }
@@ -53,7 +54,7 @@ impl Witness {
 
     /// What `client` asks next, now; nothing if it has asked all it wanted. `spare` is a number for a
     /// new inode that nobody has used.
-    pub fn ask(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
+    pub fn next_request(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
         let op = self.source.next(client, spare)?;
         let at = self.tick();
         Some((self.history.invoked(client, op.clone(), at), op))

@@ -14,22 +14,24 @@ use std::time::Duration;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::process::ProcessId;
-
 /// Enough for a checkpoint of the metadata store; only what is used takes memory.
 const STACK_BYTES: usize = 1 << 20;
 /// Stacks kept for the next fibers.
 const STACKS_KEPT_MAX: usize = 64;
 
-/// What a fiber stands for.
+/// The number of a process. No two processes of a world have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+/// The kind of thread that a fiber stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ThreadRole {
     /// Any thread of which nobody asks.
-    Any,
+    Other,
     /// One that serves a client.
-    Serves,
+    Serving,
     /// One that reads from a peer.
-    Reads,
+    Reading,
 }
 
 /// What a fiber may wait for.
@@ -81,14 +83,14 @@ type Switch = Yielder<(), Wait>;
 
 thread_local! {
     static CURRENT: Cell<Option<NonNull<Switch>>> = const { Cell::new(None) };
-    static ROLE: Cell<Role> = const { Cell::new(Role::Any) };
+    static THREAD_ROLE: Cell<ThreadRole> = const { Cell::new(ThreadRole::Other) };
     /// A fiber is being ended where it waits.
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Ends a fiber once more that contained the unwinding of its stack, as code around foreign code does,
 /// and then went on.
-struct Ended;
+struct Unwind;
 
 /// Waits, inside a fiber.
 ///
@@ -97,37 +99,37 @@ struct Ended;
 pub fn wait(reason: Wait) {
     let Some(switch) = CURRENT.get() else {
         assert!(ENDING.get(), "only fibers wait");
-        resume_unwind(Box::new(Ended));
+        resume_unwind(Box::new(Unwind));
     };
     // SAFETY: `CURRENT` is set by the fiber that runs, to the switch on its own stack, each time it
     // is resumed; this code runs on that stack.
     let switch = unsafe { switch.as_ref() };
-    let role = ROLE.get();
+    let role = THREAD_ROLE.get();
     switch.suspend(reason);
     CURRENT.set(Some(NonNull::from(switch)));
-    ROLE.set(role);
+    THREAD_ROLE.set(role);
 }
 
 /// Runs `body` as a thread that serves a client does.
 pub fn serving<T>(body: impl FnOnce() -> T) -> T {
-    let before = ROLE.replace(Role::Serves);
+    let before = THREAD_ROLE.replace(ThreadRole::Serving);
     let outcome = body();
-    ROLE.set(before);
+    THREAD_ROLE.set(before);
     outcome
 }
 
 /// What the fiber that runs stands for.
-pub fn role() -> Role {
-    ROLE.get()
+pub fn thread_role() -> ThreadRole {
+    THREAD_ROLE.get()
 }
 
 /// The fiber that runs stands for such a thread from now on.
-pub fn set_role(role: Role) {
-    ROLE.set(role);
+pub fn set_thread_role(role: ThreadRole) {
+    THREAD_ROLE.set(role);
 }
 
 /// Whether this code runs inside a fiber.
-pub fn is_inside() -> bool {
+pub fn is_in_fiber() -> bool {
     CURRENT.get().is_some() || ENDING.get()
 }
 
@@ -151,7 +153,7 @@ impl Fibers {
         let stack = self.stacks.pop().unwrap_or_else(new_stack);
         let coroutine = Coroutine::with_stack(stack, move |switch: &Switch, ()| {
             CURRENT.set(Some(NonNull::from(switch)));
-            ROLE.set(Role::Any);
+            THREAD_ROLE.set(ThreadRole::Other);
             body();
         });
         let fiber = Fiber {
@@ -183,11 +185,11 @@ impl Fibers {
         CURRENT.set(None);
         match outcome {
             CoroutineResult::Yield(wait) => fiber.wait = wait,
-            CoroutineResult::Return(()) => self.retire(number),
+            CoroutineResult::Return(()) => self.remove_finished(number),
         }
     }
 
-    fn retire(&mut self, number: u64) {
+    fn remove_finished(&mut self, number: u64) {
         if let Some(fiber) = self.alive.remove(&number) {
             self.keep_stack(fiber);
         }
@@ -219,7 +221,7 @@ fn end(fiber: &mut Fiber) {
     let ended = catch_unwind(AssertUnwindSafe(|| fiber.coroutine.force_unwind()));
     ENDING.set(false);
     if let Err(panic) = ended
-        && !panic.is::<Ended>()
+        && !panic.is::<Unwind>()
     {
         resume_unwind(panic);
     }

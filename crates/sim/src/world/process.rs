@@ -11,7 +11,7 @@ use lockstep_types::Timestamp;
 use lockstep_types::backing::Room;
 use parking_lot::Mutex;
 
-use super::fibers::{self, Event, Wait};
+use super::fibers::{self, Event, ProcessId, Wait};
 use crate::random::Random;
 
 /// How often in a hundred a thread that lets others go first does not go on for some time.
@@ -19,7 +19,7 @@ const PREEMPTED_PERCENT: u64 = 10;
 /// That time at most, in microseconds: longer than frames take.
 const PREEMPTED_MAX_US: u64 = 5000;
 
-/// What a disk that hangs keeps from being done.
+/// What a disk that hang keeps from being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
     /// Flushes, and whatever else threads of no order do.
@@ -29,7 +29,7 @@ pub enum Hang {
 }
 
 /// How often a job that waits for a hanging disk looks.
-const HANG_LOOK: Duration = Duration::from_millis(10);
+const HANG_POLL: Duration = Duration::from_millis(10);
 
 /// Most bytes on their way to the secondary, so few that clients meet the limit.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 32 << 10;
@@ -42,7 +42,7 @@ pub const KEPT_FILE_BYTES_MAX: u64 = 16 << 10;
 
 /// What is kept from clients on a disk, and from how much room on nothing is counted: so little that clients who have a
 /// small disk fill it.
-pub const ROOM: RoomLimits = RoomLimits {
+pub const ROOM_LIMITS: RoomLimits = RoomLimits {
     withheld: Withheld {
         reserve_bytes: 1 << 20,
         spare_bytes: 32 << 10,
@@ -54,30 +54,26 @@ pub const ROOM: RoomLimits = RoomLimits {
     },
 };
 
-/// Which process: no two ever have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProcessId(pub u64);
-
 /// What all processes of a world share with who drives it.
 pub struct Shared {
     now_ns: AtomicU64,
     /// Fibers to be started.
     spawned: Mutex<Vec<(ProcessId, Job)>>,
-    chance: Mutex<Random>,
+    random: Mutex<Random>,
     /// Of what nobody else may draw: apart from all else, so that it shifts nothing.
-    names: Mutex<Random>,
+    ids: Mutex<Random>,
     /// How often in a hundred a step lets others go first.
     step_percent: u64,
 }
 
 impl Shared {
     /// A world at its beginning.
-    pub fn new(chance: Random, step_percent: u64) -> Self {
+    pub fn new(random: Random, step_percent: u64) -> Self {
         Self {
             now_ns: AtomicU64::new(0),
             spawned: Mutex::default(),
-            names: Mutex::new(chance.clone()),
-            chance: Mutex::new(chance),
+            ids: Mutex::new(random.clone()),
+            random: Mutex::new(random),
             step_percent,
         }
     }
@@ -93,9 +89,9 @@ impl Shared {
         self.now_ns.fetch_max(moment, Ordering::Relaxed);
     }
 
-    /// Draws from the world's chance.
-    pub fn draw<T>(&self, body: impl FnOnce(&mut Random) -> T) -> T {
-        body(&mut self.chance.lock())
+    /// Draws from the world's random.
+    pub fn with_random<T>(&self, body: impl FnOnce(&mut Random) -> T) -> T {
+        body(&mut self.random.lock())
     }
 
     /// Fibers that were asked for since the last call.
@@ -118,7 +114,7 @@ pub struct Process {
     dead: AtomicBool,
     stopped: AtomicBool,
     /// What of that which it hands to other threads is not begun.
-    hangs: Mutex<Option<Hang>>,
+    hang: Mutex<Option<Hang>>,
     courier: Mutex<Courier>,
     /// Jobs given and not yet done.
     jobs: AtomicU64,
@@ -133,13 +129,13 @@ struct Courier {
 impl Process {
     /// A process that begins to live now.
     pub fn new(id: ProcessId, shared: Arc<Shared>) -> Arc<Self> {
-        let clock_ahead = Duration::from_millis(shared.draw(|chance| chance.below(100_000)));
+        let clock_ahead = Duration::from_millis(shared.with_random(|random| random.below(100_000)));
         Arc::new(Self {
             id,
             shared,
             clock_ahead,
             dead: AtomicBool::new(false),
-            hangs: Mutex::default(),
+            hang: Mutex::default(),
             stopped: AtomicBool::new(false),
             courier: Mutex::default(),
             jobs: AtomicU64::new(0),
@@ -167,26 +163,26 @@ impl Process {
     }
 
     /// Lets what it hands to other threads wait, or go on.
-    pub fn hang(&self, hangs: Option<Hang>) {
-        *self.hangs.lock() = hangs;
+    pub fn set_hang(&self, hang: Option<Hang>) {
+        *self.hang.lock() = hang;
     }
 
-    fn wait_while_it_hangs(&self, with: &[Hang]) {
-        while self.hangs.lock().is_some_and(|hang| with.contains(&hang)) {
-            fibers::wait(Wait::Until(self.shared.now() + HANG_LOOK));
+    fn wait_while_hanging(&self, with: &[Hang]) {
+        while self.hang.lock().is_some_and(|hang| with.contains(&hang)) {
+            fibers::wait(Wait::Until(self.shared.now() + HANG_POLL));
         }
     }
 
     /// Lets go of what the process had still to do, when none of its fibers is left. What waits there
     /// holds the process, which holds what waits.
-    pub fn forget_jobs(&self) {
+    pub fn drop_jobs(&self) {
         let jobs = std::mem::take(&mut self.courier.lock().queued);
         drop(jobs);
     }
 
     /// Ends the fiber that runs, if its process has died.
-    pub fn end_if_dead(&self) {
-        if self.is_dead() && fibers::is_inside() {
+    pub fn stop_if_dead(&self) {
+        if self.is_dead() && fibers::is_in_fiber() {
             fibers::wait(Wait::Dead);
         }
     }
@@ -203,32 +199,32 @@ impl Process {
 }
 
 /// A host is shared by the datastore and its fibers; this is the process as they see it.
-pub struct Inside(pub Arc<Process>);
+pub struct ProcessHost(pub Arc<Process>);
 
-impl Inside {
-    /// Counts a job, which does not begin as long as the disk hangs in one of these ways.
-    fn count(&self, job: Job, hangs_with: &'static [Hang]) -> Option<Job> {
+impl ProcessHost {
+    /// Counts a job, which does not begin as long as the disk hang in one of these ways.
+    fn counted(&self, job: Job, stopped_by: &'static [Hang]) -> Option<Job> {
         if self.0.stopped.load(Ordering::Relaxed) {
             return None;
         }
         self.0.jobs.fetch_add(1, Ordering::Relaxed);
         let process = Arc::clone(&self.0);
         Some(Box::new(move || {
-            process.wait_while_it_hangs(hangs_with);
+            process.wait_while_hanging(stopped_by);
             job();
             process.jobs.fetch_sub(1, Ordering::Relaxed);
         }))
     }
 }
 
-impl Host for Inside {
+impl Host for ProcessHost {
     fn now(&self) -> Duration {
         self.0.shared.now() + self.0.clock_ahead
     }
 
     fn time_of_day(&self) -> Timestamp {
         // Wall clocks jump: any time will do, as long as the seed decides.
-        let jump = self.0.shared.draw(|chance| chance.below(1_000_000));
+        let jump = self.0.shared.with_random(|random| random.below(1_000_000));
         let nanos = u32::try_from(jump).unwrap_or(0);
         let seconds = 1_700_000_000 + self.0.shared.now().as_secs();
         Timestamp {
@@ -239,7 +235,7 @@ impl Host for Inside {
 
     fn draw(&self) -> [u8; 16] {
         let shared = &self.0.shared;
-        let drawn = shared.names.lock().any();
+        let drawn = shared.ids.lock().any();
         // Another world may have begun with the same luck.
         let moment = shared.now_ns.load(Ordering::Relaxed);
         let both = [drawn, moment].map(u64::to_be_bytes);
@@ -251,15 +247,15 @@ impl Host for Inside {
     }
 
     fn set_reading(&self, is_reading: bool) {
-        fibers::set_role(if is_reading {
-            fibers::Role::Reads
+        fibers::set_thread_role(if is_reading {
+            fibers::ThreadRole::Reading
         } else {
-            fibers::Role::Any
+            fibers::ThreadRole::Other
         });
     }
 
     fn is_reading(&self) -> bool {
-        fibers::role() == fibers::Role::Reads
+        fibers::thread_role() == fibers::ThreadRole::Reading
     }
 
     fn bytes_in_flight_max(&self) -> u64 {
@@ -275,21 +271,21 @@ impl Host for Inside {
     }
 
     fn room_limits(&self) -> RoomLimits {
-        ROOM
+        ROOM_LIMITS
     }
 
     fn gate(&self) -> Arc<dyn Gate> {
-        Arc::new(SimGate(Arc::default()))
+        Arc::new(FiberGate(Arc::default()))
     }
 
     fn spawn(&self, job: Job) {
-        if let Some(job) = self.count(job, &[Hang::Flushes, Hang::All]) {
+        if let Some(job) = self.counted(job, &[Hang::Flushes, Hang::All]) {
             self.0.shared.spawn(self.0.id, job);
         }
     }
 
     fn in_order(&self, job: Job) {
-        let Some(job) = self.count(job, &[Hang::All]) else {
+        let Some(job) = self.counted(job, &[Hang::All]) else {
             return;
         };
         let begin = {
@@ -312,17 +308,17 @@ impl Host for Inside {
 
     fn step(&self) {
         let share = self.0.shared.step_percent;
-        if fibers::is_inside() && self.0.shared.draw(|chance| chance.percent(share)) {
-            let slept = self.0.shared.draw(|chance| {
-                chance
+        if fibers::is_in_fiber() && self.0.shared.with_random(|random| random.percent(share)) {
+            let slept = self.0.shared.with_random(|random| {
+                random
                     .percent(PREEMPTED_PERCENT)
-                    .then(|| chance.below(PREEMPTED_MAX_US))
+                    .then(|| random.below(PREEMPTED_MAX_US))
             });
             fibers::wait(slept.map_or(Wait::Step, |slept| {
                 Wait::Until(self.0.shared.now() + Duration::from_micros(slept))
             }));
         }
-        self.0.end_if_dead();
+        self.0.stop_if_dead();
     }
 }
 
@@ -342,26 +338,26 @@ fn run_courier(process: &Process) {
 }
 
 /// A gate between fibers.
-struct SimGate(Arc<Opened>);
+struct FiberGate(Arc<Latch>);
 
 /// Whether a gate is open.
 #[derive(Default)]
-pub struct Opened(AtomicBool);
+pub struct Latch(AtomicBool);
 
-impl Opened {
+impl Latch {
     /// Lets it have come.
     pub fn open(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Event for Opened {
+impl Event for Latch {
     fn has_come(&self, _now: Duration) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Gate for SimGate {
+impl Gate for FiberGate {
     fn open(&self) {
         self.0.open();
     }

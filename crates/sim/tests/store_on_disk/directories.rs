@@ -7,7 +7,7 @@ use lockstep_sim::check::leaks::empty_directories;
 use lockstep_sim::disk::CallClass;
 use lockstep_types::{Errno, Ino, MetaRequest};
 
-use super::moments::{Node, spread};
+use super::double_faults::{Node, spread};
 use super::*;
 
 impl Node {

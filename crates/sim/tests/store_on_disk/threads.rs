@@ -2,8 +2,8 @@
 //! writes, group commit. The simulator lets its threads change only where they call the disk; here the
 //! machine does, wherever it likes, so a seed brings back what was done but not in which order.
 
-#[path = "threads/known.rs"]
-mod known;
+#[path = "threads/expected.rs"]
+mod expected;
 #[path = "threads/worker.rs"]
 mod worker;
 
@@ -16,8 +16,8 @@ use lockstep_sim::random::Random;
 use lockstep_types::{BootId, Errno, Ino, MetaOp, NodeKind, Timestamp};
 use parking_lot::Mutex;
 
-use self::known::{Entries, Found, FoundAll, Known};
-use self::worker::{Life, Sequencer, Worker};
+use self::expected::{Entries, Expected, Found, FoundAll};
+use self::worker::{Sequencer, Session, Worker};
 use super::states::{Crash, entries, read_file};
 use super::workload::skip_numbers;
 use super::*;
@@ -27,7 +27,7 @@ const THREADS: usize = 4;
 const REGION_BYTES: usize = 3000;
 /// How often a store is opened and crashed.
 const LIVES: u8 = 3;
-/// Things that each thread does in a life, at most.
+/// Things that each thread does in a session, at most.
 const THINGS: u64 = 40;
 /// Calls of the disk among which a crash comes; there may be fewer.
 const CALLS: u64 = 900;
@@ -90,7 +90,7 @@ fn observer(seed: u64, end: Option<(u64, Verdict)>, has_come: Arc<AtomicBool>) -
             _ => {}
         }
         match end {
-            // See `Life::sync_everything`.
+            // See `Session::sync_everything`.
             Some((_, Verdict::Fail(_))) if call.kind == CallKind::SyncAll => Verdict::Go,
             Some((serial, verdict)) if serial == call.serial => {
                 has_come.store(true, Ordering::SeqCst);
@@ -114,18 +114,24 @@ fn end(disk: &Disk, random: &mut Random) -> Option<(u64, Verdict)> {
 
 /// Opens the store, lets the threads loose on it until they have done or it has ended. Returns
 /// whether it may be opened again in the same run of the machine.
-fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &mut Random) -> bool {
+fn live(
+    disk: &Disk,
+    boot: u8,
+    layout: &Layout,
+    expected: &Mutex<Expected>,
+    random: &mut Random,
+) -> bool {
     let backing = guarded(disk.mount(), boot);
     let store = open_on(Arc::clone(&backing), boot).unwrap().store;
     for osn in store.in_doubt() {
         store.roll_back(osn).unwrap();
     }
-    let life = Life {
+    let session = Session {
         sequence: AtomicU64::new(store.first_sequence()),
         store,
         backing,
         layout,
-        known,
+        expected,
         is_mirrored: random.percent(50),
         sequencer: Mutex::new(Sequencer::default()),
         is_over: AtomicBool::new(false),
@@ -133,17 +139,17 @@ fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &m
     };
     let seed = random.any();
     let end = end(disk, random);
-    disk.observe(Some(observer(seed, end, Arc::clone(&life.has_ended))));
+    disk.observe(Some(observer(seed, end, Arc::clone(&session.has_ended))));
     let mut randoms = random.fork();
     std::thread::scope(|scope| {
-        let life = &life;
+        let session = &session;
         let maintenance = randoms.fork();
-        scope.spawn(move || life.maintain(maintenance));
+        scope.spawn(move || session.maintain(maintenance));
         let workers: Vec<_> = (0..THREADS)
             .map(|number| {
                 let random = randoms.fork();
                 let mut worker = Worker {
-                    life,
+                    session,
                     number,
                     random,
                 };
@@ -154,17 +160,17 @@ fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &m
         for worker in workers {
             failed |= worker.join().is_err();
         }
-        life.is_over.store(true, Ordering::Relaxed);
+        session.is_over.store(true, Ordering::Relaxed);
         assert!(!failed, "see above");
     });
     if random.percent(30) {
         // It may have failed, or be over: then it is as if it had not been tried.
-        drop(life.close());
+        drop(session.close());
     }
     disk.observe(None);
     // What a failed sync should have saved is not on the disk, and no later sync would tell.
     let has_failed = matches!(end, Some((_, Verdict::Fail(_))));
-    !(has_failed && life.store.is_poisoned())
+    !(has_failed && session.store.is_poisoned())
 }
 
 /// All that is there now.
@@ -192,21 +198,21 @@ fn find(store: &Store, ino: Ino) -> Found {
     }
 }
 
-/// Opens what a crash has left, and compares it with what is known, before and after a checkpoint.
-fn check(disk: &Disk, boot: u8, layout: &Layout, known: &mut Known, crash: Crash) {
+/// Opens what a crash has left, and compares it with what is expected, before and after a checkpoint.
+fn check(disk: &Disk, boot: u8, layout: &Layout, expected: &mut Expected, crash: Crash) {
     let store = open(disk, boot).unwrap().store;
     let found = find_all(&store, layout);
-    known.check_names(&found.names, crash);
+    expected.check_names(&found.names, crash);
     for (ino, file) in &found.files {
-        known.check_content(*ino, file, crash);
+        expected.check_content(*ino, file, crash);
     }
-    known.go_on_with(found, store.first_sequence(), crash);
+    expected.go_on_with(found, store.first_sequence(), crash);
     if crash == Crash::Process {
         store.checkpoint().unwrap();
         let found = find_all(&store, layout);
-        known.check_names(&found.names, Crash::Process);
+        expected.check_names(&found.names, Crash::Process);
         for (ino, file) in &found.files {
-            known.check_content(*ino, file, Crash::Process);
+            expected.check_content(*ino, file, Crash::Process);
         }
     }
     drop(store);
@@ -216,10 +222,10 @@ fn check(disk: &Disk, boot: u8, layout: &Layout, known: &mut Known, crash: Crash
 fn run(prepared: &Disk, layout: &Layout, seed: u64) {
     let mut random = Random::new(seed);
     let disk = prepared.fork();
-    let known = Mutex::new(Known::new(layout.shared));
+    let expected = Mutex::new(Expected::new(layout.shared));
     let mut boot = BOOT;
     for _ in 0..LIVES {
-        let may_go_on = live(&disk, boot, layout, &known, &mut random);
+        let may_go_on = live(&disk, boot, layout, &expected, &mut random);
         let crash = if may_go_on && random.percent(50) {
             disk.kill();
             Crash::Process
@@ -228,7 +234,7 @@ fn run(prepared: &Disk, layout: &Layout, seed: u64) {
             boot += 1;
             Crash::Power
         };
-        check(&disk, boot, layout, &mut known.lock(), crash);
+        check(&disk, boot, layout, &mut expected.lock(), crash);
     }
 }
 

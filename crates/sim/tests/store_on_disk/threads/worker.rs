@@ -14,7 +14,7 @@ use lockstep_types::{
 };
 use parking_lot::Mutex;
 
-use super::known::{Content, Known, Names, Saves};
+use super::expected::{Content, Expected, Names, Saves};
 use super::{Layout, REGION_BYTES, creation, file_name, osn, skip_numbers};
 
 /// Files that a thread has at most.
@@ -23,11 +23,11 @@ const FILES_MAX: usize = 4;
 const FILE_BYTES: u64 = 14_000;
 
 /// An open store, and what its threads share.
-pub struct Life<'a> {
+pub struct Session<'a> {
     pub store: Store,
     pub backing: Arc<dyn Backing>,
     pub layout: &'a Layout,
-    pub known: &'a Mutex<Known>,
+    pub expected: &'a Mutex<Expected>,
     /// Operations wait for the word of another node: they are pending first, and applied later.
     pub is_mirrored: bool,
     pub sequence: AtomicU64,
@@ -47,7 +47,7 @@ pub struct Sequencer {
     is_stuck: bool,
 }
 
-impl Life<'_> {
+impl Session<'_> {
     fn stamp(&self) -> (Osn, Timestamp) {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let osn = osn(sequence);
@@ -61,17 +61,17 @@ impl Life<'_> {
         saves: Saves,
         sync: impl FnOnce() -> Result<(), OpError>,
     ) -> Result<(), OpError> {
-        let covered = self.known.lock().covered(saves);
+        let covered = self.expected.lock().covered(saves);
         sync()?;
-        self.known.lock().save(&covered);
+        self.expected.lock().save(&covered);
         Ok(())
     }
 
     /// Syncs a file as for a client: not at all if nothing has changed since the last time.
     fn sync(&self, ino: Ino) -> Result<(), OpError> {
-        let unless = self.known.lock().covered(Saves::File(ino, false));
+        let unless = self.expected.lock().covered(Saves::File(ino, false));
         if self.store.is_synced(ino, StateVersion(0)) {
-            self.known.lock().save(&unless);
+            self.expected.lock().save(&unless);
             return Ok(());
         }
         let point = self.store.sync_point(ino, StateVersion(0));
@@ -133,7 +133,7 @@ impl Life<'_> {
 
 /// A thread that changes files of its own, and its region of the one that all share.
 pub struct Worker<'a> {
-    pub life: &'a Life<'a>,
+    pub session: &'a Session<'a>,
     pub number: usize,
     pub random: Random,
 }
@@ -143,7 +143,7 @@ impl Worker<'_> {
     pub fn work(&mut self, things: u64) {
         for _ in 0..things {
             if let Err(error) = self.work_once() {
-                return self.life.must_have_ended(&error);
+                return self.session.must_have_ended(&error);
             }
         }
     }
@@ -165,11 +165,13 @@ impl Worker<'_> {
     }
 
     fn directory(&self) -> Ino {
-        self.life.layout.directories[self.number]
+        self.session.layout.directories[self.number]
     }
 
     fn names(&self) -> Names {
-        self.life.known.lock().names[self.number].now().clone()
+        self.session.expected.lock().names[self.number]
+            .now()
+            .clone()
     }
 
     fn any_name(&mut self) -> Option<(String, Ino)> {
@@ -183,23 +185,23 @@ impl Worker<'_> {
         &self,
         request: MetaRequest,
         names: impl FnOnce(&mut Names),
-        tried: impl FnOnce(&mut Known, Timestamp),
+        tried: impl FnOnce(&mut Expected, Timestamp),
     ) -> Result<Applied, OpError> {
-        let mut sequencer = self.life.sequencer.lock();
-        let (osn, time) = self.life.stamp();
+        let mut sequencer = self.session.sequencer.lock();
+        let (osn, time) = self.session.stamp();
         let op = MetaOp { osn, time, request };
         self.try_next(osn, time, names, tried);
-        let applied = if self.life.is_mirrored {
-            self.life.store.validate(&op)?;
-            self.life.store.log_pending(&op)?;
+        let applied = if self.session.is_mirrored {
+            self.session.store.validate(&op)?;
+            self.session.store.log_pending(&op)?;
             sequencer.pending.push_back(osn);
             drop(sequencer);
             std::thread::yield_now();
             self.apply(osn)?
         } else {
-            self.life.store.commit(&op)?
+            self.session.store.commit(&op)?
         };
-        self.life.known.lock().names[self.number].acknowledge();
+        self.session.expected.lock().names[self.number].acknowledge();
         Ok(applied)
     }
 
@@ -208,22 +210,22 @@ impl Worker<'_> {
         osn: Osn,
         time: Timestamp,
         names: impl FnOnce(&mut Names),
-        tried: impl FnOnce(&mut Known, Timestamp),
+        tried: impl FnOnce(&mut Expected, Timestamp),
     ) {
-        let mut known = self.life.known.lock();
-        let mut next = known.names[self.number].now().clone();
+        let mut expected = self.session.expected.lock();
+        let mut next = expected.names[self.number].now().clone();
         next.sequence = osn.sequence;
         names(&mut next);
-        known.names[self.number].begin(next);
-        tried(&mut known, time);
+        expected.names[self.number].begin(next);
+        tried(&mut expected, time);
     }
 
     /// Applies what is pending up to an operation, if no other thread has done that.
     fn apply(&self, osn: Osn) -> Result<Applied, OpError> {
-        let mut sequencer = self.life.sequencer.lock();
+        let mut sequencer = self.session.sequencer.lock();
         while !sequencer.is_stuck && sequencer.pending.front().is_some_and(|next| *next <= osn) {
             let next = sequencer.pending.pop_front().unwrap();
-            match self.life.store.commit_pending(next) {
+            match self.session.store.commit_pending(next) {
                 Ok(applied) => drop(sequencer.applied.insert(next, applied)),
                 Err(_) => sequencer.is_stuck = true,
             }
@@ -238,15 +240,16 @@ impl Worker<'_> {
             return self.unlink();
         }
         if self.random.percent(25) {
-            skip_numbers(&self.life.store)?;
+            skip_numbers(&self.session.store)?;
         }
-        let ino = self.life.store.next_ino()?;
+        let ino = self.session.store.next_ino()?;
         let name = format!("n{}", ino.get());
         let request = creation(self.directory(), file_name(&name), ino, NodeKind::File);
         let made = |names: &mut Names| {
             names.entries.insert(name, ino);
         };
-        let tried = |known: &mut Known, time| drop(known.contents.insert(ino, Content::new(time)));
+        let tried =
+            |expected: &mut Expected, time| drop(expected.contents.insert(ino, Content::new(time)));
         self.change(request, made, tried).map(drop)
     }
 
@@ -347,8 +350,8 @@ impl Worker<'_> {
         let Some((_, ino)) = self.any_name() else {
             return Ok(());
         };
-        let tried = |known: &mut Known, time| {
-            let content = known.contents.get_mut(&ino).unwrap();
+        let tried = |expected: &mut Expected, time| {
+            let content = expected.contents.get_mut(&ino).unwrap();
             let mut bytes = content.regions[0].now().clone();
             effect(&mut bytes);
             content.regions[0].begin(bytes);
@@ -358,15 +361,16 @@ impl Worker<'_> {
         self.acknowledge_content(ino);
         self.check_read(ino)?;
         if self.random.percent(30) {
-            let sync = || Ok(self.life.store.sync_applied(&applied)?);
-            self.life.save(Saves::Operation(self.number, ino), sync)?;
+            let sync = || Ok(self.session.store.sync_applied(&applied)?);
+            self.session
+                .save(Saves::Operation(self.number, ino), sync)?;
         }
         Ok(())
     }
 
     fn acknowledge_content(&self, ino: Ino) {
-        let mut known = self.life.known.lock();
-        let content = known.contents.get_mut(&ino).unwrap();
+        let mut expected = self.session.expected.lock();
+        let content = expected.contents.get_mut(&ino).unwrap();
         content.region_of(self.number).acknowledge();
         if let Some(times) = &mut content.times {
             times.acknowledge();
@@ -389,7 +393,7 @@ impl Worker<'_> {
         let offset = place(&mut self.random, REGION_BYTES);
         let length = 1 + place(&mut self.random, REGION_BYTES - offset);
         let region = self.number * REGION_BYTES;
-        self.write(self.life.layout.shared, region, offset, length)
+        self.write(self.session.layout.shared, region, offset, length)
     }
 
     /// Writes to the region of a file that begins at `region`, as the node does it.
@@ -402,9 +406,9 @@ impl Worker<'_> {
     ) -> Result<(), OpError> {
         let data = vec![u8::try_from(1 + self.random.below(250)).unwrap(); length];
         let durable = self.random.percent(30);
-        let (osn, time) = self.life.stamp();
+        let (osn, time) = self.session.stamp();
         self.try_write(ino, offset, &data, time);
-        let store = &self.life.store;
+        let store = &self.session.store;
         let (at, count) = ((region + offset) as u64, length as u64);
         let ticket = store.begin_write(ino, at, count, durable)?;
         if let Err(error) = store.write_begun(&ticket, at, &data) {
@@ -418,7 +422,7 @@ impl Worker<'_> {
         store.complete_write(&ticket, at + count, osn, time);
         drop(ticket);
         // A process that was killed meanwhile has acknowledged nothing.
-        self.life.backing.space().map_err(|_| Errno::Io)?;
+        self.session.backing.space().map_err(|_| Errno::Io)?;
         self.acknowledge_content(ino);
         if durable {
             self.note_written_durably(ino);
@@ -427,8 +431,8 @@ impl Worker<'_> {
     }
 
     fn try_write(&self, ino: Ino, offset: usize, data: &[u8], time: Timestamp) {
-        let mut known = self.life.known.lock();
-        let content = known.contents.get_mut(&ino).unwrap();
+        let mut expected = self.session.expected.lock();
+        let content = expected.contents.get_mut(&ino).unwrap();
         let region = content.region_of(self.number);
         let mut bytes = region.now().clone();
         let end = offset + data.len();
@@ -442,8 +446,8 @@ impl Worker<'_> {
 
     /// What this thread has in a file is durable: its last write was, and so is what came before.
     fn note_written_durably(&self, ino: Ino) {
-        let mut known = self.life.known.lock();
-        known
+        let mut expected = self.session.expected.lock();
+        expected
             .contents
             .get_mut(&ino)
             .unwrap()
@@ -453,20 +457,20 @@ impl Worker<'_> {
 
     /// Whoever reads sees what was acknowledged last.
     fn check_read(&self, ino: Ino) -> Result<(), OpError> {
-        let is_shared = ino == self.life.layout.shared;
+        let is_shared = ino == self.session.layout.shared;
         let offset = if is_shared {
             self.number * REGION_BYTES
         } else {
             0
         };
         let expected = {
-            let mut known = self.life.known.lock();
-            let content = known.contents.get_mut(&ino).unwrap();
+            let mut expected = self.session.expected.lock();
+            let content = expected.contents.get_mut(&ino).unwrap();
             content.region_of(self.number).now().clone()
         };
         // One more, to see the end of a file of this thread.
         let mut bytes = vec![0; expected.len() + usize::from(!is_shared)];
-        let count = self.life.store.read(ino, offset as u64, &mut bytes)?;
+        let count = self.session.store.read(ino, offset as u64, &mut bytes)?;
         bytes.truncate(count);
         assert!(
             bytes == expected,
@@ -484,25 +488,32 @@ impl Worker<'_> {
 
     fn sync_own(&mut self) -> Result<(), OpError> {
         match self.any_name() {
-            Some((_, ino)) => self.life.sync(ino),
-            None => self.life.sync(self.life.layout.shared),
+            Some((_, ino)) => self.session.sync(ino),
+            None => self.session.sync(self.session.layout.shared),
         }
     }
 
     fn sync_any(&mut self) -> Result<(), OpError> {
         let ino = self.any_file();
-        unless_refused(self.life.sync(ino))
+        unless_refused(self.session.sync(ino))
     }
 
     fn look_at_any(&mut self) -> Result<(), OpError> {
         let ino = self.any_file();
-        let found = self.life.store.seek(ino, 0, SeekFor::Hole);
+        let found = self.session.store.seek(ino, 0, SeekFor::Hole);
         unless_refused(found.map(drop))
     }
 
     /// Any file, also one that another thread changes, or has removed.
     fn any_file(&mut self) -> Ino {
-        let files: Vec<Ino> = self.life.known.lock().contents.keys().copied().collect();
+        let files: Vec<Ino> = self
+            .session
+            .expected
+            .lock()
+            .contents
+            .keys()
+            .copied()
+            .collect();
         *self.random.pick(&files)
     }
 }

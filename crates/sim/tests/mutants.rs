@@ -1,0 +1,110 @@
+//! Tests the simulator with mutants. The simulator must find each mutant, and the finding check
+//! must be one that is meant for such a mutant.
+
+use std::time::Instant;
+
+use lockstep_sim::shrink::Case;
+use lockstep_sim::test_output::print_result;
+use lockstep_types::deliberate::{ALL, Bug};
+
+/// Maximum number of schedules, more than any of the mutants needs.
+const SCHEDULES_MAX: u64 = 3000;
+
+/// PAW or SAW does not say where the nodes differ.
+const TABLES: &str = "does not tell";
+const IDENTICAL: &str = "identical: ";
+/// The secondary reports that it cannot do an operation that the primary has done.
+const FOLLOWS: &str = "could not follow";
+const DURABLE: &str = "durable: ";
+const SURVIVES: &str = "survives: ";
+const READS: &str = "reads: ";
+const EXACTLY_ONCE: &str = "exactly_once: ";
+const ONE_PRIMARY: &str = "one_primary: ";
+const BOUNDED: &str = "bounded: ";
+const LEAKS: &str = "leaks: ";
+const CLOSED: &str = "closed: ";
+/// A power loss after a clean shutdown has damaged a table.
+const TABLE_DAMAGED: &str = "does not match its checksum";
+/// A node does not start on its store.
+const STARTS: &str = "does not start";
+/// An operation was refused because it would do harm, so the nodes do not get in sync.
+const IN_TIME: &str = "in_time: ";
+const ERROR: &str = "a client saw an error";
+/// A thread of a client waits in a full socket.
+const WAITED: &str = "has waited for the other node to read";
+/// A secondary under resync reports that its copy is in sync.
+const MARKED: &str = "is being resynced and says";
+
+/// Returns the messages that may report a mutant. The first message depends on the order of events.
+const fn finders(mutant: Bug) -> &'static [&'static str] {
+    match mutant {
+        Bug::NoPawEntry | Bug::NoSawEntry | Bug::WatermarkTooHigh => &[TABLES, IDENTICAL],
+        Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::IgnorePawInRecovery => {
+            &[TABLES, IDENTICAL, SURVIVES]
+        }
+        // A recovery also waits for messages that were not sent again.
+        Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
+        // A write without locks also collides with the end of its file. The resync also cannot send
+        // a file whose content and record have different lengths.
+        Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
+        Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
+        Bug::RepeatMetadata | Bug::MetadataOutOfOrder | Bug::ForgetInDoubt | Bug::NumbersAgain => {
+            &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
+        }
+        Bug::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
+        Bug::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
+        Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
+        Bug::NoLocalSync => &[DURABLE, READS],
+        Bug::SyncHereOnly
+        | Bug::NoRemoteSync
+        | Bug::NoNameSync
+        | Bug::NoContentSync
+        | Bug::MarkBeforeSync => &[DURABLE],
+        // Removed content also returns. A file whose content is missing cannot be sent.
+        Bug::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
+        Bug::ResyncUnmarked => &[MARKED, IN_TIME],
+        Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
+        Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
+        Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
+        Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
+        Bug::KeepLock | Bug::LeaveDraft | Bug::KeepDirectory => &[LEAKS],
+        Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom | Bug::KeepWithoutLimit => {
+            &[BOUNDED]
+        }
+        Bug::IgnorePeerRoom => &[FOLLOWS],
+        Bug::WaitToSend => &[WAITED],
+        // The bytes that are read back differ from the bytes that were stored.
+        Bug::OneSlot => &[ERROR],
+        Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
+        Bug::ClosedTooEarly => &[CLOSED],
+    }
+}
+
+/// Returns the first schedule that finds a mutant, and its message.
+fn found(mutant: Bug) -> Option<(u64, String)> {
+    (1..=SCHEDULES_MAX).find_map(|seed| {
+        let failure = Case::of(seed).run(Some(mutant)).err()?;
+        let what = failure.what.lines().next().unwrap_or_default();
+        Some((seed, what.to_owned()))
+    })
+}
+
+#[test]
+fn mutants_are_found() {
+    let mut wrong = Vec::new();
+    for mutant in ALL {
+        let start = Instant::now();
+        let Some((seed, what)) = found(mutant) else {
+            wrong.push(format!("{mutant:?} is not found"));
+            continue;
+        };
+        let result = format!("{mutant:?} by schedule {seed}: {what}");
+        if !finders(mutant).iter().any(|finder| what.contains(finder)) {
+            wrong.push(format!("found by another check: {result}"));
+        }
+        print_result("mutants_are_found", result, start.elapsed());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
