@@ -12,15 +12,13 @@
 //! Invariant: this history does not depend on the state inside the nodes. It depends only on the
 //! requests, the answers, and the faults that the world caused at the nodes.
 
-mod loss;
+pub mod loss;
 mod show;
 
 use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind};
 
 use crate::op::{Op, Run, mark};
 use crate::world::Side;
-
-pub use loss::{Cause, Loss};
 
 /// The way in which a node stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

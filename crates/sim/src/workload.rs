@@ -126,7 +126,7 @@ pub struct Generator {
     random: Random,
     clients: BTreeMap<u32, ClientModel>,
     /// Number of operations that each client has requested.
-    asked: BTreeMap<u32, u64>,
+    requested: BTreeMap<u32, u64>,
     /// The last mark given to a write of each file.
     marks: BTreeMap<Ino, u8>,
 }
@@ -138,7 +138,7 @@ impl Generator {
             options,
             random,
             clients: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             marks: BTreeMap::new(),
         }
     }
@@ -146,11 +146,11 @@ impl Generator {
 
 impl Source for Generator {
     fn next(&mut self, client: u32, spare: Ino) -> Option<Op> {
-        let asked = self.asked.entry(client).or_default();
-        if *asked >= self.options.operations_max {
+        let requested = self.requested.entry(client).or_default();
+        if *requested >= self.options.operations_max {
             return None;
         }
-        *asked += 1;
+        *requested += 1;
         let choice = choose::Choice {
             options: &self.options,
             random: &mut self.random,

@@ -32,17 +32,17 @@ use lockstep_verify::report::What;
 use bit::{Bit, FILES, NAMESPACE};
 use stores::Stores;
 
-/// Cases of each test.
+/// Number of cases in each test.
 const CASES: u64 = 300;
-/// So many seeds in a row damage the same stores.
+/// Number of successive seeds that damage copies of the same stores.
 const SEEDS_OF_STORES: u64 = 10;
-/// For how long one node is alone before the other is started, at most, in milliseconds.
+/// The longest time that one node runs alone before the other node starts, in milliseconds.
 const ALONE_MAX_MS: u64 = 5000;
 
-/// What a case outcomes to, in words that are counted.
+/// The outcome of a case, in words that are counted.
 type CaseResult = Result<String, String>;
 
-/// Runs many cases; tells how often each thing outcomes of them.
+/// Runs many cases. Returns the number of cases with each outcome.
 fn cases(run: impl Fn(&Stores, &mut Random) -> CaseResult) -> BTreeMap<String, u64> {
     let start = Instant::now();
     let mut outcomes = BTreeMap::new();
@@ -68,7 +68,7 @@ fn cases(run: impl Fn(&Stores, &mut Random) -> CaseResult) -> BTreeMap<String, u
     outcomes
 }
 
-/// Which seeds are run.
+/// Returns the seeds to run.
 fn seeds() -> Vec<u64> {
     if let Ok(seed) = std::env::var("LOCKSTEP_ROT_SEED") {
         return vec![seed.parse().expect("LOCKSTEP_ROT_SEED is a number")];
@@ -80,7 +80,7 @@ fn seeds() -> Vec<u64> {
     (0..half).chain(fresh..fresh + half).collect()
 }
 
-/// Says how a case is brought back, also one that panics.
+/// Prints how to repeat a case, also if the case panics.
 struct PrintSeedOnPanic(u64);
 
 impl Drop for PrintSeedOnPanic {
@@ -91,7 +91,7 @@ impl Drop for PrintSeedOnPanic {
     }
 }
 
-/// Starts a node whose disk is well.
+/// Starts a node whose disk has no damage.
 fn start(cluster: &mut Cluster, side: Side) -> Result<(), String> {
     match cluster.start_or_refusal(side)? {
         None => Ok(()),
@@ -99,7 +99,7 @@ fn start(cluster: &mut Cluster, side: Side) -> Result<(), String> {
     }
 }
 
-/// Both live: they get in sync, and everything is as it must be.
+/// Both nodes are running: waits until they are in sync, and checks everything.
 fn end_well(cluster: &mut Cluster) -> Result<(), String> {
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     cluster.settle()?;
@@ -116,7 +116,7 @@ fn found_identical(cluster: &mut Cluster) -> Result<(), String> {
     }
 }
 
-/// An operator moves the store of the secondary away, and starts it again.
+/// Gives the secondary an empty store, as an operator does, and starts it again.
 fn replace_secondary(cluster: &mut Cluster) -> Result<(), String> {
     cluster.empty_disk(Side::Secondary);
     start(cluster, Side::Secondary)?;
@@ -153,7 +153,7 @@ fn verify_finds_changed_content_and_a_resync_of_the_secondary_repairs_it() {
     assert_met(&outcomes, "Secondary: found");
 }
 
-/// Whether this and nothing else was found.
+/// Returns whether verify found the bit and nothing else.
 fn is_named(bit: &Bit, found: &Report) -> bool {
     let [difference] = &*found.differences else {
         return false;
@@ -181,7 +181,7 @@ fn a_primary_refuses_rotten_metadata_or_has_all_data_of_the_clients() {
 
 fn metadata_rots(side: Side, stores: &Stores, random: &mut Random) -> CaseResult {
     let mut cluster = stores.cluster(random);
-    // Most of what can happen can happen to that one.
+    // The namespace has the most possible outcomes.
     let file = if random.percent(30) {
         NAMESPACE
     } else {
@@ -194,7 +194,7 @@ fn metadata_rots(side: Side, stores: &Stores, random: &mut Random) -> CaseResult
     };
     bit.turn(cluster.disk(side));
     if file == NAMESPACE && side == Side::Secondary {
-        // It may be found by an operation.
+        // An operation may find the changed bit.
         cluster.expect_rotten_secondary();
     }
     let rotten = cluster.disk(side).digest();
@@ -208,7 +208,7 @@ fn metadata_rots(side: Side, stores: &Stores, random: &mut Random) -> CaseResult
     Ok(format!("{file}: {outcome}"))
 }
 
-/// Starts both nodes, in some order; says why that of `side` has refused, if so.
+/// Starts both nodes, in a random order. Returns the reason if the node of `side` refused to start.
 fn start_both(
     cluster: &mut Cluster,
     side: Side,
@@ -224,8 +224,9 @@ fn start_both(
     cluster.start_or_refusal(side)
 }
 
-/// A node has started. What of the namespace has rotted where no start reads may be found only when it
-/// is read: never wrong, by a resync, which cannot be done then, or by verify at the latest.
+/// A node has started. A changed bit may be in a part of the namespace that no start reads. The
+/// nodes find such a bit only when they read it: in a resync, which then fails, or at the latest in
+/// a verify. No reader gets wrong data.
 fn opened_well(cluster: &mut Cluster, side: Side, file: &str) -> Result<&'static str, String> {
     let Err((outcome, why)) = read_all(cluster) else {
         return end_well(cluster).map(|()| "opened");
@@ -240,7 +241,8 @@ fn opened_well(cluster: &mut Cluster, side: Side, file: &str) -> Result<&'static
     Ok(outcome)
 }
 
-/// Lets both nodes get in sync and be compared; how something that could not be read has shown, and why.
+/// Waits until both nodes are in sync, and compares them. Returns the place where unreadable data
+/// showed, and the reason.
 fn read_all(cluster: &mut Cluster) -> Result<(), (&'static str, String)> {
     cluster
         .until_in_sync(IN_SYNC_WITHIN)
@@ -255,8 +257,8 @@ fn read_all(cluster: &mut Cluster) -> Result<(), (&'static str, String)> {
     compared.map_err(|why| ("found by verify", why)).map(drop)
 }
 
-/// A node has refused to start: it has said where the damage is, and changed nothing. In place of a
-/// secondary's store an operator can put an empty one.
+/// A node has refused to start: its message names the damaged file, and it changed nothing. An
+/// operator can replace a secondary's store by an empty one.
 fn refused_well(
     cluster: &mut Cluster,
     side: Side,
@@ -276,8 +278,8 @@ fn refused_well(
     }
 }
 
-/// Each kind of file has rotted so that it was noticed, but for the table that does not count and the role file, which
-/// says everything twice.
+/// Asserts that damage in each kind of file was noticed. The exceptions are the table of times,
+/// whose loss is allowed, and the role file, which holds everything twice.
 fn assert_all_met(outcomes: &BTreeMap<String, u64>) {
     for file in FILES {
         let outcome = if ["tables/times", "role.json"].contains(&file) {

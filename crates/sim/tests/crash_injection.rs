@@ -1,10 +1,10 @@
-//! The crash-injection suite: proptest makes the operations of several clients, the faults and their
-//! moments; the simulator runs them, and everything that is demanded of a schedule is demanded. What
-//! fails is made smaller by proptest, operation by operation.
+//! The crash-injection suite: proptest generates the operations of several clients, the faults and
+//! their times. The simulator runs them, with all requirements of a schedule. proptest shrinks a
+//! failing case, operation by operation.
 //!
 //! `PROPTEST_CASES=N` runs N cases instead.
 
-// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+// Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "crash_injection/script.rs"]
@@ -25,12 +25,12 @@ use proptest::test_runner::{
 
 use script::{Script, Step};
 
-/// Cases in every run of the tests.
+/// Number of cases in every run of the tests.
 const CASES: u32 = 2000;
-/// Cases after which a deliberate bug counts as not found.
+/// Number of cases after which a mutant is treated as not found.
 const MUTANT_CASES: u32 = 3000;
 
-/// Cases that once failed come first.
+/// The cases that failed earlier. They run first.
 const REGRESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/proptest-regressions/crash_injection.txt"
@@ -39,16 +39,16 @@ const REGRESSIONS: &str = concat!(
 /// One schedule, as data.
 #[derive(Clone, Debug)]
 struct Case {
-    /// Of everything that is drawn while it runs.
+    /// The seed of every random choice during the run.
     run_seed: u64,
     settings: Settings,
-    /// How often in a hundred a step of a thread lets others go first.
+    /// Share of a thread's steps that let other threads run first, in percent.
     step_percent: u64,
-    /// Longest pause of a client between two operations.
+    /// The longest pause of a client between two operations.
     pause_max: Duration,
-    /// What each client asks.
+    /// The requests of each client.
     clients: Vec<Vec<Step>>,
-    /// Each fault, with the time since the one before.
+    /// Each fault, with the time since the previous fault.
     faults: Vec<(Duration, Fault)>,
     ending: Ending,
 }
@@ -72,7 +72,7 @@ impl Case {
         scenario::run_with(&plan, script, Random::new(self.run_seed), mutant).map(|_| ())
     }
 
-    /// How much there is to read in it.
+    /// Returns the number of operations and faults.
     fn size(&self) -> usize {
         self.clients.iter().map(Vec::len).sum::<usize>() + self.faults.len()
     }
@@ -108,7 +108,7 @@ fn no_case_finds_anything() {
     print_result("no_case_finds_anything", result, start.elapsed());
 }
 
-/// The smallest case in which a bug shows, if one of so many does.
+/// Returns the smallest case that finds a mutant, if any of `cases` cases finds it.
 fn finder(mutant: Bug, cases: u32) -> Option<Case> {
     let config = Config {
         failure_persistence: None,
@@ -131,7 +131,7 @@ fn a_mutant_is_found_and_shrunk() {
     assert!(case.size() <= 40, "{} left: {case:?}", case.size());
 }
 
-/// By hand: which of the deliberate bugs are found, and how small they become.
+/// Prints which mutants are found, and the sizes of the smallest cases. Run by hand.
 #[test]
 #[ignore = "takes long and asserts nothing: it prints the found mutants"]
 fn print_mutants() {

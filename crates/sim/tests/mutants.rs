@@ -10,8 +10,8 @@ use lockstep_types::deliberate::{ALL, Bug};
 /// Maximum number of schedules, more than any of the mutants needs.
 const SCHEDULES_MAX: u64 = 3000;
 
-/// PAW or SAW does not say where the nodes differ.
-const TABLES: &str = "does not tell";
+/// A block differs and is not in PAW or SAW.
+const TABLES: &str = "differs, though in sync";
 const IDENTICAL: &str = "identical: ";
 /// The secondary reports that it cannot do an operation that the primary has done.
 const FOLLOWS: &str = "could not follow";

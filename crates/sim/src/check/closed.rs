@@ -42,7 +42,7 @@ pub fn check(node: Side, before: &Store, after: &Store) -> Result<(), Violation>
         return Ok(());
     }
     let what = format!(
-        "{node:?} was closed in order, and a loss of power has changed its store in {} ways (before it \
+        "{node:?} was closed cleanly, and a loss of power has changed its store in {} ways (before it \
          here, after it there)",
         lost.len()
     );

@@ -38,7 +38,8 @@ use super::step::{Expected, Sight, Step, What};
 use super::synced::Synced;
 use super::untouched;
 use super::violation::Violation;
-use crate::history::{Answer, Call, Fate, History, Loss};
+use crate::history::loss::Loss;
+use crate::history::{Answer, Call, Fate, History};
 use crate::op::Op;
 
 /// Number of steps tried and compared before a history is left undecided. This takes some tenths of
@@ -92,7 +93,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
         })
         .collect();
     for (id, call) in history.calls() {
-        for what in whats(history, call) {
+        for what in step_kinds(history, call) {
             steps.push(Step {
                 call: Some(id),
                 invoked: call.invoked,
@@ -113,7 +114,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
 }
 
 /// Returns the changes of a call to the namespace, and the observations of the call.
-fn whats<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
+fn step_kinds<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
     if matches!(call.fate(), Fate::Refused(errno) if is_limit(errno)) {
         return Vec::new();
     }

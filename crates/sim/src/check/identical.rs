@@ -1,7 +1,7 @@
 //! Nodes in sync have identical stores: every block, attribute, entry, cookie, extended attribute
 //! and inode number. Only the allocated space may differ. It is not in a [`Dump`].
 //!
-//! The check applies when the pair says that it is in sync and nothing is under way.
+//! The check applies when both nodes report that they are in sync and no work is in progress.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -48,7 +48,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
 mod tests {
     use super::*;
 
-    fn judged(answers: &[(Side, u64)]) -> Result<(), String> {
+    fn checked(answers: &[(Side, u64)]) -> Result<(), String> {
         let mut history = History::new(false);
         for (at, (side, generation)) in (1..).zip(answers) {
             let generation = Generation::new(*generation).unwrap();
@@ -61,20 +61,20 @@ mod tests {
     fn one_primary_after_the_other_is_legal() {
         use Side::{Primary, Secondary};
         let answers = [(Primary, 1), (Primary, 1), (Secondary, 2), (Primary, 4)];
-        assert_eq!(judged(&answers), Ok(()));
+        assert_eq!(checked(&answers), Ok(()));
     }
 
     #[test]
     fn two_in_one_generation_are_caught() {
         use Side::{Primary, Secondary};
-        let what = judged(&[(Primary, 1), (Secondary, 1)]).unwrap_err();
+        let what = checked(&[(Primary, 1), (Secondary, 1)]).unwrap_err();
         assert!(what.contains("in which Primary did before"), "{what}");
     }
 
     #[test]
     fn one_that_does_not_know_it_is_over_is_caught() {
         use Side::{Primary, Secondary};
-        let what = judged(&[(Primary, 1), (Secondary, 2), (Primary, 1)]).unwrap_err();
+        let what = checked(&[(Primary, 1), (Secondary, 2), (Primary, 1)]).unwrap_err();
         assert!(what.contains("after one was acknowledged in 2"), "{what}");
     }
 }

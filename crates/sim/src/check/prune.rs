@@ -7,7 +7,7 @@
 //! not undo the change. A call that should see the trace and does not proves that one of the losses
 //! since the change undid it.
 //!
-//! Only certain changes are weighed, because a change that may not have happened may also have
+//! Only certain changes are considered, because a change that may not have happened may also have
 //! happened later.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use lockstep_types::{FileName, Ino, MetaRequest};
 
 use super::dump::{Body, Dump};
 use super::step::{Expected, Sight, Step, What};
-use crate::history::Loss;
+use crate::history::loss::Loss;
 
 /// The times at which a trace was seen and missed.
 #[derive(Clone, Copy, Debug, Default)]

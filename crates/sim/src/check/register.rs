@@ -25,7 +25,8 @@
 //! losses.
 
 use super::timeline::Value;
-use crate::history::{CallId, Cause, Loss};
+use crate::history::CallId;
+use crate::history::loss::{Cause, Loss};
 use crate::op::Mark;
 
 /// A change of the byte, or a look at it.
@@ -57,7 +58,7 @@ pub(super) struct Initial {
     pub zero: bool,
     /// Whether the byte may be absent, because the file may end before it.
     pub absent: bool,
-    /// Whether the value is on the disk, whichever value it is.
+    /// Whether the value is on the disk, for every possible value.
     pub is_lasting: bool,
 }
 

@@ -33,7 +33,8 @@ use super::ending;
 use super::namespace::{Moment, Namespace, mix};
 use super::step::{Expected, Sight, Step, What};
 use super::touches::Touches;
-use crate::history::{CallId, Loss};
+use crate::history::CallId;
+use crate::history::loss::Loss;
 
 /// The situation in which the search placed the most steps.
 #[derive(Clone, Debug, Default)]
@@ -211,14 +212,14 @@ impl<'a> Search<'a> {
                 choices,
                 next: 0,
             });
-            if !self.go_on(&mut forks) {
+            if !self.backtrack(&mut forks) {
                 return Verdict::Unexplained(self.stuck.clone());
             }
         }
     }
 
     /// Takes the next untried choice of the last fork that has one.
-    fn go_on(&mut self, forks: &mut Vec<Fork>) -> bool {
+    fn backtrack(&mut self, forks: &mut Vec<Fork>) -> bool {
         while let Some(fork) = forks.last_mut() {
             self.back_to(fork.status);
             match fork.choices.get(fork.next) {
@@ -345,7 +346,7 @@ impl<'a> Search<'a> {
 
     fn needs_no_choice(&self, index: usize) -> bool {
         let step = self.step(index);
-        step.is_still() || !self.is_loss(index) && self.is_alone(index)
+        step.changes_nothing() || !self.is_loss(index) && self.is_alone(index)
     }
 
     /// Returns the choices to try in this situation. Returns none if the search met the situation

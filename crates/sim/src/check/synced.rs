@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 
 use lockstep_types::Ino;
 
-use crate::history::{Call, Fate, History, Loss};
+use crate::history::loss::Loss;
+use crate::history::{Call, Fate, History};
 use crate::op::Op;
 
 /// The times of syncs: invoked, returned.

@@ -1,4 +1,4 @@
-//! What schedules have met: pairs of state and event, and places where a process ended.
+//! The coverage of schedules: transitions of the state table, and crash points.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,20 +11,20 @@ use parking_lot::Mutex;
 use crate::disk::{Call, CallKind, Verdict};
 use crate::world::Side;
 
-/// A named place where a process can be made to end: at a call of its disk.
+/// A kind of disk call at which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashPoint {
     side: Side,
     kind: CallKind,
-    /// What the file is for.
+    /// The purpose of the file.
     file: FileClass,
     when: When,
 }
 
-/// What a file of a store is for.
+/// The purpose of a file in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileClass {
-    /// The bytes of a file.
+    /// The content of a file.
     Content,
     /// The intent log.
     Log,
@@ -38,7 +38,7 @@ pub enum FileClass {
     Other,
 }
 
-/// Where in a call.
+/// The part of a call that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
     Before,
@@ -47,7 +47,7 @@ enum When {
 }
 
 impl FileClass {
-    /// Those in which much hangs on single calls.
+    /// The classes in which a single call decides much.
     pub const CRITICAL: [Self; 5] = [
         Self::Content,
         Self::Log,
@@ -56,7 +56,7 @@ impl FileClass {
         Self::Table,
     ];
 
-    /// What the file at a path is for.
+    /// Returns the purpose of the file at a path.
     pub fn of(path: &str) -> Self {
         let is_in =
             |directory: &str| path == directory || path.starts_with(&format!("{directory}/"));
@@ -72,7 +72,7 @@ impl FileClass {
 }
 
 impl CrashPoint {
-    /// The place where `verdict` ends the process of a side.
+    /// Returns the point at which `verdict` ends the process of a side.
     pub fn new(side: Side, call: &Call<'_>, verdict: Verdict) -> Self {
         Self {
             side,
@@ -99,24 +99,24 @@ impl fmt::Display for CrashPoint {
     }
 }
 
-/// What a schedule, or many, have met.
+/// The coverage of one schedule or of many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Pairs of state and event, in words.
     pub transitions: BTreeSet<String>,
-    /// Places where a process ended.
+    /// Points at which a process ended.
     pub crash_points: BTreeSet<CrashPoint>,
 }
 
 impl Coverage {
-    /// Adds what another has met.
+    /// Adds the coverage of another schedule.
     pub fn add(&mut self, other: Self) {
         self.transitions.extend(other.transitions);
         self.crash_points.extend(other.crash_points);
     }
 
-    /// The rows of the state table that were not met, but for those of a node without a peer: in a
-    /// schedule each has one.
+    /// Returns the rows of the state table that are not covered, without the rows of a node without
+    /// a peer: every node of a schedule has a peer.
     pub fn missing(&self) -> Vec<String> {
         let rows = TABLE
             .iter()
@@ -127,17 +127,17 @@ impl Coverage {
     }
 }
 
-/// Collects what a schedule meets. Clones are the same one.
+/// Records the coverage of a schedule. Clones share one record.
 #[derive(Clone, Debug, Default)]
 pub struct CoverageRecorder(Arc<Mutex<BTreeSet<CrashPoint>>>);
 
 impl CoverageRecorder {
-    /// A process ended at a place.
+    /// Records that a process ended at a point.
     pub fn record_crash(&self, point: CrashPoint) {
         self.0.lock().insert(point);
     }
 
-    /// All that was met on this thread since it was last asked.
+    /// Takes the coverage of this thread since the last call.
     pub fn take(&self) -> Coverage {
         Coverage {
             transitions: probe::take(),

@@ -1,4 +1,4 @@
-//! The whole of a store, taken for the judges.
+//! The complete content of a store, read for the checks.
 
 use std::ops::ControlFlow;
 
@@ -8,10 +8,10 @@ use lockstep_types::Ino;
 
 use crate::check::{Body, Dump, Entry, Inode};
 
-/// More than any schedule makes.
+/// More inodes than any schedule makes.
 const INODES_MAX: usize = 100_000;
 
-/// Everything that a store holds.
+/// Returns the complete content of a store.
 pub fn dump(store: &Store) -> Result<Dump, String> {
     let said = |error: OpError| format!("a store cannot be read: {error:?}");
     let mut dump = Dump::default();
@@ -67,7 +67,7 @@ fn entries(store: &Store, directory: Ino) -> Result<Vec<Entry>, OpError> {
         ControlFlow::Continue(())
     };
     store.readdir(directory, 0, &mut each)?;
-    // The newest comes first.
+    // `readdir` returns the newest entry first.
     entries.reverse();
     Ok(entries)
 }

@@ -1,7 +1,9 @@
-//! What PAW and SAW tell of a pair in sync, at any moment: where the nodes differ (P6, P7).
+//! The check of PAW and SAW: while the nodes are in sync, the tables say where the nodes differ
+//! (P6, P7).
 //!
-//! Bytes that differ are in PAW, and those that only the secondary has got are in SAW too. This holds
-//! between any two steps, whoever lives: so it is looked at again and again.
+//! Each differing block is in PAW. A block that only the secondary has received is in SAW too. The
+//! rule holds between any two steps, whether or not the nodes are running. So the check runs many
+//! times in a schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +17,8 @@ use crate::history::{Fate, History};
 use crate::op::{Mark, Op, mark};
 use crate::world::Side;
 
-/// Holds the tables of two nodes in sync against what their disks hold at this moment. `exists` tells
-/// whether both nodes have an inode: the content of one that is gone goes when it suits each node.
+/// Compares the tables of two nodes in sync with the content of their disks. `exists` says whether
+/// both nodes have an inode: each node removes the content of a freed inode at a time of its own.
 pub fn check(
     [primary, secondary]: [&Disk; 2],
     exists: impl Fn(Ino) -> Result<bool, String>,
@@ -45,7 +47,7 @@ pub fn check(
     Ok(())
 }
 
-/// The writes that a table remembers.
+/// Returns the writes in a table.
 fn entries(disk: &Disk, path: &str) -> Result<Vec<Entry>, String> {
     let opened = disk.fork().mount().open_table(path, TABLE_BYTES);
     let table = opened.map_err(|error| error.to_string())?;
@@ -54,18 +56,18 @@ fn entries(disk: &Disk, path: &str) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// The writes that both tables of a node remember: PAW, then SAW.
+/// Returns the writes in both tables of a node: PAW, then SAW.
 pub fn both(disk: &Disk) -> Result<[Vec<Entry>; 2], String> {
     Ok([entries(disk, "tables/paw")?, entries(disk, "tables/saw")?])
 }
 
-/// All bytes of all files.
+/// Returns the bytes of all files.
 fn contents(disk: &Disk) -> BTreeMap<Ino, Vec<u8>> {
     let content = |path: String| Some((content_owner(&path)?, disk.read_all(&path)?));
     disk.files().into_iter().filter_map(content).collect()
 }
 
-/// What the tables of both nodes remember.
+/// The tables of both nodes.
 struct Tables {
     paw: Vec<Entry>,
     saw: Vec<Entry>,
@@ -86,7 +88,7 @@ impl Tables {
             }
             let offset = (block * BLOCK_BYTES) as u64;
             let missing = |table: &str| {
-                format!("#{ino} at {offset}: differs, though in sync, and {table} does not tell")
+                format!("#{ino} at {offset}: differs, though in sync, and is not in {table}")
             };
             if !covers(&self.paw, ino, offset) {
                 return Err(missing("PAW"));
@@ -99,7 +101,7 @@ impl Tables {
     }
 }
 
-/// A block of a file, with zeros behind its end.
+/// Returns a block of a file, with zeros after the end of the file.
 fn block_of(bytes: &[u8], block: usize) -> [u8; BLOCK_BYTES] {
     let mut whole = [0; BLOCK_BYTES];
     let start = (block * BLOCK_BYTES).min(bytes.len());
@@ -118,8 +120,9 @@ fn covers(table: &[Entry], ino: Ino, offset: u64) -> bool {
     })
 }
 
-/// Whether the secondary has got bytes of a write under way that the primary has not. Where the primary
-/// has bytes of another one, which has its range, that write is done on both, and only not yet answered.
+/// Returns whether the secondary has bytes of a write in progress that the primary does not have.
+/// The primary may have bytes of another write in progress in the same range. That write holds the
+/// range, so the first write is done on both nodes and only not answered yet.
 fn is_ahead(ino: Ino, offset: u64, ours: &[u8], theirs: &[u8], open: &BTreeSet<Mark>) -> bool {
     let runs_of_open = |bytes| {
         let runs = mark::runs(ino, offset, bytes).into_iter();
@@ -136,7 +139,8 @@ fn is_ahead(ino: Ino, offset: u64, ours: &[u8], theirs: &[u8], open: &BTreeSet<M
     })
 }
 
-/// Files whose content an operation under way may be changing: a truncation is in no table.
+/// Returns the files whose content an operation in progress may be changing: a truncation is in no
+/// table.
 fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
     let open = history
         .calls()
@@ -150,8 +154,9 @@ fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
     open.filter_map(|(_, call)| changed(&call.op)).collect()
 }
 
-/// The writes to a file that are under way in this life of the primary: those that are over, though with
-/// an error, and those of a life before may since have been written over on one side.
+/// Returns the writes to a file that are in progress in the primary's present process. An earlier
+/// write may have been overwritten on one side since: a write that ended with an error, or a write
+/// of an earlier process.
 fn open_marks(history: &History, ino: Ino) -> BTreeSet<Mark> {
     let start = history.last_start(Side::Primary);
     let recent = history.calls().filter(|(_, call)| call.invoked > start);

@@ -1,11 +1,12 @@
-//! The network between the two nodes: connections that deliver whole frames in order, late, or not at
-//! all.
+//! The network between the two nodes: connections that deliver whole frames in order, late, or not
+//! at all.
 //!
-//! What is below a connection (TCP, encryption, checksums) is tested elsewhere; what it may do to
-//! those above is done here: it may end at any frame, for one side sooner than for the other or
-//! without a word, keep frames for any time, and fall silent in one direction or both. A corrupted
-//! frame is one that ends the connection when it arrives. A connection carries so many bytes at once; who
-//! sends more waits, or leaves it to go when there is room, as the halves promise.
+//! Other tests cover the layers below a connection (TCP, encryption, checksums). This file
+//! simulates their effects on the layers above. A connection may end at any frame, earlier for one
+//! side than for the other, with or without a message. It may delay frames for any time. It may
+//! fall silent in one direction or both. A corrupted frame ends the connection when the frame
+//! arrives. A connection carries a limited number of bytes at once. A sender with more bytes waits,
+//! or leaves the bytes to be sent when there is room, as the `SendFrames` trait promises.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,52 +22,50 @@ use super::fibers::{self, Event, Wait};
 use super::process::{Process, Shared};
 use super::side::Side;
 
-/// What a frame takes from one node to the other, at most, in microseconds.
+/// The longest time of a frame from one node to the other, in microseconds.
 const DELAY_MAX_US: u64 = 3000;
 
-/// So many bytes of frames on the way send_queued a connection.
+/// The number of bytes in flight that fill a connection.
 const PIPE_BYTES_MAX: usize = 4 << 10;
 
-/// How long a byte of a payload keeps the way busy, in nanoseconds.
+/// The time that a byte of a payload keeps the connection busy, in nanoseconds.
 const BYTE_NS: u64 = 100;
 
-/// How often a thread that waits for room looks for some.
+/// The interval between two looks for room by a waiting thread.
 const FULL_POLL: Duration = Duration::from_millis(1);
 
-/// Who is asked before each frame is put on the way, by the side that sends it. If it says so, the
-/// connection is lost before that frame.
+/// Decides about each frame before the side sends it.
 pub type FrameObserver = Arc<dyn Fn(Side) -> FrameVerdict + Send + Sync>;
 
-/// What becomes of a frame.
+/// The decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameVerdict {
-    /// It goes its way.
+    /// The frame is sent.
     Pass,
-    /// The connection is lost before it. Those before it arrive; of those that come towards them, so
-    /// many.
+    /// The connection is lost before the frame. Earlier frames of the same direction arrive.
     Disconnect {
-        /// Frames of the other direction that still arrive, at most.
+        /// Most frames of the other direction that still arrive.
         kept: u64,
     },
 }
 
-/// The link between the nodes.
+/// The network between the nodes.
 #[derive(Default)]
 pub struct Network {
     link: Arc<LinkState>,
     pipes: Mutex<Vec<Arc<Pipe>>>,
 }
 
-/// Whether frames pass, by the side that sends.
+/// The state that all connections share.
 #[derive(Default)]
 struct LinkState {
     silent: Mutex<[bool; 2]>,
     observer: Mutex<Option<FrameObserver>>,
-    /// How many of the frames on their way arrive when a connection ends; by random if not said.
+    /// Number of frames in flight that arrive when a connection ends. `None`: random.
     frames_kept: Mutex<Option<u64>>,
-    /// The first answer by which the secondary said that it could not do something.
+    /// The first answer of the secondary that reports a failed operation.
     failure: Mutex<Option<String>>,
-    /// A thread that serves clients, or reads from the peer, has waited for room.
+    /// A thread that serves clients or reads from the peer has waited for room.
     has_blocked: AtomicBool,
 }
 
@@ -102,8 +101,8 @@ impl LinkState {
             }
         );
         if is_failure {
-            let told = || format!("{:?}", envelope.message);
-            self.failure.lock().get_or_insert_with(told);
+            let text = || format!("{:?}", envelope.message);
+            self.failure.lock().get_or_insert_with(text);
         }
     }
 }
@@ -117,25 +116,25 @@ struct Pipe {
 
 #[derive(Default)]
 struct PipeState {
-    /// Frames on their way, each with the moment of its arrival.
+    /// The frames in flight, each with the time of its arrival.
     frames: VecDeque<(Duration, Frame)>,
-    /// The sender's end is gone, and since when the receiver can know.
+    /// The time from which on the receiver can see that the sender closed its end.
     end_seen_at: Option<Duration>,
-    /// Nothing that is sent from now on arrives.
+    /// The pipe drops every new frame.
     drops_new: bool,
-    /// This end was closed by its own node.
+    /// The reason why the receiver's own node closed this end, if it did.
     closed: Option<String>,
-    /// Sent without a flush, or for want of room not on the way yet.
+    /// Frames that are not in flight yet: sent without a flush, or waiting for room.
     queued: VecDeque<Frame>,
-    /// What of that waits for room.
+    /// Number of queued frames that wait for room.
     waiting_for_room: usize,
     corrupts_next: bool,
-    /// The process that should receive has gone.
+    /// The process of the receiver has ended.
     receiver_gone: bool,
 }
 
 impl PipeState {
-    /// Bytes on the way.
+    /// Returns the number of bytes in flight.
     fn bytes(&self) -> usize {
         let frames = self.frames.iter();
         frames
@@ -184,7 +183,7 @@ impl Pipe {
         })
     }
 
-    /// The next frame that was queued, if the way has room for it.
+    /// Removes the next queued frame, if the pipe has room for it.
     fn next_with_room(&self) -> Option<Frame> {
         let mut state = self.state.lock();
         if state.drops_new || state.bytes() < PIPE_BYTES_MAX {
@@ -193,14 +192,15 @@ impl Pipe {
         None
     }
 
-    /// Whether something is left for want of room, which then goes by itself when there is some.
+    /// Marks all queued frames as waiting for room. They are sent without a further call when there
+    /// is room. Returns whether there are any.
     fn note_waiting(&self) -> bool {
         let mut state = self.state.lock();
         state.waiting_for_room = state.queued.len();
         state.waiting_for_room > 0
     }
 
-    /// Puts a frame on the way.
+    /// Sends a frame.
     fn send(&self, frame: Frame, shared: &Shared) {
         let mut state = self.state.lock();
         let delay = shared.with_random(|random| random.below(DELAY_MAX_US));
@@ -213,8 +213,8 @@ impl Pipe {
         }
     }
 
-    /// The other side has current something: what found no room goes on its way. Nobody is asked whether a
-    /// frame is lost here: it is lost before or behind those that find room at once.
+    /// Sends waiting frames, because the other side has received a frame. No observer decides about
+    /// these frames: a loss here equals a loss before or after a frame that finds room at once.
     fn send_queued(&self, shared: &Shared) {
         while self.state.lock().waiting_for_room > 0
             && let Some(frame) = self.next_with_room()
@@ -227,14 +227,14 @@ impl Pipe {
         }
     }
 
-    /// Loses the frames on their way from some one on, and whatever follows.
+    /// Loses the frames in flight from a chosen frame on, and all later frames.
     fn drop_tail(&self, shared: &Shared) {
         let count = self.state.lock().frames.len() as u64;
         let said = *self.link.frames_kept.lock();
         self.truncate(said.unwrap_or_else(|| shared.with_random(|random| random.below(count + 1))));
     }
 
-    /// Of the frames on their way so many arrive, and nothing that follows.
+    /// Lets so many of the frames in flight arrive, and no later frame.
     fn truncate(&self, frames: u64) {
         let mut state = self.state.lock();
         state
@@ -244,7 +244,7 @@ impl Pipe {
         state.drops_new = true;
     }
 
-    /// Lets the receiver know that no more will come.
+    /// Lets the receiver see the end of the connection, after a delay.
     fn end(&self, shared: &Shared) {
         let delay = shared.with_random(|random| random.below(DELAY_MAX_US));
         let at = shared.now() + Duration::from_micros(delay);
@@ -253,12 +253,12 @@ impl Pipe {
 }
 
 impl Network {
-    /// A new connection; the first half is the dialing side's.
+    /// Makes a connection. The first endpoint is the dialing side's.
     pub fn connect(&self, dialing: &Arc<Process>, listening: &Arc<Process>) -> [Endpoint; 2] {
         let there = Pipe::new(Side::Primary, &self.link);
         let back = Pipe::new(Side::Secondary, &self.link);
         let mut pipes = self.pipes.lock();
-        // Of those that both ends have given up, nobody holds any but this list.
+        // Only this list holds a pipe that both ends have given up.
         pipes.retain(|pipe| Arc::strong_count(pipe) > 1);
         pipes.extend([Arc::clone(&there), Arc::clone(&back)]);
         [
@@ -275,39 +275,39 @@ impl Network {
         ]
     }
 
-    /// Whether a connection can be made now.
+    /// Returns whether a connection can be made now.
     pub fn can_connect(&self) -> bool {
         *self.link.silent.lock() == [false; 2]
     }
 
-    /// Lets frames of a side pass or not; those on their way wait.
+    /// Stops or passes the frames of a side. The frames in flight wait.
     pub fn set_silent(&self, from: Side, silent: bool) {
         *from.of_mut(&mut self.link.silent.lock()) = silent;
     }
 
-    /// Who is asked before each frame from now on. One that holds the network keeps it from being
-    /// freed until it is current off again.
+    /// Sets the observer of all frames from now on. An observer that holds the network keeps the
+    /// network in memory until the observer is removed.
     pub fn observe(&self, observer: Option<FrameObserver>) {
         *self.link.observer.lock() = observer;
     }
 
-    /// How many of the frames on their way arrive when a connection ends; `None`: by random.
+    /// Sets the number of frames in flight that arrive when a connection ends. `None`: random.
     pub fn set_frames_kept(&self, frames: Option<u64>) {
         *self.link.frames_kept.lock() = frames;
     }
 
-    /// The first answer by which the secondary said that it could not do what the primary asked for, as
-    /// text.
+    /// Returns the first answer of the secondary that reports a failed operation, as text.
     pub fn refused_by_secondary(&self) -> Option<String> {
         self.link.failure.lock().clone()
     }
 
-    /// Whether a thread that serves clients, or reads from the peer, has waited for the other node to read.
+    /// Returns whether a thread that serves clients or reads from the peer has waited for the other
+    /// node to read.
     pub fn has_blocked(&self) -> bool {
         self.link.has_blocked.load(Ordering::Relaxed)
     }
 
-    /// Frames of a side that are on their way to somebody.
+    /// Returns the number of frames of a side that are in flight to a running process.
     pub fn frames_in_flight(&self, from: Side) -> u64 {
         let pipes = self.pipes.lock();
         let of_side = pipes.iter().filter(|pipe| pipe.from == from);
@@ -323,7 +323,7 @@ impl Network {
         frames.sum()
     }
 
-    /// Ends all connections, each direction at a frame of its own.
+    /// Ends all connections, each direction at a random frame.
     pub fn cut(&self, shared: &Shared) {
         for pipe in self.pipes.lock().iter() {
             pipe.drop_tail(shared);
@@ -338,7 +338,8 @@ impl Network {
         }
     }
 
-    /// A process has gone. Its system tells the other side; a machine without power does not.
+    /// Ends the connections of an ended process. `is_notified`: the operating system tells the
+    /// other side. A machine without power does not.
     pub fn process_ended(&self, side: Side, shared: &Shared, is_notified: bool) {
         for pipe in self.pipes.lock().iter() {
             if pipe.from != side {
@@ -362,7 +363,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The receiving half of this end.
+    /// Returns the receiving half of this end.
     pub fn receiver(&self) -> Box<dyn ReceiveFrames> {
         Box::new(Receiver {
             end: self.clone(),
@@ -371,7 +372,7 @@ impl Endpoint {
         })
     }
 
-    /// The sending half of this end.
+    /// Returns the sending half of this end.
     pub fn sender(&self) -> Arc<dyn SendFrames> {
         Arc::new(self.clone())
     }
@@ -383,8 +384,8 @@ impl Endpoint {
         }
     }
 
-    /// Puts what is queued on the way, as far as there is room. The rest goes when the other side takes
-    /// something, or waits here for that.
+    /// Sends the queued frames, as far as there is room. The other frames are sent when the other
+    /// side has received some, or the caller waits until then.
     fn send_all_queued(&self, may_wait: bool) -> Result<(), LinkError> {
         loop {
             self.check_open()?;
@@ -420,7 +421,8 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// The connection is lost: what this end has sent arrives, of what comes so many.
+    /// Loses the connection. All frames that this end has sent arrive. At most `kept` of the frames
+    /// to this end arrive.
     fn lose(&self, kept: u64) {
         self.outgoing.truncate(u64::MAX);
         self.incoming.truncate(kept);
@@ -491,7 +493,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// The next frame that has arrived, if the connection still stands.
+    /// Returns the next frame that has arrived, if the connection is still open.
     fn take(&self) -> Result<Option<Frame>, LinkError> {
         self.end.check_open()?;
         let now = self.end.process.shared().now();

@@ -1,5 +1,4 @@
-//! One life of a node's process: from its start until it stops, is killed, or its machine loses
-//! power.
+//! A process of a node, from its start until it stops, is killed, or its machine loses power.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,34 +13,35 @@ use parking_lot::Mutex;
 use super::fibers::{self, Event, ProcessId, Wait};
 use crate::random::Random;
 
-/// How often in a hundred a thread that lets others go first does not go on for some time.
+/// Share of a thread's yields after which the thread sleeps, in percent.
 const PREEMPTED_PERCENT: u64 = 10;
-/// That time at most, in microseconds: longer than frames take.
+/// The longest of these sleeps, in microseconds. It is longer than the time of a frame.
 const PREEMPTED_MAX_US: u64 = 5000;
 
-/// What a disk that hang keeps from being done.
+/// The work that a hanging disk stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
-    /// Flushes, and whatever else threads of no order do.
+    /// Flushes, and all other work on threads without an order.
     Flushes,
-    /// That, and what the courier does.
+    /// That work, and the work of the courier thread.
     All,
 }
 
-/// How often a job that waits for a hanging disk looks.
+/// The interval between two looks of a job that waits for a hanging disk.
 const HANG_POLL: Duration = Duration::from_millis(10);
 
-/// Most bytes on their way to the secondary, so few that clients meet the limit.
+/// Most bytes in flight to the secondary: so few that clients reach the limit.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 32 << 10;
 
-/// Most bytes of writes that wait in memory, so few that others wait on the disk.
+/// Most bytes of waiting writes in memory: so few that other writes wait on the disk.
 pub const KEPT_BYTES_MAX: u64 = 4 << 10;
 
-/// Most bytes of the disk for those, so few that clients wait for room: one write as large as any.
+/// Most bytes of waiting writes on the disk: so few that clients wait for room. One write of the
+/// largest size fits.
 pub const KEPT_FILE_BYTES_MAX: u64 = 16 << 10;
 
-/// What is kept from clients on a disk, and from how much room on nothing is counted: so little that clients who have a
-/// small disk fill it.
+/// The room on a disk that clients cannot use, and the room from which on no room is counted: so
+/// little that clients fill a small disk.
 pub const ROOM_LIMITS: RoomLimits = RoomLimits {
     withheld: Withheld {
         reserve_bytes: 1 << 20,
@@ -54,20 +54,20 @@ pub const ROOM_LIMITS: RoomLimits = RoomLimits {
     },
 };
 
-/// What all processes of a world share with who drives it.
+/// The state that all processes of a world share with the world.
 pub struct Shared {
     now_ns: AtomicU64,
-    /// Fibers to be started.
+    /// The requested fibers.
     spawned: Mutex<Vec<(ProcessId, Job)>>,
     random: Mutex<Random>,
-    /// Of what nobody else may draw: apart from all else, so that it shifts nothing.
+    /// The source of random ids. It is separate, so that the ids do not shift other choices.
     ids: Mutex<Random>,
-    /// How often in a hundred a step lets others go first.
+    /// Share of the steps that let other threads run first, in percent.
     step_percent: u64,
 }
 
 impl Shared {
-    /// A world at its beginning.
+    /// Returns the state of a new world.
     pub fn new(random: Random, step_percent: u64) -> Self {
         Self {
             now_ns: AtomicU64::new(0),
@@ -78,45 +78,45 @@ impl Shared {
         }
     }
 
-    /// The world's time.
+    /// Returns the time of the world.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.now_ns.load(Ordering::Relaxed))
     }
 
-    /// Lets time pass until `moment`.
+    /// Advances the time to `moment`.
     pub fn advance(&self, moment: Duration) {
         let moment = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
         self.now_ns.fetch_max(moment, Ordering::Relaxed);
     }
 
-    /// Draws from the world's random.
+    /// Draws from the random source of the world.
     pub fn with_random<T>(&self, body: impl FnOnce(&mut Random) -> T) -> T {
         body(&mut self.random.lock())
     }
 
-    /// Fibers that were asked for since the last call.
+    /// Takes the fibers that were requested since the last call.
     pub fn take_spawned(&self) -> Vec<(ProcessId, Job)> {
         std::mem::take(&mut *self.spawned.lock())
     }
 
-    /// Asks for a fiber.
+    /// Requests a fiber.
     pub fn spawn(&self, process: ProcessId, job: Job) {
         self.spawned.lock().push((process, job));
     }
 }
 
-/// One life of a process.
+/// A process.
 pub struct Process {
     id: ProcessId,
     shared: Arc<Shared>,
-    /// Its monotonic clock began at some other value than the world's time.
+    /// The difference between the monotonic clock of the process and the time of the world.
     clock_ahead: Duration,
     dead: AtomicBool,
     stopped: AtomicBool,
-    /// What of that which it hands to other threads is not begun.
+    /// The work on other threads that does not begin, because the disk hangs.
     hang: Mutex<Option<Hang>>,
     courier: Mutex<Courier>,
-    /// Jobs given and not yet done.
+    /// Number of jobs that are not done.
     jobs: AtomicU64,
 }
 
@@ -127,7 +127,7 @@ struct Courier {
 }
 
 impl Process {
-    /// A process that begins to live now.
+    /// Returns a process that starts now.
     pub fn new(id: ProcessId, shared: Arc<Shared>) -> Arc<Self> {
         let clock_ahead = Duration::from_millis(shared.with_random(|random| random.below(100_000)));
         Arc::new(Self {
@@ -142,27 +142,27 @@ impl Process {
         })
     }
 
-    /// Which one.
+    /// Returns the number of the process.
     pub const fn id(&self) -> ProcessId {
         self.id
     }
 
-    /// The world it lives in.
+    /// Returns the shared state of its world.
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// From now on nothing that it does counts.
+    /// Marks the process as dead: nothing that the process does has an effect any more.
     pub fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has died.
+    /// Returns whether the process is dead.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Lets what it hands to other threads wait, or go on.
+    /// Stops the work on other threads, or lets the work continue.
     pub fn set_hang(&self, hang: Option<Hang>) {
         *self.hang.lock() = hang;
     }
@@ -173,14 +173,14 @@ impl Process {
         }
     }
 
-    /// Lets go of what the process had still to do, when none of its fibers is left. What waits there
-    /// holds the process, which holds what waits.
+    /// Drops the jobs that are not done, after the end of all fibers. A waiting job holds the
+    /// process, and the process holds the job.
     pub fn drop_jobs(&self) {
         let jobs = std::mem::take(&mut self.courier.lock().queued);
         drop(jobs);
     }
 
-    /// Ends the fiber that runs, if its process has died.
+    /// Ends the running fiber, if its process is dead.
     pub fn stop_if_dead(&self) {
         if self.is_dead() && fibers::is_in_fiber() {
             fibers::wait(Wait::Dead);
@@ -192,17 +192,17 @@ impl Process {
         self.shared.spawn(self.id, Box::new(body));
     }
 
-    /// Waits for something, but not longer than until some moment of the world's time.
+    /// Waits for an event, but at most until a time of the world.
     pub fn wait_for(&self, event: Arc<dyn Event>, limit: Option<Duration>) {
         fibers::wait(Wait::For(event, limit));
     }
 }
 
-/// A host is shared by the datastore and its fibers; this is the process as they see it.
+/// The process as the host of its datastore. The datastore and its fibers share it.
 pub struct ProcessHost(pub Arc<Process>);
 
 impl ProcessHost {
-    /// Counts a job, which does not begin as long as the disk hang in one of these ways.
+    /// Counts a job. The job does not begin while the disk hangs in one of these ways.
     fn counted(&self, job: Job, stopped_by: &'static [Hang]) -> Option<Job> {
         if self.0.stopped.load(Ordering::Relaxed) {
             return None;
@@ -223,7 +223,7 @@ impl Host for ProcessHost {
     }
 
     fn time_of_day(&self) -> Timestamp {
-        // Wall clocks jump: any time will do, as long as the seed decides.
+        // A wall clock jumps: any time is possible, but the seed decides.
         let jump = self.0.shared.with_random(|random| random.below(1_000_000));
         let nanos = u32::try_from(jump).unwrap_or(0);
         let seconds = 1_700_000_000 + self.0.shared.now().as_secs();
@@ -236,7 +236,7 @@ impl Host for ProcessHost {
     fn draw(&self) -> [u8; 16] {
         let shared = &self.0.shared;
         let drawn = shared.ids.lock().any();
-        // Another world may have begun with the same luck.
+        // Another world may have begun with the same seed.
         let moment = shared.now_ns.load(Ordering::Relaxed);
         let both = [drawn, moment].map(u64::to_be_bytes);
         *both.as_flattened().first_chunk().unwrap_or(&[0; 16])
@@ -340,12 +340,12 @@ fn run_courier(process: &Process) {
 /// A gate between fibers.
 struct FiberGate(Arc<Latch>);
 
-/// Whether a gate is open.
+/// An event that happens once.
 #[derive(Default)]
 pub struct Latch(AtomicBool);
 
 impl Latch {
-    /// Lets it have come.
+    /// Lets the event happen.
     pub fn open(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Which bit of a store turns over.
+//! The choice of the bit that changes.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use lockstep_types::Ino;
 
 /// The key-value store.
 pub const NAMESPACE: &str = "namespace.redb";
-/// Role and marks.
+/// The role file.
 const ROLE: &str = "role.json";
-/// Every file of a store but content and `poisoned.json`, which only a failed disk has.
+/// Every file of a store, except content, and except `poisoned.json`, which only a failed disk has.
 pub const FILES: [&str; 8] = [
     "format.json",
     ROLE,
@@ -23,18 +23,18 @@ pub const FILES: [&str; 8] = [
     "tables/times",
 ];
 
-/// Where the frames of a segment of the log begin.
+/// The offset of the first record in a segment of the log.
 const FRAMES_AT: usize = 4096;
-/// What a disk keeps or does not.
+/// The unit in which a disk has data or a hole.
 const PAGE_BYTES: u64 = 4096;
-/// Of a piece of a file that is looked at for bytes.
+/// The length of the pieces of a file that are compared.
 const PIECE_BYTES: usize = 64;
 
 /// One bit of a disk.
 pub struct Bit {
-    /// Of which file.
+    /// The file.
     pub file: String,
-    /// Of which byte.
+    /// The offset of the byte in the file.
     pub offset: u64,
     number: u32,
 }
@@ -51,7 +51,8 @@ impl fmt::Display for Bit {
 }
 
 impl Bit {
-    /// A bit of a file, mostly one in a piece that is not like the one before: not in free space or slots.
+    /// Chooses a bit of a file. Most chosen bits are in a piece that differs from the previous
+    /// piece, and so not in free space or free slots.
     pub fn of(file: &str, disk: &Disk, random: &mut Random) -> Option<Self> {
         let bytes = disk.read_all(file).filter(|bytes| !bytes.is_empty())?;
         let pieces: Vec<&[u8]> = bytes.chunks(PIECE_BYTES).collect();
@@ -71,7 +72,7 @@ impl Bit {
         })
     }
 
-    /// A bit of the content of some file.
+    /// Chooses a bit of the content of some file.
     pub fn of_content(disk: &Disk, random: &mut Random) -> Option<Self> {
         let files = disk.files().into_iter();
         let mut files: Vec<String> = files.filter(|file| content_owner(file).is_some()).collect();
@@ -85,12 +86,12 @@ impl Bit {
         None
     }
 
-    /// The inode whose content it is of.
+    /// Returns the inode of the file, if the bit is in content.
     pub fn ino(&self) -> Option<Ino> {
         content_owner(&self.file)
     }
 
-    /// Turns it over.
+    /// Changes the bit.
     pub fn turn(&self, disk: &Disk) {
         assert!(
             disk.flip_bit(&self.file, self.offset, self.number),
@@ -98,15 +99,16 @@ impl Bit {
         );
     }
 
-    /// Whether it is one of the store of a killed process of which no program can tell that it turned
-    /// over: in the table of times, for a slot may be stored half, and in the last record of the log,
-    /// for its append may not have been over.
+    /// Returns whether the change looks like the state that a killed process may leave. In the
+    /// table of times, a slot may be half stored. In the last record of the log, the append may be
+    /// unfinished.
     pub fn may_be_lost(&self, disk: &Disk) -> bool {
         self.file == "tables/times" || last_record(disk).is_some_and(|last| last.contains(self))
     }
 }
 
-/// The first place from `place` on, by pages, where the disk keeps a byte of a file: a hole does not rot.
+/// Returns the first offset from `place` on, by pages, at which the disk holds data of a file. A
+/// hole cannot rot.
 fn on_the_disk(file: &str, disk: &Disk, length: u64, place: u64) -> Option<u64> {
     let trial = disk.fork();
     let pages = (0..length.div_ceil(PAGE_BYTES)).map(|page| (place + page * PAGE_BYTES) % length);
@@ -129,7 +131,7 @@ impl Record {
     }
 }
 
-/// The last record of the log: that of the highest position, see `docs/on-disk.md`.
+/// Returns the last record of the log, which has the highest position (see `docs/on-disk.md`).
 fn last_record(disk: &Disk) -> Option<Record> {
     let segments = ["log/intent.0", "log/intent.1"].into_iter();
     let last = segments.filter_map(|file| last_of_segment(file, &disk.read_all(file)?));
@@ -139,7 +141,7 @@ fn last_record(disk: &Disk) -> Option<Record> {
 fn last_of_segment(file: &str, segment: &[u8]) -> Option<Record> {
     let mut last: Option<Record> = None;
     let mut start = FRAMES_AT;
-    // Behind the last may be what the segment had before: of lower positions.
+    // Records with lower positions, from an earlier use of the segment, may follow the last record.
     while let Some(head) = segment.get(start..start + 40).filter(|head| head[36] != 0) {
         let position = u64::from_le_bytes(head[16..24].try_into().unwrap());
         let payload = u32::from_le_bytes(head[32..36].try_into().unwrap());

@@ -1,4 +1,4 @@
-//! What two nodes that were used in sync leave on their disks.
+//! The disks of two nodes that were used in sync.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use lockstep_sim::world::Side;
 use lockstep_types::settings::{Durability, OnPeerLoss};
 
 const CLIENTS: u32 = 3;
-/// Names that each client uses in a directory: in large stores so many that the namespace has parts
-/// which a start does not read.
+/// Number of names that each client uses in a directory. The large number gives the namespace parts
+/// that no start reads.
 const NAMES: [u64; 2] = [6, 300];
-/// For how long clients work, at most, in milliseconds.
+/// The longest time that clients work, in milliseconds.
 const WORK_MAX_MS: u64 = 1500;
 
-/// The stores of two nodes that have stopped, in sync.
+/// The stores of two stopped nodes, in sync.
 pub struct Stores {
     baseline: Baseline,
     settings: Settings,
-    /// The processes were killed while clients worked, not stopped in order.
+    /// The processes were killed while clients worked. Otherwise the nodes were shut down cleanly.
     pub killed: bool,
 }
 
@@ -36,7 +36,7 @@ fn settings(random: &mut Random) -> Settings {
     }
 }
 
-/// What clients ask; of large stores mostly new names.
+/// Returns the behaviour of the clients. Most requests to large stores make new names.
 fn requests(is_large: bool) -> Options {
     let [few, many] = NAMES;
     let small = Options {
@@ -68,7 +68,7 @@ fn users(clients: u32, is_large: bool, random: Random) -> Users {
 }
 
 impl Stores {
-    /// Lets some clients use two nodes, and stops both.
+    /// Lets some clients use two nodes, and stops both nodes.
     pub fn make(seed: u64) -> Result<Self, String> {
         let mut random = Random::new(seed);
         let settings = settings(&mut random);
@@ -101,7 +101,7 @@ impl Stores {
         })
     }
 
-    /// Two nodes that will start on copies of them, with nobody who uses the mount.
+    /// Returns two stopped nodes with copies of the stores, and without clients.
     pub fn cluster(&self, random: &mut Random) -> Cluster {
         let nobody = users(0, false, random.fork());
         Cluster::new(&self.settings, nobody, 0, random.fork()).with_baseline(&self.baseline)

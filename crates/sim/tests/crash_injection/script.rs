@@ -1,8 +1,9 @@
-//! What clients ask, as data that can be made smaller; and the source that asks it.
+//! The requests of the clients, as data that proptest can shrink, and the source that makes these
+//! requests.
 //!
-//! A step names what it is about by a place: one of few names in one of few directories. Which inode is
-//! there the source knows from what clients were answered; if it knows of none, the place is looked up
-//! instead, so every step asks something.
+//! A step names its object by a place: one of few names in one of few directories. The source knows
+//! the inode at a place from the answers to the clients. If the source knows no inode there, the
+//! step becomes a lookup of the place. So every step makes a request.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +14,15 @@ use lockstep_types::{
     AllocateMode, Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
-/// A name in a directory: the top, or one of those that the first clients make in it.
+/// A name in a directory: in the root, or in a directory that the first clients make in the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// 0 is the top.
+    /// The number of the directory. 0 is the root.
     pub directory: u8,
     pub name: u8,
 }
 
-/// One thing to ask.
+/// One request.
 #[derive(Clone, Debug)]
 pub enum Step {
     Look(Place),
@@ -44,19 +45,19 @@ pub enum Step {
     RemoveXattr(Place),
 }
 
-/// Bytes of a file.
+/// A range of bytes in a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     pub offset: u64,
-    /// At least one.
+    /// Number of bytes, at least one.
     pub length: u64,
 }
 
-/// Asks the steps of each client in their order.
+/// A source that makes the requests of each client in their order.
 pub struct Script {
-    /// Of each client, what it has still to ask, the last first.
+    /// The outstanding steps of each client, the last step first.
     outstanding: Vec<Vec<Step>>,
-    /// What is believed to be where.
+    /// The expected inode at each place.
     known: BTreeMap<(Ino, FileName), Ino>,
     /// The last mark given to a write of each file.
     marks: BTreeMap<Ino, u8>,
@@ -72,7 +73,8 @@ impl Script {
         }
     }
 
-    /// The directory of a place; its own place in the top, if it is not known.
+    /// Returns the directory of a place. Returns the directory's name in the root if the directory
+    /// is not known.
     fn directory(&self, place: Place) -> Result<Ino, FileName> {
         if place.directory == 0 {
             return Ok(Ino::ROOT);
@@ -82,7 +84,7 @@ impl Script {
         known.copied().ok_or(name)
     }
 
-    /// The inode at a place; how to look it up, if it is not known.
+    /// Returns the inode at a place. Returns a lookup of the place if the inode is not known.
     fn inode(&self, parent: Ino, place: Place) -> Result<Ino, Op> {
         let name = name_of(place);
         let known = self.known.get(&(parent, name.clone())).copied();
@@ -129,7 +131,7 @@ impl Script {
         }
     }
 
-    /// A step that is about an inode.
+    /// Returns the request of a step on an inode.
     fn request_on(&mut self, step: &Step, ino: Ino) -> Op {
         match *step {
             Step::Read(_, Range { offset, length }) => Op::Read {
@@ -169,7 +171,7 @@ impl Script {
 
     fn write(&mut self, ino: Ino, range: Range, durable: bool) -> Op {
         let last = self.marks.entry(ino).or_insert(0);
-        // More writes than marks no case has.
+        // No case has more writes to a file than there are marks.
         *last = last.checked_add(1).unwrap();
         Op::Write(WriteOp {
             ino,
@@ -221,7 +223,7 @@ impl Script {
         }
     }
 
-    /// Forgets what an operation was about: it is not there any more, or something else is.
+    /// Forgets the objects of an operation: they are gone, or were replaced.
     fn forget(&mut self, op: &Op) {
         let gone = match op {
             Op::Write(write) => write.ino,
@@ -270,7 +272,7 @@ impl Source for Script {
 }
 
 impl Step {
-    /// The place it is about.
+    /// Returns the place of the step.
     const fn place(&self) -> Place {
         match self {
             Self::Look(place)

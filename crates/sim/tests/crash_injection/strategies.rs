@@ -1,4 +1,4 @@
-//! How cases are made. What comes first in a choice is what a failing case is made smaller towards.
+//! The strategies that generate cases. proptest shrinks a choice towards its first element.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use proptest::sample::select;
 use super::Case;
 use super::script::{Place, Range, Step};
 
-/// Clients, at most.
+/// Most clients.
 const CLIENTS_MAX: usize = 4;
-/// Operations of each, at most.
+/// Most operations of a client.
 const STEPS_MAX: usize = 20;
-/// Faults, at most.
+/// Most faults.
 const FAULTS_MAX: usize = 8;
 
 pub fn case() -> impl Strategy<Value = Case> {
@@ -64,7 +64,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-/// Before a fault: mostly short, while much is still open.
+/// The time before a fault: mostly short, while the recovery is still in progress.
 fn wait() -> impl Strategy<Value = Duration> {
     prop_oneof![3 => 0..150_000_u64, 2 => 0..1_500_000_u64].prop_map(Duration::from_micros)
 }
@@ -111,7 +111,7 @@ fn fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
-/// Which calls count until a node stops, and how many.
+/// The class of the calls that count until a node stops, and their number.
 fn call_point() -> impl Strategy<Value = (Option<FileClass>, u64)> {
     let any_file = (0..400_u64).prop_map(|calls| (None, calls));
     let of_class = (select(FileClass::CRITICAL.to_vec()), 0..12_u64)
@@ -131,7 +131,7 @@ fn place() -> impl Strategy<Value = Place> + Clone {
     (0..3_u8, 0..3_u8).prop_map(|(directory, name)| Place { directory, name })
 }
 
-/// Whole blocks as often as not.
+/// Whole blocks in half of the cases.
 fn range() -> impl Strategy<Value = Range> + Clone {
     let blocks = (0..6_u64, 1..4_u64).prop_map(|(offset, length)| Range {
         offset: offset * 4096,

@@ -44,7 +44,7 @@ fn a_new_store_never_replaces_the_data_of_the_other_node() {
 }
 
 /// Another copy was in sync in the place of the old copy. The old copy has none of the writes of that
-/// time, whatever its mark says. Plain writes do not advance the metadata OSN.
+/// time, although its mark says in sync. Plain writes do not advance the metadata OSN.
 #[test]
 fn a_copy_that_another_copy_replaced_is_not_treated_as_in_sync() {
     let mut cluster = in_sync();

@@ -214,7 +214,7 @@ fn a_primary_promises_nothing_after_any_sync_that_failed() {
     fails_at_every_sync(Side::Primary);
 }
 
-/// Whichever call of the disk fails, and whichever operations wait for each other then.
+/// Any call of the disk may fail, and any operations may wait for each other then.
 #[test]
 fn every_program_has_an_answer_when_a_disk_fails() {
     let mut met = 0;

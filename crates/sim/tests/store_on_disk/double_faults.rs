@@ -1,4 +1,4 @@
-//! A power loss, or a kill, at moments that need more than one thing to go wrong or to coincide.
+//! Power losses and kills at moments that need two faults, or a coincidence of two events.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// A disk with an open store, and who makes operations for it.
+/// A disk with an open store, and the source of its operations.
 pub struct Node {
     pub disk: Disk,
     pub store: Arc<Store>,
@@ -34,8 +34,8 @@ impl Node {
         }
     }
 
-    /// The number and the time of the next operation.
-    pub fn stamp(&self) -> (Osn, Timestamp) {
+    /// Returns the number and the time of the next operation.
+    pub fn next_osn(&self) -> (Osn, Timestamp) {
         let mut count = self.count.lock();
         *count += 1;
         let osn = osn(*count);
@@ -44,7 +44,7 @@ impl Node {
     }
 
     pub fn op(&self, request: MetaRequest) -> MetaOp {
-        let (osn, time) = self.stamp();
+        let (osn, time) = self.next_osn();
         MetaOp { osn, time, request }
     }
 
@@ -69,12 +69,12 @@ impl Node {
     }
 
     pub fn write(&self, ino: Ino, data: &[u8]) -> Timestamp {
-        let (osn, time) = self.stamp();
+        let (osn, time) = self.next_osn();
         self.store.write(ino, 0, data, osn, time).unwrap();
         time
     }
 
-    /// The same node after a loss of power that left nothing but what was synced.
+    /// Returns the same node after a power loss that left only synced data.
     pub fn after_power_loss(self) -> Self {
         let Self { disk, store, .. } = self;
         drop(store);
@@ -95,7 +95,7 @@ impl Node {
     }
 }
 
-/// A node whose disk was full for one checkpoint, between the making of `a` and that of `b`.
+/// Returns a node whose disk was full during one checkpoint, between the creations of `a` and `b`.
 fn was_full() -> Node {
     let node = Node::new();
     node.create("a");
@@ -107,7 +107,7 @@ fn was_full() -> Node {
 }
 
 #[test]
-fn a_checkpoint_after_one_that_found_the_disk_full_saves_what_it_says() {
+fn a_checkpoint_after_one_on_a_full_disk_saves_everything() {
     let node = was_full();
     node.store.checkpoint().unwrap();
     let node = node.after_power_loss();
@@ -115,14 +115,14 @@ fn a_checkpoint_after_one_that_found_the_disk_full_saves_what_it_says() {
 }
 
 #[test]
-fn a_close_after_a_checkpoint_that_found_the_disk_full_saves_all() {
+fn a_close_after_a_checkpoint_on_a_full_disk_saves_everything() {
     let node = was_full();
     node.store.close().unwrap();
     let node = node.after_power_loss();
     assert!(node.has("a") && node.has("b"));
 }
 
-/// With `durability = "always"` a truncation is answered as durable.
+/// With `durability = "always"`, the answer to a truncation says that the truncation is durable.
 #[test]
 fn a_truncation_that_was_made_durable_keeps_its_effect() {
     let node = Node::new();
@@ -135,8 +135,8 @@ fn a_truncation_that_was_made_durable_keeps_its_effect() {
     assert!(node.bytes(ino) == [1; 5000]);
 }
 
-/// The times that a write had set are in the record of the next operation on the file, but the log
-/// does not have them.
+/// The next operation on the file puts the times of the write into its record, but the log does not
+/// have these times.
 #[test]
 fn a_sync_saves_the_time_of_a_write_before_a_change_of_mode() {
     let node = Node::new();
@@ -160,8 +160,8 @@ fn a_sync_saves_the_time_of_a_write_before_a_change_of_mode() {
     assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime));
 }
 
-/// The table of times that a power loss leaves is of no use, also to a process that follows one that
-/// was killed while it opened the store.
+/// After a power loss the table of times is invalid. This also holds in a second process, if the
+/// first process was killed while it opened the store.
 #[test]
 fn a_kill_during_the_first_opening_brings_no_old_times_back() {
     let node = Node::new();
@@ -195,13 +195,13 @@ fn a_kill_during_the_first_opening_brings_no_old_times_back() {
     }
 }
 
-/// A file that is written again while a checkpoint clears its slot has two for that moment.
+/// A file that is written while a checkpoint clears its slot has two slots at that moment.
 #[test]
 fn a_kill_before_a_slot_is_cleared_brings_no_old_times_back() {
     let node = Arc::new(Node::new());
     let (first, ino) = (node.create("first"), node.create("f"));
     node.write(ino, b"old");
-    // Its slot is cleared before, and taken at once.
+    // The slot of this file is cleared first, and is taken at once.
     node.write(first, b"bytes");
     let (writer, is_inside) = (Arc::clone(&node), AtomicBool::new(false));
     let cleared = AtomicU64::new(0);
@@ -225,7 +225,7 @@ fn a_kill_before_a_slot_is_cleared_brings_no_old_times_back() {
     assert_eq!(Some(found.mtime), *written.lock());
 }
 
-/// A sync that runs just before a change of length has not covered it.
+/// A sync just before a change of length does not cover the change.
 #[test]
 fn a_close_saves_a_length_that_was_changed_beside_a_sync() {
     let node = Node::new();
@@ -244,7 +244,7 @@ fn a_close_saves_a_length_that_was_changed_beside_a_sync() {
     assert!(node.after_power_loss().bytes(ino) == [1; 5000]);
 }
 
-/// What a failed write had left beyond the end is gone for good.
+/// The bytes of a failed write beyond the end must not come back.
 #[test]
 fn a_close_saves_a_length_that_was_taken_back_beside_a_sync() {
     let node = Node::new();
@@ -266,10 +266,10 @@ fn a_close_saves_a_length_that_was_taken_back_beside_a_sync() {
     assert!(node.after_power_loss().bytes(ino) == b"bytes");
 }
 
-/// A write that the secondary has not answered for may have made its content longer than its record
-/// says: after a stop in order it still has, and that is no damage.
+/// A write that waits for the secondary may have made the content longer than the record says.
+/// After a clean shutdown the content is still longer, and that is no damage.
 #[test]
-fn a_close_while_a_write_waits_leaves_a_store_in_order() {
+fn a_close_while_a_write_waits_leaves_an_undamaged_store() {
     for power_is_lost in [false, true] {
         let node = Node::new();
         let ino = node.create("f");
@@ -290,7 +290,8 @@ fn a_close_while_a_write_waits_leaves_a_store_in_order() {
     }
 }
 
-/// A name that comes back after a stop in order would be there for ever: nobody looks for it then.
+/// After a clean shutdown the next process does not look for removed names, so such a name would
+/// stay forever.
 #[test]
 fn content_that_was_removed_before_a_close_does_not_come_back() {
     for is_collected_before in [false, true] {
@@ -319,9 +320,9 @@ fn content_that_was_removed_before_a_close_does_not_come_back() {
     }
 }
 
-/// What waits for the secondary's word does so after a stop in order too.
+/// An operation that waits for the secondary still waits after a clean shutdown.
 #[test]
-fn a_close_saves_what_is_pending() {
+fn a_close_saves_pending_operations() {
     let node = Node::new();
     let (op, _) = node.creation("f");
     node.store.log_pending(&op).unwrap();
@@ -329,8 +330,8 @@ fn a_close_saves_what_is_pending() {
     assert_eq!(node.after_power_loss().store.in_doubt(), [op.osn]);
 }
 
-/// The other node has done it: as long as this one has not, it must not say that it got further, and
-/// a process that follows has to try again.
+/// The secondary has done the operation. Until this node has done it, this node must not report a
+/// later position. The next process must try again.
 #[test]
 fn an_operation_that_could_not_be_carried_out_is_pending_again() {
     for saved in [false, true] {
@@ -341,7 +342,7 @@ fn an_operation_that_could_not_be_carried_out_is_pending_again() {
         let (truncation, creation) = (node.truncate(ino, 5000), node.creation("g").0);
         node.store.log_pending(&truncation).unwrap();
         node.store.log_pending(&creation).unwrap();
-        // The first is the record in the log.
+        // The first write is the record in the log.
         node.disk.fail_call(CallClass::Write, 2, Errno::Io);
         node.store.commit_pending(truncation.osn).unwrap_err();
         if saved {
@@ -361,7 +362,7 @@ fn an_operation_that_could_not_be_carried_out_is_pending_again() {
     }
 }
 
-/// However long one opening has lasted: numbers that were used are never given out again.
+/// Used numbers are never given out again, however long the store was open.
 #[test]
 fn the_numbers_of_an_opening_begin_above_all_that_were_used() {
     let mut node = Node::new();
@@ -375,7 +376,7 @@ fn the_numbers_of_an_opening_begin_above_all_that_were_used() {
     }
 }
 
-/// A file in a directory of content of its own, for each number.
+/// Creates one file in a content directory of its own for each number.
 pub fn spread(node: &Node, files: u64) -> Vec<Ino> {
     let first = node.store.next_ino().unwrap().get();
     let inos = (1..=files).filter_map(|number| Ino::new(first + number * 256));
@@ -392,7 +393,7 @@ pub fn spread(node: &Node, files: u64) -> Vec<Ino> {
     made
 }
 
-/// A stop in order must not take longer the more files there ever were.
+/// The time of a clean shutdown must not grow with the number of files that ever existed.
 #[test]
 fn a_close_after_many_removals_syncs_the_disk_and_not_each_directory() {
     const FILES: u64 = 400;
@@ -418,7 +419,7 @@ fn a_close_after_many_removals_syncs_the_disk_and_not_each_directory() {
     );
 }
 
-/// Sets an attribute of 4 KiB that was not there.
+/// Sets a new attribute of 4 KiB.
 fn set_attribute(node: &Node, ino: Ino, number: u64) -> Result<(), OpError> {
     let op = node.op(MetaRequest::SetXattr {
         ino,
@@ -429,10 +430,10 @@ fn set_attribute(node: &Node, ino: Ino, number: u64) -> Result<(), OpError> {
     node.store.commit(&op).map(drop)
 }
 
-/// So much of it as fills the log several times over.
+/// Number of attributes that fill the log several times.
 const ATTRIBUTES: u64 = 3 * 2 * LOG_SEGMENT_BYTES / 4096;
 
-/// Who fills the log faster than somebody else empties it waits, and is refused nothing.
+/// An operation that fills the log faster than the checkpoint empties it waits. It is not refused.
 #[test]
 fn a_log_that_is_filled_fast_refuses_nothing() {
     let node = Node::new();
@@ -442,9 +443,10 @@ fn a_log_that_is_filled_fast_refuses_nothing() {
     }
 }
 
-/// What a full disk keeps from being emptied says so in time: what makes room still finds room in it.
+/// On a full disk the checkpoint cannot empty the log. The store refuses operations early enough
+/// that the log still has room for operations that free space.
 #[test]
-fn on_a_full_disk_the_rest_of_the_log_is_for_what_makes_room() {
+fn on_a_full_disk_the_rest_of_the_log_is_for_operations_that_free_space() {
     let node = Node::new();
     let ino = node.create("f");
     node.create("g");
@@ -470,8 +472,8 @@ fn on_a_full_disk_the_rest_of_the_log_is_for_what_makes_room() {
     assert!(!node.after_power_loss().has("g"));
 }
 
-/// A disk that copies what is written over may be full where the log changes its segment. Nothing is
-/// broken by that, and nothing is lost, whether or not the header was written.
+/// A disk that copies overwritten blocks may be full where the log changes its segment. This breaks
+/// nothing and loses nothing, whether or not the header was written.
 #[test]
 fn a_disk_that_is_full_at_a_change_of_segment_breaks_nothing() {
     let node = Node::new();
@@ -486,7 +488,7 @@ fn a_disk_that_is_full_at_a_change_of_segment_breaks_nothing() {
     })));
     let refused = (0..ATTRIBUTES).find_map(|number| set_attribute(&node, ino, number % 8).err());
     assert_eq!(refused.map(|error| error.errno()), Some(Errno::NoSpace));
-    // A smaller record would fit into what is left of the segment, which counts as ended.
+    // A smaller record would fit into the rest of the segment, but the segment is treated as ended.
     let (small, _) = node.creation("small");
     let errno = node.store.commit(&small).map(drop).unwrap_err().errno();
     assert_eq!(errno, Errno::NoSpace);
@@ -497,8 +499,8 @@ fn a_disk_that_is_full_at_a_change_of_segment_breaks_nothing() {
     assert!(Node::on(node.disk, BOOT).has("g"));
 }
 
-/// `lseek` waits for nobody. Between the change of a file's length and that of its record the two differ,
-/// and that is no damage.
+/// `lseek` waits for no other operation. Between the change of a file's length and the change of
+/// its record the two differ, and that is no damage.
 #[test]
 fn a_file_can_be_looked_at_while_its_length_is_changed() {
     let node = Node::new();
@@ -511,7 +513,7 @@ fn a_file_can_be_looked_at_while_its_length_is_changed() {
         length: 20_000,
     });
     for change in [node.truncate(ino, 5000), growth] {
-        // After the second nothing is remembered of the file.
+        // After the second checkpoint the store has no state of the file in memory.
         for _ in 0..2 {
             node.store.checkpoint().unwrap();
         }

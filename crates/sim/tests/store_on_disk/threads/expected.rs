@@ -1,4 +1,5 @@
-//! What the threads know of the store, and what may be found of it after a crash.
+//! The content that the threads expect in the store, and the content that may be found after a
+//! crash.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use lockstep_types::{Ino, Timestamp};
 use super::super::states::{self, Crash};
 use super::{REGION_BYTES, THREADS};
 
-/// Something that changes step by step: first tried, then acknowledged, then perhaps durable.
+/// A value that changes step by step. A step is first tried, then acknowledged, then perhaps
+/// durable.
 #[derive(Debug)]
 pub struct Steps<T> {
     states: Vec<T>,
@@ -24,22 +26,22 @@ impl<T> Steps<T> {
         }
     }
 
-    /// The next step is about to be tried.
+    /// Records that the next step is about to be tried.
     pub fn begin(&mut self, next: T) {
         self.states.push(next);
     }
 
-    /// The last step was acknowledged.
+    /// Records that the last step was acknowledged.
     pub fn acknowledge(&mut self) {
         self.acknowledged = self.states.len() - 1;
     }
 
-    /// The state after the last step that was acknowledged.
+    /// Returns the state after the last acknowledged step.
     pub fn now(&self) -> &T {
         &self.states[self.acknowledged]
     }
 
-    /// All that was acknowledged is durable.
+    /// Records that all acknowledged steps are durable.
     pub fn save_now(&mut self) {
         self.save(self.acknowledged);
     }
@@ -48,13 +50,14 @@ impl<T> Steps<T> {
         self.durable = self.durable.max(step);
     }
 
-    /// What was found after a crash is where it goes on. It need not be durable.
-    fn go_on_with(&mut self, found: T) {
+    /// Continues with the state that was found after a crash. The state need not be durable.
+    fn continue_with(&mut self, found: T) {
         self.begin(found);
         self.acknowledge();
     }
 
-    /// The first state that may be found after a crash; all that were tried since may be, too.
+    /// Returns the first state that may be found after a crash. Every later tried state may be
+    /// found too.
     fn first_after(&self, crash: Crash) -> usize {
         match crash {
             Crash::Process => self.acknowledged,
@@ -68,42 +71,42 @@ impl<T> Steps<T> {
 }
 
 impl Steps<Names> {
-    /// What was found after a crash is where it goes on. What a loss of power has left of the log is
-    /// durable, for whoever opens it sees to that.
-    fn go_on(&mut self, found: Names, crash: Crash) {
+    /// Continues with the state that was found after a crash. After a power loss the rest of the
+    /// log is durable, because the opening of the store makes it durable.
+    fn continue_from(&mut self, found: Names, crash: Crash) {
         if crash == Crash::Power {
             *self = Self::new(found);
             return;
         }
         let last = self.states.last();
         if last.is_none_or(|last| last.entries != found.entries) {
-            // It has not happened.
+            // The last tried step did not happen.
             self.states.truncate(self.acknowledged + 1);
         }
-        self.go_on_with(found);
+        self.continue_with(found);
     }
 }
 
 /// The names in the directory of a thread.
 pub type Entries = BTreeMap<String, Ino>;
 
-/// The names, and the number of the operation that has made them so.
+/// The names, and the number of the operation that made them.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     pub sequence: u64,
     pub entries: Entries,
 }
 
-/// The content of a file: one region of any length, or one of each thread.
+/// The content of a file: one region of any length, or one region for each thread.
 #[derive(Debug)]
 pub struct Content {
     pub regions: Vec<Steps<Vec<u8>>>,
-    /// When it was changed, of a file that one thread changes.
+    /// The times of its changes, for a file that only one thread changes.
     pub times: Option<Steps<Timestamp>>,
 }
 
 impl Content {
-    /// An empty file of one thread.
+    /// Returns an empty file of one thread.
     pub fn new(made: Timestamp) -> Self {
         Self {
             regions: vec![Steps::new(Vec::new())],
@@ -111,7 +114,7 @@ impl Content {
         }
     }
 
-    /// A file of zeros that all threads share.
+    /// Returns a file of zeros that all threads share.
     pub fn shared() -> Self {
         let region = |_| Steps::new(vec![0; REGION_BYTES]);
         Self {
@@ -120,43 +123,43 @@ impl Content {
         }
     }
 
-    /// The region of a thread among those of all.
+    /// Returns the region of a thread.
     pub fn region_of(&mut self, thread: usize) -> &mut Steps<Vec<u8>> {
         let only = self.regions.len() == 1;
         &mut self.regions[if only { 0 } else { thread }]
     }
 }
 
-/// What was found of a file.
+/// The state in which a file was found.
 #[derive(Debug)]
 pub struct Found {
     pub bytes: Vec<u8>,
     pub changed: Timestamp,
 }
 
-/// What was found of everything.
+/// The state in which the store was found.
 #[derive(Debug)]
 pub struct FoundAll {
     pub names: Vec<Entries>,
     pub files: BTreeMap<Ino, Found>,
 }
 
-/// What a sync saves.
+/// The data that a sync saves.
 #[derive(Clone, Copy, Debug)]
 pub enum Saves {
     /// The last metadata operation of a thread, which changed the content of a file.
     Operation(usize, Ino),
     /// Every metadata operation.
     Names,
-    /// Besides, the content of a file; and when it was changed, or not.
+    /// Every metadata operation, and the content of a file. `true`: also the times of the file.
     File(Ino, bool),
-    /// Besides, when each file was changed.
+    /// Every metadata operation, and the times of each file.
     Times,
-    /// All there is.
+    /// Everything.
     Everything,
 }
 
-/// What had been acknowledged when a sync began.
+/// The acknowledged operations at the begin of a sync.
 #[derive(Debug)]
 pub struct Covered {
     names: Vec<usize>,
@@ -164,17 +167,17 @@ pub struct Covered {
     times: Vec<(Ino, usize)>,
 }
 
-/// What is expected of everything.
+/// The expected content of the store.
 #[derive(Debug)]
 pub struct Expected {
-    /// Of the directory of each thread.
+    /// The names in the directory of each thread.
     pub names: Vec<Steps<Names>>,
-    /// Of each file that ever was.
+    /// The content of each file that ever existed.
     pub contents: BTreeMap<Ino, Content>,
 }
 
 impl Expected {
-    /// Empty directories and an empty shared file, all durable.
+    /// Returns empty directories and an empty shared file, all durable.
     pub fn new(shared: Ino) -> Self {
         let empty = |_| Steps::new(Names::default());
         Self {
@@ -183,7 +186,7 @@ impl Expected {
         }
     }
 
-    /// What a sync that begins now covers.
+    /// Returns the data that a sync from now on covers.
     pub fn covered(&self, saves: Saves) -> Covered {
         let has_content = |ino| match saves {
             Saves::Names | Saves::Times => false,
@@ -217,7 +220,7 @@ impl Expected {
         }
     }
 
-    /// A sync has succeeded.
+    /// Records that a sync has succeeded.
     pub fn save(&mut self, covered: &Covered) {
         for (names, step) in self.names.iter_mut().zip(&covered.names) {
             names.save(*step);
@@ -234,8 +237,9 @@ impl Expected {
         }
     }
 
-    /// Checks the names of all directories: each may be so, and all of them at one moment, for the
-    /// log keeps the operations of all threads in one order.
+    /// Checks the names in all directories. Each directory must be in a possible state, and all
+    /// directories in a state of the same moment, because the log keeps the operations of all
+    /// threads in one order.
     pub fn check_names(&self, found: &[Entries], crash: Crash) {
         let moments: Vec<Vec<(u64, u64)>> = self
             .names
@@ -251,7 +255,7 @@ impl Expected {
                 self.names[thread],
             );
         }
-        // A moment that fits all begins with an operation of one of them.
+        // A moment that fits all directories begins with an operation in one of them.
         let mut begins = moments.iter().flatten().map(|(begin, _)| *begin);
         let fits = |moment: u64| {
             moments.iter().all(|of_thread| {
@@ -287,10 +291,10 @@ impl Expected {
         }
     }
 
-    /// Goes on with what was found.
-    pub fn go_on_with(&mut self, found: FoundAll, sequence: u64, crash: Crash) {
+    /// Continues with the state that was found.
+    pub fn continue_with(&mut self, found: FoundAll, sequence: u64, crash: Crash) {
         for (steps, entries) in self.names.iter_mut().zip(found.names) {
-            steps.go_on(Names { sequence, entries }, crash);
+            steps.continue_from(Names { sequence, entries }, crash);
         }
         if crash == Crash::Power {
             self.contents.retain(|ino, _| found.files.contains_key(ino));
@@ -302,23 +306,23 @@ impl Expected {
             let mut pieces = found.bytes.chunks(piece_bytes);
             for region in &mut content.regions {
                 let piece = pieces.next().unwrap_or_default().to_vec();
-                region.go_on_with(piece);
+                region.continue_with(piece);
             }
             if let Some(times) = &mut content.times {
-                times.go_on_with(found.changed);
+                times.continue_with(found.changed);
             }
         }
     }
 }
 
-/// When the names of a directory were those: from which operation to which other.
+/// Returns the periods in which a directory had these names, each from one operation to another.
 fn moments(names: &Steps<Names>, found: &Entries, crash: Crash) -> Vec<(u64, u64)> {
     let first = names.first_after(crash);
     let states = names.states.iter().enumerate().skip(first);
     let fitting = states.filter(|(_, state)| state.entries == *found);
     fitting
         .map(|(step, state)| {
-            // What was not acknowledged may never have happened.
+            // An operation that was not acknowledged may never have happened.
             let next = names.states.get(step + 1);
             let next = next.filter(|_| step < names.acknowledged);
             (state.sequence, next.map_or(u64::MAX, |next| next.sequence))
@@ -326,7 +330,8 @@ fn moments(names: &Steps<Names>, found: &Entries, crash: Crash) -> Vec<(u64, u64
         .collect()
 }
 
-/// Whether each byte is the one of some state, and the length between theirs.
+/// Checks that each byte is the byte of some state, and that the length is between the lengths of
+/// these states.
 fn check_bytes(ino: Ino, found: &[u8], states: &[Vec<u8>], crash: Crash) {
     let states: Vec<&[u8]> = states.iter().map(Vec::as_slice).collect();
     if let Err(why) = states::check_bytes(found, &states) {

@@ -1,4 +1,4 @@
-//! What the threads do.
+//! The work of the threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,45 +17,46 @@ use parking_lot::Mutex;
 use super::expected::{Content, Expected, Names, Saves};
 use super::{Layout, REGION_BYTES, creation, file_name, osn, skip_numbers};
 
-/// Files that a thread has at most.
+/// Most files of a thread.
 const FILES_MAX: usize = 4;
-/// A file of a thread is written up to here.
+/// The largest size of a thread's file.
 const FILE_BYTES: u64 = 14_000;
 
-/// An open store, and what its threads share.
+/// An open store, and the state that its threads share.
 pub struct Session<'a> {
     pub store: Store,
     pub backing: Arc<dyn Backing>,
     pub layout: &'a Layout,
     pub expected: &'a Mutex<Expected>,
-    /// Operations wait for the word of another node: they are pending first, and applied later.
+    /// Operations wait for another node: they are pending first, and applied later.
     pub is_mirrored: bool,
     pub sequence: AtomicU64,
-    /// Held while an operation is numbered and logged, and while operations are applied.
+    /// Held while an operation gets its number and is logged, and while operations are applied.
     pub sequencer: Mutex<Sequencer>,
     pub is_over: AtomicBool,
-    /// A call of the disk has failed, or was the last of the process; or is about to be.
+    /// A disk call has failed, or was the last call of the process, or such a call is about to
+    /// return.
     pub has_ended: Arc<AtomicBool>,
 }
 
-/// Operations that are pending, and what became of those that others have applied.
+/// The pending operations, and the results of the operations that other threads have applied.
 #[derive(Default)]
 pub struct Sequencer {
     pending: VecDeque<Osn>,
     applied: BTreeMap<Osn, Option<Applied>>,
-    /// One could not be applied: none after it may be.
+    /// An operation could not be applied, so no later operation may be applied.
     is_stuck: bool,
 }
 
 impl Session<'_> {
-    fn stamp(&self) -> (Osn, Timestamp) {
+    fn next_osn(&self) -> (Osn, Timestamp) {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let osn = osn(sequence);
         let secs = i64::try_from(sequence).unwrap();
         (osn, Timestamp { secs, nanos: 3 })
     }
 
-    /// Does something that saves, and notes what it has saved.
+    /// Does something that saves, and records the saved data.
     fn save(
         &self,
         saves: Saves,
@@ -67,7 +68,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Syncs a file as for a client: not at all if nothing has changed since the last time.
+    /// Syncs a file as for a client: does nothing if the file has not changed since its last sync.
     fn sync(&self, ino: Ino) -> Result<(), OpError> {
         let unless = self.expected.lock().covered(Saves::File(ino, false));
         if self.store.is_synced(ino, StateVersion(0)) {
@@ -82,7 +83,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What goes on beside the clients, until they have done.
+    /// Does the maintenance beside the threads, until they are done.
     pub fn maintain(&self, mut random: Random) {
         while !self.is_over.load(Ordering::Relaxed) {
             if let Err(error) = self.maintain_once(&mut random) {
@@ -105,9 +106,10 @@ impl Session<'_> {
         }
     }
 
-    /// Not believed beside a call that fails, and never made to fail itself. Linux tells of a failure once
-    /// to those who sync the file, and once to those who sync everything; the disk here tells only the first
-    /// of both, and the others hear of success until that one has passed on what it heard.
+    /// Syncs everything. The result is not trusted beside a failing call, and the sync itself is
+    /// never made to fail. Linux reports a failure once to each caller that syncs the file, and
+    /// once to each caller that syncs everything. The simulated disk reports it only to the first
+    /// of both. The other callers see success until the first caller has passed the error on.
     fn sync_everything(&self) -> Result<(), OpError> {
         self.store.sync_everything()?;
         if self.has_ended.load(Ordering::SeqCst) {
@@ -116,22 +118,22 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Before that, everything succeeds.
+    /// Without a failed call, every operation must succeed.
     fn must_have_ended(&self, error: &OpError) {
         assert!(self.has_ended.load(Ordering::SeqCst), "{error}");
     }
 
-    /// Stops in order, as a node does.
+    /// Closes the store, as a node does.
     pub fn close(&self) -> Result<(), OpError> {
         self.save(Saves::Everything, || {
-            // What a process before has left, which may have been killed.
+            // The previous process may have been killed, and have left unsynced data.
             self.store.sync_everything()?;
             Ok(self.store.close()?)
         })
     }
 }
 
-/// A thread that changes files of its own, and its region of the one that all share.
+/// A thread that changes files of its own, and its region of the shared file.
 pub struct Worker<'a> {
     pub session: &'a Session<'a>,
     pub number: usize,
@@ -139,9 +141,9 @@ pub struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Does so many things, until one fails.
-    pub fn work(&mut self, things: u64) {
-        for _ in 0..things {
+    /// Does up to `operations` operations, until one fails.
+    pub fn work(&mut self, operations: u64) {
+        for _ in 0..operations {
             if let Err(error) = self.work_once() {
                 return self.session.must_have_ended(&error);
             }
@@ -179,8 +181,8 @@ impl Worker<'_> {
         (!entries.is_empty()).then(|| self.random.pick(&entries).clone())
     }
 
-    /// Carries out a metadata operation. It makes `names` of those of this thread; `tried` notes, when
-    /// it is about to be tried, what else it changes.
+    /// Carries out a metadata operation that changes the names of this thread to `names`. Just
+    /// before the operation, `tried` records the other changes.
     fn change(
         &self,
         request: MetaRequest,
@@ -188,7 +190,7 @@ impl Worker<'_> {
         tried: impl FnOnce(&mut Expected, Timestamp),
     ) -> Result<Applied, OpError> {
         let mut sequencer = self.session.sequencer.lock();
-        let (osn, time) = self.session.stamp();
+        let (osn, time) = self.session.next_osn();
         let op = MetaOp { osn, time, request };
         self.try_next(osn, time, names, tried);
         let applied = if self.session.is_mirrored {
@@ -220,7 +222,7 @@ impl Worker<'_> {
         tried(&mut expected, time);
     }
 
-    /// Applies what is pending up to an operation, if no other thread has done that.
+    /// Applies the pending operations up to an operation, unless another thread has applied it.
     fn apply(&self, osn: Osn) -> Result<Applied, OpError> {
         let mut sequencer = self.session.sequencer.lock();
         while !sequencer.is_stuck && sequencer.pending.front().is_some_and(|next| *next <= osn) {
@@ -253,7 +255,7 @@ impl Worker<'_> {
         self.change(request, made, tried).map(drop)
     }
 
-    /// To a new name, or over another file.
+    /// Renames a file to a free name, or over another file.
     fn rename(&mut self) -> Result<(), OpError> {
         let (Some((from, ino)), Some((to, _))) = (self.any_name(), self.any_name()) else {
             return Ok(());
@@ -289,7 +291,7 @@ impl Worker<'_> {
         self.reap(&applied)
     }
 
-    /// Frees what has lost its last name.
+    /// Frees an inode that has lost its last name.
     fn reap(&self, applied: &Applied) -> Result<(), OpError> {
         let Some(ino) = applied.orphaned else {
             return Ok(());
@@ -340,8 +342,8 @@ impl Worker<'_> {
         })
     }
 
-    /// A metadata operation on the content of a file of this thread, sometimes made durable, as with
-    /// `durability = "always"`.
+    /// Carries out a metadata operation on the content of a file of this thread. Makes some of
+    /// these operations durable, as with `durability = "always"`.
     fn change_content(
         &mut self,
         request: impl FnOnce(Ino) -> MetaRequest,
@@ -396,7 +398,7 @@ impl Worker<'_> {
         self.write(self.session.layout.shared, region, offset, length)
     }
 
-    /// Writes to the region of a file that begins at `region`, as the node does it.
+    /// Writes to the region of a file that begins at `region`, as a node does.
     fn write(
         &mut self,
         ino: Ino,
@@ -406,7 +408,7 @@ impl Worker<'_> {
     ) -> Result<(), OpError> {
         let data = vec![u8::try_from(1 + self.random.below(250)).unwrap(); length];
         let durable = self.random.percent(30);
-        let (osn, time) = self.session.stamp();
+        let (osn, time) = self.session.next_osn();
         self.try_write(ino, offset, &data, time);
         let store = &self.session.store;
         let (at, count) = ((region + offset) as u64, length as u64);
@@ -421,7 +423,7 @@ impl Worker<'_> {
         }
         store.complete_write(&ticket, at + count, osn, time);
         drop(ticket);
-        // A process that was killed meanwhile has acknowledged nothing.
+        // A killed process has acknowledged nothing.
         self.session.backing.space().map_err(|_| Errno::Io)?;
         self.acknowledge_content(ino);
         if durable {
@@ -444,7 +446,8 @@ impl Worker<'_> {
         }
     }
 
-    /// What this thread has in a file is durable: its last write was, and so is what came before.
+    /// Records that a file's content of this thread is durable: its last write was durable, and so
+    /// are all earlier writes.
     fn note_written_durably(&self, ino: Ino) {
         let mut expected = self.session.expected.lock();
         expected
@@ -455,7 +458,7 @@ impl Worker<'_> {
             .save_now();
     }
 
-    /// Whoever reads sees what was acknowledged last.
+    /// Checks that a read returns the last acknowledged content.
     fn check_read(&self, ino: Ino) -> Result<(), OpError> {
         let is_shared = ino == self.session.layout.shared;
         let offset = if is_shared {
@@ -468,7 +471,7 @@ impl Worker<'_> {
             let content = expected.contents.get_mut(&ino).unwrap();
             content.region_of(self.number).now().clone()
         };
-        // One more, to see the end of a file of this thread.
+        // One byte more, to find the end of a file of this thread.
         let mut bytes = vec![0; expected.len() + usize::from(!is_shared)];
         let count = self.session.store.read(ino, offset as u64, &mut bytes)?;
         bytes.truncate(count);
@@ -504,7 +507,7 @@ impl Worker<'_> {
         unless_refused(found.map(drop))
     }
 
-    /// Any file, also one that another thread changes, or has removed.
+    /// Returns any file, also a file that another thread changes or has removed.
     fn any_file(&mut self) -> Ino {
         let files: Vec<Ino> = self
             .session
@@ -518,7 +521,7 @@ impl Worker<'_> {
     }
 }
 
-/// A file that is gone is refused.
+/// Ignores the refusal of an operation on a removed file.
 fn unless_refused(result: Result<(), OpError>) -> Result<(), OpError> {
     match result {
         Err(OpError::Refused(_)) => Ok(()),
