@@ -28,6 +28,7 @@ mod prune;
 pub mod reads;
 mod register;
 mod search;
+mod situation;
 mod step;
 pub mod survives;
 mod synced;

@@ -37,5 +37,5 @@ mod script;
 mod tree;
 mod workload;
 
-pub use campaign::{Campaign, Choice, Found, Report, WorldId, replay};
+pub use campaign::{Campaign, CampaignReport, FailedWorld, WorldId, WorldSelection, replay};
 pub use workload::{Workload, all, singles};

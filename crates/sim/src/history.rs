@@ -1,4 +1,5 @@
-//! The record of a world, as its clients and its keeper saw it: the evidence of the checkers.
+//! The record of a world: the requests and answers of its clients, and the events of its nodes. The
+//! checks judge this record.
 //!
 //! The history is append-only. Times are numbers of events that the world counts. Times never go
 //! back. One call is *before* another call if the first call returned at a smaller time than the

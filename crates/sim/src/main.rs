@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
-use lockstep_sim::exhaustive::{self, Campaign, Choice, WorldId};
+use lockstep_sim::exhaustive::{self, Campaign, WorldId, WorldSelection};
 use lockstep_sim::scenario::Reduction;
-use lockstep_sim::shrink::{Case, Found};
-use lockstep_sim::soak::{Report, Soak};
+use lockstep_sim::shrink::{Case, FailedCase};
+use lockstep_sim::soak::{Soak, SoakReport};
 use lockstep_types::deliberate::{self, Bug};
 
 /// The interval between two progress lines of a long run.
@@ -205,8 +205,8 @@ fn with_progress<T>(print: impl Fn() + Sync, poll: impl Fn() + Sync, run: impl F
     })
 }
 
-fn print_progress(report: &Report, failed: &[u64], start: Instant) {
-    let Report {
+fn print_progress(report: &SoakReport, failed: &[u64], start: Instant) {
+    let SoakReport {
         schedules,
         operations,
         faults,
@@ -225,7 +225,7 @@ fn print_progress(report: &Report, failed: &[u64], start: Instant) {
     );
 }
 
-fn print_coverage(report: &Report) {
+fn print_coverage(report: &SoakReport) {
     for transition in &report.coverage.transitions {
         println!("  {transition}");
     }
@@ -277,7 +277,7 @@ fn exhaustive(arguments: &Exhaustive) -> bool {
     } else {
         exhaustive::singles()
     };
-    let campaign = Campaign::new(Choice {
+    let campaign = Campaign::new(WorldSelection {
         workloads: (0..workloads.len()).collect(),
         one_in: arguments.one_in.clone(),
         from: usize::try_from(arguments.from).unwrap_or(0),
@@ -317,7 +317,7 @@ fn replay(arguments: &Replay) -> bool {
             if arguments.history {
                 println!("{}", failure.history);
             }
-            println!("{}", Found { case, failure });
+            println!("{}", FailedCase { case, failure });
             false
         }
     }
@@ -331,7 +331,7 @@ fn shrink(seed: u64) -> bool {
             true
         }
         Err(failure) => {
-            println!("{}", Found { case, failure }.shrunk(None));
+            println!("{}", FailedCase { case, failure }.shrunk(None));
             false
         }
     }

@@ -77,14 +77,14 @@ impl fmt::Display for Case {
 
 /// A schedule that failed.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FailedCase {
     /// The schedule.
     pub case: Case,
     /// The failure.
     pub failure: Box<Failure>,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FailedCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {}", self.case.seed, self.failure.what)?;
         for fault in &self.failure.faults {
@@ -94,7 +94,7 @@ impl fmt::Display for Found {
     }
 }
 
-impl Found {
+impl FailedCase {
     /// Returns the smallest failing schedule that the shrinker finds by removing parts.
     #[must_use]
     pub fn shrunk(self, mutant: Option<Bug>) -> Self {
@@ -109,7 +109,7 @@ impl Found {
 }
 
 struct Shrinking {
-    best: Found,
+    best: FailedCase,
     mutant: Option<Bug>,
     runs: u64,
 }
@@ -140,7 +140,7 @@ impl Shrinking {
             let case = Case { seed, reduction };
             match case.run(self.mutant) {
                 Err(failure) if failure.kind() == self.best.failure.kind() => {
-                    self.best = Found { case, failure };
+                    self.best = FailedCase { case, failure };
                     return true;
                 }
                 _ => {}

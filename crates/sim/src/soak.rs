@@ -6,11 +6,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::scenario::{Coverage, Summary};
-use crate::shrink::{Case, Found};
+use crate::shrink::{Case, FailedCase};
 
 /// The results of many schedules.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct SoakReport {
     /// Number of schedules.
     pub schedules: u64,
     /// Number of answered operations.
@@ -25,7 +25,7 @@ pub struct Report {
     pub undecided: u64,
 }
 
-impl Report {
+impl SoakReport {
     fn add(&mut self, summary: Summary) {
         self.schedules += 1;
         self.operations += summary.operations;
@@ -45,8 +45,8 @@ pub struct Soak<S> {
     failures_max: usize,
     next: AtomicU64,
     over: AtomicBool,
-    report: Mutex<Report>,
-    found: Mutex<Vec<Found>>,
+    report: Mutex<SoakReport>,
+    found: Mutex<Vec<FailedCase>>,
 }
 
 impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
@@ -73,7 +73,7 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
 
     /// Runs the schedules on `threads` threads, each with worlds of its own. Returns the failed
     /// schedules.
-    pub fn run(&self, threads: usize) -> Vec<Found> {
+    pub fn run(&self, threads: usize) -> Vec<FailedCase> {
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| self.work());
@@ -89,7 +89,7 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
     }
 
     /// Returns the results so far of the schedules that did not fail.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> SoakReport {
         self.report.lock().clone()
     }
 
@@ -107,12 +107,12 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
             let case = Case::of((self.seeds)(number));
             match case.run(None) {
                 Ok(summary) => self.report.lock().add(summary),
-                Err(failure) => self.note(Found { case, failure }),
+                Err(failure) => self.note(FailedCase { case, failure }),
             }
         }
     }
 
-    fn note(&self, found: Found) {
+    fn note(&self, found: FailedCase) {
         let mut all = self.found.lock();
         if all.len() < self.failures_max {
             all.push(found);

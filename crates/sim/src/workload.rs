@@ -151,7 +151,7 @@ impl Source for Generator {
             return None;
         }
         *requested += 1;
-        let choice = choose::Choice {
+        let choice = choose::RequestChoice {
             options: &self.options,
             random: &mut self.random,
             model: self.clients.entry(client).or_default(),

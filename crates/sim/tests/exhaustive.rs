@@ -6,7 +6,7 @@
 use std::num::NonZeroUsize;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_sim::exhaustive::{self, Campaign, Choice, Report};
+use lockstep_sim::exhaustive::{self, Campaign, CampaignReport, WorldSelection};
 use lockstep_sim::random::Random;
 use lockstep_sim::test_output::print_result;
 use lockstep_types::deliberate::Bug;
@@ -34,8 +34,8 @@ fn fresh<const NUMBERS: usize>(below: [usize; NUMBERS]) -> [usize; NUMBERS] {
 }
 
 /// Returns the choice of every world of some workloads, with the same seed in every run.
-fn all_of(workloads: Vec<usize>) -> Choice {
-    Choice {
+fn all_of(workloads: Vec<usize>) -> WorldSelection {
+    WorldSelection {
         workloads,
         one_in: vec![ALL],
         from: 0,
@@ -45,7 +45,7 @@ fn all_of(workloads: Vec<usize>) -> Choice {
 }
 
 /// Runs the chosen worlds. Fails with all violations.
-fn run(choice: Choice) -> Report {
+fn run(choice: WorldSelection) -> CampaignReport {
     let campaign = Campaign::new(choice);
     let found = campaign.run(THREADS);
     let failures: Vec<_> = found.iter().map(ToString::to_string).collect();
@@ -68,7 +68,7 @@ fn sampled_worlds_of_two_operations_end_well() {
     let (first, count) = (exhaustive::singles().len(), exhaustive::all().len());
     let every = (count - first) / SAMPLE;
     let [workload, from, seed] = fresh([every, ONE_IN.get(), SEEDS]);
-    let report = run(Choice {
+    let report = run(WorldSelection {
         workloads: (first + workload..count).step_by(every).collect(),
         one_in: vec![ONE_IN],
         from,
@@ -84,7 +84,7 @@ fn sampled_worlds_of_two_faults_end_well() {
     let start = Instant::now();
     let all = ONE_IN_OF_TWO.map(NonZeroUsize::get).iter().product();
     let [from, seed] = fresh([all, SEEDS]);
-    let report = run(Choice {
+    let report = run(WorldSelection {
         one_in: ONE_IN_OF_TWO.to_vec(),
         from,
         seed: seed as u64,
@@ -97,7 +97,7 @@ fn sampled_worlds_of_two_faults_end_well() {
 
 #[test]
 fn the_same_worlds_give_the_same_report() {
-    let choice = Choice {
+    let choice = WorldSelection {
         workloads: (0..exhaustive::all().len()).step_by(400).collect(),
         one_in: ONE_IN_OF_TWO.to_vec(),
         seed: 2,
@@ -121,7 +121,7 @@ fn mutants_are_found() {
     for (mutant, name) in FOUND {
         let all = exhaustive::singles();
         let number = all.iter().position(|workload| workload.to_string() == name);
-        let campaign = Campaign::new(Choice {
+        let campaign = Campaign::new(WorldSelection {
             mutant: Some(mutant),
             ..all_of(number.into_iter().collect())
         });

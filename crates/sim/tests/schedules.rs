@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_repl::state::{State, Trigger};
-use lockstep_sim::shrink::{Case, Found};
+use lockstep_sim::shrink::{Case, FailedCase};
 use lockstep_sim::soak::Soak;
 use lockstep_sim::test_output::print_result;
 use strum::VariantArray as _;
@@ -92,7 +92,7 @@ fn schedules_that_once_found_a_bug_find_nothing() {
     for seed in FOUND_A_BUG {
         let case = Case::of(seed);
         if let Err(failure) = case.run(None) {
-            panic!("{}", Found { case, failure });
+            panic!("{}", FailedCase { case, failure });
         }
     }
 }

@@ -33,7 +33,8 @@ use lockstep_types::{Errno, Ino, MetaRequest};
 
 use super::dump::Dump;
 use super::prune;
-use super::search::{Search, Verdict};
+use super::search::Search;
+use super::situation::Verdict;
 use super::step::{Expected, Sight, Step, What};
 use super::synced::Synced;
 use super::untouched;

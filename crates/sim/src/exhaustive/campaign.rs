@@ -54,7 +54,7 @@ impl FromStr for WorldId {
 
 /// A world that failed.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FailedWorld {
     /// The world.
     pub world: WorldId,
     /// The random seed of the world.
@@ -65,7 +65,7 @@ pub struct Found {
     pub failure: Box<Failure>,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FailedWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.workload, self.failure.what)?;
         for fault in &self.failure.faults {
@@ -82,7 +82,7 @@ impl fmt::Display for Found {
 
 /// The choice of worlds to run.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct WorldSelection {
     /// The numbers of the workloads.
     pub workloads: Vec<usize>,
     /// The first number, n, chooses one in n of the faults of each workload. If there is a second
@@ -100,7 +100,7 @@ pub struct Choice {
 
 /// The results of many worlds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CampaignReport {
     /// Number of workloads, each run once without fault.
     pub workloads: u64,
     /// Number of disk calls at which faults happened.
@@ -118,7 +118,7 @@ pub struct Report {
     pub multi_fault: u64,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CampaignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             workloads,
@@ -139,7 +139,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl CampaignReport {
     /// Counts a world of these faults. `is_at_new_point` says whether its last fault is at another
     /// point than that of the previous world.
     fn count(&mut self, outcome: Outcome, faults: &[InjectedFault], is_at_new_point: bool) {
@@ -168,18 +168,18 @@ impl Report {
 
 /// Many worlds under way.
 pub struct Campaign {
-    choice: Choice,
+    choice: WorldSelection,
     all: Vec<Workload>,
     baselines: [Baseline; 2],
     next: AtomicUsize,
     over: AtomicBool,
-    report: Mutex<Report>,
-    found: Mutex<Vec<Found>>,
+    report: Mutex<CampaignReport>,
+    found: Mutex<Vec<FailedWorld>>,
 }
 
 impl Campaign {
     /// Returns a campaign of the chosen worlds.
-    pub fn new(choice: Choice) -> Self {
+    pub fn new(choice: WorldSelection) -> Self {
         Self {
             choice,
             all: workload::all(),
@@ -194,7 +194,7 @@ impl Campaign {
     /// Runs the worlds on `threads` threads. After a failure in a workload, the rest of this
     /// workload is skipped. Returns the failures, if any. With a mutant, the campaign stops
     /// at the first failure.
-    pub fn run(&self, threads: usize) -> Vec<Found> {
+    pub fn run(&self, threads: usize) -> Vec<FailedWorld> {
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| self.work());
@@ -204,7 +204,7 @@ impl Campaign {
     }
 
     /// Returns the results so far.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> CampaignReport {
         *self.report.lock()
     }
 
@@ -231,7 +231,7 @@ impl Campaign {
         }
     }
 
-    fn run_workload(&self, number: usize, workload: &Workload) -> Result<(), Found> {
+    fn run_workload(&self, number: usize, workload: &Workload) -> Result<(), FailedWorld> {
         let mut run = WorkloadRun {
             campaign: self,
             number,
@@ -243,9 +243,9 @@ impl Campaign {
             },
             numbers: Vec::new(),
             faults: Vec::new(),
-            report: Report {
+            report: CampaignReport {
                 workloads: 1,
-                ..Report::default()
+                ..CampaignReport::default()
             },
         };
         let ran = run.run_on(&self.choice.one_in, self.choice.from);
@@ -263,13 +263,13 @@ struct WorkloadRun<'a> {
     numbers: Vec<usize>,
     /// The same faults, by value.
     faults: Vec<InjectedFault>,
-    report: Report,
+    report: CampaignReport,
 }
 
 impl WorkloadRun<'_> {
     /// Runs the worlds in which another fault follows the present faults. Each number in `one_in`
     /// chooses one in that many faults.
-    fn run_on(&mut self, one_in: &[NonZeroUsize], from: usize) -> Result<(), Found> {
+    fn run_on(&mut self, one_in: &[NonZeroUsize], from: usize) -> Result<(), FailedWorld> {
         let Some((step, deeper)) = one_in.split_first() else {
             return Ok(());
         };
@@ -303,8 +303,8 @@ impl WorkloadRun<'_> {
         Ok(())
     }
 
-    fn found(&self, failure: Box<Failure>) -> Found {
-        Found {
+    fn found(&self, failure: Box<Failure>) -> FailedWorld {
+        FailedWorld {
             world: WorldId {
                 workload: self.number,
                 faults: self.numbers.clone(),
@@ -384,7 +384,7 @@ pub fn replay(world: &WorldId, seed: u64, mutant: Option<Bug>) -> Result<String,
     // Also run the world in the way that finds the faults that can follow.
     let ran = ran.and_then(|_| runnable.faults(&faults));
     ran.map_err(|failure| {
-        let found = Found {
+        let found = FailedWorld {
             world: world.clone(),
             seed,
             workload: workload.to_string(),

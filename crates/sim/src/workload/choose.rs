@@ -20,10 +20,10 @@ const XATTRS: [&[u8]; 3] = [b"user.a", b"user.b", b"user.count"];
 const MODES: [u32; 6] = [0o600, 0o644, 0o755, 0o700, 0o444, 0o4755];
 
 /// The frequency of a kind of operation, and the function that makes such an operation.
-type Kind<'a> = (u64, fn(&mut Choice<'a>) -> Op);
+type Kind<'a> = (u64, fn(&mut RequestChoice<'a>) -> Op);
 
 /// All inputs of the choice of one operation.
-pub(super) struct Choice<'a> {
+pub(super) struct RequestChoice<'a> {
     pub options: &'a Options,
     pub random: &'a mut Random,
     pub model: &'a mut ClientModel,
@@ -32,7 +32,7 @@ pub(super) struct Choice<'a> {
     pub spare: Ino,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> RequestChoice<'a> {
     /// Chooses the operation.
     pub fn make(mut self) -> Op {
         if let Some(place) = self.model.taken.take() {

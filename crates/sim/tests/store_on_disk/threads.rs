@@ -43,7 +43,7 @@ fn prepared() -> (Disk, Layout) {
     let disk = made_disk();
     let store = open(&disk, BOOT).unwrap().store;
     let mut sequence = store.first_sequence();
-    let mut stamp = || {
+    let mut next_osn = || {
         sequence += 1;
         osn(sequence)
     };
