@@ -28,7 +28,7 @@ pub enum Counter {
     /// Operations of the core that wait for a change of the state.
     HeldOperations,
     /// Operations for which the driver remembers outstanding work.
-    Works,
+    PendingOps,
     /// Bytes of waiting writes, in memory.
     KeptBytes,
     /// Bytes of waiting writes, on the disk.

@@ -13,7 +13,7 @@ use super::dump::{Body, Dump, Entry, Inode};
 use super::violation::Violation;
 
 /// Maximum number of differences in the message. Further differences are only counted.
-const TOLD_MAX: usize = 20;
+const SHOWN_MAX: usize = 20;
 
 /// Judges two stores that are in sync.
 pub fn check(primary: &Dump, secondary: &Dump) -> Result<(), Violation> {
@@ -26,7 +26,7 @@ pub fn check(primary: &Dump, secondary: &Dump) -> Result<(), Violation> {
     let violation = Violation::new("identical", what);
     Err(differences
         .into_iter()
-        .take(TOLD_MAX)
+        .take(SHOWN_MAX)
         .fold(violation, Violation::line))
 }
 

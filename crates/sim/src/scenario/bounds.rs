@@ -51,7 +51,7 @@ fn samples(node: Side, load: &Load, at: u64, is_idle: bool) -> Vec<Sample> {
         (Counter::PendingIntents, load.in_flight.metadata as u64),
         (Counter::Operations, load.operations as u64),
         (Counter::HeldOperations, load.held as u64),
-        (Counter::Works, load.works as u64),
+        (Counter::PendingOps, load.works as u64),
         (
             Counter::KeptBytes,
             load.kept.memory_bytes - load.kept.begun_bytes,
@@ -144,7 +144,7 @@ impl Limits {
             bound(Counter::Operations, self.operations, left),
             bound(Counter::HeldOperations, self.operations, left),
             // The driver notes each operation before the core does.
-            bound(Counter::Works, self.operations, left),
+            bound(Counter::PendingOps, self.operations, left),
             // The last write found room for some of its bytes. No other write comes between this
             // look and the keeping.
             bound(Counter::KeptBytes, KEPT_BYTES_MAX + self.write_bytes, 0),

@@ -13,10 +13,10 @@ const INODES_MAX: usize = 100_000;
 
 /// Returns the complete content of a store.
 pub fn dump(store: &Store) -> Result<Dump, String> {
-    let said = |error: OpError| format!("a store cannot be read: {error:?}");
+    let error_text = |error: OpError| format!("a store cannot be read: {error:?}");
     let mut dump = Dump::default();
-    for (ino, _) in store.inodes(1, u64::MAX, INODES_MAX).map_err(said)? {
-        if let Some(inode) = inode(store, ino).map_err(said)? {
+    for (ino, _) in store.inodes(1, u64::MAX, INODES_MAX).map_err(error_text)? {
+        if let Some(inode) = inode(store, ino).map_err(error_text)? {
             dump.inodes.insert(ino, inode);
         }
     }

@@ -38,7 +38,7 @@ pub enum ThreadRole {
 /// An event that a fiber can wait for.
 pub trait Event: Send + Sync {
     /// Returns whether the event has happened, at `now`.
-    fn has_come(&self, now: Duration) -> bool;
+    fn has_happened(&self, now: Duration) -> bool;
 
     /// Returns the time when the event happens by itself, if it is known.
     fn due(&self) -> Option<Duration> {
@@ -64,7 +64,7 @@ impl Wait {
             Self::Step => true,
             Self::Until(moment) => *moment <= now,
             Self::For(event, limit) => {
-                event.has_come(now) || limit.is_some_and(|limit| limit <= now)
+                event.has_happened(now) || limit.is_some_and(|limit| limit <= now)
             }
             Self::Dead => false,
         }

@@ -151,7 +151,7 @@ struct Frame {
 }
 
 impl Event for Pipe {
-    fn has_come(&self, now: Duration) -> bool {
+    fn has_happened(&self, now: Duration) -> bool {
         let state = self.state.lock();
         if state.closed.is_some() {
             return true;
@@ -230,8 +230,10 @@ impl Pipe {
     /// Loses the frames in flight from a chosen frame on, and all later frames.
     fn drop_tail(&self, shared: &Shared) {
         let count = self.state.lock().frames.len() as u64;
-        let said = *self.link.frames_kept.lock();
-        self.truncate(said.unwrap_or_else(|| shared.with_random(|random| random.below(count + 1))));
+        let chosen = *self.link.frames_kept.lock();
+        self.truncate(
+            chosen.unwrap_or_else(|| shared.with_random(|random| random.below(count + 1))),
+        );
     }
 
     /// Lets so many of the frames in flight arrive, and no later frame.
@@ -497,7 +499,7 @@ impl Receiver {
     fn take(&self) -> Result<Option<Frame>, LinkError> {
         self.end.check_open()?;
         let now = self.end.process.shared().now();
-        if !self.end.incoming.has_come(now) {
+        if !self.end.incoming.has_happened(now) {
             return Ok(None);
         }
         let next = self.end.incoming.state.lock().frames.pop_front();

@@ -352,7 +352,7 @@ impl Latch {
 }
 
 impl Event for Latch {
-    fn has_come(&self, _now: Duration) -> bool {
+    fn has_happened(&self, _now: Duration) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -363,7 +363,7 @@ impl Gate for FiberGate {
     }
 
     fn wait(&self) {
-        if !self.0.has_come(Duration::ZERO) {
+        if !self.0.has_happened(Duration::ZERO) {
             fibers::wait(Wait::For(Arc::clone(&self.0) as Arc<dyn Event>, None));
         }
     }

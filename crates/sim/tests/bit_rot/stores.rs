@@ -103,8 +103,8 @@ impl Stores {
 
     /// Returns two stopped nodes with copies of the stores, and without clients.
     pub fn cluster(&self, random: &mut Random) -> Cluster {
-        let nobody = users(0, false, random.fork());
-        Cluster::new(&self.settings, nobody, 0, random.fork()).with_baseline(&self.baseline)
+        let no_users = users(0, false, random.fork());
+        Cluster::new(&self.settings, no_users, 0, random.fork()).with_baseline(&self.baseline)
     }
 }
 

@@ -53,7 +53,7 @@ fn a_directory_goes_with_the_last_content_in_it() {
 /// A file may get its first content long after its number, when all files with neighbouring numbers
 /// are gone.
 #[test]
-fn content_in_a_directory_made_anew_is_durable_with_its_name() {
+fn content_in_a_recreated_directory_is_durable_with_its_name() {
     for is_closed in [false, true] {
         let node = Node::new();
         let (first, later) = (node.create("first"), node.create("later"));

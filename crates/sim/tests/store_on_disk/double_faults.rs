@@ -206,14 +206,14 @@ fn a_kill_before_a_slot_is_cleared_brings_no_old_times_back() {
     let (writer, is_inside) = (Arc::clone(&node), AtomicBool::new(false));
     let cleared = AtomicU64::new(0);
     let written = Arc::new(Mutex::new(None));
-    let told = Arc::clone(&written);
+    let slot = Arc::clone(&written);
     node.disk.observe(Some(Arc::new(move |call| {
         let is_clearing = call.kind == CallKind::TableStore && !is_inside.load(Ordering::Relaxed);
         if !is_clearing || cleared.fetch_add(1, Ordering::Relaxed) == 0 {
             return Verdict::Go;
         }
         is_inside.store(true, Ordering::Relaxed);
-        *told.lock() = Some(writer.write(ino, b"new"));
+        *slot.lock() = Some(writer.write(ino, b"new"));
         Verdict::CrashBefore
     })));
     node.store.checkpoint().unwrap();
