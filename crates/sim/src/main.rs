@@ -176,7 +176,7 @@ fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: u
     print();
     print_coverage(&soak.report());
     for found in &failed {
-        println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
+        println!("{found}\nshrunk:\n{}", found.clone().shrunk(None));
     }
     if !failed.is_empty() {
         println!("{} schedules failed", failed.len());

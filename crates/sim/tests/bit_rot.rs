@@ -86,7 +86,7 @@ struct PrintSeedOnPanic(u64);
 impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("LOCKSTEP_ROT_SEED={} brings it back", self.0);
+            eprintln!("LOCKSTEP_ROT_SEED={} repeats the case", self.0);
         }
     }
 }

@@ -37,7 +37,7 @@ fn no_schedule_finds_anything() {
     };
     let soak = Soak::new(seeds, schedules());
     if let Some(found) = soak.run(THREADS).pop() {
-        panic!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
+        panic!("{found}\nshrunk:\n{}", found.clone().shrunk(None));
     }
     let report = soak.report();
     let result = format!(

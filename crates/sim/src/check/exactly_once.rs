@@ -66,7 +66,7 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
         Verdict::Explained => Ok(true),
         Verdict::Undecided => Ok(false),
         Verdict::Unexplained(stuck) => {
-            let what = "no order of the operations explains what was seen".to_owned();
+            let what = "no order of the operations explains the observations".to_owned();
             let violation = Violation::new("exactly_once", what)
                 .line(format!("explained are all calls but {}, then:", stuck.left));
             let violation = stuck.notes.into_iter().fold(violation, Violation::line);

@@ -18,7 +18,7 @@
 //! A change that may not have happened is never known unless a call saw it. So such a change
 //! accuses no run.
 //!
-//! After a loss (see `history::Loss`) the byte may have any value that it had before or that was on
+//! After a loss (see `history::loss::Loss`) the byte may have any value that it had before or that was on
 //! its way, unless a durable value came after that value. Where the file ended, the byte may also
 //! be zero, because the length may have survived without the data. The first look shows the value.
 //! From then on, the byte has one value. After a loss of power, this value also survives later
@@ -193,7 +193,7 @@ impl Lives {
         for look in looks {
             if !matches!(look.value, Value::Mark(_)) && !self.explains(initial, look) {
                 return Err(Fault {
-                    why: "nothing explains what was seen here last",
+                    why: "no change explains the last observation",
                     calls: changes
                         .iter()
                         .map(|change| change.call)

@@ -346,7 +346,7 @@ impl<'a> Search<'a> {
             }
             Choice::Place(index) => {
                 let fits = self.fits(index);
-                debug_assert!(fits, "what fitted once fits again");
+                debug_assert!(fits, "a step that fitted once fits again");
                 self.place(index);
             }
         }

@@ -132,8 +132,8 @@ impl fmt::Display for CampaignReport {
         write!(
             f,
             "{workloads} workloads, {calls} calls of disks and {frames} frames in them; {} of {faults} \
-             worlds, {multi_fault} of these with more than one fault: {run} run to their end, {duplicates} like \
-             one of these",
+             worlds, {multi_fault} of these with more than one fault: {run} run to their end, {duplicates} \
+             duplicates",
             run + duplicates
         )
     }

@@ -39,7 +39,7 @@ pub fn check_durable(secondary: &Dump, history: &History) -> Result<(), String> 
 /// continue alone. Returns `false` if the question had to be left undecided.
 pub fn check_could_take_over(secondary: &Dump, history: &History) -> Result<bool, String> {
     check::history(history, secondary)
-        .map_err(|violation| format!("on the secondary, had it to go on alone: {violation}"))
+        .map_err(|violation| format!("on the secondary, if it had to continue alone: {violation}"))
 }
 
 /// Checks the secondary during a resync: its role file must say that the copy is out of sync (P10).

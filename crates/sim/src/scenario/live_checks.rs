@@ -233,7 +233,7 @@ impl LiveChecks {
         match network.refused_by_secondary().filter(|_| must_follow) {
             None => Ok(()),
             Some(answer) => Err(format!(
-                "the secondary could not follow, though its disk is well: {answer}"
+                "the secondary could not follow, though its disk works: {answer}"
             )),
         }
     }
