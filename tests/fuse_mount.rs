@@ -41,7 +41,7 @@ fn mount_faulty() -> Option<(Fixture, Arc<Faulty>)> {
 /// What the owner of a mount is told, once there is something.
 fn news_of(mounted: &Mounted) -> Result<(), MountError> {
     loop {
-        if let Some(news) = mounted.news() {
+        if let Some(news) = mounted.take_event() {
             return news;
         }
         thread::sleep(Duration::from_millis(5));

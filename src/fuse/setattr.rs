@@ -1,22 +1,20 @@
-//! Requests of the kernel that are several operations of ours, done one after the other.
-//!
-//! The kernel holds the lock of the inode meanwhile, so nothing comes in between.
+//! `setattr` requests of the kernel: one request may need several operations of the datastore.
 
 use std::sync::Arc;
-use std::vec;
 
 use fuser::{INodeNo, ReplyAttr};
-use lockstep_driver::client::{Done, FileService};
-use lockstep_types::{Attr, Errno, Ino, MetaRequest, Timestamp};
+use lockstep_driver::client::FileService;
+use lockstep_types::{Errno, Ino, MetaRequest, Timestamp};
 
 use super::attributes::ino;
 use super::context::Context;
 use super::privileges::{self, Caller};
-use super::reply::{self, Refuse};
+use super::refuse::Refuse;
+use super::reply;
 
-/// What one `setattr` request asks for.
+/// The attributes that one `setattr` request sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct SetAttrRequest {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -25,26 +23,26 @@ pub(super) struct Wish {
     pub mtime: Option<Timestamp>,
 }
 
-impl Wish {
-    /// The operations that fulfil it: the size first, because times that are set explicitly count
-    /// more than those the truncation sets.
-    pub fn steps(
+impl SetAttrRequest {
+    /// The operations of the request. The size comes first: a truncation sets times too, and times that the
+    /// request sets explicitly override them.
+    fn operations(
         self,
         service: &dyn FileService,
         ino: Ino,
         caller: Caller,
     ) -> Result<Vec<MetaRequest>, Errno> {
-        let mut steps = Vec::new();
+        let mut operations = Vec::new();
         if let Some(size) = self.size {
             let attr = service.getattr(ino)?;
-            steps.extend(privileges::truncation(caller, &attr, size));
+            operations.extend(privileges::truncation(caller, &attr, size));
         }
         let rest = self.with_chown_rule(service, ino, caller)?;
-        steps.extend(rest.set_attr(ino));
-        Ok(steps)
+        operations.extend(rest.set_attr(ino));
+        Ok(operations)
     }
 
-    /// A new owner without a new mode costs the set-id bits.
+    /// A new owner without a new mode clears the set-id bits.
     fn with_chown_rule(
         self,
         service: &dyn FileService,
@@ -75,19 +73,19 @@ impl Wish {
     }
 }
 
-/// Fulfils the wish of a `setattr` request.
+/// Carries out a `setattr` request.
 pub(super) fn set_attr(
     context: &Arc<Context>,
     node: INodeNo,
-    wish: Wish,
+    request: SetAttrRequest,
     caller: Caller,
     reply: ReplyAttr,
 ) {
     let plan = || {
         let ino = ino(node)?;
-        Ok((ino, wish.steps(context.service(), ino, caller)?))
+        Ok((ino, request.operations(context.service(), ino, caller)?))
     };
-    let (ino, steps) = match plan() {
+    let (ino, operations) = match plan() {
         Ok(plan) => plan,
         Err(errno) => return Refuse::refuse(reply, errno),
     };
@@ -96,26 +94,5 @@ pub(super) fn set_attr(
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
         reply::attributes(reply, attr);
     });
-    run(context, steps, done);
-}
-
-/// Does `steps` in order and stops at the first that fails; the answer is that of the last.
-pub(super) fn run(context: &Arc<Context>, steps: Vec<MetaRequest>, done: Done<Option<Attr>>) {
-    advance(context, steps.into_iter(), None, done);
-}
-
-fn advance(
-    context: &Arc<Context>,
-    mut steps: vec::IntoIter<MetaRequest>,
-    last: Option<Attr>,
-    done: Done<Option<Attr>>,
-) {
-    let Some(step) = steps.next() else {
-        return done(Ok(last));
-    };
-    let next = Arc::clone(context);
-    context.change(Ok(step), move |outcome| match outcome {
-        Ok(attr) => advance(&next, steps, attr, done),
-        Err(errno) => done(Err(errno)),
-    });
+    context.change_in_order(operations, done);
 }

@@ -1,27 +1,27 @@
-//! How a mount ends, told to whoever looks, or waits for it.
+//! The end of a mount's FUSE session, and failures before the end, for the owner of the mount.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::MountError;
+use super::error::MountError;
 
-/// The end of one mount: set once, and failures on the way there.
+/// The end of one session, set once, and the failures before that.
 #[derive(Debug, Default)]
-pub(super) struct Ending {
-    state: Mutex<State>,
+pub(super) struct SessionEnd {
+    state: Mutex<EndState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EndState {
     ended: bool,
     failure: Option<MountError>,
 }
 
-impl Ending {
-    /// The mount has ended.
+impl SessionEnd {
+    /// Notes that the session has ended.
     pub fn end(self: &Arc<Self>, outcome: Result<(), MountError>) {
         let mut state = self.state.lock();
         state.ended = true;
@@ -31,14 +31,15 @@ impl Ending {
         self.changed.notify_all();
     }
 
-    /// Something failed; the mount goes on. Only the first failure is kept until it is taken.
+    /// Notes a failure after which the mount goes on. Only the first failure is kept until
+    /// [`Self::take_event`] takes it.
     pub fn fail(&self, failure: MountError) {
         self.state.lock().failure.get_or_insert(failure);
         self.changed.notify_all();
     }
 
-    /// A failure that was not told yet, or else the end, if it has come.
-    pub fn news(&self) -> Option<Result<(), MountError>> {
+    /// Takes a failure that was not taken yet; otherwise returns the end of the session, if it has ended.
+    pub fn take_event(&self) -> Option<Result<(), MountError>> {
         let mut state = self.state.lock();
         match state.failure.take() {
             Some(failure) => Some(Err(failure)),
@@ -46,7 +47,7 @@ impl Ending {
         }
     }
 
-    /// Blocks until the end, but no longer than `deadline`; whether it has ended.
+    /// Blocks until the session has ended, but not after `deadline`. Returns whether the session has ended.
     pub fn wait_until(&self, deadline: Instant) -> bool {
         let mut state = self.state.lock();
         while !state.ended {

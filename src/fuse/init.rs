@@ -1,19 +1,19 @@
-//! What the kernel and we agree on when the file system is mounted.
+//! `FUSE_INIT`: the capabilities and limits that the kernel and Lockstep agree on when a datastore is mounted.
 
 use std::io;
 
 use fuser::{InitFlags, KernelConfig};
 use lockstep_types::limits::WRITE_BYTES_MAX;
 
-use super::MountError;
+use super::error::MountError;
 
 /// The first Linux whose FUSE has all of [`NEEDED`].
-pub(super) const OLDEST_KERNEL: (u32, u32) = (6, 6);
+const OLDEST_KERNEL: (u32, u32) = (6, 6);
 
-/// Without one of these the mount would not keep what `docs/semantics.md` promises. All are there
-/// since [`OLDEST_KERNEL`].
+/// Capabilities without which a mount would break a promise of `docs/semantics.md`. The kernel has all of
+/// them since [`OLDEST_KERNEL`].
 const NEEDED: InitFlags = InitFlags::FUSE_EXPORT_SUPPORT
-    // a umask must wait for the default ACL of the directory
+    // The default ACL of a directory replaces the umask, so the kernel must not apply the umask.
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
@@ -21,12 +21,12 @@ const NEEDED: InitFlags = InitFlags::FUSE_EXPORT_SUPPORT
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_MAX_PAGES);
 
-/// These make it faster.
+/// Capabilities that only make the mount faster.
 ///
-/// Not among them, on purpose: `WRITEBACK_CACHE` (acknowledges before the peer has the bytes),
+/// Left out on purpose: `WRITEBACK_CACHE` (acknowledges a write before the peer has the bytes),
 /// `ATOMIC_O_TRUNC` (a truncation is an operation of its own), `POSIX_LOCKS` and `FLOCK_LOCKS`
-/// (the kernel keeps the locks of the one mount itself), `AUTO_INVAL_DATA` (nobody changes a file
-/// behind the kernel).
+/// (the kernel keeps the locks of the one mount itself), `AUTO_INVAL_DATA` (no file changes behind the
+/// kernel's back).
 const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
@@ -36,28 +36,32 @@ const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_CACHE_SYMLINKS,
 ];
 
-/// Most requests that nobody waits for in person (read-ahead, asynchronous input and output).
+/// Most background requests of the kernel at a time (read-ahead, asynchronous input and output): no program
+/// blocks in them.
 pub(super) const BACKGROUND_MAX: u16 = 256;
 
-/// Looks whether the kernel of this release (as `uname -r` has it) has what is needed, before it is
-/// asked. What a release that says nothing has, shows when it is asked.
+/// Checks by its release (as `uname -r` prints it) whether the kernel has the needed capabilities, before the
+/// device is opened. A release that cannot be parsed passes: [`negotiate`] checks the capabilities themselves.
 pub(super) fn check_kernel(release: &str) -> Result<(), MountError> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next()?.parse::<u32>().ok();
     match (number(), number()) {
         (Some(major), Some(minor)) if (major, minor) < OLDEST_KERNEL => {
-            let found = release.to_owned();
-            Err(MountError::KernelTooOld { found })
+            let (major, minor) = OLDEST_KERNEL;
+            Err(MountError::KernelTooOld {
+                found: release.to_owned(),
+                oldest: format!("{major}.{minor}"),
+            })
         }
         _ => Ok(()),
     }
 }
 
-/// Sets up the connection.
+/// Requests the capabilities and sets the limits of the session.
 pub(super) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
     config.add_capabilities(NEEDED).map_err(too_old)?;
     for flag in WANTED {
-        // a kernel without it works, only slower
+        // A kernel without the capability works too, only slower.
         let _ = config.add_capabilities(flag);
     }
     let write_max = u32::try_from(WRITE_BYTES_MAX).unwrap_or(u32::MAX);
@@ -86,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_that_is_too_old_is_refused_before_it_is_asked() {
+    fn a_kernel_that_is_too_old_is_refused_by_its_release() {
         for fine in ["6.6.0", "6.12.41+deb13-amd64", "7.0-rc1", "mine"] {
             check_kernel(fine).unwrap();
         }

@@ -1,4 +1,4 @@
-//! The making of inodes, whatever their kind.
+//! Creation of inodes of every kind: files, directories, symbolic links, devices, pipes and sockets.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
 use super::attributes::{file_name, ino, permissions};
 use super::context::Context;
 
-/// An inode to make.
+/// An inode that a request asks for.
 #[derive(Clone, Copy)]
-pub(super) struct Birth<'a> {
+pub(super) struct NewInode<'a> {
     pub parent: INodeNo,
     pub name: &'a OsStr,
     pub kind: NodeKind,
@@ -21,9 +21,9 @@ pub(super) struct Birth<'a> {
     pub target: &'a [u8],
 }
 
-impl Birth<'_> {
-    /// Asks for the inode; `then` gets its attributes.
-    pub fn begin(
+impl NewInode<'_> {
+    /// Submits the creation; `then` receives the attributes of the new inode.
+    pub fn submit(
         &self,
         context: &Arc<Context>,
         request: &Request,
