@@ -1,10 +1,11 @@
-//! The commands: what each takes, prints and answers with its exit code.
+//! The commands: their arguments, output and exit codes.
 //!
 //! Every command ends with 0 (done, or the answer is yes), 1 (the answer is no) or 2 (could not be
-//! done), and the demo with 130 when it is interrupted; what 0 and 1 mean for a command stands in its
-//! help. Results go to standard output, everything else to standard error. Nothing outside this
-//! module, the playground and the demo prints.
+//! done), and the demo with 130 when it is interrupted. The help of each command explains its codes 0 and 1.
+//! Results go to standard output, all other text to standard error. Only this module, the playground and the
+//! demo print.
 
+mod arguments;
 mod background;
 mod clear_poison;
 mod create_store;
@@ -13,7 +14,9 @@ mod init;
 mod log;
 mod mount_directory;
 mod mount_helper;
+mod new_files;
 mod node;
+mod outcome;
 mod setting;
 mod status;
 mod terminal;
@@ -21,25 +24,18 @@ mod verify;
 mod wait;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand};
-use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
+use clap::{Parser, Subcommand};
 
+// For the playground and the demo.
+pub(crate) use outcome::{NO, chain};
 pub(crate) use setting::one_of;
-pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json, warn};
+pub(crate) use terminal::{bytes, count, duration, is_terminal, say};
+
+use outcome::FAILED;
 
 use crate::{demo, playground};
-
-/// Where a node's configuration is looked for unless said otherwise.
-const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
-
-/// Exit code for a question answered with no.
-pub(crate) const NO: u8 = 1;
-/// Exit code for what could not be done.
-pub(crate) const FAILED: u8 = 2;
 
 /// Keeps a directory identical on two servers, at every moment.
 ///
@@ -92,88 +88,10 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
     };
     outcome.unwrap_or_else(|error| {
-        // Nobody may be reading.
+        // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "error: {}", chain(&error));
         ExitCode::from(FAILED)
     })
-}
-
-/// What went wrong, with its causes, each of them once: many errors name their cause in their own text.
-pub(crate) fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = with_cause(&text, &cause);
-        }
-    }
-    text
-}
-
-/// An error and its cause, which comes before what cures it.
-fn with_cause(text: &str, cause: &str) -> String {
-    match text.split_once(CURE) {
-        Some((what, cure)) => format!("{what}: {cause}{CURE}{cure}"),
-        None => format!("{text}: {cause}"),
-    }
-}
-
-/// Between an error and its cure.
-const CURE: &str = "\n  cure: ";
-
-/// Which configuration file to read.
-#[derive(Debug, Args)]
-pub(crate) struct ConfigArgs {
-    /// Configuration file of the node
-    #[arg(long, value_name = "FILE", default_value = CONFIG_DEFAULT)]
-    config: PathBuf,
-}
-
-impl ConfigArgs {
-    fn load(&self) -> Result<NodeConfig> {
-        Ok(config::load(&self.config)?)
-    }
-}
-
-/// The datastore of that name; an error names those that there are.
-fn named<'a>(config: &'a NodeConfig, name: &str) -> Result<&'a DatastoreConfig> {
-    config.datastore(name).with_context(|| {
-        let names: Vec<_> = config
-            .datastores
-            .iter()
-            .map(|store| store.name.as_str())
-            .collect();
-        format!(
-            "there is no datastore {name:?}\n  cure: name one of: {}",
-            names.join(", ")
-        )
-    })
-}
-
-/// Which running node to ask.
-#[derive(Debug, Args)]
-pub(crate) struct NodeToAsk {
-    #[command(flatten)]
-    config: ConfigArgs,
-
-    /// Control socket of the node, instead of the one its configuration names
-    #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
-    control: Option<PathBuf>,
-}
-
-impl NodeToAsk {
-    fn socket(&self) -> Result<PathBuf> {
-        match &self.control {
-            Some(socket) => Ok(socket.clone()),
-            None => Ok(self.config.load()?.control),
-        }
-    }
-}
-
-/// An absolute path of what the command line names, without asking the disk.
-fn absolute(path: &Path) -> Result<PathBuf> {
-    Ok(std::path::absolute(path)?.components().collect())
 }
 
 #[cfg(test)]
@@ -182,41 +100,8 @@ mod tests {
 
     use super::*;
 
-    /// An error that names its cause, as most here do.
-    #[derive(Debug)]
-    struct Outer(std::io::Error);
-
-    impl std::fmt::Display for Outer {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "cannot open the store: {}", self.0)
-        }
-    }
-
-    impl std::error::Error for Outer {
-        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-            Some(&self.0)
-        }
-    }
-
     #[test]
-    fn a_cause_is_told_once() {
-        let full = || Outer(std::io::Error::other("disk full"));
-        let error = anyhow::Error::new(full());
-        assert_eq!(chain(&error), "cannot open the store: disk full");
-        let error = error.context("nothing was made");
-        assert_eq!(
-            chain(&error),
-            "nothing was made: cannot open the store: disk full"
-        );
-        let error = anyhow::Error::new(full()).context("no store\n  cure: make room");
-        assert_eq!(
-            chain(&error),
-            "no store: cannot open the store: disk full\n  cure: make room"
-        );
-    }
-
-    #[test]
-    fn the_program_goes_by_its_name() {
+    fn the_version_shows_the_name_of_the_program() {
         let version = Cli::command().render_version();
         assert_eq!(version, format!("lockstep {}\n", env!("CARGO_PKG_VERSION")));
     }

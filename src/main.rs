@@ -1,4 +1,4 @@
-//! The `lockstep` program: the commands, over the library that does the work.
+//! The `lockstep` program: the commands, on top of the library.
 
 mod cli;
 mod demo;

@@ -20,7 +20,8 @@ use lockstep_link::DelayProxy;
 use lockstep_link::identity::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{
-    self, DatastoreConfig, Draft, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX, draft_text,
+    self, ConfigDraft, DatastoreConfig, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX,
+    draft_text,
 };
 use lockstepfs::control::ControlClient;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -308,7 +309,7 @@ impl NodePlan {
         uuid: DatastoreUuid,
         options: &Options,
         peer: Option<(&Self, &Fingerprint)>,
-    ) -> Result<Draft> {
+    ) -> Result<ConfigDraft> {
         let known = peer.map(|(peer, fingerprint)| {
             let address: PeerAddress = peer.reached_at.to_string().parse()?;
             anyhow::Ok(DraftPeer {
@@ -317,7 +318,7 @@ impl NodePlan {
                 encryption: options.encryption,
             })
         });
-        Ok(Draft {
+        Ok(ConfigDraft {
             datastore: DATASTORE.to_owned(),
             uuid,
             store: self.store.clone(),
@@ -327,7 +328,7 @@ impl NodePlan {
             on_peer_loss: options.on_peer_loss,
             pause_limit: options.pause_limit,
             peer: known.transpose()?,
-            ..Draft::new(self.name, &self.identity, &self.control, self.listen)
+            ..ConfigDraft::new(self.name, &self.identity, &self.control, self.listen)
         })
     }
 
