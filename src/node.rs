@@ -1,4 +1,7 @@
 //! One node: its datastores, the listener for peers, the mounts, and the control socket.
+//!
+//! Invariants: a datastore that cannot be started does not stop the others. After a clean shutdown nothing is mounted,
+//! and all data is on stable storage.
 
 mod admission;
 mod error;

@@ -45,7 +45,7 @@ Examples:
 A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
 exported too, with a warning.
 
-Exit codes: 0 exported, 1 exported, but the destination could not hold all of it, 2 could not export.";
+Exit codes: 0 exported, 1 exported without the reported losses, 2 could not export.";
 
 /// Most losses that are printed; the manifest lists all.
 const PRINTED_LOSSES_MAX: u64 = 20;

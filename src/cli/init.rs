@@ -59,7 +59,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
-    /// Directory of the store, where this node keeps the data [default: /var/lib/lockstep/DATASTORE]
+    /// Directory of the store [default: /var/lib/lockstep/DATASTORE]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
 
@@ -67,7 +67,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_parser = one_of::<Role>())]
     role: Option<Role>,
 
-    /// UUID of the datastore: on the second node, the UUID that the first has printed [default: a new UUID]
+    /// UUID of the datastore: on the second node, the UUID that the first has printed [default: new]
     #[arg(long)]
     uuid: Option<DatastoreUuid>,
 

@@ -39,9 +39,9 @@ Examples:
   lockstep status data --json
   lockstep status --control /run/lockstep/a.sock
 
-Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run or is
-not in sync, a disk has failed, or the last verify found differences; 2 could not ask.
-A datastore without a peer is not mirrored: status shows that, and the exit code is 0.";
+Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run
+or is not in sync, a disk has failed, or the last verify found differences; 2 could not ask.
+A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let mut status = ControlClient::connect(&args.node.socket()?)?.status()?;
@@ -269,7 +269,7 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     ]
 }
 
-/// Returns the present value of the copies, for an operator.
+/// Explains to an operator which copy holds which changes.
 const fn meaning(store: &DatastoreStatus) -> &'static str {
     match (store.service, store.on_peer_loss) {
         (ServiceStatus::None, _) if store.marked_in_sync => {
@@ -312,7 +312,7 @@ fn next_step(role: Role, peer: &PeerStatus) -> String {
         return "the nodes are connected and get in sync by themselves".to_owned();
     }
     if peer.obstacle {
-        return "a start of the other node does not help: remove the reason above; the nodes try again by \
+        return "a start of the other node does not help: solve the problem above; the nodes try again by \
                 themselves"
             .to_owned();
     }
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_copy_on_a_secondary_is_called_so() {
+    fn a_complete_copy_on_a_secondary_is_reported() {
         let survivor = DatastoreStatus {
             role: Role::Secondary,
             service: ServiceStatus::None,
@@ -498,18 +498,18 @@ mod tests {
         alone.reason = Some("the secondary's disk failed".to_owned());
         alone.peer.as_mut().unwrap().disk_failed = true;
         let text = store_text(&alone);
-        assert!(text.contains("other node's disk needs you"), "{text}");
+        assert!(text.contains("repair the disk of the other node"), "{text}");
         assert!(!text.contains("by itself"), "{text}");
     }
 
-    /// Two primaries, a wrong uuid, a full disk: it would not help that the other node runs.
+    /// Two primaries, a wrong uuid, a full disk: a start of the other node would not help.
     #[test]
-    fn an_obstacle_is_not_mended_by_starting_the_other_node() {
+    fn an_obstacle_is_not_solved_by_starting_the_other_node() {
         let mut alone = store(false, true);
         alone.reason = Some("both nodes are configured as primary".to_owned());
         alone.peer.as_mut().unwrap().obstacle = true;
         let text = store_text(&alone);
-        assert!(text.contains("remove the reason above"), "{text}");
+        assert!(text.contains("solve the problem above"), "{text}");
         assert!(
             !text.contains("make sure that the other node runs"),
             "{text}"
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_were_found_different_are_not_called_in_order() {
+    fn nodes_with_differences_are_not_healthy() {
         let mut different = store(true, true);
         let mut verified = VerifiedStatus {
             time: "2025-11-20T21:46:00Z".to_owned(),
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_how_far_a_resync_is() {
+    fn the_progress_of_a_resync_is_shown() {
         let mut resyncing = store(false, true);
         assert!(!store_text(&resyncing).contains("resync"));
         resyncing.resync = Some(ResyncStatus {
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unmirrored_datastore_is_in_order_and_says_so() {
+    fn an_unmirrored_datastore_is_healthy_and_shown_as_unmirrored() {
         let single = store(false, false);
         assert!(is_healthy(&single));
         assert!(!is_healthy(&store(false, true)));
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_refused_with_those_that_are() {
+    fn an_unknown_name_is_refused_with_the_existing_names() {
         let mut status = NodeStatus {
             node: "a".to_owned(),
             version: String::new(),

@@ -56,7 +56,7 @@ pub struct Problem {
     pub line: usize,
     /// The key, or `syntax`.
     pub key: String,
-    /// The section the key belongs to, such as `[node]`; empty for the top of the file.
+    /// The section of the key, such as `[node]`; empty for the top of the file.
     pub section: String,
     /// The cause.
     pub cause: String,

@@ -20,7 +20,7 @@ pub enum NodeError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The address for peers cannot be listened on.
+    /// The node cannot listen on the address for peers.
     #[error("cannot listen on {listen}: {source}\n  cure: {}", listen_cure(source))]
     Listen {
         /// Address in the configuration.

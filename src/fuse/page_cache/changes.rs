@@ -2,11 +2,11 @@
 //!
 //! There are two kinds of change. A *direct* change (a `write` of a program, a punched hole) bypasses the
 //! page cache of the kernel. A *write-back* brings whole pages of a mapping, with bytes that the mapping
-//! never stored to: those are as old as the page.
+//! never stored to: these bytes are as old as the page.
 //!
 //! Invariants, per file:
-//! - A direct change and a write-back of the same page are never under way together. The one that came
-//!   first ends first.
+//! - A direct change and a write-back of the same page are never under way together. The earlier of them
+//!   ends first.
 //! - A byte that a direct change wrote is *stale in the cache* until the kernel reads its page again.
 //!   No write-back of the byte reaches the file in that time: the page was read before the change.
 //! - Two direct changes, or two write-backs, do not wait for each other here.

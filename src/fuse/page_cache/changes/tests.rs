@@ -60,7 +60,7 @@ fn a_write_back_waits_for_a_direct_change_of_its_page_and_the_other_way_round() 
         let changes = mapped();
         let change = begin(&changes, first, 0..8);
         wait(&changes, second, 4000..8192);
-        // The next page is another one.
+        // A change of the next page does not wait.
         let apart = begin(&changes, second, 4096..8192);
         assert!(changes.finish(&apart, true).ready.is_empty());
         assert_eq!(starts(&changes.finish(&change, true)), [4000]);
@@ -72,7 +72,7 @@ fn queued_changes_begin_in_the_order_of_their_arrival() {
     let changes = mapped();
     let first = begin(&changes, ChangeKind::Direct, 0..1);
     wait(&changes, ChangeKind::WriteBack, 1..2);
-    // Behind the write-back, although the direct change under way would let it in.
+    // This change queues behind the write-back, although the running direct change alone would let it begin.
     wait(&changes, ChangeKind::Direct, 2..3);
     wait(&changes, ChangeKind::WriteBack, 3..4);
     let mut finished = changes.finish(&first, true);
