@@ -3,7 +3,7 @@
 //! Every command ends with 0 (done, or the answer is yes), 1 (the answer is no) or 2 (could not be
 //! done), and the demo with 130 when it is interrupted; what 0 and 1 mean for a command stands in its
 //! help. Results go to standard output, everything else to standard error. Nothing outside this
-//! module, the playground and the demo prints.
+//! module and `crates/playground` prints.
 
 mod background;
 mod clear_poison;
@@ -28,37 +28,45 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
 
-pub(crate) use setting::one_of;
-pub(crate) use terminal::{bytes, count, duration, is_terminal, say, say_json, warn};
-
-use crate::{demo, playground};
+use setting::one_of;
+use terminal::{bytes, count, duration, say, say_json, warn};
 
 /// Where a node's configuration is looked for unless said otherwise.
 const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
 
 /// Exit code for a question answered with no.
-pub(crate) const NO: u8 = 1;
+const NO: u8 = 1;
 /// Exit code for what could not be done.
-pub(crate) const FAILED: u8 = 2;
+const FAILED: u8 = 2;
 
 /// Keeps a directory identical on two servers, at every moment.
 ///
 /// Every write into the mounted directory is on both servers before it is acknowledged.
 #[derive(Debug, Parser)]
-#[command(name = "lockstep", version, max_term_width = 100, after_help = MAIN_EXAMPLES)]
+#[command(name = "lockstep", version, max_term_width = 100, after_help = main_examples())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-const MAIN_EXAMPLES: &str = "\
+/// The first of the examples, in a build that has the command.
+const DEMO_EXAMPLE: &str = if cfg!(feature = "playground") {
+    "  lockstep demo                               see it work, in about a minute, on this machine\n"
+} else {
+    ""
+};
+
+fn main_examples() -> String {
+    format!(
+        "\
 Examples:
-  lockstep demo                               see it work, in about a minute, on this machine
-  lockstep init --name a --mount /srv/data    set up this server and say what comes next
+{DEMO_EXAMPLE}  lockstep init --name a --mount /srv/data    set up this server and say what comes next
   lockstep node                               run the node configured in /etc/lockstep/node.toml
   lockstep status                             is everything on both servers?
 
-Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND` for each.";
+Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND` for each."
+    )
+}
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -70,8 +78,10 @@ enum Command {
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
-    Playground(playground::PlaygroundArgs),
-    Demo(demo::DemoArgs),
+    #[cfg(feature = "playground")]
+    Playground(lockstep_playground::PlaygroundArgs),
+    #[cfg(feature = "playground")]
+    Demo(lockstep_playground::DemoArgs),
 }
 
 /// Runs the command of the command line.
@@ -88,8 +98,14 @@ pub(crate) fn run() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Export(args) => export::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
-        Command::Playground(args) => playground::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        #[cfg(feature = "playground")]
+        Command::Playground(args) => {
+            lockstep_playground::run_playground(&args, &lockstepfs::signals::stop_signals())
+        }
+        #[cfg(feature = "playground")]
+        Command::Demo(args) => {
+            lockstep_playground::run_demo(&args, &lockstepfs::signals::stop_signals())
+        }
     };
     outcome.unwrap_or_else(|error| {
         // Nobody may be reading.
@@ -99,7 +115,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 /// What went wrong, with its causes, each of them once: many errors name their cause in their own text.
-pub(crate) fn chain(error: &anyhow::Error) -> String {
+fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {

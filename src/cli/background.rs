@@ -3,11 +3,13 @@
 //! The node is told where to say that by the same protocol as systemd's (`sd_notify`), on a socket in a
 //! directory that only this user can reach.
 
-use std::fs::OpenOptions;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -24,8 +26,8 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// until it is ready.
 pub(super) fn start(arguments: &[String], log: &Path) -> Result<ExitCode> {
     let log = absolute(log)?;
-    let directory = tempfile::tempdir().context("cannot make a directory for a socket")?;
-    let socket = directory.path().join("ready");
+    let directory = PrivateDirectory::create().context("cannot make a directory for a socket")?;
+    let socket = directory.path.join("ready");
     let told = UnixDatagram::bind(&socket).context("cannot make a socket")?;
     told.set_read_timeout(Some(LOOK))?;
     let mut node = spawn(arguments, &log, &socket)?;
@@ -53,6 +55,26 @@ pub(super) fn start(arguments: &[String], log: &Path) -> Result<ExitCode> {
                 log.display()
             );
         }
+    }
+}
+
+/// A new directory that only this user can open, removed when dropped.
+struct PrivateDirectory {
+    path: PathBuf,
+}
+
+impl PrivateDirectory {
+    fn create() -> io::Result<Self> {
+        let random = RandomState::new().build_hasher().finish();
+        let path = std::env::temp_dir().join(format!("lockstep-{random:016x}"));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 

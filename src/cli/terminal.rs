@@ -1,14 +1,9 @@
 //! How values are written for people.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-
-/// Whether standard output goes to a person.
-pub(crate) fn is_terminal() -> bool {
-    std::io::stdout().is_terminal()
-}
 
 /// Prints for whoever reads standard output. That nobody reads on is no error.
 pub(crate) fn say(text: &str) -> io::Result<()> {

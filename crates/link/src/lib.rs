@@ -12,7 +12,6 @@
 //! Nothing here knows what a frame means, keeps state across connections, reconnects, or logs.
 
 pub mod connection;
-pub mod delay_proxy;
 pub mod error;
 pub mod frame;
 pub mod halves;
@@ -25,7 +24,6 @@ mod tls;
 mod wire;
 
 pub use connection::{Connection, LinkOptions, accept, dial};
-pub use delay_proxy::DelayProxy;
 pub use error::LinkError;
 pub use frame::{FrameError, FrameRef};
 pub use halves::{ReceiveFrames, SendFrames};

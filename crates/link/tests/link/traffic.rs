@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use lockstep_delay_proxy::DelayProxy;
 use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use lockstep_link::{Connection, DelayProxy, LinkError, LinkOptions, Receiver, Sender, dial};
+use lockstep_link::{Connection, LinkError, LinkOptions, Receiver, Sender, dial};
 use lockstep_types::Encryption;
 
 use crate::pair::{BOTH, Listening, Nodes, options};

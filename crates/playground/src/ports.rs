@@ -1,8 +1,7 @@
 //! Free loopback ports for the nodes.
 //!
-//! They lie below the range from which the kernel takes ports for outgoing connections: a node's
-//! port stays its own while the node is dead, and a peer that tries to reach it can never be given
-//! that very port and so connect to itself.
+//! The ports lie below the range from which the kernel takes ports for outgoing connections. So the port of a dead
+//! node stays free for it, and a connecting peer cannot get that port as its own and connect to itself.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,19 +11,19 @@ use anyhow::{Result, ensure};
 /// The lowest port that is tried.
 const LOWEST: u16 = 10_000;
 
-/// Where the kernel says from which range it takes ports for outgoing connections.
+/// The file with the range of ports for outgoing connections.
 const OUTGOING_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// What it is when the kernel does not say.
+/// The start of that range if the file cannot be read.
 const OUTGOING_DEFAULT: u16 = 32_768;
 
-/// How far apart two searches of one process begin.
+/// Distance between the first ports of two searches of one process.
 const STRIDE: u32 = 16;
-/// How often this process has asked.
-static ASKED: AtomicU32 = AtomicU32::new(0);
+/// Number of searches that this process has made.
+static SEARCHES: AtomicU32 = AtomicU32::new(0);
 
 /// `count` different free ports of the loopback address.
-pub(super) fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
-    // All are held until all are found, so that they differ.
+pub(crate) fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
+    // Every port is held until all are found, so that they differ.
     let held: Vec<TcpListener> = candidates()
         .filter_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
         .take(count)
@@ -40,14 +39,14 @@ pub(super) fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
         .collect::<Result<_, _>>()?)
 }
 
-/// The ports to try, beginning at one that depends on the process and on how often it has asked, so
-/// that searches made at the same moment look in different places.
+/// The ports to try. The first one depends on the process and on the number of its searches, so that simultaneous
+/// searches begin at different ports.
 fn candidates() -> impl Iterator<Item = u16> {
     let end = outgoing_start().max(LOWEST + 1);
     let room = u32::from(end - LOWEST);
-    let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+    let searches = SEARCHES.fetch_add(1, Ordering::Relaxed);
     let of_process = std::process::id().wrapping_mul(97);
-    let start = of_process.wrapping_add(asked.wrapping_mul(STRIDE)) % room;
+    let start = of_process.wrapping_add(searches.wrapping_mul(STRIDE)) % room;
     let nth = move |step| u16::try_from((start + step) % room).unwrap_or(0) + LOWEST;
     (0..room).map(nth)
 }
@@ -72,8 +71,7 @@ mod tests {
         assert_eq!(listeners.len(), 4);
     }
 
-    /// Another test may hold a port while it looks for some itself, and a program that one starts
-    /// until it runs: for moments, which pass.
+    /// Tries again while another test, or a program that a test has just started, holds the port for a moment.
     fn bind(port: SocketAddr) -> std::io::Result<TcpListener> {
         let taken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
         for _ in 0..1000 {

@@ -1,12 +1,12 @@
 //! A TCP proxy that stands for the network between two nodes, in tests and in the playground.
 //!
-//! It adds half a round trip to each direction without limiting throughput: what arrives is
-//! stamped and forwarded when its time has come, and up to [`WINDOW_BYTES`] are under way in each
-//! direction. It can also limit the rate, stall, cut the network, and flip bits.
+//! The proxy adds half a round trip to each direction without limiting throughput: it forwards each chunk at its due
+//! time, and holds up to [`WINDOW_BYTES`] in each direction. It can also limit the rate, stall, cut the network, and
+//! flip bits.
 //!
-//! Invariants: bytes are never reordered or, while connected, dropped; memory is bounded by the
-//! window; all threads have ended when [`DelayProxy`] is dropped. Not for production traffic: two
-//! threads for each direction of each connection.
+//! Invariants: bytes are never reordered or, while connected, dropped; memory is bounded by the window; all threads
+//! have ended when [`DelayProxy`] is dropped. Not for production traffic: two threads for each direction of each
+//! connection.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Bytes that may be under way in each direction: more than 1 Gbit/s fills in 60 ms.
+/// Bytes in transit in each direction: more than 1 Gbit/s fills in 60 ms.
 pub const WINDOW_BYTES: usize = 8 << 20;
 
-/// Most bytes read, stamped and forwarded as one.
+/// Most bytes of one chunk.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Limit for connecting to the target.
@@ -32,19 +32,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running proxy; dropping it cuts its connections and stops it.
 pub struct DelayProxy {
-    network: Arc<Network>,
+    network: Arc<ProxyNetwork>,
     listener: TcpListener,
     address: SocketAddr,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl DelayProxy {
-    /// Listens on `listen` (port 0: any free one, see [`DelayProxy::local_addr`]) and forwards to
-    /// `target`, adding `rtt` to each round trip; `limit_bytes_per_sec` holds for each direction
-    /// of each connection.
+    /// Listens on `listen` (port 0: any free one, see [`DelayProxy::local_addr`]) and forwards to `target`, adding
+    /// `rtt` to each round trip; `limit_bytes_per_sec` holds for each direction of each connection.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or no thread can be had.
+    ///
+    /// Fails if the address or a thread is not available.
     pub fn start(
         listen: SocketAddr,
         target: SocketAddr,
@@ -53,7 +53,7 @@ impl DelayProxy {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
         let address = listener.local_addr()?;
-        let network = Arc::new(Network::new(target, rtt / 2, limit_bytes_per_sec));
+        let network = Arc::new(ProxyNetwork::new(target, rtt / 2, limit_bytes_per_sec));
         let (accepting, shared) = (listener.try_clone()?, Arc::clone(&network));
         let acceptor = thread::Builder::new()
             .name("delay-accept".into())
@@ -66,7 +66,7 @@ impl DelayProxy {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
@@ -84,12 +84,12 @@ impl DelayProxy {
         self.network.change(|state| state.cut = false);
     }
 
-    /// While true, connections stay up and nothing gets through.
+    /// While true, connections stay up and no byte passes.
     pub fn stall(&self, stalled: bool) {
         self.network.change(|state| state.stalled = stalled);
     }
 
-    /// Flips one bit in each of the next `chunks` pieces that are forwarded, in either direction.
+    /// Flips one bit in each of the next `chunks` chunks that are forwarded, in either direction.
     pub fn corrupt_next(&self, chunks: u32) {
         self.network.corrupt.store(chunks, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ impl Drop for DelayProxy {
             state.stopped = true;
             state.close_all();
         });
-        // Wakes the thread that accepts; it joins all others.
+        // Wakes the acceptor, which joins all other threads.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -109,26 +109,26 @@ impl Drop for DelayProxy {
     }
 }
 
-/// What all connections through one proxy share.
-struct Network {
+/// The state that all connections through one proxy share.
+struct ProxyNetwork {
     target: SocketAddr,
     one_way: Duration,
     limit_bytes_per_sec: Option<u64>,
     corrupt: AtomicU32,
-    state: Mutex<State>,
-    /// Told of every change of `state`.
+    state: Mutex<ProxyState>,
+    /// Notified of every change of `state`.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     cut: bool,
     stalled: bool,
     stopped: bool,
     sockets: Vec<Arc<TcpStream>>,
 }
 
-impl State {
+impl ProxyState {
     fn close_all(&mut self) {
         for socket in self.sockets.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
@@ -136,24 +136,24 @@ impl State {
     }
 }
 
-impl Network {
+impl ProxyNetwork {
     fn new(target: SocketAddr, one_way: Duration, limit_bytes_per_sec: Option<u64>) -> Self {
         Self {
             target,
             one_way,
             limit_bytes_per_sec,
             corrupt: AtomicU32::new(0),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(ProxyState::default()),
             changed: Condvar::new(),
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut ProxyState)) {
         change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
-    /// Takes part in [`State::close_all`]; false when the connection may not be made.
+    /// Registers the sockets for [`ProxyState::close_all`]; false if the connection is refused.
     fn admit(&self, sockets: [&Arc<TcpStream>; 2]) -> bool {
         let mut state = self.state.lock();
         let admitted = !state.cut && !state.stopped;
@@ -197,7 +197,7 @@ impl Network {
     }
 }
 
-fn accept_all(listener: &TcpListener, network: &Arc<Network>) {
+fn accept_all(listener: &TcpListener, network: &Arc<ProxyNetwork>) {
     let mut pumps: Vec<JoinHandle<()>> = Vec::new();
     while !network.state.lock().stopped {
         match listener.accept() {
@@ -211,8 +211,8 @@ fn accept_all(listener: &TcpListener, network: &Arc<Network>) {
     }
 }
 
-/// Starts the thread of a new connection, which connects to the target and joins its pumps.
-fn connect_through(client: TcpStream, network: &Arc<Network>) -> Option<JoinHandle<()>> {
+/// Starts the thread of a new connection. The thread connects to the target and runs the four pumps.
+fn connect_through(client: TcpStream, network: &Arc<ProxyNetwork>) -> Option<JoinHandle<()>> {
     if network.is_cut() {
         refuse(&client);
         return None;
@@ -224,12 +224,12 @@ fn connect_through(client: TcpStream, network: &Arc<Network>) -> Option<JoinHand
         .ok()
 }
 
-/// Closes with a reset, as a network without that node would.
+/// Closes with a reset, as a network without the target would.
 fn refuse(client: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(client, Some(Duration::ZERO));
 }
 
-fn serve(client: TcpStream, network: &Arc<Network>) {
+fn serve(client: TcpStream, network: &Arc<ProxyNetwork>) {
     let Ok(server) = TcpStream::connect_timeout(&network.target, CONNECT_TIMEOUT) else {
         return refuse(&client);
     };
@@ -241,7 +241,7 @@ fn serve(client: TcpStream, network: &Arc<Network>) {
     }
     thread::scope(|scope| {
         for (from, to) in [(&client, &server), (&server, &client)] {
-            let queue = Arc::new(Queue::default());
+            let queue = Arc::new(DelayQueue::default());
             let filled = Arc::clone(&queue);
             scope.spawn(move || read_into(&filled, from, network));
             scope.spawn(move || write_from(&queue, to, from, network));
@@ -251,51 +251,51 @@ fn serve(client: TcpStream, network: &Arc<Network>) {
     network.forget(&server);
 }
 
-/// One direction of one connection: bytes under way, each with the time it is due.
+/// The chunks in transit in one direction of one connection, each with its due time.
 #[derive(Default)]
-struct Queue {
-    under_way: Mutex<UnderWay>,
+struct DelayQueue {
+    transit: Mutex<Transit>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct UnderWay {
+struct Transit {
     chunks: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
     ended: bool,
 }
 
-impl Queue {
+impl DelayQueue {
     fn push(&self, due: Instant, chunk: Vec<u8>) -> bool {
-        let mut under_way = self.under_way.lock();
-        while under_way.bytes >= WINDOW_BYTES && !under_way.ended {
-            self.changed.wait(&mut under_way);
+        let mut transit = self.transit.lock();
+        while transit.bytes >= WINDOW_BYTES && !transit.ended {
+            self.changed.wait(&mut transit);
         }
-        under_way.bytes += chunk.len();
-        under_way.chunks.push_back((due, chunk));
+        transit.bytes += chunk.len();
+        transit.chunks.push_back((due, chunk));
         self.changed.notify_all();
-        !under_way.ended
+        !transit.ended
     }
 
     fn pop(&self) -> Option<(Instant, Vec<u8>)> {
-        let mut under_way = self.under_way.lock();
-        while under_way.chunks.is_empty() && !under_way.ended {
-            self.changed.wait(&mut under_way);
+        let mut transit = self.transit.lock();
+        while transit.chunks.is_empty() && !transit.ended {
+            self.changed.wait(&mut transit);
         }
-        let next = under_way.chunks.pop_front()?;
-        under_way.bytes -= next.1.len();
+        let next = transit.chunks.pop_front()?;
+        transit.bytes -= next.1.len();
         self.changed.notify_all();
         Some(next)
     }
 
-    /// No more goes in; what is in may still come out.
+    /// Takes no more chunks; the ones inside may still come out.
     fn end(&self) {
-        self.under_way.lock().ended = true;
+        self.transit.lock().ended = true;
         self.changed.notify_all();
     }
 }
 
-fn read_into(queue: &Queue, mut from: &TcpStream, network: &Network) {
+fn read_into(queue: &DelayQueue, mut from: &TcpStream, network: &ProxyNetwork) {
     let mut line_free = Instant::now();
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(bytes @ 1..) = from.read(&mut chunk) {
@@ -309,8 +309,8 @@ fn read_into(queue: &Queue, mut from: &TcpStream, network: &Network) {
     queue.end();
 }
 
-/// How long the line is busy with that many bytes.
-fn transmission(bytes: usize, network: &Network) -> Duration {
+/// How long this many bytes occupy the line.
+fn transmission(bytes: usize, network: &ProxyNetwork) -> Duration {
     let Some(limit) = network.limit_bytes_per_sec else {
         return Duration::ZERO;
     };
@@ -318,8 +318,8 @@ fn transmission(bytes: usize, network: &Network) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// Forwards until the source ends, then passes the end on; on failure ends the source too.
-fn write_from(queue: &Queue, mut to: &TcpStream, from: &TcpStream, network: &Network) {
+/// Forwards until the source ends, then passes the end on. After a failure, ends the source too.
+fn write_from(queue: &DelayQueue, mut to: &TcpStream, from: &TcpStream, network: &ProxyNetwork) {
     while let Some((due, mut chunk)) = queue.pop() {
         network.wait_until(due);
         network.maybe_corrupt(&mut chunk);
@@ -333,5 +333,4 @@ fn write_from(queue: &Queue, mut to: &TcpStream, from: &TcpStream, network: &Net
 }
 
 #[cfg(test)]
-#[path = "delay_proxy/tests.rs"]
 mod tests;

@@ -1,8 +1,7 @@
-//! `lockstep demo`: the main job, shown on this machine in about a minute.
+//! `lockstep demo`: shows the main promise on this machine in about a minute.
 //!
-//! Writes real data into a mirrored directory, kills the secondary with SIGKILL while programs
-//! write, brings it back, and checks at every step that nothing is lost. It checks what it says:
-//! the demo fails if anything is not as it should be, and it pretends nothing.
+//! The demo writes real data into a mirrored directory, kills the secondary with SIGKILL while programs write, and
+//! restarts it. The demo checks each statement before it prints the statement, and fails if a check fails.
 
 mod bytes;
 mod database;
@@ -18,29 +17,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use lockstep_driver::report::DatastoreStatus;
-use lockstep_fs::export::export;
-use lockstepfs::config::Role;
+use lockstep_types::Role;
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use crate::cli::{NO, bytes as size, count, duration};
-use crate::playground::{DATASTORE, Options, Playground};
+use crate::config::DATASTORE;
+use crate::options::PlaygroundOptions;
+use crate::playground::Playground;
+use crate::program::StatusAnswer;
 
 use database::{DatabaseWriter, Ledger};
-use files::Files;
-use records::{RecordWriter, Records};
-use show::Show;
+use files::DemoFiles;
+use records::{RecordWriter, WrittenRecords};
+use show::{Show, count, duration, size};
 
-/// How long writes wait for the dead secondary: short, for the sake of whoever watches.
-const PAUSE_LIMIT: Duration = Duration::from_secs(3);
+/// How long writes wait for the dead secondary: short, so that the viewer does not wait long.
+const PAUSE_LIMIT_MS: u64 = 3_000;
 /// How long programs write before, between and after the events.
 const WRITING_TIME: Duration = Duration::from_secs(2);
-/// How long the nodes may take to notice or mend something.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often they are asked.
+/// How long the nodes may take to reach an expected state.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two status requests.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
-/// Exit code of a program ended by Ctrl-C, as shells give it.
+/// Exit code for a failed check.
+const NO: u8 = 1;
+/// Exit code of a program that Ctrl-C has ended, as shells give it.
 const INTERRUPTED: u8 = 130;
 
 /// See it work on this machine, in about a minute
@@ -50,7 +51,7 @@ const INTERRUPTED: u8 = 130;
 /// Needs root, /dev/fuse and 1 GiB of space, and leaves nothing behind.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct DemoArgs {
+pub struct DemoArgs {
     /// Directory to work in: a new directory in it is made and removed again [default: $TMPDIR, or
     /// /tmp]
     #[arg(long)]
@@ -64,19 +65,21 @@ Examples:
 
 Exit codes: 0 everything is as it should be, 1 something is not, 2 could not start, 130 interrupted.";
 
-pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
+/// Runs the demo; one of `stop_signals` ends it.
+pub fn run(args: &DemoArgs, stop_signals: &[i32]) -> Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let room = tempfile::Builder::new()
+    let work_dir = tempfile::Builder::new()
         .prefix("lockstep-demo-")
         .tempdir_in(&parent)
         .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
     let show = Show::new();
     let started = Instant::now();
-    let Some(demo) = Demo::start(&show, room, &interrupted)? else {
+    let signals = Signals::new(stop_signals)?;
+    let Some(demo) = Demo::start(&show, work_dir, signals, &interrupted)? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    Ok(match demo.tell() {
+    Ok(match demo.play() {
         Ok(()) => {
             show.end(&format!(
                 "Everything is as it should be, after {}.",
@@ -89,27 +92,31 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            show.bad(&crate::cli::chain(&error));
+            show.bad(&format!("{error:#}"));
             ExitCode::from(NO)
         }
     })
 }
 
-/// The running playground and what is in it. Fields are dropped in this order: the mount must be
-/// gone before its directory is removed.
+/// The running playground and its directory. Fields are dropped in this order: the mount must be gone before its
+/// directory is removed.
 struct Demo<'s> {
     playground: Playground,
-    room: TempDir,
+    work_dir: TempDir,
     show: &'s Show,
 }
 
 impl<'s> Demo<'s> {
-    fn start(show: &'s Show, room: TempDir, interrupted: &Arc<AtomicBool>) -> Result<Option<Self>> {
-        let options = Options {
-            pause_limit: PAUSE_LIMIT,
-            ..Options::new(&room.path().join("play"))?
+    fn start(
+        show: &'s Show,
+        work_dir: TempDir,
+        mut signals: Signals,
+        interrupted: &Arc<AtomicBool>,
+    ) -> Result<Option<Self>> {
+        let options = PlaygroundOptions {
+            pause_limit_ms: PAUSE_LIMIT_MS,
+            ..PlaygroundOptions::new(&work_dir.path().join("play"))?
         };
-        let mut signals = Signals::new(lockstepfs::signals::stop_signals())?;
         let mut asked_to_stop = || signals.pending().next().is_some();
         let Some(playground) = Playground::start(&options, &mut asked_to_stop)? else {
             return Ok(None);
@@ -117,12 +124,12 @@ impl<'s> Demo<'s> {
         watch_signals(signals, &playground, interrupted)?;
         Ok(Some(Self {
             playground,
-            room,
+            work_dir,
             show,
         }))
     }
 
-    fn tell(mut self) -> Result<()> {
+    fn play(mut self) -> Result<()> {
         self.introduce()?;
         let files = self.write_files()?;
         let ledger = self.make_database()?;
@@ -156,10 +163,10 @@ impl<'s> Demo<'s> {
         Ok(())
     }
 
-    fn write_files(&self) -> Result<Files> {
+    fn write_files(&self) -> Result<DemoFiles> {
         self.show
             .step("Write real data: each write is on both nodes before it is acknowledged");
-        let files = Files::standard();
+        let files = DemoFiles::standard();
         let started = Instant::now();
         files.write_tree(self.playground.mount())?;
         self.show.good(&format!(
@@ -194,12 +201,15 @@ impl<'s> Demo<'s> {
         self.show.step(question);
         self.show.command(&format!("lockstep verify {DATASTORE}"));
         let started = Instant::now();
-        let report = self.playground.client()?.verify(DATASTORE, &mut |_| ())?;
+        let report = self.playground.verify()?;
         ensure!(
             report.identical,
-            "the nodes differ in {} places, first: {:?}",
+            "the nodes differ in {} places, first: {}",
             report.differences_total,
-            report.differences.first()
+            report
+                .differences
+                .first()
+                .unwrap_or(&serde_json::Value::Null)
         );
         self.show.good(&format!(
             "identical: {} names and inodes, {} of content compared in {}",
@@ -210,8 +220,8 @@ impl<'s> Demo<'s> {
         Ok(())
     }
 
-    /// The heart of it: programs write all the time while the secondary dies and comes back.
-    fn lose_the_secondary(&mut self, ledger: Ledger) -> Result<(Records, Ledger)> {
+    /// The main part: programs write all the time while the secondary dies and comes back.
+    fn lose_the_secondary(&mut self, ledger: Ledger) -> Result<(WrittenRecords, Ledger)> {
         self.show.step("Kill the secondary in mid-write");
         let records = RecordWriter::start(self.playground.mount())?;
         let ledger = DatabaseWriter::start(ledger)?;
@@ -225,7 +235,7 @@ impl<'s> Demo<'s> {
         self.wait_until("the primary goes on alone", |status| !status.in_sync)?;
         wait_for_writes(&records, written)?;
         std::thread::sleep(WRITING_TIME);
-        self.show_lonely(&records)?;
+        self.show_alone(&records)?;
         self.bring_back()?;
         std::thread::sleep(WRITING_TIME);
         Ok((records.finish()?, ledger.finish()?))
@@ -237,7 +247,7 @@ impl<'s> Demo<'s> {
         secondary.kill()
     }
 
-    fn show_lonely(&self, records: &RecordWriter) -> Result<()> {
+    fn show_alone(&self, records: &RecordWriter) -> Result<()> {
         let status = self.playground.status()?;
         ensure!(
             !status.in_sync,
@@ -246,7 +256,7 @@ impl<'s> Demo<'s> {
         self.show.good(&format!(
             "no write failed; the longest waited {} (the pause limit is {})",
             duration(records.longest_wait()),
-            duration(PAUSE_LIMIT)
+            duration(Duration::from_millis(PAUSE_LIMIT_MS))
         ));
         self.show
             .good("then on_peer_loss = \"continue\" decided: the writes go on, with one copy");
@@ -270,7 +280,7 @@ impl<'s> Demo<'s> {
         Ok(())
     }
 
-    fn wait_until(&self, what: &str, is_so: impl Fn(&DatastoreStatus) -> bool) -> Result<Duration> {
+    fn wait_until(&self, what: &str, is_so: impl Fn(&StatusAnswer) -> bool) -> Result<Duration> {
         let started = Instant::now();
         loop {
             let status = self.playground.status()?;
@@ -278,39 +288,38 @@ impl<'s> Demo<'s> {
                 return Ok(started.elapsed());
             }
             ensure!(
-                started.elapsed() < PATIENCE,
+                started.elapsed() < WAIT_LIMIT,
                 "waited {} in vain until {what}: {}",
-                duration(PATIENCE),
+                duration(WAIT_LIMIT),
                 state_line(&status)
             );
             std::thread::sleep(ASK_INTERVAL);
         }
     }
 
-    /// The last doubt: what does the secondary hold by itself?
+    /// Exports the store of the secondary without the primary, and checks the exported files.
     fn read_secondary_alone(
         mut self,
-        files: &Files,
-        records: &Records,
+        files: &DemoFiles,
+        records: &WrittenRecords,
         ledger: &Ledger,
     ) -> Result<()> {
         self.show.step("Is it all on the secondary alone?");
         self.playground.stop()?;
         let secondary = self.playground.node(Role::Secondary)?;
-        let (name, store) = (secondary.name(), secondary.store().to_owned());
-        let copy = self.room.path().join("copy");
+        let name = secondary.name();
+        let copy = self.work_dir.path().join("copy");
         self.show.note(&format!(
             "both nodes are stopped; node {name}'s store is written out without the other"
         ));
         self.show
             .command(&format!("lockstep export {DATASTORE} {}", copy.display()));
-        let summary = export(&store, &copy, None, &mut |_| {})?;
-        ensure!(summary.lost == 0, "the export lacks attributes");
+        self.playground.export(Role::Secondary, &copy)?;
         check_all(self.show, &copy, files, records, ledger)
     }
 }
 
-/// Ends the demo on a signal: the nodes are killed, so that whatever waits for them returns.
+/// Ends the demo on a signal by killing the nodes, so that every call that waits for a node returns.
 fn watch_signals(
     mut signals: Signals,
     playground: &Playground,
@@ -329,12 +338,12 @@ fn watch_signals(
     Ok(())
 }
 
-/// Waits until a write is acknowledged that was not yet when there were `before`.
+/// Waits until a write is acknowledged that began later than `before` acknowledgements: one write may have been in flight.
 fn wait_for_writes(records: &RecordWriter, before: u64) -> Result<()> {
     let started = Instant::now();
     while records.acknowledged() <= before + 1 {
         ensure!(
-            started.elapsed() < PATIENCE,
+            started.elapsed() < WAIT_LIMIT,
             "writes do not go on after the secondary was killed"
         );
         std::thread::sleep(ASK_INTERVAL);
@@ -342,17 +351,17 @@ fn wait_for_writes(records: &RecordWriter, before: u64) -> Result<()> {
     Ok(())
 }
 
-fn state_line(status: &DatastoreStatus) -> String {
+fn state_line(status: &StatusAnswer) -> String {
     let reason = status.reason.as_ref().map(|reason| format!(": {reason}"));
     format!("{}{}", status.state, reason.unwrap_or_default())
 }
 
-/// Compares everything under `root` with what was acknowledged.
+/// Compares the files under `root` with the acknowledged writes.
 fn check_all(
     show: &Show,
     root: &Path,
-    files: &Files,
-    records: &Records,
+    files: &DemoFiles,
+    records: &WrittenRecords,
     ledger: &Ledger,
 ) -> Result<()> {
     files.check(root)?;

@@ -1,15 +1,15 @@
-//! `playground.json`: what runs, for the programs that use a playground.
+//! `playground.json`: the description of a running playground, for the programs that use it.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use lockstepfs::config::Role;
+use lockstep_types::Role;
 use serde::Serialize;
 
-use super::DATASTORE;
-use super::layout::Layout;
-use super::process::NodeProcess;
+use crate::config::DATASTORE;
+use crate::layout::PlaygroundLayout;
+use crate::node::NodeProcess;
 
 #[derive(Serialize)]
 struct Description<'a> {
@@ -24,7 +24,7 @@ struct NodeDescription<'a> {
     pid: u32,
     role: Role,
     store: &'a Path,
-    /// Where this node has mounted the datastore: only the primary has.
+    /// The mounted datastore, on the primary only.
     mount: Option<&'a Path>,
     control: &'a Path,
     config: &'a Path,
@@ -32,8 +32,8 @@ struct NodeDescription<'a> {
     command: &'a [String],
 }
 
-/// Writes the description, atomically: whoever sees the file sees all of it.
-pub(super) fn write(layout: &Layout, nodes: &[NodeProcess]) -> Result<()> {
+/// Writes the description atomically: a program that sees the file sees all of it.
+pub(crate) fn write(layout: &PlaygroundLayout, nodes: &[NodeProcess]) -> Result<()> {
     let description = Description {
         datastore: DATASTORE,
         mount: &layout.mount,

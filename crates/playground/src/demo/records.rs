@@ -1,5 +1,4 @@
-//! A program that writes numbered records one after the other and remembers which were
-//! acknowledged.
+//! A program that writes numbered records one after the other and counts the acknowledged ones.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,25 +14,25 @@ use super::bytes::fill;
 
 /// Size of a record; its content follows from its number.
 const RECORD_BYTES: usize = 4096;
-/// Keeps the content of records apart from that of files.
+/// First seed of the records: it differs from the seeds of the files.
 const RECORD_SEED: u64 = 1 << 50;
-/// Between two records, so that minutes of writing do not fill the disk.
+/// Pause between two records, so that minutes of writing do not fill the disk.
 const RECORD_INTERVAL: Duration = Duration::from_millis(1);
 /// Name of the file.
 const FILE_NAME: &str = "records.dat";
 
-/// The records that were acknowledged: all up to a number.
+/// The acknowledged records: all below a number.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(super) struct WrittenRecords {
     acknowledged: u64,
 }
 
-impl Records {
+impl WrittenRecords {
     pub(super) const fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// Compares every acknowledged record under `root` with what was written.
+    /// Compares every acknowledged record under `root` with its written content.
     pub(super) fn check(&self, root: &Path) -> Result<()> {
         let file = File::open(root.join(FILE_NAME)).context("cannot open the records")?;
         let mut found = [0; RECORD_BYTES];
@@ -49,24 +48,24 @@ impl Records {
     }
 }
 
-/// What the writing thread tells while it writes.
+/// State that the writing thread shares.
 #[derive(Debug, Default)]
-struct Progress {
+struct WriterProgress {
     acknowledged: AtomicU64,
     longest_wait_us: AtomicU64,
     stop: AtomicBool,
 }
 
-/// The running program.
+/// The writing thread.
 pub(super) struct RecordWriter {
-    progress: Arc<Progress>,
+    progress: Arc<WriterProgress>,
     thread: JoinHandle<Result<()>>,
 }
 
 impl RecordWriter {
     pub(super) fn start(root: &Path) -> Result<Self> {
         let file = File::create_new(root.join(FILE_NAME)).context("cannot make the records")?;
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(WriterProgress::default());
         let shared = Arc::clone(&progress);
         let thread = std::thread::Builder::new()
             .name("records".to_owned())
@@ -74,29 +73,29 @@ impl RecordWriter {
         Ok(Self { progress, thread })
     }
 
-    /// How many records have been acknowledged so far.
+    /// The number of records that are acknowledged so far.
     pub(super) fn acknowledged(&self) -> u64 {
         self.progress.acknowledged.load(Ordering::Acquire)
     }
 
-    /// The longest any record has waited for its acknowledgement so far.
+    /// The longest time from a write to its acknowledgement so far.
     pub(super) fn longest_wait(&self) -> Duration {
         Duration::from_micros(self.progress.longest_wait_us.load(Ordering::Relaxed))
     }
 
-    /// Stops writing; an error if any write has failed.
-    pub(super) fn finish(self) -> Result<Records> {
+    /// Stops writing; an error if a write has failed.
+    pub(super) fn finish(self) -> Result<WrittenRecords> {
         self.progress.stop.store(true, Ordering::Relaxed);
         self.thread
             .join()
             .map_err(|_| anyhow!("the program that writes records has panicked"))??;
-        Ok(Records {
+        Ok(WrittenRecords {
             acknowledged: self.progress.acknowledged.load(Ordering::Acquire),
         })
     }
 }
 
-fn write_records(file: &File, progress: &Progress) -> Result<()> {
+fn write_records(file: &File, progress: &WriterProgress) -> Result<()> {
     let mut number = 0;
     while !progress.stop.load(Ordering::Relaxed) {
         let started = Instant::now();
@@ -127,7 +126,7 @@ fn record(number: u64) -> [u8; RECORD_BYTES] {
 mod tests {
     use super::*;
 
-    fn written(root: &Path) -> Records {
+    fn written(root: &Path) -> WrittenRecords {
         let writer = RecordWriter::start(root).unwrap();
         while writer.acknowledged() < 3 {
             std::thread::yield_now();
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_found() {
+    fn acknowledged_records_are_found() {
         let root = tempfile::tempdir().unwrap();
         let records = written(root.path());
         assert!(records.acknowledged() >= 3);

@@ -1,8 +1,8 @@
-//! The proxy between a client and a server that echoes.
+//! The proxy between a client and an echo server.
 
 use super::*;
 
-/// A server that sends back what it gets, for any number of connections, until dropped.
+/// A server that sends all received bytes back, on any number of connections, until it is dropped.
 struct Echo {
     address: SocketAddr,
     listener: TcpListener,

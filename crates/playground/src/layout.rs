@@ -1,11 +1,10 @@
-//! Which files a playground has, and the configurations of its nodes.
+//! The files of a playground, and the configurations of its nodes.
 //!
 //! ```text
-//! DIR/playground.json     what runs
-//! DIR/mount               the datastore, mounted
-//! DIR/a/control.sock, DIR/b/control.sock  control sockets
-//! DIR/a.log, DIR/b.log    what the nodes log
-//! DIR/a, DIR/b            node.key, node.crt, node.toml, store
+//! DIR/playground.json     the description of the running nodes
+//! DIR/mount               the mounted datastore
+//! DIR/a.log, DIR/b.log    the logs of the nodes
+//! DIR/a, DIR/b            node.key, node.crt, node.toml, store, control.sock
 //! ```
 
 use std::fs;
@@ -15,70 +14,72 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lockstep_driver::make_store_on_this_machine;
-use lockstep_link::DelayProxy;
+use lockstep_delay_proxy::DelayProxy;
 use lockstep_link::identity::{Fingerprint, Identity};
-use lockstep_types::DatastoreUuid;
-use lockstepfs::config::{
-    self, DatastoreConfig, Draft, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX, draft_text,
-};
-use lockstepfs::control::ControlClient;
+use lockstep_types::{DatastoreUuid, Role};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use super::{DATASTORE, Options, mounts, ports};
+use crate::config::{DATASTORE, DatastoreSection, NodeFile, NodeSection, PeerSection};
+use crate::options::{NODE_NAMES, PlaygroundOptions};
+use crate::program::Program;
+use crate::{mounts, ports, sockets};
 
-/// The nodes a playground may have, the primary first.
-pub(super) const NAMES: [&str; 2] = ["a", "b"];
-
+/// Longest path of a Unix socket that Linux can bind, in bytes (`sun_path` less its NUL).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Lines of a log that are shown when its node has failed.
 const LOG_TAIL_LINES: usize = 20;
 
-/// Everything a playground consists of, on disk and not yet running.
+/// The files of a playground whose nodes do not run yet.
 #[derive(Debug)]
-pub(super) struct Layout {
-    pub(super) dir: PathBuf,
-    pub(super) mount: PathBuf,
+pub(crate) struct PlaygroundLayout {
+    pub(crate) dir: PathBuf,
+    pub(crate) mount: PathBuf,
     /// The primary first.
-    pub(super) nodes: Vec<NodePlan>,
-    /// Held as long as the playground exists: there is one in a directory at a time.
+    pub(crate) nodes: Vec<NodePlan>,
+    /// Held while the playground exists: a directory has one playground at a time.
     _lock: OwnedFd,
 }
 
 /// One node of a playground.
 #[derive(Clone, Debug)]
-pub(super) struct NodePlan {
-    pub(super) name: &'static str,
-    pub(super) role: Role,
-    pub(super) store: PathBuf,
-    pub(super) mount: PathBuf,
-    pub(super) control: PathBuf,
-    pub(super) config: PathBuf,
-    pub(super) log: PathBuf,
+pub(crate) struct NodePlan {
+    pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    pub(crate) store: PathBuf,
+    pub(crate) mount: PathBuf,
+    pub(crate) control: PathBuf,
+    pub(crate) config: PathBuf,
+    pub(crate) log: PathBuf,
     identity: PathBuf,
     listen: SocketAddr,
     /// Where the peer reaches this node: its own address, or that of a proxy before it.
     reached_at: SocketAddr,
 }
 
-impl Layout {
-    /// Makes the directory, the identities and the configurations, or takes over those of an
-    /// earlier playground in the same directory.
-    pub(super) fn prepare(options: &Options) -> Result<Self> {
+impl PlaygroundLayout {
+    /// Makes the directory, the identities and the configurations. A directory that holds an earlier playground keeps
+    /// its identities and its datastore.
+    pub(crate) fn prepare(options: &PlaygroundOptions) -> Result<Self> {
         let dir = make_root(&options.dir)?;
         let lock = lock(&dir)?;
-        let earlier = earlier_datastore(&dir, options)?;
+        let earlier = earlier_uuid(&dir, options)?;
         let layout = Self::plan(dir, lock, options)?;
         layout.refuse_running()?;
         layout.unmount()?;
-        let uuid = earlier.map_or_else(DatastoreUuid::random, |datastore| datastore.uuid);
-        layout.write_configs(uuid, options)?;
-        layout.make_stores()?;
+        let uuid = earlier.unwrap_or_else(|| DatastoreUuid::random().to_string());
+        layout.write_configs(&uuid, options)?;
         Ok(layout)
     }
 
-    fn plan(dir: PathBuf, lock: OwnedFd, options: &Options) -> Result<Self> {
-        let names = NAMES.iter().take(if options.replica { 2 } else { 1 });
+    /// Makes the missing stores: a node does not make its store.
+    pub(crate) fn make_stores(&self, program: &Program) -> Result<()> {
+        let mut plans = self.nodes.iter();
+        plans.try_for_each(|plan| program.create_store(&plan.config))
+    }
+
+    fn plan(dir: PathBuf, lock: OwnedFd, options: &PlaygroundOptions) -> Result<Self> {
+        let names = NODE_NAMES.iter().take(if options.replica { 2 } else { 1 });
         let mut ports = ports::free_ports(2 * names.len())?.into_iter();
         let mut next_port = || ports.next().context("there are too few ports");
         let delayed = options.round_trip > Duration::ZERO;
@@ -99,49 +100,39 @@ impl Layout {
 
     fn refuse_running(&self) -> Result<()> {
         for node in &self.nodes {
-            if let Ok(status) = ControlClient::connect(&node.control).and_then(|mut c| c.status()) {
+            if let Some(pid) = sockets::listener(&node.control) {
                 bail!(
                     "node {} of a playground in {} is still running, as process {}\n  \
                      cure: stop that playground, or choose another --dir",
                     node.name,
                     self.dir.display(),
-                    status.pid
+                    pid.as_raw_nonzero()
                 );
             }
         }
         Ok(())
     }
 
-    fn write_configs(&self, uuid: DatastoreUuid, options: &Options) -> Result<()> {
+    fn write_configs(&self, uuid: &str, options: &PlaygroundOptions) -> Result<()> {
         let fingerprints = self.nodes.iter().map(NodePlan::fingerprint);
         let fingerprints: Vec<Fingerprint> = fingerprints.collect::<Result<_>>()?;
         for node in &self.nodes {
-            let peer = self
-                .nodes
-                .iter()
-                .zip(&fingerprints)
-                .find(|(other, _)| other.name != node.name);
-            let draft = node.draft(uuid, options, peer)?;
+            let mut nodes = self.nodes.iter().zip(&fingerprints);
+            let peer = nodes.find(|(other, _)| other.name != node.name);
+            let peer = peer.map(|(peer, fingerprint)| PeerSection {
+                address: peer.reached_at,
+                fingerprint: *fingerprint,
+                encryption: options.encryption.clone(),
+            });
             fs::create_dir_all(&node.mount)
                 .with_context(|| format!("cannot make {}", node.mount.display()))?;
-            fs::write(&node.config, draft_text(&draft)?)
-                .with_context(|| format!("cannot write {}", node.config.display()))?;
+            node.file(uuid, options, peer).write(&node.config)?;
         }
         Ok(())
     }
 
-    /// Makes the stores that there are none of yet: a node does not.
-    fn make_stores(&self) -> Result<()> {
-        for node in &self.nodes {
-            for datastore in &config::load(&node.config)?.datastores {
-                make_store_on_this_machine(datastore)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts a delay before each node, so that it does not matter which one connects.
-    pub(super) fn start_proxies(&self, round_trip: Duration) -> Result<Vec<DelayProxy>> {
+    /// Starts a delay before each node, so that the delay is there whichever node connects.
+    pub(crate) fn start_proxies(&self, round_trip: Duration) -> Result<Vec<DelayProxy>> {
         let delayed = self
             .nodes
             .iter()
@@ -154,8 +145,8 @@ impl Layout {
             .collect()
     }
 
-    /// Unmounts whatever a dead node has left behind.
-    pub(super) fn unmount(&self) -> Result<()> {
+    /// Removes the mounts that dead nodes have left behind.
+    pub(crate) fn unmount(&self) -> Result<()> {
         for node in &self.nodes {
             mounts::unmount_all(&node.mount)
                 .with_context(|| format!("cannot unmount {}", node.mount.display()))?;
@@ -164,17 +155,17 @@ impl Layout {
     }
 }
 
-/// What a playground that could not start leaves behind: nothing, where there was nothing before.
+/// The directory before the start of a playground. A playground that cannot start removes what it has made.
 #[derive(Debug)]
-pub(super) struct NewRoot {
+pub(crate) struct NewRoot {
     dir: PathBuf,
     existed: bool,
     was_empty: bool,
 }
 
 impl NewRoot {
-    /// Looks at the directory before anything is made in it.
-    pub(super) fn look(dir: &Path) -> Result<Self> {
+    /// Examines the directory before anything is made in it.
+    pub(crate) fn look(dir: &Path) -> Result<Self> {
         let dir = std::path::absolute(dir)?;
         let mut entries = fs::read_dir(&dir);
         Ok(Self {
@@ -186,29 +177,25 @@ impl NewRoot {
         })
     }
 
-    /// Removes all of it, unless something was there before, or is still mounted in it.
-    pub(super) fn remove(&self) {
+    /// Removes the files of the playground, unless the directory held files before or still holds a mount.
+    pub(crate) fn remove(&self) {
         let mounts = ["mount", "b/mount"].map(|path| mounts::is_mounted(&self.dir.join(path)));
         let is_mounted = mounts.iter().any(|mounted| !matches!(mounted, Ok(false)));
         if is_mounted || self.existed && !self.was_empty {
             return;
         }
         for part in ["a", "b", "mount"] {
-            remove_made(&self.dir.join(part));
+            // Directories that cannot be removed stay.
+            let _ = fs::remove_dir_all(self.dir.join(part));
         }
         for file in ["a.log", "b.log", "playground.json"] {
-            // It may not have been made.
+            // The file may not exist.
             let _ = fs::remove_file(self.dir.join(file));
         }
         if !self.existed {
             let _ = fs::remove_dir(&self.dir);
         }
     }
-}
-
-/// Removes a directory that a playground has made. What cannot be removed stays.
-fn remove_made(dir: &Path) {
-    let _ = fs::remove_dir_all(dir);
 }
 
 fn make_root(dir: &Path) -> Result<PathBuf> {
@@ -240,8 +227,8 @@ fn lock(dir: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// The datastore of an earlier playground in `dir`; an error if `dir` holds something else.
-fn earlier_datastore(dir: &Path, options: &Options) -> Result<Option<DatastoreConfig>> {
+/// The identity of the datastore of an earlier playground in `dir`; an error if `dir` holds foreign files.
+fn earlier_uuid(dir: &Path, options: &PlaygroundOptions) -> Result<Option<String>> {
     let config = dir.join("a/node.toml");
     if !config.exists() {
         let mut entries =
@@ -253,17 +240,15 @@ fn earlier_datastore(dir: &Path, options: &Options) -> Result<Option<DatastoreCo
         );
         return Ok(None);
     }
-    let earlier = config::load(&config)?.datastores.into_iter().next();
-    let mirrored = earlier
-        .as_ref()
-        .is_some_and(|datastore| datastore.peer.is_some());
+    let earlier = NodeFile::read(&config)?.datastore.into_iter().next();
+    let mirrored = earlier.as_ref().is_some_and(|store| store.peer.is_some());
     ensure!(
         mirrored == options.replica,
         "{} holds a playground {} a replica\n  cure: choose another --dir",
         dir.display(),
         if mirrored { "with" } else { "without" }
     );
-    Ok(earlier)
+    Ok(earlier.map(|store| store.uuid))
 }
 
 impl NodePlan {
@@ -303,36 +288,31 @@ impl NodePlan {
         Ok(identity.fingerprint())
     }
 
-    fn draft(
-        &self,
-        uuid: DatastoreUuid,
-        options: &Options,
-        peer: Option<(&Self, &Fingerprint)>,
-    ) -> Result<Draft> {
-        let known = peer.map(|(peer, fingerprint)| {
-            let address: PeerAddress = peer.reached_at.to_string().parse()?;
-            anyhow::Ok(DraftPeer {
-                address: Some(address),
-                fingerprint: Some(*fingerprint),
-                encryption: options.encryption,
-            })
-        });
-        Ok(Draft {
-            datastore: DATASTORE.to_owned(),
-            uuid,
+    fn file(&self, uuid: &str, options: &PlaygroundOptions, peer: Option<PeerSection>) -> NodeFile {
+        let datastore = DatastoreSection {
+            name: DATASTORE.to_owned(),
+            uuid: uuid.to_owned(),
             store: self.store.clone(),
             mount: self.mount.clone(),
             role: self.role,
-            durability: options.durability,
-            on_peer_loss: options.on_peer_loss,
-            pause_limit: options.pause_limit,
-            peer: known.transpose()?,
-            ..Draft::new(self.name, &self.identity, &self.control, self.listen)
-        })
+            durability: options.durability.clone(),
+            on_peer_loss: options.on_peer_loss.clone(),
+            pause_limit_ms: options.pause_limit_ms,
+            peer,
+        };
+        NodeFile {
+            node: NodeSection {
+                name: self.name.to_owned(),
+                identity: self.identity.clone(),
+                listen: self.listen,
+                control: self.control.clone(),
+            },
+            datastore: vec![datastore],
+        }
     }
 
-    /// The end of the node's log, as an error shows it.
-    pub(super) fn log_tail(&self) -> String {
+    /// The end of the node's log, for an error message.
+    pub(crate) fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
@@ -350,26 +330,24 @@ impl NodePlan {
 mod tests {
     use super::*;
 
-    fn options(dir: &Path) -> Options {
-        Options::new(dir).unwrap()
+    fn options(dir: &Path) -> PlaygroundOptions {
+        PlaygroundOptions::new(dir).unwrap()
     }
 
-    fn load(layout: &Layout, index: usize) -> DatastoreConfig {
-        config::load(&layout.nodes[index].config)
-            .unwrap()
-            .datastores
-            .remove(0)
+    fn load(layout: &PlaygroundLayout, index: usize) -> DatastoreSection {
+        let mut file = NodeFile::read(&layout.nodes[index].config).unwrap();
+        file.datastore.remove(0)
     }
 
     #[test]
     fn the_nodes_know_each_other() {
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::prepare(&options(dir.path())).unwrap();
+        let layout = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
         let (a, b) = (load(&layout, 0), load(&layout, 1));
         assert_eq!(a.uuid, b.uuid);
         assert_eq!((a.role, b.role), (Role::Primary, Role::Secondary));
         let (to_b, to_a) = (a.peer.unwrap(), b.peer.unwrap());
-        assert_eq!(to_b.address.to_string(), layout.nodes[1].listen.to_string());
+        assert_eq!(to_b.address, layout.nodes[1].listen);
         assert_eq!(to_a.fingerprint, layout.nodes[0].fingerprint().unwrap());
         assert_eq!(to_b.fingerprint, layout.nodes[1].fingerprint().unwrap());
     }
@@ -377,39 +355,39 @@ mod tests {
     #[test]
     fn a_delay_stands_between_the_nodes() {
         let dir = tempfile::tempdir().unwrap();
-        let delayed = Options {
+        let delayed = PlaygroundOptions {
             round_trip: Duration::from_millis(4),
             ..options(dir.path())
         };
-        let layout = Layout::prepare(&delayed).unwrap();
-        let to_b = load(&layout, 0).peer.unwrap().address.to_string();
-        assert_eq!(to_b, layout.nodes[1].reached_at.to_string());
-        assert_ne!(to_b, layout.nodes[1].listen.to_string());
+        let layout = PlaygroundLayout::prepare(&delayed).unwrap();
+        let to_b = load(&layout, 0).peer.unwrap().address;
+        assert_eq!(to_b, layout.nodes[1].reached_at);
+        assert_ne!(to_b, layout.nodes[1].listen);
         assert_eq!(layout.start_proxies(delayed.round_trip).unwrap().len(), 2);
     }
 
     #[test]
     fn an_earlier_playground_is_carried_on() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Layout::prepare(&options(dir.path())).unwrap();
+        let first = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
         let uuid = load(&first, 0).uuid;
         drop(first);
-        let second = Layout::prepare(&options(dir.path())).unwrap();
+        let second = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
         assert_eq!(load(&second, 0).uuid, uuid);
         drop(second);
-        let single = Options {
+        let single = PlaygroundOptions {
             replica: false,
             ..options(dir.path())
         };
-        let error = Layout::prepare(&single).unwrap_err().to_string();
+        let error = PlaygroundLayout::prepare(&single).unwrap_err().to_string();
         assert!(error.contains("with a replica"), "{error}");
     }
 
     #[test]
     fn there_is_one_playground_in_a_directory_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let _first = Layout::prepare(&options(dir.path())).unwrap();
-        let error = Layout::prepare(&options(dir.path()))
+        let _first = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
+        let error = PlaygroundLayout::prepare(&options(dir.path()))
             .unwrap_err()
             .to_string();
         assert!(error.contains("a playground is running"), "{error}");
@@ -419,7 +397,7 @@ mod tests {
     fn a_directory_that_holds_something_else_is_not_touched() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("precious"), "").unwrap();
-        let error = Layout::prepare(&options(dir.path()))
+        let error = PlaygroundLayout::prepare(&options(dir.path()))
             .unwrap_err()
             .to_string();
         assert!(error.contains("not empty"), "{error}");
@@ -430,7 +408,9 @@ mod tests {
     fn a_path_too_long_for_sockets_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let long = dir.path().join("x".repeat(100));
-        let error = Layout::prepare(&options(&long)).unwrap_err().to_string();
+        let error = PlaygroundLayout::prepare(&options(&long))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("shorter"), "{error}");
     }
 }

@@ -12,18 +12,18 @@ use super::bytes::fill;
 const PIECE_BYTES: usize = 1 << 20;
 /// Small files have up to this size.
 const SMALL_BYTES_MAX: u64 = 16 << 10;
-/// Keeps the content of the large file apart from that of the small ones.
+/// First seed of the large file: it differs from the seeds of the small files.
 const LARGE_SEED: u64 = 1 << 40;
 
-/// Which files there are; what is in them follows from their numbers.
+/// The set of files. The content of a file follows from its number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Files {
+pub(super) struct DemoFiles {
     directories: u64,
     per_directory: u64,
     large_pieces: u64,
 }
 
-impl Files {
+impl DemoFiles {
     /// 2,000 small files and one of 256 MiB.
     pub(super) const fn standard() -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Files {
             .context("cannot make the large file durable")
     }
 
-    /// Compares every file under `root` with what was written.
+    /// Compares every file under `root` with its written content.
     pub(super) fn check(&self, root: &Path) -> Result<()> {
         for number in 0..self.tree_files() {
             let path = self.path(root, number);
@@ -129,7 +129,7 @@ fn small_content(number: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const FEW: Files = Files {
+    const FEW: DemoFiles = DemoFiles {
         directories: 2,
         per_directory: 3,
         large_pieces: 2,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_as_written() {
+    fn files_are_found_as_written() {
         FEW.check(written().path()).unwrap();
     }
 

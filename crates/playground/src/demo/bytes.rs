@@ -1,4 +1,4 @@
-//! Content that can be made again to compare: bytes that depend on a seed and their place alone.
+//! Reproducible content: bytes that depend only on a seed and on their offset.
 
 /// Fills `into` with the bytes of the stream `seed`. Equal seeds give equal bytes, different seeds
 /// bytes that look unrelated.

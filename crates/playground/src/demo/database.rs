@@ -1,5 +1,5 @@
-//! A program that keeps books in an `SQLite` database: each transaction moves an amount between two
-//! accounts and writes a line into the journal, so that a half-done one would show.
+//! A program with an `SQLite` database of accounts: each transaction moves an amount between two accounts and writes a
+//! line into the journal, so that a half-done transaction is found.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use rusqlite::Connection;
 const FILE_NAME: &str = "ledger.sqlite";
 /// Number of accounts.
 const ACCOUNTS: i64 = 100;
-/// What each account holds at first.
+/// Opening balance of each account.
 const OPENING: i64 = 1_000;
 /// How long another program may hold the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two transactions.
+/// Pause between two transactions.
 const TRANSFER_INTERVAL: Duration = Duration::from_millis(10);
 
 const SCHEMA: &str = "
@@ -27,7 +27,7 @@ const SCHEMA: &str = "
     CREATE TABLE journal (id INTEGER PRIMARY KEY, source INTEGER NOT NULL,
                           target INTEGER NOT NULL, amount INTEGER NOT NULL);";
 
-/// The database and the transactions it has acknowledged: all up to a number.
+/// The database and the number of its acknowledged transactions.
 #[derive(Debug)]
 pub(super) struct Ledger {
     path: PathBuf,
@@ -53,12 +53,12 @@ impl Ledger {
         })
     }
 
-    /// How many transactions have been acknowledged.
+    /// The number of acknowledged transactions.
     pub(super) fn acknowledged(&self) -> u64 {
         u64::try_from(self.acknowledged).unwrap_or(0)
     }
 
-    /// Does this many transactions, one after the other.
+    /// Runs this many transactions, one after the other.
     pub(super) fn transfer_many(&mut self, transactions: u64) -> Result<()> {
         let mut connection = open(&self.path)?;
         for _ in 0..transactions {
@@ -85,22 +85,23 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks the database under `root` against what was acknowledged.
+    /// Checks that the database under `root` holds exactly the acknowledged transactions.
     pub(super) fn check(&self, root: &Path) -> Result<()> {
         let connection = open(&root.join(FILE_NAME))?;
-        let ask = |query: &str| connection.query_row(query, (), |row| row.get::<_, i64>(0));
+        let query_number =
+            |query: &str| connection.query_row(query, (), |row| row.get::<_, i64>(0));
         let integrity: String =
             connection.query_row("PRAGMA integrity_check", (), |row| row.get(0))?;
         ensure!(integrity == "ok", "the database is damaged: {integrity}");
-        let found = ask("SELECT count(*) FROM journal")?;
+        let found = query_number("SELECT count(*) FROM journal")?;
         ensure!(
             found == self.acknowledged,
             "{} transactions were acknowledged, and {found} are there",
             self.acknowledged
         );
-        let last = ask("SELECT coalesce(max(id) + 1, 0) FROM journal")?;
+        let last = query_number("SELECT coalesce(max(id) + 1, 0) FROM journal")?;
         ensure!(last == found, "transactions are missing between others");
-        let total = ask("SELECT sum(balance) FROM account")?;
+        let total = query_number("SELECT sum(balance) FROM account")?;
         ensure!(
             total == ACCOUNTS * OPENING,
             "the books do not balance: {total}"
@@ -117,7 +118,7 @@ fn open(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The running program.
+/// The writing thread.
 pub(super) struct DatabaseWriter {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Ledger>>,
@@ -140,12 +141,12 @@ impl DatabaseWriter {
         Ok(Self { stop, thread })
     }
 
-    /// Stops writing; an error if any transaction has failed.
+    /// Stops writing; an error if a transaction has failed.
     pub(super) fn finish(self) -> Result<Ledger> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread
             .join()
-            .map_err(|_| anyhow!("the program that keeps books has panicked"))?
+            .map_err(|_| anyhow!("the program that writes the database has panicked"))?
     }
 }
 
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_acknowledged_is_found() {
+    fn acknowledged_transactions_are_found() {
         let root = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::create(root.path()).unwrap();
         ledger.transfer_many(20).unwrap();

@@ -1,12 +1,11 @@
 //! The process of one node: started, watched and stopped.
 //!
-//! Stopping finds the node also when somebody else started it again by its `command`: whoever
-//! listens on its control socket is the node. Processes are held by descriptor while they are
-//! signalled, so that no other process can be hit that was given the same number since.
+//! Stopping also finds a node that another process restarted by its `command`: the process that listens on the control
+//! socket is the node. A process is held by descriptor while it is signalled, so that the signal cannot hit another
+//! process with the same number.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,25 +14,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::Options;
-use super::layout::NodePlan;
+use crate::layout::NodePlan;
+use crate::options::PlaygroundOptions;
+use crate::sockets;
 
 /// How long the kernel may take to end a process that was killed.
 const KILL_GRACE: Duration = Duration::from_secs(10);
 
-/// A node that was started here.
+/// A node that this process started.
 pub(crate) struct NodeProcess {
-    pub(super) plan: NodePlan,
-    pub(super) command: Vec<String>,
+    pub(crate) plan: NodePlan,
+    pub(crate) command: Vec<String>,
     child: Child,
 }
 
 impl NodeProcess {
     /// Starts the node of this plan in a process group of its own, logging to its file.
-    pub(super) fn start(plan: &NodePlan, options: &Options) -> Result<Self> {
+    pub(crate) fn start(plan: &NodePlan, options: &PlaygroundOptions) -> Result<Self> {
         let command = command_line(plan, options)?;
         let child = spawn(&command, &plan.log)
             .with_context(|| format!("cannot start node {}", plan.name))?;
@@ -54,18 +53,18 @@ impl NodeProcess {
         &self.plan.store
     }
 
-    /// What somebody would type to start it.
+    /// The shell command that starts the node.
     pub(crate) fn command_line(&self) -> String {
         self.command.join(" ")
     }
 
-    /// Process of the node as it was started last.
+    /// The node's last started process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How the process ended, if it has.
-    pub(super) fn exited(&mut self) -> Option<ExitStatus> {
+    /// The exit status of the process, if it has ended.
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
@@ -83,27 +82,27 @@ impl NodeProcess {
         Ok(())
     }
 
-    /// Asks the node to stop and kills it if it has not after `grace`, whoever started it.
-    pub(super) fn stop(&mut self, grace: Duration) -> Result<()> {
+    /// Asks the node to stop and kills it if it has not after `grace`. A restarted node is stopped, too.
+    pub(crate) fn stop(&mut self, grace: Duration) -> Result<()> {
         if self.exited().is_none() {
             terminate(Pid::from_child(&self.child), grace)?;
             self.child.wait().context("cannot wait for the node")?;
         }
-        if let Some(pid) = listener(&self.plan.control) {
+        if let Some(pid) = sockets::listener(&self.plan.control) {
             terminate(pid, grace)?;
         }
         Ok(())
     }
 }
 
-fn command_line(plan: &NodePlan, options: &Options) -> Result<Vec<String>> {
+fn command_line(plan: &NodePlan, options: &PlaygroundOptions) -> Result<Vec<String>> {
     let text = |path: &Path| {
         let text = path
             .to_str()
             .with_context(|| format!("{} is not UTF-8 text", path.display()))?;
         anyhow::Ok(text.to_owned())
     };
-    let mut command = vec![text(&options.program)?, "node".to_owned()];
+    let mut command = vec![text(&options.node_program)?, "node".to_owned()];
     command.extend(["--config".to_owned(), text(&plan.config)?]);
     command.extend(["--log".to_owned(), options.log.clone()]);
     if let Some(cpus) = options.cpus.get(plan.name) {
@@ -121,7 +120,7 @@ fn spawn(command: &[String], log: &Path) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // Of its own, so that Ctrl-C in a terminal reaches the playground and not the nodes.
+        // In a group of its own, so that Ctrl-C in a terminal reaches the playground and not the nodes.
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
@@ -136,16 +135,10 @@ fn open_log(path: &Path) -> Result<File> {
         .with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// The process that listens on this socket, if any does.
-fn listener(socket: &Path) -> Option<Pid> {
-    let connection = UnixStream::connect(socket).ok()?;
-    Some(socket_peercred(connection).ok()?.pid)
-}
-
-/// Kills the node that listens on this socket, if any does, and does not wait for its end.
-pub(super) fn kill_listener(socket: &Path) {
-    if let Some(Ok(Some(process))) = listener(socket).map(hold) {
-        // Gone already is as good.
+/// Kills the node that listens on this socket, if any does, without waiting for its end.
+pub(crate) fn kill_listener(socket: &Path) {
+    if let Some(Ok(Some(process))) = sockets::listener(socket).map(hold) {
+        // A process that is gone already is as good.
         let _ = pidfd_send_signal(&process, Signal::KILL);
     }
 }
@@ -172,7 +165,7 @@ fn hold(pid: Pid) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Sends the signal; whether the process ends within `limit`.
+/// Sends the signal and returns whether the process ends within `limit`.
 fn ends(process: &OwnedFd, signal: Signal, limit: Duration) -> Result<bool> {
     match pidfd_send_signal(process, signal) {
         Ok(()) => {}
@@ -221,7 +214,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It says so when the trap is set.
+        // The script prints a line when the trap is set.
         let mut line = [0; 3];
         std::io::Read::read_exact(stubborn.stdout.as_mut().unwrap(), &mut line).unwrap();
         terminate(Pid::from_child(&stubborn), Duration::from_millis(100)).unwrap();
@@ -230,17 +223,5 @@ mod tests {
             std::os::unix::process::ExitStatusExt::signal(&status),
             Some(9)
         );
-    }
-
-    #[test]
-    fn the_process_behind_a_socket_is_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("socket");
-        assert_eq!(listener(&path), None);
-        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let own = i32::try_from(std::process::id())
-            .ok()
-            .and_then(Pid::from_raw);
-        assert_eq!(listener(&path), own);
     }
 }
