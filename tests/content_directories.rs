@@ -1,4 +1,4 @@
-//! Directories of content on real nodes: those with nothing in them go, on both.
+//! Content directories on real nodes: empty ones are removed on both nodes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How long anything that must come may take.
+/// Longest wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Enough for several directories of content.
+/// Enough for several content directories.
 const FILES: usize = 1500;
 
-/// Both nodes as processes of this machine, and their mount; they end with it.
+/// Both nodes as processes of this machine, and their mount. Dropping it ends them.
 struct Playground {
     child: Child,
     mount: PathBuf,
 }
 
 impl Playground {
-    /// A new one, or one that carries on with what is in the directory.
+    /// Starts a new playground, or the one that the directory already holds.
     fn start(directory: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
         command.arg("playground").arg("--dir").arg(directory);
@@ -74,7 +74,7 @@ fn count(directory: &Path) -> usize {
     fs::read_dir(directory).unwrap().count()
 }
 
-/// Waits until each node has so many directories of content.
+/// Waits until each node has `wanted` content directories.
 fn await_directories(contents: &[PathBuf], wanted: usize) {
     let start = Instant::now();
     loop {
@@ -110,7 +110,7 @@ fn directories_of_content_go_with_the_files_on_both_nodes() {
     await_directories(&contents, 1);
     assert_eq!(fs::read(path(0)).unwrap(), b"file 0");
     playground.stop();
-    // As a version left them that removed none.
+    // As an earlier version left them: that version removed no directory.
     for content in &contents {
         for number in 1..300 {
             fs::create_dir(content.join(format!("fff{number:x}"))).unwrap();

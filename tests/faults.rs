@@ -1,15 +1,13 @@
-//! Faults of real processes: nodes that are killed, stopped and continued, a network that is cut,
-//! stalled and corrupts, a disk that fills up. After each, nothing acknowledged is lost and both
-//! nodes hold the same.
+//! Faults of real processes: nodes that are killed, stopped and continued, a network that is cut, stalled and
+//! corrupts, a disk that fills up. After each fault, no acknowledged operation is lost and both nodes hold the same.
 //!
-//! The clients keep account outside the mount (`writers`); fio and fsx check what they write
-//! themselves (`programs`); both stores are written out and compared by tools that are not ours
-//! (`check`). Needs root and /dev/fuse, as everything that mounts.
+//! The clients keep their accounts outside the mount (`writers`). fio and fsx check their own data (`programs`). Both
+//! stores are exported and compared by standard tools (`check`). Needs root and /dev/fuse, as everything that mounts.
 //!
-//! `LOCKSTEP_FAULT_KILLS` says how many processes are killed within the pause limit, 12 if it does
-//! not, and with it how often all else is repeated: half as many kills beyond it, everything else
-//! once for each 20. `LOCKSTEP_FAULT_SEED` brings the order of events of a run back;
-//! `LOCKSTEP_FAULT_KEEP` keeps the directory of a test that fails.
+//! `LOCKSTEP_FAULT_KILLS` sets how many processes are killed within the pause limit (default 12), and with it the
+//! repetitions of everything else: half as many kills beyond the limit, and one round of the other faults for each 20
+//! kills. `LOCKSTEP_FAULT_SEED` repeats the order of events of a run. `LOCKSTEP_FAULT_KEEP` keeps the directory of a
+//! failed test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -68,31 +66,30 @@ use programs::Programs;
 use site::Site;
 use small_disk::SmallDisk;
 
-/// The default of what `LOCKSTEP_FAULT_KILLS` says.
+/// Default of `LOCKSTEP_FAULT_KILLS`.
 const KILLS_IN_CI: u64 = 12;
-/// Everything but kills is done once for each so many of them.
+/// Number of kills for each round of the other faults.
 const KILLS_OF_A_ROUND: u64 = 20;
 /// Longest time between two events that come at random moments.
 const MOMENT_MAX: Duration = Duration::from_millis(600);
-/// Longer than every timeout that a stopped node with [`HASTY`] can bring about: silence (500 ms), the
-/// pause (400 ms), TCP to connect and the handshake on the primary's side (500 ms, 2 s), the handshake
-/// and the first message on the secondary's (5 s), and a command's wait for its answer (5 s).
+/// Longer than every timeout that a stopped node with [`HASTY`] can cause: silence (500 ms), the pause (400 ms), TCP
+/// connect and handshake on the primary's side (500 ms, 2 s), handshake and first message on the secondary's side (5
+/// s), and a command's wait for its answer (5 s).
 ///
-/// No stop can be long enough for the others. What an answer may take (1 s, and 10 s in a resync) is
-/// counted in `Pong`s, and a stopped node sends none: that limit is the least there is so that a node
-/// which counts otherwise blames its peer for the stop. The kernel's own limits for a connection of the
-/// secondary (15 s) are about a server that is gone: that of a stopped process answers, and silence ends
-/// the connection before.
+/// No stop can exceed the other timeouts. The time for an answer (1 s, and 10 s in a resync) is counted in `Pong`s,
+/// and a stopped node sends none. That limit has its lowest value here, so that a node that counts in another way
+/// blames its peer for the stop. The kernel's own limits for a connection of the secondary (15 s) concern a server
+/// that is gone: the server of a stopped process answers, and silence ends the connection earlier.
 const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
-/// A resync of what there is in a test hardly takes longer.
+/// A resync of the data of a test rarely takes longer.
 const RESYNC_MAX: Duration = Duration::from_millis(200);
-/// A peer that cannot be reached holds everybody up; one whose disk has failed must not.
+/// An unreachable peer holds all clients up; a peer with a failed disk must not.
 const WAITING_FOR_EVER: Settings = Settings {
     on_peer_loss: "freeze",
     ..PATIENT
 };
 
-/// How many kills; `None` where nothing can be mounted.
+/// The number of kills; `None` if this machine cannot mount.
 fn kills() -> Option<u64> {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
@@ -104,17 +101,17 @@ fn kills() -> Option<u64> {
     }))
 }
 
-/// Whether there is time to compare everything after each single event.
+/// Whether the time suffices to compare everything after each single event.
 fn is_long() -> bool {
     kills().is_some_and(|kills| kills > KILLS_IN_CI)
 }
 
-/// How often everything but kills is repeated.
+/// The number of rounds of everything but kills.
 fn rounds() -> Option<u64> {
     kills().map(|kills| kills.div_ceil(KILLS_OF_A_ROUND))
 }
 
-/// What fio and fsx find is not taken for what becomes of them when their mount is taken away.
+/// A fault that fio or fsx finds is told from the errors that they see when their mount is removed.
 #[test]
 fn what_programs_find_is_heard_though_their_mount_is_gone() {
     let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
@@ -147,8 +144,8 @@ fn kill_often(load: &mut Load, wanted: u64, chance: &mut Chance) {
     let mut done = 0;
     while done < wanted {
         load.start_programs(chance);
-        // Most often one; the second comes while the first is being recovered from, and that is one
-        // event with it. More only save comparisons: a mistake of one may be hidden by the next.
+        // Mostly one kill; a second one comes during the recovery from the first and belongs to the same event. More
+        // kills only save comparisons: a later kill may hide a mistake of an earlier one.
         let batches: &[u32] = if is_long() {
             &[1, 1, 1, 1, 2]
         } else {
@@ -164,7 +161,7 @@ fn kill_often(load: &mut Load, wanted: u64, chance: &mut Chance) {
     println!("{done} kills, {acknowledged} operations acknowledged");
 }
 
-/// Kills one node or both and starts them again; how many it were.
+/// Kills one node or both, starts them again, and returns the number of kills.
 fn kill_some(load: &mut Load, chance: &mut Chance) -> u64 {
     use Which::{Primary, Secondary};
     let victims: &[Which] = match chance.within(0..10) {
@@ -309,7 +306,7 @@ fn corruption_costs_a_connection_and_nothing_else() {
     assert!(!load.was_out_of_sync(), "the pause was long enough");
 }
 
-/// Lets the fault last until the primary says `state` and for a moment more.
+/// Lets the fault last until the primary reports `state`, and for a moment more.
 fn suffer(load: &mut Load, fault: Fault, state: &str, chance: &mut Chance) {
     load.start_programs(chance);
     chance.pause(MOMENT_MAX);
@@ -379,7 +376,7 @@ fn a_disk_of_the_secondary_that_fails_stops_nobody_and_waits_for_an_operator() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let mut site = Site::start(WAITING_FOR_EVER, &mut chance);
-    // The primary asks a peer whose disk has failed ever more rarely.
+    // The primary retries a peer whose disk has failed ever more rarely.
     let ways = if is_long() { 4 } else { 2 };
     for _ in 0..rounds {
         for failure in failed_disk::ways(&mut chance).into_iter().take(ways) {
@@ -405,7 +402,7 @@ fn a_disk_of_the_secondary_that_hangs_is_given_up_and_made_good() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let mut site = Site::start(HASTY, &mut chance);
-    // Silent or not: chance decides.
+    // A hanging disk silences the node or not, by chance.
     for _ in 0..3 * rounds {
         hung_disk::is_given_up(&mut site, &mut chance);
     }
@@ -460,7 +457,7 @@ fn a_secondary_that_stops_for_long_in_a_resync_and_continues_does_no_harm() {
     }
 }
 
-/// Stops the secondary at a random moment of a resync. Those that were over before are tried again.
+/// Stops the secondary at a random moment of a resync. A resync that ends earlier is repeated.
 fn stop_in_resync(load: &mut Load, pile: &mut Pile, chance: &mut Chance) {
     await_that("a resync that is not over too soon", || {
         load.pair.network.suffer(Fault::Cut);

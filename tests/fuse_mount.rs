@@ -1,4 +1,4 @@
-//! The life of a mount: what it refuses, how it ends, and that no fault takes it down unheard.
+//! The life of a mount: which mounts are refused, how a mount ends, and that every fault of a mount is reported.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
@@ -31,14 +31,14 @@ fn mount_model(path: &Path, name: &str) -> Result<Mounted, MountError> {
     mount(Arc::new(ModelFs::default()), &MountOptions::new(path, name))
 }
 
-/// Mounts a model with faults, where that is possible.
+/// Mounts a model with faults; `None` if this machine cannot mount.
 fn mount_faulty() -> Option<(Fixture, Arc<Faulty>)> {
     let mut faulty = None;
     let mount = Fixture::serving(|model| Arc::clone(faulty.insert(Faulty::new(model))))?;
     Some((mount, faulty?))
 }
 
-/// What the owner of a mount is told, once there is something.
+/// Waits until the mount reports an event to its owner.
 fn news_of(mounted: &Mounted) -> Result<(), MountError> {
     loop {
         if let Some(news) = mounted.news() {
@@ -102,7 +102,7 @@ fn mounts_over_entries_and_shows_them_again() {
     assert!(hidden.exists());
 }
 
-/// Ends the connection as the death of its process would, and leaves the dead mount there.
+/// Ends the connection as the death of its process would, and leaves the dead mount in place.
 fn kill(path: &Path) {
     let busy = File::create(path.join("busy")).unwrap();
     let forced = rustix::mount::unmount(path, UnmountFlags::FORCE);
@@ -192,7 +192,7 @@ fn an_operation_that_never_answers_fails() {
     assert_eq!(errno(&error), Some(Errno::IO));
 }
 
-/// A name that is left out is gone for a program that compares listings, as a backup does.
+/// A program that compares listings, such as a backup, takes a missing name for a removed one.
 #[test]
 fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
     let Some((mount, service)) = mount_faulty() else {
@@ -216,7 +216,7 @@ fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
     }
 }
 
-/// However a program asks for it: by opening the file so, or for one write alone.
+/// A program requests durability by an open flag, or for one write alone.
 #[test]
 fn synchronous_writes_are_durable() {
     let Some((mount, service)) = mount_faulty() else {
@@ -227,7 +227,7 @@ fn synchronous_writes_are_durable() {
     for (count, flag) in [(1, libc::O_DSYNC), (2, libc::O_SYNC)] {
         let mut options = OpenOptions::new();
         let file = options.write(true).custom_flags(flag).open(mount.path("f"));
-        // syncing fails here: whatever the kernel wants durable must be so by the write itself
+        // A sync fails here, so the write itself must be durable.
         let _ = file.unwrap().write_at(b"durable", 0);
         assert_eq!(service.durable(), count);
     }
@@ -240,7 +240,7 @@ fn synchronous_writes_are_durable() {
     assert_eq!(service.durable(), 3);
 }
 
-/// Each thread of the mount has a write, one more is in the kernel.
+/// Each thread of the mount has a write, and one more waits in the kernel.
 #[test]
 fn a_write_learns_whether_requests_wait() {
     let Some((mount, service)) = mount_faulty() else {
@@ -255,7 +255,7 @@ fn a_write_learns_whether_requests_wait() {
             scope.spawn(move || file.write_all_at(&[1; 4096], at * 4096).unwrap());
         }
     });
-    // What the kernel has to say by itself may come in between.
+    // The kernel's own requests may come in between.
     service.was_alone();
     let mut lone = (0..100).map(|_| {
         file.write_all_at(&[1; 4096], 0).unwrap();
@@ -264,7 +264,7 @@ fn a_write_learns_whether_requests_wait() {
     assert!(lone.any(|saw_nothing| saw_nothing));
 }
 
-/// One that was left for the next write must not wait for another request to be done.
+/// A write that was deferred for coalescing must not wait until another request is done.
 #[test]
 fn whatever_is_no_write_says_so() {
     let Some((mount, service)) = mount_faulty() else {
@@ -303,7 +303,7 @@ fn whatever_is_no_write_says_so() {
     }
 }
 
-/// Four times as many writes wait as there are threads, and everything else goes on.
+/// Four times as many writes wait as there are threads, and all other requests are answered.
 #[test]
 fn waiting_writes_hold_nobody_up() {
     let Some((mount, service)) = mount_faulty() else {

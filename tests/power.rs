@@ -1,13 +1,12 @@
-//! Power losses of real processes: the nodes stand on disks that forget what was not synced, and see
-//! another boot id afterwards. What was acknowledged as durable is there whoever has lost power; all
-//! that was acknowledged, if it was the secondary alone; and both nodes hold the same.
+//! Power losses of real processes: the nodes run on disks that lose unsynced data, and see another boot id
+//! afterwards. Writes acknowledged as durable survive a power loss of any node. All acknowledged writes survive a
+//! power loss of the secondary alone. Both nodes hold the same.
 //!
-//! Clients and checks are those of `faults.rs`, the disk is the simulator's, mounted (`crates/lossy`).
-//! Needs root and /dev/fuse.
+//! Clients and checks are the ones of `faults.rs`. The disk is the simulator's disk, mounted (`crates/lossy`). Needs
+//! root and /dev/fuse.
 //!
-//! `LOCKSTEP_POWER_ROUNDS` says how often each test looks after power was lost, 4 times if it does not.
-//! `LOCKSTEP_FAULT_SEED` brings the order of events of a run back; `LOCKSTEP_FAULT_KEEP` keeps the
-//! directory of a test that fails.
+//! `LOCKSTEP_POWER_ROUNDS` sets how often each test checks after a power loss (default 4). `LOCKSTEP_FAULT_SEED`
+//! repeats the order of events of a run. `LOCKSTEP_FAULT_KEEP` keeps the directory of a failed test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -47,12 +46,12 @@ use nodes::{IMPATIENT, PATIENT, Settings, Which};
 use pile::Pile;
 use site::Site;
 
-/// The default of what `LOCKSTEP_POWER_ROUNDS` says.
+/// Default of `LOCKSTEP_POWER_ROUNDS`.
 const ROUNDS_IN_CI: u64 = 4;
 /// Longest time between two events that come at random moments.
 const MOMENT_MAX: Duration = Duration::from_millis(600);
 
-/// What a node logs that finds another boot id.
+/// The log line of a node that finds another boot id.
 const WENT_DOWN: &str = "this machine went down while the store was open";
 
 /// Everything acknowledged is on stable storage.
@@ -70,7 +69,7 @@ enum Fall {
     Dark,
 }
 
-/// Who goes down at once, and how.
+/// The nodes that go down at once, and how.
 type Blow = &'static [(Which, Fall)];
 
 /// The secondary alone loses power.
@@ -82,7 +81,7 @@ const SECONDARY_DARK: [Blow; 3] = [
         (Which::Primary, Fall::Killed),
     ],
 ];
-/// Whatever can happen.
+/// Every combination of failures.
 const ANY: [Blow; 7] = [
     &[(Which::Primary, Fall::Dark)],
     &[(Which::Primary, Fall::Dark)],
@@ -99,7 +98,7 @@ const ANY: [Blow; 7] = [
     ],
 ];
 
-/// How many rounds; `None` where nothing can be mounted.
+/// The number of rounds; `None` if this machine cannot mount.
 fn rounds() -> Option<u64> {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
@@ -151,7 +150,7 @@ fn a_power_loss_after_an_orderly_stop_takes_nothing_and_needs_no_resync() {
     assert!(!site.load.was_out_of_sync(), "each copy was complete");
 }
 
-/// Lets some of these blows fall under load, and looks what is left, so many rounds.
+/// Runs so many rounds: lets some of these outages happen under load, and checks the stores.
 fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
@@ -160,7 +159,7 @@ fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
         if with_programs {
             site.load.start_programs(&mut chance);
         }
-        // Most often one; the second comes while the first is being recovered from.
+        // Mostly one outage; a second one comes during the recovery from the first.
         for _ in 0..*chance.pick(&[1, 1, 2]) {
             chance.pause(MOMENT_MAX);
             let blow = *chance.pick(blows);
@@ -174,13 +173,13 @@ fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
 }
 
 impl Site {
-    /// Whether a node has said that its server had lost power.
+    /// Whether a node has logged that its server lost power.
     fn has_gone_down(&self) -> bool {
         let nodes = [&self.load.pair.primary, &self.load.pair.secondary];
         nodes.iter().any(|node| node.logged().contains(WENT_DOWN))
     }
 
-    /// Nodes go down together, and start again one after the other.
+    /// Takes the nodes down together, and starts them one after the other.
     fn strike(&mut self, blow: Blow, chance: &mut Chance) {
         for &(which, _) in blow {
             self.load.kill(which);

@@ -17,7 +17,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running playground; dropping it stops it.
 pub struct Playground {
-    // Stops the nodes itself; only if it could not are they and the mount ended by us.
+    // Stops its nodes by itself. If the playground cannot, `drop` ends the nodes and the mount.
     process: Option<Owned>,
     described: Described,
 }
@@ -84,7 +84,7 @@ fn await_ready(stdout: ChildStdout) -> Result<()> {
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line).map(|_| line);
-        // Nobody listens any more when we were too late.
+        // The receiver is gone after the timeout.
         let _ = told.send(read);
     });
     let line = asked

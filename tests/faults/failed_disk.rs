@@ -1,9 +1,9 @@
-//! A node whose disk fails under load, for real: what clients see of it, what the nodes say, what a
-//! restart changes, and what `lockstep clear-poison` does.
+//! A real node whose disk fails under load: the errors of the clients, the reports of the nodes, the effect of a
+//! restart and of `lockstep clear-poison`.
 //!
-//! The disk is the simulator's, mounted (`crates/lossy`). A call of it fails with `EIO`, one or all of a
-//! class from then on; what a failed sync should have saved is seen as long as memory holds it, and is
-//! not on the disk. So nothing that was acknowledged as durable may count on this disk alone.
+//! The disk is the simulator's disk, mounted (`crates/lossy`). One call, or all later calls of a class, fail with
+//! `EIO`. The data of a failed sync stays visible while it is in memory, and is not on the disk. So no write that was
+//! acknowledged as durable may depend on this disk alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -23,13 +23,13 @@ use crate::site::Site;
 
 /// Longest time between two events that come at random moments.
 const MOMENT_MAX: Duration = Duration::from_millis(600);
-/// One call that fails is one of so many that come next: also one for a directory, the log, a table.
+/// The failing call is one of so many next calls: also a call for a directory, the log, or a table.
 const NEXT_CALLS: u64 = 40;
-/// A failure that nobody has told of for so long has met nobody who could.
+/// A failure that no node reports for so long has hit no node.
 const SPENT_AFTER: Duration = Duration::from_secs(10);
 const EIO: Option<i32> = Some(5);
 
-/// Every way in which a disk fails, in any order.
+/// Every kind of disk failure, in random order.
 pub fn ways(chance: &mut Chance) -> Vec<Failure> {
     let mut nth = || 1 + chance.within(0..NEXT_CALLS);
     let ways = vec![
@@ -41,8 +41,8 @@ pub fn ways(chance: &mut Chance) -> Vec<Failure> {
     chance.shuffled(ways)
 }
 
-/// The secondary's disk fails: clients go on at once and see nothing of it. The node follows nobody until
-/// its mark is cleared; then it is made equal.
+/// The secondary's disk fails: clients continue at once and see no error. The node follows no primary until its mark
+/// is cleared; then it is made equal.
 pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     println!("the secondary's disk: {failure:?}");
     site.load.start_programs(chance);
@@ -70,7 +70,7 @@ pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) 
     site.load.check(chance);
 }
 
-/// The primary goes on alone, says why, and clients see no error.
+/// The primary continues alone and reports the reason, and clients see no error.
 fn await_left_alone(site: &mut Site, failed: &PoisonStatus) {
     let why = format!("the secondary's disk failed at {}", failed.time);
     site.load.pair.await_status("goes on alone", |status| {
@@ -80,8 +80,8 @@ fn await_left_alone(site: &mut Site, failed: &PoisonStatus) {
     site.load.writers.await_progress();
 }
 
-/// The primary's disk fails: clients can read and nothing else. The secondary has all that was
-/// acknowledged. The primary has what was acknowledged as durable, and counts once somebody says so.
+/// The primary's disk fails: clients can only read. The secondary has all acknowledged operations. The primary has
+/// the ones acknowledged as durable, and is usable again after an operator accepts the loss.
 pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     println!("the primary's disk: {failure:?}");
     let known = site.load.pair.mount().join("known");
@@ -106,7 +106,7 @@ pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     site.load.check(chance);
 }
 
-/// What is there can be read, and that is all; and the secondary knows why.
+/// Existing content can be read, every change is refused, and the secondary knows the reason.
 fn only_reads(site: &mut Site, failed: &PoisonStatus) {
     let pair = &mut site.load.pair;
     let (known, more) = (pair.mount().join("known"), pair.mount().join("more"));
@@ -136,7 +136,7 @@ fn is_refused(outcome: std::io::Result<()>) {
     assert_eq!(error.raw_os_error(), EIO, "{error}");
 }
 
-/// All that was acknowledged, durable or not: it was in sync up to the failure.
+/// The secondary has every acknowledged operation, durable or not: it was in sync up to the failure.
 fn the_secondary_has_everything(site: &mut Site) {
     let place = site.load.pair.outside("export-of-what-is-left");
     check::export(&site.load.pair.secondary, &place);
@@ -144,7 +144,7 @@ fn the_secondary_has_everything(site: &mut Site) {
     fs::remove_dir_all(place).unwrap();
 }
 
-/// Has the primary's disk count again: of what was not durable anything may be gone.
+/// Makes the primary's disk usable again: any operation that was not durable may be lost.
 fn clear_the_primary(
     site: &mut Site,
     failure: Failure,
@@ -172,13 +172,13 @@ fn clear_the_primary(
     }
 }
 
-/// Waits until the node says that its disk has failed, and how.
+/// Waits until the node reports that its disk has failed, and returns the report.
 fn await_poisoned(pair: &mut Pair, which: Which) -> PoisonStatus {
     await_poisoned_or(pair, which, || ())
 }
 
-/// The same for a failure that is yet to come. One call alone may be the kernel's own, which writes a
-/// table back now and then: nobody hears of that, and another has to fail.
+/// Fails the disk and waits for the report. A single failure may hit the kernel's own writeback of a table, which no
+/// node sees. Then another call has to fail.
 fn fail(site: &mut Site, which: Which, failure: Failure) -> PoisonStatus {
     site.server(which).fail(failure);
     let mut since = Instant::now();
@@ -204,7 +204,7 @@ fn await_poisoned_or(pair: &mut Pair, which: Which, mut if_not: impl FnMut()) ->
     found.unwrap()
 }
 
-/// What an operator sees who asks the node, and who is too hasty.
+/// Checks the status that an operator sees, and the refusal of a premature `clear-poison`.
 fn says_so(pair: &Pair, which: Which, failed: &PoisonStatus) {
     assert!(failed.reason.contains("Input/output error"), "{failed:?}");
     let (code, said, _) = lockstep(pair, which, &["status"]);
@@ -217,7 +217,7 @@ fn says_so(pair: &Pair, which: Which, failed: &PoisonStatus) {
     assert!(error.contains("in use by another node process"), "{error}");
 }
 
-/// A disk that goes on failing cannot be cleared.
+/// A disk that still fails cannot be cleared.
 fn assert_still_broken(pair: &Pair, which: Which, failure: Failure) {
     if matches!(failure, Failure::OfAll(_)) {
         let (code, said, error) = clear(pair, which, &["--accept-loss"]);
@@ -228,7 +228,7 @@ fn assert_still_broken(pair: &Pair, which: Which, failure: Failure) {
     }
 }
 
-/// The disk works again; by chance its file system was unmounted for that.
+/// Repairs the disk; by chance its file system is remounted for that.
 fn repair(site: &Site, which: Which, chance: &mut Chance) {
     if chance.percent(50) {
         site.server(which).repair();
@@ -242,7 +242,7 @@ fn restart(site: &mut Site, which: Which, chance: &mut Chance) {
     site.load.pair.node_mut(which).start();
 }
 
-/// Ends the node, in order or not.
+/// Ends the node, by a kill or a clean shutdown.
 fn end(site: &mut Site, which: Which, chance: &mut Chance) {
     if chance.percent(50) {
         return site.load.kill(which);
@@ -251,14 +251,14 @@ fn end(site: &mut Site, which: Which, chance: &mut Chance) {
     if which == Which::Secondary {
         seats.clear();
     }
-    // Nobody has anything open on a mount that is about to go, or comes back before it has.
+    // No client has a file open on a mount that is about to go, or opens one before it is gone.
     for seat in &mut seats {
         seat.leave();
     }
     site.load.pair.node_mut(which).stop();
 }
 
-/// Runs a command on a node's configuration, where the node runs: exit code, output, errors.
+/// Runs a command with a node's configuration on the node's ground: exit code, output, errors.
 fn lockstep(pair: &Pair, which: Which, arguments: &[&str]) -> (Option<i32>, String, String) {
     let node = pair.node(which);
     let mut command = Command::new(PROGRAM);

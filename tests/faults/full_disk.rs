@@ -1,5 +1,5 @@
-//! Disks that get full: ordinary users fill them through the mount in every way they have, and other programs from
-//! outside. The nodes stay in sync, start on a full disk, and let users delete; with room they go on (rule P20).
+//! Full disks: ordinary users fill them through the mount in every possible way, and other programs from outside. The
+//! nodes stay in sync, start on a full disk, and let users delete; with free space they continue (rule P20).
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,20 +10,20 @@ use crate::check;
 use crate::nodes::{IMPATIENT, PATIENT, Pair, Settings, Which, await_that};
 use crate::small_disk::{DISK_BYTES, SmallDisk};
 
-/// The number of `nobody`, and of its group.
+/// The user id and the group id of `nobody`.
 const NOBODY: &str = "65534";
-/// Inodes of a small disk, so few that a user has used them up soon.
+/// Inodes of a small disk: so few that a user soon has used them up.
 const FILES: &str = "1500";
 const FULL: &str = "No space left on device";
-/// What the primary logs when it goes on alone.
+/// The log text of a primary that continues alone.
 const OUT_OF_SYNC: &str = "state=\"out of sync\"";
 const LEAVING: &str = "state=\"leaving sync\"";
 
-/// Two nodes of which one has a small disk, and a user of their mount.
+/// Two nodes, one of them with a small disk, and a user of their mount.
 struct Site {
     pair: Pair,
     disk: SmallDisk,
-    /// That of the other node, which nobody else uses.
+    /// The disk of the other node; only that node uses it.
     _larger: SmallDisk,
     /// How often the primary was alone before the user came.
     alone_before: usize,
@@ -54,12 +54,12 @@ impl Site {
         site
     }
 
-    /// Where the user writes.
+    /// The user's directory.
     fn home(&self) -> PathBuf {
         self.pair.mount().join("home")
     }
 
-    /// Lets the user run something.
+    /// Runs a script as the user.
     fn run(&self, script: &str) -> Output {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
@@ -67,13 +67,13 @@ impl Site {
         command.current_dir(self.home()).output().unwrap()
     }
 
-    /// The same for what must succeed.
+    /// Runs a script as the user; it must succeed.
     fn does(&self, script: &str) {
         let output = self.run(script);
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
-    /// The same for what must fail, as there is no room.
+    /// Runs a script as the user; it must fail because the disk is full.
     fn finds_no_room(&self, script: &str) {
         let output = self.run(script);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -85,7 +85,7 @@ impl Site {
 
     /// Fills the disk in every way that a user has.
     fn is_filled(&self) {
-        // More than there is, which reserves nothing.
+        // Larger than the disk, so the request reserves nothing.
         self.finds_no_room("fallocate -l 15T reserved");
         self.finds_no_room("fallocate -n -l 1200M reserved");
         self.does("echo more > note; rm reserved");
@@ -94,7 +94,7 @@ impl Site {
         self.does("find . -name 'small-*[0-8]' -delete");
         self.finds_no_room("dd if=/dev/zero of=large bs=1M");
         self.finds_no_room("dd if=/dev/zero of=tail bs=4k");
-        // Names take room, too: their targets are as long as can be.
+        // Names take space, too: their targets have the greatest length.
         self.does("rm tail; truncate -s -6M large");
         self.finds_no_room(
             "target=$(printf '%4000s' | tr ' ' a); i=0; while ln -s $target name-$i; do i=$((i+1)); \
@@ -107,7 +107,7 @@ impl Site {
         times_alone(&self.pair) > self.alone_before
     }
 
-    /// Both nodes start on a full disk.
+    /// Restarts both nodes while a disk is full.
     fn restart_both(&mut self) {
         self.pair.secondary.kill();
         self.pair.secondary.start();
@@ -128,7 +128,7 @@ fn times_alone(pair: &Pair) -> usize {
     logged.matches(OUT_OF_SYNC).count() + logged.matches(LEAVING).count()
 }
 
-/// Users fill the disk of one node; both are restarted, and users make room.
+/// Users fill the disk of one node; both nodes are restarted, and users free space.
 pub fn users_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
     site.is_filled();
@@ -141,7 +141,7 @@ pub fn users_fill(small: Which) {
     site.end();
 }
 
-/// While the secondary is away, users get no more than it will have room for.
+/// While the secondary is away, users get only as much space as the secondary will have.
 pub fn users_fill_what_an_absent_secondary_has() {
     let mut site = Site::start(IMPATIENT, Which::Secondary);
     site.pair.secondary.stop();
@@ -153,7 +153,7 @@ pub fn users_fill_what_an_absent_secondary_has() {
     site.end();
 }
 
-/// Other programs take all of the disk, the reserve's room included, as soon as it is used.
+/// Other programs take the whole disk. They also take the space of the reserve as soon as the node uses the reserve.
 pub fn others_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
     site.does("dd if=/dev/zero of=large bs=1M count=20; echo more > note");

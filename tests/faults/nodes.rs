@@ -1,10 +1,10 @@
-//! Both nodes of one datastore as processes of this machine, with a faulty network between them:
-//! starting, killing, stopping and freezing them, and what they say of themselves.
+//! Both nodes of one datastore as processes of this machine, with a faulty network between them: starting, killing,
+//! stopping and freezing them, and their status and logs.
 //!
-//! It must never look at content: that is the business of `check`.
+//! Nothing here reads content: `check` does that.
 //!
-//! Invariant: when a [`Pair`] is dropped its processes are gone and nothing is mounted, however the
-//! test ended. The kernel kills the nodes of a test that is itself killed.
+//! Invariant: when a [`Pair`] is dropped, its processes are gone and nothing is mounted, however the test ended. The
+//! kernel kills the nodes if the test itself is killed.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -33,17 +33,17 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 pub const DATASTORE: &str = "data";
 /// Name of the directory of a store on its disk.
 pub const STORE: &str = "store";
-/// Keeps the directory of a test that failed.
+/// Keeps the directory of a failed test.
 const KEEP_VARIABLE: &str = "LOCKSTEP_FAULT_KEEP";
 
-/// How long anything that must come may take.
+/// Longest wait for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How often is looked whether it has.
+/// Pause between two checks for the event.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Lines of each log that a failed test shows.
+/// Lines of each log that a failed test prints.
 const LOG_TAIL_LINES: usize = 40;
 
-/// What differs between the datastores of the tests.
+/// The settings that differ between the tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub pause_limit_ms: u64,
@@ -55,11 +55,11 @@ pub struct Settings {
     pub encryption: &'static str,
     /// `posix` or `always`.
     pub durability: &'static str,
-    /// What the network takes each way, if it is slow.
+    /// The rate of the network in each direction, if it is slow.
     pub bytes_per_sec: Option<u64>,
 }
 
-/// The peer may stay away for as long as any test takes.
+/// The peer may stay away for the whole test.
 pub const PATIENT: Settings = Settings {
     pause_limit_ms: 600_000,
     peer_timeout_ms: 500,
@@ -69,20 +69,20 @@ pub const PATIENT: Settings = Settings {
     durability: "posix",
     bytes_per_sec: None,
 };
-/// A peer that is away is soon given up.
+/// An absent peer is soon given up.
 pub const IMPATIENT: Settings = Settings {
     pause_limit_ms: 400,
     ..PATIENT
 };
 
-/// The least time that can be configured for an answer of a peer that is there, in milliseconds.
+/// The lowest configurable limit for an answer of a connected peer, in milliseconds.
 pub const ANSWER_LIMIT_LEAST_MS: u64 = 1000;
-/// Neither a peer that is away is waited for, nor one that does not answer.
+/// Both an absent peer and a peer that does not answer are soon given up.
 pub const HASTY: Settings = Settings {
     answer_limit_ms: ANSWER_LIMIT_LEAST_MS,
     ..IMPATIENT
 };
-/// Rather no answer than one copy; the network is trusted to keep secrets.
+/// No answer is better than one copy; the network is trusted to keep secrets.
 pub const FREEZING: Settings = Settings {
     pause_limit_ms: 400,
     on_peer_loss: "freeze",
@@ -93,17 +93,17 @@ pub const FREEZING: Settings = Settings {
 /// Starts a process.
 type Spawn = dyn Fn(&mut Command) -> io::Result<Child> + Send + Sync;
 
-/// What a node stands on.
+/// The disk of a node, and the way to start its processes.
 #[derive(Clone)]
 pub struct Ground {
-    /// Where its store is made; in a directory of the test if nothing is said.
+    /// The directory in which the store is made; by default a directory of the test.
     pub disk: Option<PathBuf>,
     /// How its processes are started.
     pub spawn: Arc<Spawn>,
 }
 
 impl Default for Ground {
-    /// This machine as it is.
+    /// This machine, unchanged.
     fn default() -> Self {
         Self {
             disk: None,
@@ -112,7 +112,7 @@ impl Default for Ground {
     }
 }
 
-/// Which of the two.
+/// One of the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Primary,
@@ -150,17 +150,17 @@ impl Node {
         }
     }
 
-    /// Its configuration.
+    /// The configuration file.
     pub fn config(&self) -> PathBuf {
         self.dir.join("node.toml")
     }
 
-    /// The socket that commands reach it by.
+    /// The control socket.
     pub fn control(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
 
-    /// The directory of its store.
+    /// The directory of the store.
     pub fn store(&self) -> &Path {
         &self.store
     }
@@ -169,18 +169,18 @@ impl Node {
         self.dir.join("node.log")
     }
 
-    /// What it has logged so far, over all its lives.
+    /// The log over all lives of the node.
     pub fn logged(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
     }
 
-    /// What it says of the datastore; `None` if it does not answer.
+    /// The node's status of the datastore; `None` if the node does not answer.
     pub fn status(&self) -> Option<DatastoreStatus> {
         let mut client = ControlClient::connect(&self.control()).ok()?;
         client.status().ok()?.datastores.pop()
     }
 
-    /// Makes its store, if it has none, as an operator would.
+    /// Makes a missing store, as an operator would.
     fn make_store(&self) {
         if self.store.join("format.json").exists() {
             return;
@@ -191,7 +191,7 @@ impl Node {
         assert!(made.status.success(), "{made:?}");
     }
 
-    /// Starts its process.
+    /// Starts the process.
     pub fn start(&mut self) {
         self.make_store();
         let log = OpenOptions::new()
@@ -199,7 +199,7 @@ impl Node {
             .append(true)
             .open(self.log());
         let log = log.unwrap();
-        // `setpriv` becomes the node: it ends with the test whatever ends that.
+        // `setpriv` becomes the node: the node dies with the test, however the test ends.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--", PROGRAM, "node", "--config"])
@@ -211,12 +211,12 @@ impl Node {
         assert!(self.process.replace(process).is_none());
     }
 
-    /// How much memory it has, in bytes.
+    /// Resident memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most it ever had.
+    /// The most resident memory so far, in bytes.
     pub fn most_resident_bytes(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -232,10 +232,10 @@ impl Node {
         PathBuf::from(format!("/proc/{}", self.pid().as_raw_nonzero()))
     }
 
-    /// The files it has open, also those that have no name any more.
+    /// The open files, also those without a name.
     pub fn open_files(&self) -> Vec<(PathBuf, fs::Metadata)> {
         let open = fs::read_dir(self.proc().join("fd")).unwrap();
-        // One that is closed meanwhile is not open.
+        // A file that is closed meanwhile is left out.
         let file = |entry: io::Result<fs::DirEntry>| {
             let path = entry.ok()?.path();
             Some((fs::read_link(&path).ok()?, fs::metadata(&path).ok()?))
@@ -243,7 +243,7 @@ impl Node {
         open.filter_map(file).collect()
     }
 
-    /// How many of its threads of such a name wait in such a place of the kernel.
+    /// The number of threads with this name that wait at this place in the kernel.
     pub fn threads_in(&self, name: &str, place: &str) -> usize {
         let threads = fs::read_dir(self.proc().join("task")).unwrap();
         let is_there = |entry: &io::Result<fs::DirEntry>| {
@@ -254,7 +254,7 @@ impl Node {
         threads.filter(is_there).count()
     }
 
-    /// Lets another program run where the node does, to its end.
+    /// Runs another program on the node's ground, to its end.
     pub fn run(&self, command: &mut Command) -> Output {
         let command = command.stdin(Stdio::null());
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -266,7 +266,7 @@ impl Node {
         Pid::from_child(self.process.as_ref().expect("the node runs"))
     }
 
-    /// SIGKILL, as a crash.
+    /// Ends the node with SIGKILL, as a crash does.
     pub fn kill(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         let status = self.process.take().unwrap().wait().unwrap();
@@ -274,7 +274,7 @@ impl Node {
         assert!(killed, "the {} ended by itself: {status}", self.word());
     }
 
-    /// SIGTERM, as an administrator.
+    /// Ends the node with SIGTERM, as an administrator does.
     pub fn stop(&mut self) {
         kill_process(self.pid(), Signal::TERM).unwrap();
         let mut process = self.process.take().unwrap();
@@ -285,7 +285,7 @@ impl Node {
         assert!(status.success(), "the {} stopped: {status}", self.word());
     }
 
-    /// Waits until it has ended by itself, with an error.
+    /// Waits until the node has ended by itself, with an error.
     pub fn await_end(&mut self) {
         let what = format!("the {} to end by itself", self.word());
         let process = self.process.as_mut().unwrap();
@@ -294,12 +294,12 @@ impl Node {
         assert_eq!(status.code(), Some(2), "{what}");
     }
 
-    /// SIGSTOP: it holds all it has, and does nothing.
+    /// Stops the process with SIGSTOP: it keeps its locks and connections.
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
     }
 
-    /// SIGCONT.
+    /// Continues the process with SIGCONT.
     pub fn thaw(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
@@ -335,7 +335,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes configurations and identities of a primary and a secondary; nothing runs yet.
+    /// Makes configurations and identities of a primary and a secondary, and starts no node.
     pub fn prepare(settings: Settings, [of_primary, of_secondary]: [Ground; 2]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let host = own_address();
@@ -379,7 +379,7 @@ impl Pair {
             .configure(&secondary, &primary, &of_primary, &rest);
     }
 
-    /// Where clients find the datastore.
+    /// The mount of the datastore.
     pub fn mount(&self) -> PathBuf {
         self.primary.dir.join("mount")
     }
@@ -412,23 +412,23 @@ impl Pair {
         self.await_in_sync();
     }
 
-    /// Stops both in order.
+    /// Stops both cleanly.
     pub fn stop(&mut self) {
         self.primary.stop();
         self.secondary.stop();
     }
 
-    /// Waits until both nodes say that they are connected and in sync.
+    /// Waits until both nodes report that they are connected and in sync.
     pub fn await_in_sync(&mut self) {
         self.await_both("in sync", |status| status.state == "synced and connected");
     }
 
-    /// Waits until the primary says this of its state.
+    /// Waits until the primary reports this state.
     pub fn await_state(&mut self, state: &str) {
         self.await_status(state, |status| status.state == state);
     }
 
-    /// Waits until the primary says something of which this is true.
+    /// Waits until the primary reports a status for which `is` holds.
     pub fn await_status(&mut self, what: &str, is: impl Fn(&DatastoreStatus) -> bool) {
         await_that(&format!("the primary: {what}"), || {
             self.assert_alive();
@@ -451,7 +451,7 @@ impl Pair {
         self.secondary.assert_alive();
     }
 
-    /// Kills what runs and unmounts, after a report if the test has failed.
+    /// Kills the running nodes and unmounts. Prints a report first if the test has failed.
     pub fn end(&mut self) {
         if self.ended {
             return;
@@ -466,7 +466,7 @@ impl Pair {
                 let _ = process.wait();
             }
         }
-        // A killed primary leaves a dead mount; there is none after a stop.
+        // A killed primary leaves a dead mount; a stopped one leaves none.
         while rustix::mount::unmount(self.mount(), UnmountFlags::DETACH).is_ok() {}
     }
 
@@ -494,7 +494,7 @@ impl Drop for Pair {
     }
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -503,8 +503,8 @@ pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// An address of the loopback network that no other test and no connection of others has: outgoing
-/// connections there come from 127.0.0.1.
+/// An address of the loopback network that no other test and no foreign connection uses: outgoing connections there
+/// come from 127.0.0.1.
 fn own_address() -> IpAddr {
     static TESTS: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();

@@ -1,7 +1,7 @@
-//! Programs that check what they write themselves, as further load: fio, and fsx.
+//! Further load by programs that check their own data: fio and fsx.
 //!
-//! Invariant: they run until they are asked to end, so one that has ended before has found a fault,
-//! or lost its mount, and what it has said tells which. None is left when [`Programs`] is dropped.
+//! Invariant: the programs run until they are asked to end. A program that has ended earlier has found a fault or
+//! lost its mount, and its output tells which. No program is left when [`Programs`] is dropped.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -19,11 +19,11 @@ use crate::nodes::await_that;
 /// The files that show that a program has begun.
 const FILES: [&str; 3] = ["load.0.0", "load.1.0", "fsx"];
 
-/// How fio exits after a signal if it has found nothing.
+/// The exit code of fio after a signal without a finding.
 const FIO_OBEYED: Option<i32> = Some(128);
 
-/// What only a program says that has read something else than it wrote. The first three are fio's,
-/// the last of them the error that it makes of it; the others are those of fsx.
+/// Output of a program that has read other bytes than it wrote. The first three texts are fio's; the third is the
+/// error that fio makes of the finding. The others are those of fsx.
 const FINDINGS: [&str; 5] = [
     "verify failed at",
     "verify: bad",
@@ -31,9 +31,8 @@ const FINDINGS: [&str; 5] = [
     "miscompare:",
     "Size error:",
 ];
-/// What a program says that has lost its mount, or was refused: `EIO`, `ENOTCONN`, `ECONNABORTED` and
-/// `ESTALE` as the C library, and as Rust has them; and a call that was cut short, as it is when the
-/// error comes in the middle.
+/// Output of a program that has lost its mount or was refused: `EIO`, `ENOTCONN`, `ECONNABORTED` and `ESTALE` in the
+/// words of the C library and of Rust, and a short call, because the error came in the middle.
 const LOSSES: [&str; 10] = [
     "Input/output error",
     "Transport endpoint is not connected",
@@ -47,7 +46,7 @@ const LOSSES: [&str; 10] = [
     "short write:",
 ];
 
-/// Programs that run.
+/// The running programs.
 pub struct Programs {
     running: Vec<Program>,
 }
@@ -81,22 +80,22 @@ impl Programs {
         programs
     }
 
-    /// None has found a fault so far, or ended for another reason.
+    /// Checks that no program has found a fault so far, or has ended for another reason.
     pub fn look(&mut self) {
         for program in &mut self.running {
             program.look();
         }
     }
 
-    /// Ends them; none may have found a fault.
+    /// Ends the programs; none may have found a fault.
     pub fn finish(&mut self) {
         for program in &mut self.running {
             program.finish();
         }
     }
 
-    /// Ends them after their mount was taken from them, or has refused them: errors are no faults, but
-    /// none may have read something else than it wrote.
+    /// Ends the programs after their mount was removed or has refused them. Errors are no faults then, but no program
+    /// may have read other bytes than it wrote.
     pub fn finish_bereft(&mut self) -> Result<(), String> {
         let ended = self.running.iter_mut().map(Program::finish_bereft);
         let found: Vec<String> = ended.filter_map(Result::err).collect();
@@ -106,7 +105,7 @@ impl Programs {
         Err(found.join("\n"))
     }
 
-    /// Damages what they have written until each has ended.
+    /// Damages the files of the programs until each program has ended.
     pub fn mislead(&mut self, mount: &Path) {
         let names = [&FILES[..2], &FILES[2..]];
         for (program, names) in self.running.iter_mut().zip(names) {
@@ -170,7 +169,7 @@ impl Program {
         let status = self.end();
         let said = self.said();
         let any_of = |words: &[&str]| words.iter().any(|word| said.contains(word));
-        // A page of a mapping that cannot be had.
+        // A page of a mapping cannot be read.
         let is_bus_error = status.signal() == Some(Signal::BUS.as_raw());
         let has_lost = any_of(&LOSSES) || is_bus_error || obeyed(status);
         if any_of(&FINDINGS) || !has_lost {
@@ -179,7 +178,7 @@ impl Program {
         Ok(())
     }
 
-    /// Asks it to end, if it still runs, and waits for that.
+    /// Asks the program to end, if it still runs, and waits for its end.
     fn end(&mut self) -> ExitStatus {
         if self.process.try_wait().unwrap().is_none() {
             kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
@@ -193,13 +192,13 @@ impl Program {
     }
 }
 
-/// Whether a program that was asked to end did so without having found anything.
+/// Whether a program has ended on request without a finding.
 fn obeyed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_OBEYED
 }
 
-/// Blocks that carry their own sums, read back while others are written. All of one size: what it
-/// expects of ranges that overlap is wrong when it writes a file for the second time.
+/// Blocks with their own checksums, read back while others are written. All have one size: fio expects wrong content
+/// of overlapping ranges when it writes a file for the second time.
 fn fio(files: &Path, seed: &str) -> Command {
     let mut command = Command::new("setpriv");
     command

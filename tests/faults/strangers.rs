@@ -1,4 +1,4 @@
-//! Other users of the machine, who hold locks on whatever of a node they can open.
+//! Other users of the machine hold locks on every file of a node that they can open.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::nodes::{Node, PROGRAM, Pair, Which, await_that};
 
-/// The number of `nobody`, and of its group.
+/// The user id and the group id of `nobody`.
 const NOBODY: &str = "65534";
 const NODES: [Which; 2] = [Which::Primary, Which::Secondary];
 
@@ -60,8 +60,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Lets everybody look into the directories: that of the test, those with the control sockets, and the
-/// stores, as if an earlier version had made them.
+/// Opens the directories to all users: that of the test, those with the control sockets, and the stores, as an
+/// earlier version made them.
 fn open_directories(pair: &Pair) -> Vec<PathBuf> {
     let mut directories = vec![pair.outside(".")];
     for which in NODES {
@@ -75,7 +75,7 @@ fn open_directories(pair: &Pair) -> Vec<PathBuf> {
     directories
 }
 
-/// The files that say who has a store, and who has a control socket.
+/// The lock files of a store and of a control socket.
 fn lock_files(node: &Node) -> [PathBuf; 2] {
     let mut beside = node.control().into_os_string();
     beside.push(".lock");
@@ -88,7 +88,7 @@ fn says_in_sync(node: &Node) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Nodes start, killed or stopped before, though `nobody` holds locks on all directories of them.
+/// Checks that nodes start after a kill and after a stop, although `nobody` holds locks on all their directories.
 pub fn hold_no_node_up(pair: &mut Pair) {
     pair.start();
     let directories = open_directories(pair);

@@ -1,5 +1,5 @@
-//! Reading messages: what is not one is refused, what is one says the same when it is written
-//! again, and no length in it makes anybody reserve what has not arrived.
+//! Reading messages: bytes that are no message are refused, a message is the same after it is written again, and no
+//! length in a message makes the reader reserve memory for bytes that have not arrived.
 
 use lockstep_link::frame::HEADER_BYTES_MAX;
 use lockstep_repl::message::Envelope;
@@ -11,7 +11,7 @@ use crate::memory::largest_piece;
 use crate::messages::{self, Knowledge};
 use crate::run::cases;
 
-/// The largest thing that is reserved at once by a length alone, whatever it says.
+/// The largest allocation that a length field alone may cause.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 #[test]
@@ -54,7 +54,7 @@ fn header(chance: &mut Chance) -> Vec<u8> {
     header
 }
 
-/// What follows a message is not part of this vocabulary.
+/// Bytes after a message are not part of the protocol.
 #[test]
 fn a_header_with_more_than_a_message_is_refused() {
     cases(

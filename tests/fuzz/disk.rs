@@ -1,15 +1,15 @@
-//! The files of a store: whatever happens to one of them, the store opens and holds what it held,
-//! or is refused with an error that names the file and says what to do, and stays as it was.
+//! The files of a store. After damage to one of them, the store opens with its whole content, or is refused with
+//! an error that names the file and a cure, and stays unchanged.
 //!
-//! Where damage looks exactly like something legal, no program can tell, and none is asked to:
+//! Some damage looks exactly like legal data. No program can detect such damage, and this test does not ask for it:
 //!
-//! - bytes of content are not checksummed on one node (`lockstep verify` finds them), and while a file
-//!   has unflushed writes its content alone says how long it is: so content is only cut, extended or
-//!   taken away, and only in stores that were closed in order;
-//! - a slot of `tables/times` that is torn, or empty, is what a killed process may leave: the times of
-//!   last writes may be older then, sizes and bytes may not differ;
-//! - the last record of the log, while nobody asked for stable storage since, may be one whose
-//!   append was not over when the process was killed.
+//! - Content is not checksummed on one node (`lockstep verify` finds wrong bytes), and while a file has unflushed
+//!   writes, only the content tells its length. So content is only cut, extended or removed, and only in stores after
+//!   a clean shutdown.
+//! - A killed process may leave a torn or empty slot of `tables/times`. Then the times of last writes may be older;
+//!   sizes and bytes may not differ.
+//! - The append of the last log record may be incomplete if the process was killed before a request for stable
+//!   storage.
 
 use std::fs;
 use std::net::TcpListener;
@@ -56,7 +56,7 @@ fn a_damaged_store_is_refused_or_holds_what_it_held() {
     );
 }
 
-/// A store before anything happens to it.
+/// A store before the damage.
 struct Undamaged {
     name: &'static str,
     dir: PathBuf,
@@ -69,8 +69,8 @@ struct Undamaged {
 }
 
 impl Undamaged {
-    /// The stores of both nodes of a datastore that was used while in sync, after both were killed
-    /// and after both were stopped.
+    /// Uses a datastore in sync. Returns the stores of both nodes, once after a kill of both and once after a clean
+    /// shutdown.
     fn make_all(place: &Path) -> Vec<Self> {
         let pair = Pair::start(place);
         pair.work();
@@ -143,7 +143,7 @@ impl Pair {
         }
     }
 
-    /// Fills both; some of it after the last checkpoint, and of that some that nobody has synced.
+    /// Fills both stores. Some operations come after the last checkpoint, and some of those stay unsynced.
     fn work(&self) {
         let client = Client::of(&self.primary.datastore);
         self.primary.await_state(State::Synced);
@@ -171,7 +171,7 @@ impl Pair {
             .unwrap();
     }
 
-    /// Both stores as they would be found if both processes were killed now.
+    /// Copies both stores as a kill of both processes would leave them now.
     fn copies(&self, place: &Path, name: &str) -> [PathBuf; 2] {
         ["primary", "secondary"].map(|of| {
             let dir = place.join(format!("{name}-{of}"));
@@ -218,7 +218,7 @@ impl Dial for PairDialer {
     }
 }
 
-/// Writes that were under way when the process was killed, in both tables.
+/// Adds writes in flight at the time of the kill, in both tables.
 fn put_in_flight(dir: &Path) {
     let backing = OsBacking::open(dir).unwrap();
     for table in ["tables/paw", "tables/saw"] {
@@ -239,7 +239,7 @@ fn put_in_flight(dir: &Path) {
     }
 }
 
-/// What happens to one file.
+/// The damage to one file.
 struct Damage {
     file: PathBuf,
     kind: Kind,
@@ -247,9 +247,9 @@ struct Damage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Accidents to the bytes where there are any.
+    /// Accidents to the non-zero bytes.
     Inside,
-    /// Accidents to all of it, its length too.
+    /// Accidents to the whole file, its length included.
     Whole,
     Cut,
     Longer,
@@ -281,7 +281,7 @@ impl Damage {
         Self { file, kind }
     }
 
-    /// Lets it happen; false if the file is the same afterwards.
+    /// Damages the file; false if the file is the same afterwards.
     fn inflict(&self, chance: &mut Chance, dir: &Path) -> bool {
         let path = dir.join(&self.file);
         let before = fs::read(&path).unwrap();
@@ -309,8 +309,8 @@ impl Damage {
         bytes != before
     }
 
-    /// Whether of the log of a killed process nothing is whole behind the first damaged frame: as if
-    /// that had been the last, and not written to its end.
+    /// Whether the log of a killed process has no whole frame behind the first damaged one. Then the damaged frame
+    /// looks like an incomplete last append.
     fn took_the_tail(&self, undamaged: &Undamaged, dir: &Path) -> bool {
         if !self.is_of("log") || !undamaged.killed {
             return false;
@@ -329,7 +329,7 @@ impl Damage {
     }
 }
 
-/// Where the frames of a segment of the log lie, by the lengths in them: see `docs/on-disk.md`.
+/// The ranges of the frames in a segment of the log, by their length fields: see `docs/on-disk.md`.
 fn frames(segment: &[u8]) -> Vec<(usize, usize)> {
     let (mut frames, mut at) = (Vec::new(), 4096);
     while segment.get(at + 36).is_some_and(|&kind| kind != 0) {
@@ -341,7 +341,7 @@ fn frames(segment: &[u8]) -> Vec<(usize, usize)> {
     frames
 }
 
-/// An accident to a piece of a file that is not all zeros, if there is one.
+/// Applies an accident to a piece of a file that is not all zeros, if there is one.
 fn inside(chance: &mut Chance, bytes: &mut [u8]) {
     const PIECE_BYTES: usize = 512;
     let filled: Vec<usize> = (0..bytes.len())
@@ -359,7 +359,7 @@ fn inside(chance: &mut Chance, bytes: &mut [u8]) {
     bytes[start..end].copy_from_slice(&piece);
 }
 
-/// What is asked of a store after the damage.
+/// Checks the store after the damage.
 fn judge(undamaged: &Undamaged, damage: &Damage, dir: &Path) {
     let what = format!(
         "{} of a {}: {:?}",
@@ -449,10 +449,10 @@ fn without_times(manifest: &str) -> String {
     manifest.lines().map(line).collect()
 }
 
-/// An error names the file and says what to do.
+/// Checks that an error names the file and a cure.
 fn assert_helpful(damage: &Damage, what: &str, error: &str) {
     let file = damage.file.to_str().unwrap();
-    // What is missing or torn in the table of times shows at the content of a file.
+    // A missing or torn slot of the table of times is reported with the content of its file.
     let named =
         error.contains(file) || (damage.is_of("tables/times") && error.contains("content/"));
     assert!(named, "{what}: the file is not named: {error}");

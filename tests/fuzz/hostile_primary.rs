@@ -1,9 +1,8 @@
-//! A secondary whose primary has the right keys and says the wrong things.
+//! A secondary whose primary has the right keys and sends wrong messages.
 //!
-//! A peer is trusted to mean well, so what it may do to the content of the copy is no question here.
-//! It must not make the node panic, stop answering, or hold more than it may; what it sends is done,
-//! or refused with a reason, or ends the connection; and the store it leaves can be opened and made
-//! equal by the true peer.
+//! A peer is trusted with the content of the copy, so these tests do not check that content. The primary must not
+//! make the node panic, stop answering, or exceed its memory bound. The node carries a message out, refuses it with a
+//! reason, or closes the connection. The store can be opened afterwards, and the true peer can make it equal.
 
 use std::time::Duration;
 
@@ -19,14 +18,14 @@ use crate::node::Besieged;
 use crate::run::cases;
 use crate::{store, wire};
 
-/// Cases from one time that the true peer connects to the next.
+/// Cases between two connections of the true peer.
 const CASES_PER_SYNC: u64 = 25;
 /// Most messages of a case.
 const MESSAGES_MAX: u64 = 60;
-/// Longer than an answer takes on a machine with other things to do; not all messages have one.
+/// Longer than an answer takes on a busy machine; some messages have no answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// More large messages than a node may keep.
+/// More large messages than a node may hold.
 const FLOOD_MAX: u64 = 600;
 
 #[test]
@@ -85,15 +84,15 @@ fn connection(chance: &mut Chance, node: &Besieged) {
         sender,
         receiver,
     };
-    // That it is over before all was said is the node's right.
+    // The node may close the connection before all messages are sent.
     let _over = talk.greet().and_then(|()| talk.go_on());
     talk.sender.shutdown("enough");
 }
 
-/// Why a talk ends.
+/// The connection has ended.
 struct Over;
 
-/// A talk with a secondary.
+/// A conversation with a secondary.
 struct Talk<'a> {
     chance: &'a mut Chance,
     known: Knowledge,
@@ -127,11 +126,11 @@ impl Talk<'_> {
         }
     }
 
-    /// Asks much at once and never listens.
+    /// Sends many requests at once and reads no answer.
     fn flood(&mut self) -> Result<(), Over> {
         let sync = messages::sync_told(&self.known);
         let ask = |request| Message::Request { id: 1, request };
-        // What takes a disk some time.
+        // Requests that take a disk some time.
         let floods = [
             ask(Request::InSync),
             ask(Request::BeginResync { sync }),
@@ -158,7 +157,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// So that what follows meets a copy that is being made.
+    /// Begins a resync, so that the later messages meet an incomplete copy.
     fn begin_resync(&mut self) -> Result<(), Over> {
         let applied = self.known.last;
         let end = Request::EndImage {
@@ -209,7 +208,7 @@ impl Talk<'_> {
         self.sender.send(&header, &payload).map_err(|_| Over)
     }
 
-    /// Whatever was asked, what comes back can be read. That nothing comes is not the end.
+    /// Receives a message, which must be readable. A timeout does not end the conversation.
     fn hear(&mut self) -> Result<Message, Over> {
         match self.receiver.recv() {
             Ok(frame) => Ok(Envelope::decode(frame.header).unwrap().message),
@@ -218,7 +217,8 @@ impl Talk<'_> {
         }
     }
 
-    /// Answers come in the order of questions but for those that wait for a disk.
+    /// Waits for the outcome of an operation. Answers come in the order of requests, except those that wait for a
+    /// disk.
     fn hear_what_became_of_it(&mut self) -> Result<(), Over> {
         for _ in 0..MESSAGES_MAX {
             match self.hear()? {

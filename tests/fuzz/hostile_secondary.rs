@@ -1,8 +1,8 @@
-//! A primary whose secondary has the right keys and says the wrong things.
+//! A primary whose secondary has the right keys and sends wrong messages.
 //!
-//! Whatever it is told, the primary does not panic and does not hold more than it may; when the
-//! connection is gone, every client gets its answer, and all that was answered is there when the
-//! store is opened again.
+//! The primary does not panic on any message and does not exceed its memory bound. After the end of the
+//! connection, every client gets its answer, and every acknowledged operation is found when the store is opened
+//! again.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
@@ -29,13 +29,13 @@ use crate::messages::{self, Knowledge};
 use crate::run::cases;
 use crate::store::{self, Running};
 
-/// Most frames of the primary that the other end answers, before it goes.
+/// Most frames of the primary that the other end answers before it disconnects.
 const HEARD_MAX: u64 = 120;
-/// Signs of life after which nothing else is expected.
+/// Number of pings after which no other message is expected.
 const PINGS_MAX: u32 = 8;
 /// Most operations of clients in a case.
 const OPERATIONS_MAX: u64 = 12;
-/// From the start of one write to the next.
+/// Distance between the starts of two writes.
 const WRITE_EVERY: u64 = 20_001;
 
 #[test]
@@ -80,11 +80,11 @@ struct Keys {
     secondary: Identity,
 }
 
-/// What clients were told is done.
+/// The acknowledged operations of clients.
 struct Acknowledged {
     /// Files made in the root directory.
     names: Vec<String>,
-    /// Writes to one file that was there before, none over another.
+    /// Writes to one file that existed before; none overlaps another.
     writes: Vec<(u64, Vec<u8>)>,
 }
 
@@ -118,7 +118,7 @@ fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
                     misbehave(&mut other, &mut known, connection);
                 }
             }
-            // From here on nobody listens.
+            // No thread accepts connections from now on.
         });
         if chance.percent(30) {
             // Its outcome depends on the other end.
@@ -149,7 +149,7 @@ impl Dial for HostileDialer {
     }
 }
 
-/// The other end: greets, then answers what it hears rightly, wrongly, twice or not at all.
+/// The other end: sends a greeting, then answers each message rightly, wrongly, twice or not at all.
 fn misbehave(chance: &mut Chance, known: &mut Knowledge, connection: Connection) {
     let (sender, mut receiver) = connection.split();
     let patience = Duration::from_millis(100);
@@ -166,7 +166,7 @@ fn misbehave(chance: &mut Chance, known: &mut Knowledge, connection: Connection)
     if !say(chance, &sender, known, welcome) {
         return;
     }
-    // One that is mostly right gets further.
+    // A mostly honest peer gets further.
     let honest = *chance.pick(&[0, 50, 90, 99, 100]);
     let mut pings = 0;
     for _ in 0..chance.within(0..HEARD_MAX) {
@@ -215,7 +215,7 @@ fn say(chance: &mut Chance, sender: &Sender, known: &Knowledge, message: Message
     sender.send(&header, &payload).is_ok()
 }
 
-/// What a secondary would answer that agrees with everything.
+/// The answer of a secondary that accepts everything.
 fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
     Some(match heard {
         Message::Write(write) => Message::WriteAck {
@@ -261,7 +261,7 @@ fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
     })
 }
 
-/// What clients do meanwhile. Waits for every answer: the other end goes sooner or later.
+/// Runs the operations of clients and waits for every answer: the other end disconnects sooner or later.
 fn work(chance: &mut Chance, client: &Client, file: Ino) -> Acknowledged {
     let (mut making, mut writing, mut syncing) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..chance.within(1..OPERATIONS_MAX) {

@@ -1,5 +1,5 @@
-//! Messages as no node would send them: well formed, with numbers, names and sizes at the edges of
-//! what their types can hold, now and then with ones that are right.
+//! Messages that no node would send: well formed, with numbers, names and sizes at the edges of their types. Some
+//! messages are right.
 
 use lockstep_paw_saw::Entry;
 use lockstep_repl::message::{
@@ -14,24 +14,24 @@ use lockstep_types::{
 use crate::bytes::{index, number, random};
 use crate::chance::Chance;
 
-/// Inode numbers up to here are likely to be in use, those up to the double soon.
+/// Inode numbers below this one are likely to be in use, those below its double soon.
 const INOS: u64 = 15;
 
-/// What the sender of messages knows of the other end, so that some of them hit.
+/// The sender's knowledge of the other end, so that some messages fit its state.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
     pub datastore: DatastoreUuid,
-    /// The last metadata operation that it is known to have.
+    /// The last metadata operation that the other end is known to have.
     pub last: Osn,
-    /// Which store it has a copy of, and the last resync it has met.
+    /// The store that the other end has a copy of, and the last resync that it has met.
     pub store: StoreId,
     pub sync: Option<SyncId>,
-    /// So many headers in a hundred have an accident.
+    /// Accidents in a hundred headers.
     pub wildness: u64,
 }
 
 impl Knowledge {
-    /// At first; how wild the sender is, is up to chance.
+    /// The knowledge at the start, with a random number of accidents.
     pub fn of(chance: &mut Chance, datastore: DatastoreUuid) -> Self {
         Self {
             datastore,
@@ -78,7 +78,7 @@ pub fn header(chance: &mut Chance, known: &Knowledge, envelope: &Envelope) -> Ve
     bytes
 }
 
-/// Any message at all.
+/// Any message.
 pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
     if chance.percent(50) {
         of_primary(chance, known)
@@ -87,7 +87,7 @@ pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
     }
 }
 
-/// What a primary may send after its greeting.
+/// A message that a primary may send after its greeting.
 pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
     match chance.within(0..20) {
         0..5 => Message::Write(WriteMessage {
@@ -118,7 +118,7 @@ pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
     }
 }
 
-/// What a secondary may send after its greeting.
+/// A message that a secondary may send after its greeting.
 pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
     match chance.within(0..10) {
         0 => Message::Welcome(welcome(chance, known)),
@@ -147,7 +147,7 @@ pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
     }
 }
 
-/// The answer to a greeting; mostly one that is accepted.
+/// The answer to a greeting, mostly an acceptable one.
 pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
     let waiting = match chance.within(0..4) {
         0 => 0,
@@ -167,7 +167,7 @@ pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
     }
 }
 
-/// Room on a disk: mostly enough.
+/// Free space on a disk, mostly enough.
 fn room(chance: &mut Chance) -> Room {
     if chance.percent(80) {
         return Room::ALL;
@@ -279,12 +279,12 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
     }
 }
 
-/// The resync that a secondary may be told of: never one that its true primary could not know.
+/// The resync that the secondary is told: never one that its true primary could not know.
 pub fn sync_told(known: &Knowledge) -> SyncId {
     known.sync.unwrap_or_else(|| SyncId::next(None, [9; 16]))
 }
 
-/// Of which store a primary is; mostly the one that the other end has a copy of.
+/// The store of a primary, mostly the one that the other end has a copy of.
 pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
     if chance.percent(5) {
         StoreId::from_bytes([9; 16])
@@ -293,7 +293,7 @@ pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
     }
 }
 
-/// What the mark of a primary bears; mostly what that of the other end does.
+/// The sync id in the mark of a primary, mostly the one in the mark of the other end.
 pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
     match chance.within(0..20) {
         0 => None,
@@ -457,7 +457,7 @@ fn xattr(chance: &mut Chance) -> Vec<u8> {
     }
 }
 
-/// Names are few, so that they meet.
+/// There are few names, so that operations meet the same names.
 fn name(chance: &mut Chance) -> FileName {
     if chance.percent(10) {
         let bytes = random(chance, 255);
@@ -528,7 +528,7 @@ fn maybe<T>(chance: &mut Chance, make: impl FnOnce(&mut Chance) -> T) -> Option<
     chance.percent(50).then(|| make(chance))
 }
 
-/// As many as a frame may hold, seldom.
+/// A list, rarely as long as a frame may hold.
 fn list<T>(chance: &mut Chance, mut make: impl FnMut(&mut Chance) -> T) -> Vec<T> {
     let count = match chance.within(0..10) {
         0 => chance.within(0..2000),

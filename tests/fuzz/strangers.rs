@@ -1,8 +1,7 @@
-//! The peer's port, and the control socket, before anybody has proven who he is.
+//! The peer's port and the control socket under attack by unauthenticated peers.
 //!
-//! A case is a volley: many connections at once, each with something else that is wrong, on some
-//! days beside a crowd that connects and says nothing. The node refuses, keeps its memory and
-//! threads within bounds, and the true peer gets through.
+//! A case is a volley: many connections at once, each wrong in another way, sometimes beside a crowd of silent
+//! connections. The node refuses them, keeps its memory and threads within bounds, and accepts the true peer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -22,13 +21,13 @@ use crate::wire;
 
 /// Connections of a volley.
 const VOLLEY: usize = 120;
-/// Threads that fire it.
+/// Threads that make them.
 const SHOOTERS: usize = 20;
-/// Connections that say nothing, all at once.
+/// Silent connections at once.
 const CROWD: usize = 300;
-/// Volleys from one time that the true peer connects to the next.
+/// Volleys between two connections of the true peer.
 const VOLLEYS_PER_SYNC: u64 = 3;
-/// A refused connection is closed long before.
+/// Longer than the node takes to close a refused connection.
 const CLOSED_WITHIN: Duration = Duration::from_secs(120);
 
 #[test]
@@ -57,7 +56,7 @@ fn besiege(target: &'static str, encryption: Encryption) {
         node.assert_in_order();
         volleys += 1;
         if volleys % VOLLEYS_PER_SYNC == 0 {
-            // With the crowd still there, if there is one.
+            // The crowd, if there is one, is still connected.
             node.sync_with_true_peer();
         }
         drop(crowd);
@@ -67,7 +66,7 @@ fn besiege(target: &'static str, encryption: Encryption) {
     println!("{target}: the node held at most {} KiB", node.peak_kib);
 }
 
-/// What a peer says first: the start of every attempt that gets anywhere.
+/// The first bytes of a true peer. Most attempts that pass the first check start with them.
 fn client_hello(node: &Besieged) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -83,7 +82,7 @@ fn client_hello(node: &Besieged) -> Vec<u8> {
     })
 }
 
-/// Clients that connect and say nothing. Those that the node shuts out are gone.
+/// Silent connections. The node has closed some of them.
 fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     (0..CROWD)
         .filter_map(|_| TcpStream::connect(address).ok())
@@ -127,7 +126,7 @@ fn refuses(address: SocketAddr, said: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
     };
-    // The node may have heard enough, and closed it, before all is said.
+    // The node may close the connection before all bytes are sent.
     let _said = socket.write_all(said);
     let _over = socket.shutdown(Shutdown::Write);
     assert_closed(&mut socket);
@@ -149,7 +148,7 @@ fn assert_closed(socket: &mut TcpStream) {
     }
 }
 
-/// A record of TLS, or a message in one, that claims to be longer than anything.
+/// A TLS record, or a message in one, with a huge length field.
 fn lengths(chance: &mut Chance) -> Vec<u8> {
     let kind = *chance.pick(&[0x14, 0x15, 0x16, 0x17, 0x18, 0xff]);
     let claim = bytes::number(chance).to_be_bytes();
@@ -159,7 +158,7 @@ fn lengths(chance: &mut Chance) -> Vec<u8> {
     said
 }
 
-/// Many small records that carry one message that never ends.
+/// Many small records that carry one endless message.
 fn records(chance: &mut Chance) -> Vec<u8> {
     let mut said = Vec::new();
     for number in 0..chance.within(1..2000) {
@@ -176,7 +175,7 @@ fn records(chance: &mut Chance) -> Vec<u8> {
     said
 }
 
-/// Other protocols, and this one without its handshake.
+/// Other protocols, and the link protocol without its handshake.
 fn foreign(chance: &mut Chance) -> Vec<u8> {
     let mut said = match chance.within(0..4) {
         0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
@@ -188,7 +187,7 @@ fn foreign(chance: &mut Chance) -> Vec<u8> {
     said
 }
 
-/// Says the right thing so slowly that it never ends.
+/// Sends the right bytes so slowly that the handshake never ends.
 fn dribble(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
@@ -200,12 +199,12 @@ fn dribble(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
         chance.pause(Duration::from_millis(2));
     }
     if chance.percent(3) {
-        // The node is the one who loses patience.
+        // The node closes the connection first.
         assert_closed(&mut socket);
     }
 }
 
-/// Says something or nothing, and stays.
+/// Sends the start of a handshake or nothing, and keeps the connection open.
 fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
@@ -218,7 +217,7 @@ fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     }
 }
 
-/// Somebody whose papers are in order, but who is not the peer, or takes the node for another.
+/// A peer with valid credentials that is not the node's peer, or that expects another node.
 fn stranger(chance: &mut Chance, node: &Besieged) {
     let identity = Identity::ephemeral("stranger").unwrap();
     let (identity, pinned): (&Identity, Fingerprint) = if chance.percent(50) {
@@ -243,15 +242,14 @@ const fn other(encryption: Encryption) -> Encryption {
     }
 }
 
-/// The true peer, over a wire on which something happens to a byte of the handshake; or later, when
-/// nothing more is said.
+/// Connects the true peer over a wire that damages a byte of the handshake, or a byte after it.
 fn damaged(chance: &mut Chance, node: &Besieged) {
     let address = wire::damaged(chance, node.address, 2000);
-    // A handshake that succeeds was not hit.
+    // A handshake that succeeds was not damaged.
     let _outcome = node.dial(address);
 }
 
-/// The control socket answers others, whatever one says there.
+/// Sends garbage to the control socket, which must still answer other clients.
 fn control(chance: &mut Chance, path: &Path) {
     let Ok(mut socket) = UnixStream::connect(path) else {
         return;

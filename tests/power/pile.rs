@@ -1,4 +1,4 @@
-//! Many files that nobody syncs: more than a node syncs one by one when it is stopped.
+//! Many files that no client syncs: more than a node syncs one by one at its stop.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ const WORDS: u64 = 700;
 /// The directory, below the root.
 const DIRECTORY: &str = "pile";
 
-/// The files, as they were written last.
+/// The files, with their last written content.
 #[derive(Default)]
 pub struct Pile {
     key: u64,
 }
 
 impl Pile {
-    /// Writes all of them anew below `root`.
+    /// Rewrites all files below `root`.
     pub fn heap(&mut self, root: &Path, chance: &mut Chance) {
         self.key = chance.any();
         let directory = root.join(DIRECTORY);
@@ -29,7 +29,7 @@ impl Pile {
         }
     }
 
-    /// All are as they were written.
+    /// Checks that all files have their written content.
     pub fn check(&self, root: &Path) {
         for number in 0..FILES {
             let found = fs::read(root.join(DIRECTORY).join(number.to_string())).unwrap();
