@@ -103,7 +103,7 @@ fn positions_stay_while_entries_go() {
 }
 
 /// The change that a reader makes to each name that it reads.
-type Meddle = fn(&Path, &str);
+type EntryChange = fn(&Path, &str);
 
 /// More entries than the kernel requests at once.
 const SEVERAL: usize = 5_000;
@@ -116,7 +116,7 @@ fn rename(from: &Path, to: &Path) {
 #[test]
 fn a_listing_ends_although_its_entries_come_back() {
     let Some(mount) = Fixture::new() else { return };
-    let changes: [(&str, Meddle); 3] = [
+    let changes: [(&str, EntryChange); 3] = [
         ("renamed away and back", |directory, name| {
             rename(&directory.join(name), &directory.join("away"));
             rename(&directory.join("away"), &directory.join(name));
@@ -126,7 +126,7 @@ fn a_listing_ends_although_its_entries_come_back() {
             rename(&directory.join(name), &away);
             rename(&away, &directory.join(name));
         }),
-        ("made anew", |directory, name| {
+        ("recreated", |directory, name| {
             fs::remove_file(directory.join(name)).unwrap();
             File::create(directory.join(name)).unwrap();
         }),
@@ -219,7 +219,7 @@ fn open_handle(root: &OwnedFd, handle: &mut Handle) -> io::Result<File> {
 }
 
 #[test]
-fn handles_open_what_the_kernel_has_forgotten() {
+fn handles_open_inodes_that_the_kernel_has_forgotten() {
     let Some(mount) = Fixture::new() else { return };
     mount.expect("mkdir -p a/b; echo found > a/b/f");
     let mut file = handle_of(&mount.path("a/b/f"));

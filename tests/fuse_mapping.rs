@@ -8,12 +8,12 @@
 
 #[path = "model/faulty.rs"]
 mod faulty;
+#[path = "playground/mirrored.rs"]
+mod mirrored;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]
 mod mounted;
-#[path = "mapping/pair.rs"]
-mod pair;
 #[path = "mapping/race.rs"]
 mod race;
 
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use faulty::Faulty;
 use memmap2::{MmapMut, MmapOptions};
+use mirrored::MirroredPlayground;
 use mounted::Fixture;
-use pair::Pair;
 
 /// Names the file that the child maps.
 const FILE: &str = "LOCKSTEP_TEST_FILE";
@@ -259,9 +259,12 @@ fn writes_stores_and_holes_of_one_page_stay_apart() {
 
 #[test]
 fn writes_stores_and_holes_of_one_page_stay_apart_on_two_nodes() {
-    let Some(pair) = Pair::start() else { return };
-    expect_success(child("child_races", &pair.path("f")));
-    pair.expect_identical();
+    let directory = tempfile::tempdir().unwrap();
+    let Some(playground) = MirroredPlayground::start(&directory.path().join("play")) else {
+        return;
+    };
+    expect_success(child("child_races", &playground.path("f")));
+    playground.expect_identical();
 }
 
 #[test]

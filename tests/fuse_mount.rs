@@ -53,7 +53,7 @@ fn errno(error: &io::Error) -> Option<Errno> {
 }
 
 #[test]
-fn refuses_what_is_no_directory() {
+fn refuses_a_mount_point_that_is_no_directory() {
     if !can_mount() {
         return;
     }
@@ -144,7 +144,7 @@ fn a_busy_mount_is_detached() {
 }
 
 #[test]
-fn whoever_looks_learns_of_the_end() {
+fn the_end_of_a_mount_is_reported() {
     let Some(mut mount) = Fixture::new() else {
         return;
     };
@@ -266,7 +266,7 @@ fn a_write_learns_whether_requests_wait() {
 
 /// A write that was deferred for coalescing must not wait until another request is done.
 #[test]
-fn whatever_is_no_write_says_so() {
+fn every_other_request_flushes_deferred_writes() {
     let Some((mount, service)) = mount_faulty() else {
         return;
     };
@@ -305,7 +305,7 @@ fn whatever_is_no_write_says_so() {
 
 /// Four times as many writes wait as there are threads, and all other requests are answered.
 #[test]
-fn waiting_writes_hold_nobody_up() {
+fn waiting_writes_hold_no_other_request_up() {
     let Some((mount, service)) = mount_faulty() else {
         return;
     };

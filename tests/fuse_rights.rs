@@ -182,7 +182,7 @@ fn take_all(root: &Path) {
     }
 }
 
-fn all_about_names(root: &Path) -> Vec<String> {
+fn answers_about_names(root: &Path) -> Vec<String> {
     make_kinds(root);
     let mut told = Vec::new();
     for (who, caller) in callers() {
@@ -214,18 +214,18 @@ fn assert_same(here: &[String], ext4: &[String]) {
 fn extended_attributes_are_governed_as_on_ext4() {
     let Some(mount) = Fixture::new() else { return };
     let ext4 = Ext4::new();
-    let here = all_about_names(&mount.path(""));
+    let here = answers_about_names(&mount.path(""));
     let expected = "nobody, false: own user.a: get Err(61) set Ok(()) create Err(17)";
     assert!(
         here.iter().any(|line| line.starts_with(expected)),
         "{here:#?}"
     );
-    assert_same(&here, &all_about_names(&ext4.root()));
+    assert_same(&here, &answers_about_names(&ext4.root()));
 }
 
 /// A user may be root in its own user namespace.
 #[test]
-fn capabilities_in_a_user_namespace_count_for_nothing() {
+fn capabilities_in_a_user_namespace_grant_nothing() {
     let Some(mount) = Fixture::new() else { return };
     let ext4 = Ext4::new();
     let script = |root: &Path| {
@@ -327,7 +327,7 @@ fn changers() -> Vec<(&'static str, Caller)> {
 }
 
 /// The permission bits after each change, by each caller, of each file with set-id bits.
-fn all_about_set_id(root: &Path) -> Vec<String> {
+fn bits_after_changes(root: &Path) -> Vec<String> {
     fs::set_permissions(root, fs::Permissions::from_mode(0o777)).unwrap();
     let (source, path) = (root.join("source"), root.join("file"));
     fs::write(&source, "from").unwrap();
@@ -355,10 +355,10 @@ fn all_about_set_id(root: &Path) -> Vec<String> {
 fn set_id_bits_fall_as_on_ext4() {
     let Some(mount) = Fixture::new() else { return };
     let ext4 = Ext4::new();
-    let here = all_about_set_id(&mount.path(""));
+    let here = bits_after_changes(&mount.path(""));
     assert!(
         here.contains(&"nobody: punch of 2666: Ok(()), 666".to_owned()),
         "{here:#?}"
     );
-    assert_same(&here, &all_about_set_id(&ext4.root()));
+    assert_same(&here, &bits_after_changes(&ext4.root()));
 }

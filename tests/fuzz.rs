@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "faults/address.rs"]
+mod address;
 #[path = "fuzz/bytes.rs"]
 mod bytes;
 #[path = "faults/chance.rs"]
@@ -19,6 +21,8 @@ mod client;
 mod configuration;
 #[path = "fuzz/decoding.rs"]
 mod decoding;
+#[path = "fuzz/dialer.rs"]
+mod dialer;
 #[path = "fuzz/disk.rs"]
 mod disk;
 #[path = "fuzz/hostile_primary.rs"]

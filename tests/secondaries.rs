@@ -140,7 +140,7 @@ fn two_secondaries() -> [Node; 2] {
 }
 
 #[test]
-fn two_secondaries_say_so_on_both_nodes_and_the_cure_they_name_works() {
+fn two_secondaries_report_each_other_and_the_cure_they_name_works() {
     let [mut a, mut b] = two_secondaries();
     for node in [&mut a, &mut b] {
         let status = node.status(|status| reason(status).starts_with(TWO));
@@ -185,7 +185,7 @@ fn a_stranger_hides_no_reason() {
 
 /// The stranger may be the primary with another identity: then the operator has to know.
 #[test]
-fn a_primary_that_is_not_known_by_its_fingerprint_is_told_of() {
+fn a_primary_with_an_unknown_fingerprint_is_reported() {
     let [mut a, b] = [Node::new("a"), Node::new("b")];
     a.configure("secondary", b.listen, b.fingerprint);
     a.start();

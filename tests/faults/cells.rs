@@ -16,7 +16,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::chance::{Chance, mix};
+use crate::chance::{Chance, content, mix};
 use crate::writers::Client;
 
 /// The unit in which the nodes order and recover writes.
@@ -30,21 +30,21 @@ const FSYNC_INTERVAL: u64 = 8;
 
 /// How a client requests durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asking {
+pub enum SyncMode {
     Never,
     EachWrite,
     Fsync,
 }
 
 /// Every way.
-pub const ASKING: [Asking; 3] = [Asking::Never, Asking::EachWrite, Asking::Fsync];
+pub const SYNC_MODES: [SyncMode; 3] = [SyncMode::Never, SyncMode::EachWrite, SyncMode::Fsync];
 
 /// The files that all clients share, and whether their cells are whole blocks.
 const SHARED: [(&str, bool); 2] = [("shared-blocks", true), ("shared-odd", false)];
 
 /// A client that writes cells.
 pub struct CellWriter {
-    asking: Asking,
+    sync_mode: SyncMode,
     chance: Chance,
     names: Vec<String>,
     files: Vec<File>,
@@ -71,7 +71,7 @@ impl CellWriter {
             names.push(name);
         }
         Self {
-            asking: ASKING[number % ASKING.len()],
+            sync_mode: SYNC_MODES[number % SYNC_MODES.len()],
             chance,
             names,
             files: Vec::new(),
@@ -85,7 +85,7 @@ impl CellWriter {
         let content = cell.begin();
         self.files[cell.file].write_all_at(&content, cell.offset)?;
         cell.acknowledged();
-        if self.asking == Asking::EachWrite {
+        if self.sync_mode == SyncMode::EachWrite {
             cell.saved();
         }
         Ok(())
@@ -94,13 +94,13 @@ impl CellWriter {
 
 impl Client for CellWriter {
     fn name(&self) -> String {
-        format!("the writer of {} ({:?})", self.names[0], self.asking)
+        format!("the writer of {} ({:?})", self.names[0], self.sync_mode)
     }
 
     fn open(&mut self, root: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true);
-        if self.asking == Asking::EachWrite {
+        if self.sync_mode == SyncMode::EachWrite {
             options.custom_flags(libc::O_SYNC);
         }
         let opened = self.names.iter().map(|name| options.open(root.join(name)));
@@ -110,7 +110,7 @@ impl Client for CellWriter {
 
     fn step(&mut self) -> io::Result<()> {
         self.write()?;
-        if self.asking == Asking::Fsync && self.chance.within(0..FSYNC_INTERVAL) == 0 {
+        if self.sync_mode == SyncMode::Fsync && self.chance.within(0..FSYNC_INTERVAL) == 0 {
             self.files.iter().try_for_each(File::sync_data)?;
             self.saved();
         }
@@ -131,7 +131,7 @@ impl Client for CellWriter {
 
     fn copy(&self) -> Box<dyn Client> {
         Box::new(Self {
-            asking: self.asking,
+            sync_mode: self.sync_mode,
             chance: self.chance.clone(),
             names: self.names.clone(),
             files: Vec::new(),
@@ -244,11 +244,7 @@ impl Cell {
         if version == 0 {
             return vec![0; self.length];
         }
-        let start = mix(self.key ^ version);
-        let words = (0..self.length.div_ceil(8) as u64).map(|at| mix(start.wrapping_add(at)));
-        let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        content.truncate(self.length);
-        content
+        content(mix(self.key ^ version), self.length)
     }
 
     /// The parts of the cell by block: a failed write may have reached some of them.

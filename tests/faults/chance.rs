@@ -10,6 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The environment variable that repeats a run.
 const SEED_VARIABLE: &str = "LOCKSTEP_FAULT_SEED";
 
+/// Longest time between two events that come at random moments.
+const MOMENT_MAX: Duration = Duration::from_millis(600);
+
 /// A source of random numbers.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
@@ -64,6 +67,11 @@ impl Chance {
         things
     }
 
+    /// Sleeps for a random time between two events.
+    pub fn pause_moment(&mut self) {
+        self.pause(MOMENT_MAX);
+    }
+
     /// Sleeps for a random time up to `longest`.
     pub fn pause(&mut self, longest: Duration) {
         let longest = u64::try_from(longest.as_micros()).unwrap();
@@ -76,6 +84,14 @@ pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
+}
+
+/// Reproducible content: `length` bytes that look unrelated for different `start`.
+pub fn content(start: u64, length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).map(|at| mix(start.wrapping_add(at)));
+    let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    content.truncate(length);
+    content
 }
 
 /// A seed that no earlier run had.

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use parking_lot::MutexGuard;
 
 use crate::nodes::{DATASTORE, Node, PROGRAM, Pair, Which};
-use crate::writers::{Seat, Writers};
+use crate::writers::{Client, Seat, Writers};
 
 /// How both nodes go down before their stores are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,27 +77,21 @@ fn end(pair: &mut Pair, ending: Ending) {
 
 fn against_accounts(root: &Path, seats: &mut [MutexGuard<'_, Seat>]) {
     for seat in seats {
-        if let Err(wrong) = seat.client.check(root) {
-            panic!(
-                "{} misses something in {}: {wrong}",
-                seat.client.name(),
-                root.display()
-            );
-        }
+        against_account(root, &mut *seat.client);
     }
 }
 
 /// Checks copies of the clients' accounts against the tree below `root`. The accounts themselves stay unchanged.
 pub fn copies_against(root: &Path, seats: &[MutexGuard<'_, Seat>]) {
     for seat in seats {
-        let mut copy = seat.client.copy();
-        if let Err(wrong) = copy.check(root) {
-            panic!(
-                "{} misses something in {}: {wrong}",
-                copy.name(),
-                root.display()
-            );
-        }
+        against_account(root, &mut *seat.client.copy());
+    }
+}
+
+fn against_account(root: &Path, client: &mut dyn Client) {
+    if let Err(wrong) = client.check(root) {
+        let (name, root) = (client.name(), root.display());
+        panic!("{name} misses something in {root}: {wrong}");
     }
 }
 

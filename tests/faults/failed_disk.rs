@@ -21,8 +21,6 @@ use crate::nodes::{DATASTORE, PROGRAM, Pair, Which, await_that};
 use crate::server::Failure;
 use crate::site::Site;
 
-/// Longest time between two events that come at random moments.
-const MOMENT_MAX: Duration = Duration::from_millis(600);
 /// The failing call is one of so many next calls: also a call for a directory, the log, or a table.
 const NEXT_CALLS: u64 = 40;
 /// A failure that no node reports for so long has hit no node.
@@ -46,10 +44,10 @@ pub fn ways(chance: &mut Chance) -> Vec<Failure> {
 pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     println!("the secondary's disk: {failure:?}");
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     let failed = fail(site, Which::Secondary, failure);
     await_left_alone(site, &failed);
-    says_so(&site.load.pair, Which::Secondary, &failed);
+    assert_reported(&site.load.pair, Which::Secondary, &failed);
     restart(site, Which::Secondary, chance);
     let still = await_poisoned(&mut site.load.pair, Which::Secondary);
     assert_eq!(still, failed, "a restart changes nothing");
@@ -87,16 +85,16 @@ pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     let known = site.load.pair.mount().join("known");
     write_synced(&known, b"known");
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     site.load.primary_goes();
     let failed = fail(site, Which::Primary, failure);
-    says_so(&site.load.pair, Which::Primary, &failed);
+    assert_reported(&site.load.pair, Which::Primary, &failed);
     site.load.end_programs();
-    only_reads(site, &failed);
+    assert_only_reads(site, &failed);
     restart(site, Which::Primary, chance);
     let still = await_poisoned(&mut site.load.pair, Which::Primary);
     assert_eq!(still, failed, "a restart changes nothing");
-    only_reads(site, &failed);
+    assert_only_reads(site, &failed);
     end(site, Which::Primary, chance);
     end(site, Which::Secondary, chance);
     the_secondary_has_everything(site);
@@ -107,7 +105,7 @@ pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
 }
 
 /// Existing content can be read, every change is refused, and the secondary knows the reason.
-fn only_reads(site: &mut Site, failed: &PoisonStatus) {
+fn assert_only_reads(site: &mut Site, failed: &PoisonStatus) {
     let pair = &mut site.load.pair;
     let (known, more) = (pair.mount().join("known"), pair.mount().join("more"));
     await_that("the primary to have mounted", || known.exists());
@@ -205,7 +203,7 @@ fn await_poisoned_or(pair: &mut Pair, which: Which, mut if_not: impl FnMut()) ->
 }
 
 /// Checks the status that an operator sees, and the refusal of a premature `clear-poison`.
-fn says_so(pair: &Pair, which: Which, failed: &PoisonStatus) {
+fn assert_reported(pair: &Pair, which: Which, failed: &PoisonStatus) {
     assert!(failed.reason.contains("Input/output error"), "{failed:?}");
     let (code, said, _) = lockstep(pair, which, &["status"]);
     assert_eq!(code, Some(1), "{said}");
@@ -233,7 +231,7 @@ fn repair(site: &Site, which: Which, chance: &mut Chance) {
     if chance.percent(50) {
         site.server(which).repair();
     } else {
-        site.server(which).repair_and_mount_anew();
+        site.server(which).repair_and_remount();
     }
 }
 
@@ -258,7 +256,7 @@ fn end(site: &mut Site, which: Which, chance: &mut Chance) {
     site.load.pair.node_mut(which).stop();
 }
 
-/// Runs a command with a node's configuration on the node's ground: exit code, output, errors.
+/// Runs a command with a node's configuration on the node's environment: exit code, output, errors.
 fn lockstep(pair: &Pair, which: Which, arguments: &[&str]) -> (Option<i32>, String, String) {
     let node = pair.node(which);
     let mut command = Command::new(PROGRAM);

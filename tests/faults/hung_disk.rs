@@ -9,8 +9,6 @@ use crate::chance::Chance;
 use crate::nodes::{ANSWER_LIMIT_LEAST_MS, FREEZING, Settings, await_that};
 use crate::site::Site;
 
-/// Longest time between two events that come at random moments.
-const MOMENT_MAX: Duration = Duration::from_millis(600);
 /// Longer than [`ANSWER_LIMIT_LEAST_MS`], and than every other wait of a node before it continues alone.
 const LONGER_THAN_ANSWERS_ARE_WAITED_FOR: Duration = Duration::from_secs(4);
 
@@ -30,11 +28,8 @@ const GIVEN_UP: [&str; 2] = [
 /// The primary gives the secondary up, and clients continue.
 pub fn is_given_up(site: &mut Site, chance: &mut Chance) {
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
-    let given_up = |site: &Site| {
-        let logged = site.load.pair.primary.logged();
-        GIVEN_UP.map(|why| logged.matches(why).count())
-    };
+    chance.pause_moment();
+    let given_up = |site: &Site| GIVEN_UP.map(|why| site.load.pair.primary.times_logged(why));
     let before = given_up(site);
     let hang = site.secondary.hang();
     site.load.pair.await_state("out of sync");
@@ -44,7 +39,7 @@ pub fn is_given_up(site: &mut Site, chance: &mut Chance) {
     // Clients also continue while the primary tries to reach the secondary again.
     for _ in 0..3 {
         site.load.writers.await_progress();
-        chance.pause(MOMENT_MAX);
+        chance.pause_moment();
     }
     site.load.pair.await_state("out of sync");
     drop(hang);
@@ -54,7 +49,7 @@ pub fn is_given_up(site: &mut Site, chance: &mut Chance) {
 /// The primary and the clients wait: meanwhile no operation is acknowledged.
 pub fn is_waited_for(site: &mut Site, chance: &mut Chance) {
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     let hang = site.secondary.hang();
     await_that("syncs to hang", || hang.waiting() > 0);
     let before = site.load.writers.acknowledged();

@@ -6,14 +6,12 @@
 
 use crate::chance::Chance;
 use crate::check::{self, Ending};
-use crate::nodes::{Ground, Pair, Settings, Which, await_that};
+use crate::nodes::{NodeEnvironment, OUT_OF_SYNC, Pair, Settings, Which, await_that};
 use crate::programs::Programs;
 use crate::writers::Writers;
 
 /// The log text of a primary that loses the connection while in sync.
 const PAUSED: &str = "state=\"synced and disconnected, acknowledgements paused\"";
-/// The log text of a primary that continues alone.
-const OUT_OF_SYNC: &str = "state=\"out of sync\"";
 
 /// The nodes, the clients and the programs of a test.
 pub struct Load {
@@ -21,7 +19,7 @@ pub struct Load {
     pub pair: Pair,
     programs: Option<Programs>,
     /// Whether the programs have lost their mount.
-    bereft: bool,
+    mount_lost: bool,
     /// How often the primary had continued alone before the first load: it does so until the nodes are equal for the
     /// first time.
     alone_at_start: usize,
@@ -30,19 +28,27 @@ pub struct Load {
 impl Load {
     /// Starts nodes and clients, and waits until both are at work.
     pub fn start(settings: Settings, chance: &mut Chance) -> Self {
-        Self::start_on(settings, chance, [Ground::default(), Ground::default()])
+        Self::start_on(
+            settings,
+            chance,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        )
     }
 
-    /// Starts nodes and clients, with primary and secondary on these grounds.
-    pub fn start_on(settings: Settings, chance: &mut Chance, grounds: [Ground; 2]) -> Self {
-        let mut pair = Pair::prepare(settings, grounds);
+    /// Starts nodes and clients, with primary and secondary on these environments.
+    pub fn start_on(
+        settings: Settings,
+        chance: &mut Chance,
+        environments: [NodeEnvironment; 2],
+    ) -> Self {
+        let mut pair = Pair::prepare(settings, environments);
         pair.start();
         let load = Self {
             writers: Writers::start(&pair.mount(), settings.durability == "always", chance),
-            alone_at_start: pair.primary.logged().matches(OUT_OF_SYNC).count(),
+            alone_at_start: pair.primary.times_logged(OUT_OF_SYNC),
             pair,
             programs: None,
-            bereft: false,
+            mount_lost: false,
         };
         load.writers.await_progress();
         load
@@ -52,18 +58,18 @@ impl Load {
     pub fn start_programs(&mut self, chance: &mut Chance) {
         let (mount, outside) = (self.pair.mount(), self.pair.outside("programs"));
         self.programs = Some(Programs::start(&mount, &outside, chance));
-        self.bereft = false;
+        self.mount_lost = false;
     }
 
     /// From now on the primary is absent or refuses operations: errors are no failures. A fault that the programs
     /// have found earlier is a failure.
     pub fn primary_goes(&mut self) {
         if let Some(programs) = &mut self.programs
-            && !self.bereft
+            && !self.mount_lost
         {
             programs.look();
         }
-        self.bereft = true;
+        self.mount_lost = true;
         self.writers.primary_goes();
     }
 
@@ -97,7 +103,7 @@ impl Load {
     /// Ends the programs; none may have found a fault.
     pub fn end_programs(&mut self) {
         match &mut self.programs {
-            Some(programs) if self.bereft => programs.finish_bereft().unwrap(),
+            Some(programs) if self.mount_lost => programs.finish_without_mount().unwrap(),
             Some(programs) => programs.finish(),
             None => {}
         }
@@ -107,13 +113,13 @@ impl Load {
 
     /// Whether the primary has continued alone since the first load.
     pub fn was_out_of_sync(&self) -> bool {
-        self.pair.primary.logged().matches(OUT_OF_SYNC).count() > self.alone_at_start
+        self.pair.primary.times_logged(OUT_OF_SYNC) > self.alone_at_start
     }
 
     /// Flips bits until the primary has lost a connection. A single bit may hit the version in the head of a TLS
     /// record, which every peer ignores.
     pub fn corrupt(&self, chance: &mut Chance) {
-        let lost = || self.pair.primary.logged().matches(PAUSED).count();
+        let lost = || self.pair.primary.times_logged(PAUSED);
         let before = lost();
         await_that("a connection to be lost", || {
             let pieces = 1 + u32::try_from(chance.within(0..3)).unwrap();

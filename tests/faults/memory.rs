@@ -11,9 +11,9 @@ use lockstep_types::limits::{BLOCK_BYTES, BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, K
 use rustix::mount::UnmountFlags;
 
 use crate::check;
-use crate::nodes::{Ground, Pair, Which, await_that};
+use crate::nodes::{NodeEnvironment, Pair, Which, await_that};
 use crate::slow::{
-    Changes, SILENT, WRITE_BYTES, all_end, all_end_well, nobody_else_waits, open, start,
+    Changes, SILENT, WRITE_BYTES, all_end, all_end_well, assert_reads_continue, open, start,
 };
 use crate::small_disk::SmallDisk;
 
@@ -112,7 +112,10 @@ impl Writers {
 /// Checks the memory and disk of a primary that waits for a stopped secondary, that it gives both back, and that only
 /// the writers wait.
 pub fn of_writes_that_wait_for_a_stopped_secondary() {
-    let mut pair = start(SILENT, [Ground::default(), Ground::default()]);
+    let mut pair = start(
+        SILENT,
+        [NodeEnvironment::default(), NodeEnvironment::default()],
+    );
     assert_room(pair.primary.store());
     let before = pair.primary.resident_bytes();
     let writers = Writers::open(&pair);
@@ -121,7 +124,7 @@ pub fn of_writes_that_wait_for_a_stopped_secondary() {
     await_that("the bytes of most writes to be on the disk", || {
         kept_on_disk(&pair) >= ON_DISK_BYTES
     });
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     pair.node(Which::Secondary).thaw();
     all_end_well(changes);
     assert_bounded(&pair, before);
@@ -150,7 +153,7 @@ enum End {
 /// memory stays bounded and all writes end well. Meanwhile the mount can be taken away and the node stopped.
 pub fn of_writes_that_find_no_room_to_wait() {
     let disk = SmallDisk::make();
-    let mut pair = start(SILENT, [disk.ground(), Ground::default()]);
+    let mut pair = start(SILENT, [disk.environment(), NodeEnvironment::default()]);
     drop(open_contended(&pair));
     let ballast = disk.leave(KEPT_SPARE_BYTES / 2);
     let mut before = pair.primary.resident_bytes();

@@ -35,7 +35,7 @@ pub enum Fault {
 }
 
 /// Every fault that lasts until it is healed.
-pub const LASTING: [Fault; 4] = [
+pub const LASTING_FAULTS: [Fault; 4] = [
     Fault::Cut,
     Fault::Stall,
     Fault::StallOneWay(Direction::ToSecondary),
@@ -63,7 +63,7 @@ impl Network {
     }
 
     /// Begins a fault.
-    pub fn suffer(&self, fault: Fault) {
+    pub fn apply_fault(&self, fault: Fault) {
         match fault {
             Fault::Cut => self.proxy.cut(),
             Fault::Stall => self.proxy.stall(true),

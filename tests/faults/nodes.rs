@@ -10,12 +10,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::DatastoreStatus;
@@ -25,6 +24,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::address::own_address;
 use crate::network::Network;
 
 /// The program under test.
@@ -33,11 +33,15 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 pub const DATASTORE: &str = "data";
 /// Name of the directory of a store on its disk.
 pub const STORE: &str = "store";
+/// The log text of a primary that continues alone.
+pub const OUT_OF_SYNC: &str = "state=\"out of sync\"";
+/// The user id and the group id of `nobody`.
+const NOBODY: &str = "65534";
 /// Keeps the directory of a failed test.
 const KEEP_VARIABLE: &str = "LOCKSTEP_FAULT_KEEP";
 
 /// Longest wait for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Pause between two checks for the event.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Lines of each log that a failed test prints.
@@ -95,14 +99,14 @@ type Spawn = dyn Fn(&mut Command) -> io::Result<Child> + Send + Sync;
 
 /// The disk of a node, and the way to start its processes.
 #[derive(Clone)]
-pub struct Ground {
+pub struct NodeEnvironment {
     /// The directory in which the store is made; by default a directory of the test.
     pub disk: Option<PathBuf>,
     /// How its processes are started.
     pub spawn: Arc<Spawn>,
 }
 
-impl Default for Ground {
+impl Default for NodeEnvironment {
     /// This machine, unchanged.
     fn default() -> Self {
         Self {
@@ -129,16 +133,19 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(root: &Path, which: Which, ground: Ground) -> Self {
+    fn new(root: &Path, which: Which, environment: NodeEnvironment) -> Self {
         let mut node = Self {
             which,
             dir: PathBuf::new(),
             store: PathBuf::new(),
-            spawn: ground.spawn,
+            spawn: environment.spawn,
             process: None,
         };
         node.dir = root.join(node.word());
-        node.store = ground.disk.unwrap_or_else(|| node.dir.clone()).join(STORE);
+        node.store = environment
+            .disk
+            .unwrap_or_else(|| node.dir.clone())
+            .join(STORE);
         fs::create_dir_all(node.dir.join("mount")).unwrap();
         node
     }
@@ -172,6 +179,11 @@ impl Node {
     /// The log over all lives of the node.
     pub fn logged(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
+    }
+
+    /// How often this text is in the log.
+    pub fn times_logged(&self, text: &str) -> usize {
+        self.logged().matches(text).count()
     }
 
     /// The node's status of the datastore; `None` if the node does not answer.
@@ -254,7 +266,7 @@ impl Node {
         threads.filter(is_there).count()
     }
 
-    /// Runs another program on the node's ground, to its end.
+    /// Runs another program on the node's environment, to its end.
     pub fn run(&self, command: &mut Command) -> Output {
         let command = command.stdin(Stdio::null());
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -336,7 +348,7 @@ pub struct Pair {
 
 impl Pair {
     /// Makes configurations and identities of a primary and a secondary, and starts no node.
-    pub fn prepare(settings: Settings, [of_primary, of_secondary]: [Ground; 2]) -> Self {
+    pub fn prepare(settings: Settings, [of_primary, of_secondary]: [NodeEnvironment; 2]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let host = own_address();
         // Held until the network has its own ports, so that all four differ.
@@ -494,20 +506,28 @@ impl Drop for Pair {
     }
 }
 
+/// The number in an environment variable, or else the default; `None` if this machine cannot mount.
+pub fn repetitions(variable: &str, default: u64) -> Option<u64> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return None;
+    }
+    let given = std::env::var(variable);
+    Some(given.map_or(default, |text| text.parse().expect(variable)))
+}
+
+/// A command that runs its arguments as the user and the group `nobody`.
+pub fn as_nobody() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+    command
+}
+
 /// Waits until `done` returns true.
 pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(LOOK_INTERVAL);
     }
-}
-
-/// An address of the loopback network that no other test and no foreign connection uses: outgoing connections there
-/// come from 127.0.0.1.
-fn own_address() -> IpAddr {
-    static TESTS: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let test = TESTS.fetch_add(1, Ordering::Relaxed);
-    Ipv4Addr::new(127, 100 + test, high, low).into()
 }

@@ -20,7 +20,7 @@ use crate::nodes::await_that;
 const FILES: [&str; 3] = ["load.0.0", "load.1.0", "fsx"];
 
 /// The exit code of fio after a signal without a finding.
-const FIO_OBEYED: Option<i32> = Some(128);
+const FIO_ENDED_ON_REQUEST: Option<i32> = Some(128);
 
 /// Output of a program that has read other bytes than it wrote. The first three texts are fio's; the third is the
 /// error that fio makes of the finding. The others are those of fsx.
@@ -96,8 +96,8 @@ impl Programs {
 
     /// Ends the programs after their mount was removed or has refused them. Errors are no faults then, but no program
     /// may have read other bytes than it wrote.
-    pub fn finish_bereft(&mut self) -> Result<(), String> {
-        let ended = self.running.iter_mut().map(Program::finish_bereft);
+    pub fn finish_without_mount(&mut self) -> Result<(), String> {
+        let ended = self.running.iter_mut().map(Program::finish_without_mount);
         let found: Vec<String> = ended.filter_map(Result::err).collect();
         if found.is_empty() {
             return Ok(());
@@ -106,7 +106,7 @@ impl Programs {
     }
 
     /// Damages the files of the programs until each program has ended.
-    pub fn mislead(&mut self, mount: &Path) {
+    pub fn damage_files(&mut self, mount: &Path) {
         let names = [&FILES[..2], &FILES[2..]];
         for (program, names) in self.running.iter_mut().zip(names) {
             await_that(program.name, || {
@@ -158,20 +158,20 @@ impl Program {
         self.look();
         let status = self.end();
         assert!(
-            obeyed(status),
+            ended_on_request(status),
             "{} found a fault ({status}): {}",
             self.name,
             self.said()
         );
     }
 
-    fn finish_bereft(&mut self) -> Result<(), String> {
+    fn finish_without_mount(&mut self) -> Result<(), String> {
         let status = self.end();
         let said = self.said();
         let any_of = |words: &[&str]| words.iter().any(|word| said.contains(word));
         // A page of a mapping cannot be read.
         let is_bus_error = status.signal() == Some(Signal::BUS.as_raw());
-        let has_lost = any_of(&LOSSES) || is_bus_error || obeyed(status);
+        let has_lost = any_of(&LOSSES) || is_bus_error || ended_on_request(status);
         if any_of(&FINDINGS) || !has_lost {
             return Err(format!("{} found a fault ({status}): {said}", self.name));
         }
@@ -193,8 +193,8 @@ impl Program {
 }
 
 /// Whether a program has ended on request without a finding.
-fn obeyed(status: ExitStatus) -> bool {
-    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_OBEYED
+fn ended_on_request(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_ENDED_ON_REQUEST
 }
 
 /// Blocks with their own checksums, read back while others are written. All have one size: fio expects wrong content

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::chance::{Chance, mix};
+use crate::chance::{Chance, content, mix};
 use crate::writers::Client;
 
 /// The directory, below the root.
@@ -55,10 +55,7 @@ impl Replacer {
     fn content(&self, index: usize, version: u64) -> Vec<u8> {
         let start = mix(self.key ^ (index as u64) << 32 ^ version);
         let length = usize::try_from(1 + start % BYTES_MAX).unwrap();
-        let words = (0..length.div_ceil(8) as u64).map(|at| mix(start.wrapping_add(at)));
-        let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        content.truncate(length);
-        content
+        content(start, length)
     }
 
     /// Writes the new content under another name, durably in one of two ways, and renames the file.

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, setxattr};
 
-use crate::nodes::{DATASTORE, Ground, PATIENT, PROGRAM, Pair, Settings, Which, await_that};
+use crate::nodes::{
+    DATASTORE, NodeEnvironment, PATIENT, PROGRAM, Pair, Settings, Which, await_that,
+};
 use crate::server::{self, Hang, Server};
 
 /// A peer may be silent for the whole test.
@@ -51,15 +53,15 @@ const LOOKS: usize = 100;
 /// A file that no test changes.
 const OTHER: &str = "other";
 
-pub fn start(settings: Settings, grounds: [Ground; 2]) -> Pair {
-    let mut pair = Pair::prepare(settings, grounds);
+pub fn start(settings: Settings, environments: [NodeEnvironment; 2]) -> Pair {
+    let mut pair = Pair::prepare(settings, environments);
     pair.start();
     fs::write(pair.mount().join(OTHER), [7; 4096]).unwrap();
     pair
 }
 
 /// Looks up missing names, reads, and lists: nothing here is being changed.
-fn look_around(mount: &Path) {
+fn read_everything(mount: &Path) {
     for number in 0..LOOKS {
         let absent = fs::metadata(mount.join(format!("absent {number}")));
         assert_eq!(absent.unwrap_err().kind(), ErrorKind::NotFound);
@@ -72,9 +74,9 @@ fn look_around(mount: &Path) {
 }
 
 /// Checks that lookups, reads and listings are answered, and that the connection is still up.
-pub fn nobody_else_waits(pair: &Pair) {
+pub fn assert_reads_continue(pair: &Pair) {
     let mount = pair.mount();
-    let looker = thread::spawn(move || look_around(&mount));
+    let looker = thread::spawn(move || read_everything(&mount));
     await_that("lookups, reads and listings", || looker.is_finished());
     looker.join().unwrap();
     let state = pair.primary.status().unwrap().state;
@@ -131,12 +133,15 @@ pub fn network_that_passes_nothing() {
             encryption,
             ..SILENT
         };
-        let mut pair = start(settings, [Ground::default(), Ground::default()]);
+        let mut pair = start(
+            settings,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        );
         let writers = write_each(&pair, WRITERS, WRITE_BYTES);
-        pair.network.suffer(crate::network::Fault::Stall);
+        pair.network.apply_fault(crate::network::Fault::Stall);
         let changes = writers();
         await_writes_in_flight(&mut pair);
-        nobody_else_waits(&pair);
+        assert_reads_continue(&pair);
         pair.network.heal();
         all_end_well(changes);
         pair.stop();
@@ -144,12 +149,15 @@ pub fn network_that_passes_nothing() {
 }
 
 pub fn secondary_that_is_stopped() {
-    let mut pair = start(SILENT, [Ground::default(), Ground::default()]);
+    let mut pair = start(
+        SILENT,
+        [NodeEnvironment::default(), NodeEnvironment::default()],
+    );
     let writers = write_each(&pair, WRITERS, WRITE_BYTES);
     pair.node(Which::Secondary).freeze();
     let changes = writers();
     await_writes_in_flight(&mut pair);
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     pair.node(Which::Secondary).thaw();
     all_end_well(changes);
     pair.stop();
@@ -158,7 +166,7 @@ pub fn secondary_that_is_stopped() {
 pub fn disk_that_flushes_nothing() {
     server::isolate();
     let disk = Server::new();
-    let mut pair = start(SILENT, [disk.ground(), Ground::default()]);
+    let mut pair = start(SILENT, [disk.environment(), NodeEnvironment::default()]);
     let files: Vec<File> = (0..SYNCERS)
         .map(|number| open(&pair, &format!("synced {number}"), 0))
         .collect();
@@ -174,7 +182,7 @@ pub fn disk_that_flushes_nothing() {
     await_that("flushes to hang", || hang.waiting() > 0);
     let write = |file: File| thread::spawn(move || file.write_all_at(&[2; 4096], 0));
     changes.extend(durable.into_iter().map(write));
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     drop(hang);
     all_end_well(changes);
     pair.stop();
@@ -192,18 +200,13 @@ pub fn network_that_is_slow() {
             encryption,
             ..settings
         };
-        let mut pair = start(settings, [Ground::default(), Ground::default()]);
-        let before = pair
-            .primary
-            .logged()
-            .matches("acknowledgements paused")
-            .count();
+        let mut pair = start(
+            settings,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        );
+        let before = pauses(&pair);
         all_end_well(write_each(&pair, 3, BYTES)());
-        let after = pair
-            .primary
-            .logged()
-            .matches("acknowledgements paused")
-            .count();
+        let after = pauses(&pair);
         assert_eq!(after, before, "the connection was there all the time");
         pair.await_in_sync();
         pair.stop();
@@ -212,8 +215,7 @@ pub fn network_that_is_slow() {
 
 /// How often the primary has lost the connection while in sync.
 fn pauses(pair: &Pair) -> usize {
-    let logged = pair.primary.logged();
-    logged.matches("acknowledgements paused").count()
+    pair.primary.times_logged("acknowledgements paused")
 }
 
 /// Clients that change something, and the number of their changes.
@@ -288,7 +290,7 @@ fn set_more_attributes_than_the_log_holds(mount: &Path) -> Clients {
 pub fn checkpoints_that_hang(is_long: bool) {
     server::isolate();
     let disk = Server::new();
-    let mut pair = start(CHATTY, [Ground::default(), disk.ground()]);
+    let mut pair = start(CHATTY, [NodeEnvironment::default(), disk.environment()]);
     let before = pauses(&pair);
     let hang = disk.hang_on(NAMESPACE_FILE);
     let kinds: [fn(&Path) -> Clients; 2] = [
@@ -301,9 +303,9 @@ pub fn checkpoints_that_hang(is_long: bool) {
         clients.await_stall(&hang);
         waiting.push(clients);
     }
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     thread::sleep(LONGER_THAN_SILENCE_MAX);
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     assert_eq!(pauses(&pair), before, "the peer was there all the time");
     for node in [&pair.primary, &pair.secondary] {
         assert!(!node.logged().contains("silent"));

@@ -11,7 +11,7 @@ use rustix::fs::FallocateFlags;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
-use crate::nodes::Ground;
+use crate::nodes::NodeEnvironment;
 
 /// Space for the store of a test and little more.
 pub const DISK_BYTES: u64 = 512 << 20;
@@ -51,10 +51,10 @@ impl SmallDisk {
     }
 
     /// This machine, with the store on this disk.
-    pub fn ground(&self) -> Ground {
-        Ground {
+    pub fn environment(&self) -> NodeEnvironment {
+        NodeEnvironment {
             disk: Some(self.root()),
-            ..Ground::default()
+            ..NodeEnvironment::default()
         }
     }
 

@@ -5,10 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::nodes::{Node, PROGRAM, Pair, Which, await_that};
+use crate::nodes::{Node, PROGRAM, Pair, Which, as_nobody, await_that};
 
-/// The user id and the group id of `nobody`.
-const NOBODY: &str = "65534";
 const NODES: [Which; 2] = [Which::Primary, Which::Secondary];
 
 /// A process of `nobody` that waits for a lock on a file or directory, and keeps it.
@@ -21,9 +19,8 @@ impl Stranger {
     fn start(pair: &Pair, number: usize, target: &Path) -> Self {
         let said = pair.outside(&format!("stranger {number}"));
         let output = File::create(&said).unwrap();
-        let mut command = Command::new("setpriv");
+        let mut command = as_nobody();
         command
-            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
             .args(["--pdeathsig", "KILL", "--", "flock", "--no-fork"])
             .arg(target)
             .args(["sh", "-c", "echo held; exec cat"])
@@ -89,7 +86,7 @@ fn says_in_sync(node: &Node) {
 }
 
 /// Checks that nodes start after a kill and after a stop, although `nobody` holds locks on all their directories.
-pub fn hold_no_node_up(pair: &mut Pair) {
+pub fn check_locks_of_other_users(pair: &mut Pair) {
     pair.start();
     let directories = open_directories(pair);
     let stranger = |(number, path): (usize, &PathBuf)| Stranger::start(pair, number, path);

@@ -75,7 +75,7 @@ impl Seat {
 
     /// After a power loss, checks the client's files before its next step. The primary's disk holds exactly the found
     /// content, so it is on stable storage.
-    fn take_stock(&mut self, root: &Path) -> io::Result<()> {
+    fn check_after_power_loss(&mut self, root: &Path) -> io::Result<()> {
         if self.power_lost {
             self.client.check(root).map_err(io::Error::other)?;
             self.client.saved();
@@ -239,7 +239,7 @@ impl Shared {
             None => self.open(seat).map_err(|_| None)?,
         };
         let done = seat
-            .take_stock(&self.root)
+            .check_after_power_loss(&self.root)
             .and_then(|()| seat.client.step());
         if done.is_ok() && self.always {
             seat.client.saved();

@@ -9,7 +9,7 @@ use lockstep_driver::{Datastore, Service};
 use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind};
 
 /// Longest wait for an expected event.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// An answer that has yet to come.
 pub struct Answer<T>(Receiver<Result<T, Errno>>);
@@ -26,7 +26,7 @@ impl<T: Send + 'static> Answer<T> {
 
     /// Waits for the answer.
     pub fn get(self) -> Result<T, Errno> {
-        let answer = self.0.recv_timeout(PATIENCE);
+        let answer = self.0.recv_timeout(WAIT_LIMIT);
         answer.expect("an operation is never answered")
     }
 }

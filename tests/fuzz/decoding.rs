@@ -8,16 +8,16 @@ use lockstep_types::DatastoreUuid;
 use crate::bytes;
 use crate::chance::Chance;
 use crate::memory::largest_piece;
-use crate::messages::{self, Knowledge};
+use crate::messages::{self, PeerState};
 use crate::run::cases;
 
 /// The largest allocation that a length field alone may cause.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 #[test]
-fn a_header_is_refused_or_says_what_it_says() {
+fn a_header_is_refused_or_decodes_to_the_same_message() {
     cases(
-        "decoding::a_header_is_refused_or_says_what_it_says",
+        "decoding::a_header_is_refused_or_decodes_to_the_same_message",
         40_000,
         |chance| {
             let header = header(chance);
@@ -42,7 +42,7 @@ fn header(chance: &mut Chance) -> Vec<u8> {
     if chance.percent(5) {
         return bytes::random(chance, HEADER_BYTES_MAX);
     }
-    let known = Knowledge::of(chance, DatastoreUuid::from_bytes([7; 16]));
+    let known = PeerState::of(chance, DatastoreUuid::from_bytes([7; 16]));
     let message = messages::any(chance, &known);
     let envelope = messages::envelope(chance, &known, message);
     let mut header = envelope.encode().unwrap();
@@ -61,7 +61,7 @@ fn a_header_with_more_than_a_message_is_refused() {
         "decoding::a_header_with_more_than_a_message_is_refused",
         500,
         |chance| {
-            let known = Knowledge::of(chance, DatastoreUuid::from_bytes([7; 16]));
+            let known = PeerState::of(chance, DatastoreUuid::from_bytes([7; 16]));
             let message = messages::any(chance, &known);
             let envelope = messages::envelope(chance, &known, message);
             let mut header = envelope.encode().unwrap();

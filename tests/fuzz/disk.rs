@@ -19,7 +19,7 @@ use std::thread;
 
 use lockstep_driver::{Datastore, Dial};
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept, dial};
+use lockstep_link::{Identity, LinkOptions, SendFrames, accept};
 use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
@@ -30,11 +30,12 @@ use lockstepfs::config::{DatastoreConfig, Encryption, Role};
 use crate::bytes;
 use crate::chance::Chance;
 use crate::client::Client;
+use crate::dialer::LinkDialer;
 use crate::run::cases;
 use crate::store::{self, Running};
 
 #[test]
-fn a_damaged_store_is_refused_or_holds_what_it_held() {
+fn a_damaged_store_is_refused_or_keeps_its_content() {
     if !store::can_export() {
         return;
     }
@@ -42,7 +43,7 @@ fn a_damaged_store_is_refused_or_holds_what_it_held() {
     let stores = Undamaged::make_all(place.path());
     let dir = place.path().join("damaged");
     cases(
-        "disk::a_damaged_store_is_refused_or_holds_what_it_held",
+        "disk::a_damaged_store_is_refused_or_keeps_its_content",
         250,
         |chance| {
             let undamaged = &stores[bytes::index(chance, stores.len())];
@@ -80,7 +81,7 @@ impl Undamaged {
         let [killed_primary, killed_secondary] = killed;
         let [primary, secondary] = stopped;
         for dir in [&killed_primary, &killed_secondary] {
-            put_in_flight(dir);
+            add_writes_in_flight(dir);
         }
         vec![
             Self::look("killed primary", killed_primary, Role::Primary, true),
@@ -133,7 +134,12 @@ impl Pair {
         let (accepting, pinned) = (Arc::clone(&other), own.fingerprint());
         thread::spawn(move || serve(&listener, &accepting, pinned, &served));
         let pinned = other.fingerprint();
-        let dialer: Box<dyn Dial> = Box::new(PairDialer(address, own, pinned));
+        let dialer: Box<dyn Dial> = Box::new(LinkDialer {
+            address,
+            identity: own,
+            fingerprint: pinned,
+            options: LinkOptions::default(),
+        });
         let primary = start(Role::Primary, "primary", &other, Some(dialer));
         let place = place.to_owned();
         Self {
@@ -204,22 +210,8 @@ fn serve(
     datastore.follow(&sender, Box::new(receiver), hello, &envelope);
 }
 
-struct PairDialer(
-    std::net::SocketAddr,
-    Arc<Identity>,
-    lockstep_link::Fingerprint,
-);
-
-impl Dial for PairDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
-        let made = dial(self.0, &self.1, self.2, &LinkOptions::default());
-        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
-        Ok((Arc::new(sender), Box::new(receiver)))
-    }
-}
-
 /// Adds writes in flight at the time of the kill, in both tables.
-fn put_in_flight(dir: &Path) {
+fn add_writes_in_flight(dir: &Path) {
     let backing = OsBacking::open(dir).unwrap();
     for table in ["tables/paw", "tables/saw"] {
         let mapped = backing.open_table(table, TABLE_BYTES).unwrap();
@@ -311,7 +303,7 @@ impl Damage {
 
     /// Whether the log of a killed process has no whole frame behind the first damaged one. Then the damaged frame
     /// looks like an incomplete last append.
-    fn took_the_tail(&self, undamaged: &Undamaged, dir: &Path) -> bool {
+    fn removed_the_tail(&self, undamaged: &Undamaged, dir: &Path) -> bool {
         if !self.is_of("log") || !undamaged.killed {
             return false;
         }
@@ -373,7 +365,7 @@ fn judge(undamaged: &Undamaged, damage: &Damage, dir: &Path) {
         store::all(dir) == before,
         "{what}: export changed the store"
     );
-    let tail_gone = damage.took_the_tail(undamaged, dir);
+    let tail_gone = damage.removed_the_tail(undamaged, dir);
     judge_manifest(undamaged, damage, tail_gone, &what, &written_out);
     let nobody = Identity::ephemeral("nobody").unwrap().fingerprint();
     let config = store::config(dir, undamaged.role, nobody, Encryption::On);
@@ -431,7 +423,7 @@ fn assert_same(what: &str, found: &str, expected: &str) {
         .lines()
         .find(|line| !found.lines().any(|other| other == *line));
     if let Some(line) = missing {
-        panic!("{what}: lost in silence: {line}\n{found}");
+        panic!("{what}: lost silently: {line}\n{found}");
     }
     assert_eq!(found, expected, "{what}: more than there was");
 }

@@ -13,8 +13,8 @@ use lockstepfs::config::Encryption;
 
 use crate::bytes;
 use crate::chance::Chance;
-use crate::messages::{self, Knowledge};
-use crate::node::Besieged;
+use crate::messages::{self, PeerState};
+use crate::node::AttackedNode;
 use crate::run::cases;
 use crate::{store, wire};
 
@@ -29,23 +29,23 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 const FLOOD_MAX: u64 = 600;
 
 #[test]
-fn an_encrypted_secondary_bears_any_primary() {
+fn an_encrypted_secondary_withstands_any_primary() {
     attack(
-        "hostile_primary::an_encrypted_secondary_bears_any_primary",
+        "hostile_primary::an_encrypted_secondary_withstands_any_primary",
         Encryption::On,
     );
 }
 
 #[test]
-fn a_clear_secondary_bears_any_primary() {
+fn a_clear_secondary_withstands_any_primary() {
     attack(
-        "hostile_primary::a_clear_secondary_bears_any_primary",
+        "hostile_primary::a_clear_secondary_withstands_any_primary",
         Encryption::Off,
     );
 }
 
 fn attack(target: &'static str, encryption: Encryption) {
-    let mut node = Besieged::start(encryption);
+    let mut node = AttackedNode::start(encryption);
     let mut done = 0;
     cases(target, 2 * CASES_PER_SYNC, |chance| {
         connection(chance, &node);
@@ -64,7 +64,7 @@ fn attack(target: &'static str, encryption: Encryption) {
 }
 
 /// One connection, from greeting to end.
-fn connection(chance: &mut Chance, node: &Besieged) {
+fn connection(chance: &mut Chance, node: &AttackedNode) {
     let address = if chance.percent(15) {
         wire::damaged(chance, node.address, 50_000)
     } else {
@@ -76,7 +76,7 @@ fn connection(chance: &mut Chance, node: &Besieged) {
     };
     let (sender, mut receiver) = connection.split();
     receiver.set_timeout(Some(ANSWER_WITHIN)).unwrap();
-    let mut known = Knowledge::of(chance, store::UUID);
+    let mut known = PeerState::of(chance, store::UUID);
     (known.store, known.sync) = node.names();
     let mut talk = Talk {
         chance,
@@ -95,7 +95,7 @@ struct Over;
 /// A conversation with a secondary.
 struct Talk<'a> {
     chance: &'a mut Chance,
-    known: Knowledge,
+    known: PeerState,
     sender: Sender,
     receiver: Receiver,
 }
@@ -184,7 +184,7 @@ impl Talk<'_> {
             let numbered = matches!(message, Message::Meta { .. });
             self.say(message)?;
             if numbered {
-                self.hear_what_became_of_it()?;
+                self.await_outcome()?;
             } else if self.chance.percent(80) {
                 self.hear()?;
             }
@@ -219,7 +219,7 @@ impl Talk<'_> {
 
     /// Waits for the outcome of an operation. Answers come in the order of requests, except those that wait for a
     /// disk.
-    fn hear_what_became_of_it(&mut self) -> Result<(), Over> {
+    fn await_outcome(&mut self) -> Result<(), Over> {
         for _ in 0..MESSAGES_MAX {
             match self.hear()? {
                 Message::MetaAck { osn, outcome } => {

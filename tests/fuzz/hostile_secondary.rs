@@ -5,17 +5,13 @@
 //! again.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_driver::Dial;
-use lockstep_link::{
-    Connection, Fingerprint, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
-    accept, dial,
-};
+use lockstep_link::{Connection, Identity, LinkOptions, Receiver, Sender, accept};
 use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Ino, NodeKind};
@@ -25,7 +21,8 @@ use tempfile::TempDir;
 use crate::bytes;
 use crate::chance::Chance;
 use crate::client::Client;
-use crate::messages::{self, Knowledge};
+use crate::dialer::LinkDialer;
+use crate::messages::{self, PeerState};
 use crate::run::cases;
 use crate::store::{self, Running};
 
@@ -39,7 +36,7 @@ const OPERATIONS_MAX: u64 = 12;
 const WRITE_EVERY: u64 = 20_001;
 
 #[test]
-fn a_primary_bears_any_secondary() {
+fn a_primary_withstands_any_secondary() {
     if !store::can_export() {
         return;
     }
@@ -51,7 +48,7 @@ fn a_primary_bears_any_secondary() {
     };
     let mut number = 0;
     cases(
-        "hostile_secondary::a_primary_bears_any_secondary",
+        "hostile_secondary::a_primary_withstands_any_secondary",
         25,
         |chance| {
             number += 1;
@@ -69,7 +66,7 @@ fn template(place: &TempDir) -> std::path::PathBuf {
     store::make(&dir);
     let nobody = Identity::ephemeral("nobody").unwrap().fingerprint();
     let config = store::config(&dir, Role::Primary, nobody, Encryption::On);
-    let running = Running::start(store::open_hastily(&config).unwrap(), None);
+    let running = Running::start(store::open_with_fast_clock(&config).unwrap(), None);
     Client::of(&running.datastore).fill();
     running.stop();
     dir
@@ -90,15 +87,16 @@ struct Acknowledged {
 
 fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let dialer = HostileDialer {
+    let dialer = LinkDialer {
         address: listener.local_addr().unwrap(),
         identity: Arc::clone(&keys.primary),
         fingerprint: keys.secondary.fingerprint(),
+        options: LinkOptions::default(),
     };
     let pinned = keys.secondary.fingerprint();
     let mut config = store::config(dir, Role::Primary, pinned, Encryption::On);
     config.peer_timeout = Duration::from_secs(60);
-    let datastore = store::open_hastily(&config).unwrap();
+    let datastore = store::open_with_fast_clock(&config).unwrap();
     let running = Running::start(datastore, Some(Box::new(dialer)));
     let file = running
         .datastore
@@ -109,13 +107,13 @@ fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
     let mut other = chance.fork();
     let acknowledged = thread::scope(|scope| {
         scope.spawn(move || {
-            let mut known = Knowledge::of(&mut other, store::UUID);
+            let mut known = PeerState::of(&mut other, store::UUID);
             for _ in 0..connections {
                 let (socket, _) = listener.accept().unwrap();
                 let pinned = BTreeSet::from([keys.primary.fingerprint()]);
                 let options = LinkOptions::default();
                 if let Ok(connection) = accept(socket, &keys.secondary, &pinned, &options) {
-                    misbehave(&mut other, &mut known, connection);
+                    answer_badly(&mut other, &mut known, connection);
                 }
             }
             // No thread accepts connections from now on.
@@ -128,29 +126,14 @@ fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
         work(chance, &Client::of(&running.datastore), file)
     });
     running.stop();
-    let again = Running::start(store::open_hastily(&config).unwrap(), None);
+    let again = Running::start(store::open_with_fast_clock(&config).unwrap(), None);
     check(&again, file, &acknowledged);
     again.stop();
     store::manifest(dir).unwrap();
 }
 
-struct HostileDialer {
-    address: SocketAddr,
-    identity: Arc<Identity>,
-    fingerprint: Fingerprint,
-}
-
-impl Dial for HostileDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
-        let options = LinkOptions::default();
-        let made = dial(self.address, &self.identity, self.fingerprint, &options);
-        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
-        Ok((Arc::new(sender), Box::new(receiver)))
-    }
-}
-
 /// The other end: sends a greeting, then answers each message rightly, wrongly, twice or not at all.
-fn misbehave(chance: &mut Chance, known: &mut Knowledge, connection: Connection) {
+fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connection) {
     let (sender, mut receiver) = connection.split();
     let patience = Duration::from_millis(100);
     receiver.set_timeout(Some(patience)).unwrap();
@@ -204,7 +187,7 @@ fn hear(receiver: &mut Receiver) -> Result<Envelope, lockstep_link::LinkError> {
     Ok(Envelope::decode(frame.header).unwrap())
 }
 
-fn say(chance: &mut Chance, sender: &Sender, known: &Knowledge, message: Message) -> bool {
+fn say(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Message) -> bool {
     let envelope = messages::envelope(chance, known, message);
     let payload = if chance.percent(90) {
         Vec::new()
@@ -216,7 +199,7 @@ fn say(chance: &mut Chance, sender: &Sender, known: &Knowledge, message: Message
 }
 
 /// The answer of a secondary that accepts everything.
-fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
+fn right_answer(heard: &Message, known: &mut PeerState) -> Option<Message> {
     Some(match heard {
         Message::Write(write) => Message::WriteAck {
             osn: write.osn,

@@ -19,7 +19,7 @@ const INOS: u64 = 15;
 
 /// The sender's knowledge of the other end, so that some messages fit its state.
 #[derive(Clone, Debug)]
-pub struct Knowledge {
+pub struct PeerState {
     pub datastore: DatastoreUuid,
     /// The last metadata operation that the other end is known to have.
     pub last: Osn,
@@ -30,7 +30,7 @@ pub struct Knowledge {
     pub wildness: u64,
 }
 
-impl Knowledge {
+impl PeerState {
     /// The knowledge at the start, with a random number of accidents.
     pub fn of(chance: &mut Chance, datastore: DatastoreUuid) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Knowledge {
 }
 
 /// A message in its envelope.
-pub fn envelope(chance: &mut Chance, known: &Knowledge, message: Message) -> Envelope {
+pub fn envelope(chance: &mut Chance, known: &PeerState, message: Message) -> Envelope {
     let wild = chance.percent(known.wildness);
     Envelope {
         datastore: if wild && chance.percent(10) {
@@ -67,7 +67,7 @@ pub fn envelope(chance: &mut Chance, known: &Knowledge, message: Message) -> Env
 }
 
 /// A frame's header: that of an envelope, sometimes after an accident, or random bytes.
-pub fn header(chance: &mut Chance, known: &Knowledge, envelope: &Envelope) -> Vec<u8> {
+pub fn header(chance: &mut Chance, known: &PeerState, envelope: &Envelope) -> Vec<u8> {
     let mut bytes = envelope.encode().unwrap();
     if chance.percent(known.wildness) {
         if chance.percent(10) {
@@ -79,7 +79,7 @@ pub fn header(chance: &mut Chance, known: &Knowledge, envelope: &Envelope) -> Ve
 }
 
 /// Any message.
-pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
+pub fn any(chance: &mut Chance, known: &PeerState) -> Message {
     if chance.percent(50) {
         of_primary(chance, known)
     } else {
@@ -88,7 +88,7 @@ pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
 }
 
 /// A message that a primary may send after its greeting.
-pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
+pub fn of_primary(chance: &mut Chance, known: &PeerState) -> Message {
     match chance.within(0..20) {
         0..5 => Message::Write(WriteMessage {
             osn: osn(chance, known),
@@ -119,7 +119,7 @@ pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
 }
 
 /// A message that a secondary may send after its greeting.
-pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
+pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
     match chance.within(0..10) {
         0 => Message::Welcome(welcome(chance, known)),
         1 => Message::Refuse {
@@ -148,7 +148,7 @@ pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
 }
 
 /// The answer to a greeting, mostly an acceptable one.
-pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
+pub fn welcome(chance: &mut Chance, known: &PeerState) -> Welcome {
     let waiting = match chance.within(0..4) {
         0 => 0,
         1 => chance.within(0..2000),
@@ -208,7 +208,7 @@ fn version(chance: &mut Chance) -> u32 {
     }
 }
 
-fn entry(chance: &mut Chance, known: &Knowledge) -> Entry {
+fn entry(chance: &mut Chance, known: &PeerState) -> Entry {
     Entry {
         ino: ino(chance),
         osn: osn(chance, known),
@@ -217,7 +217,7 @@ fn entry(chance: &mut Chance, known: &Knowledge) -> Entry {
     }
 }
 
-fn request(chance: &mut Chance, known: &Knowledge) -> Request {
+fn request(chance: &mut Chance, known: &PeerState) -> Request {
     match chance.within(0..16) {
         14 if chance.percent(50) => Request::Reserve {
             ino: ino(chance),
@@ -280,12 +280,12 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
 }
 
 /// The resync that the secondary is told: never one that its true primary could not know.
-pub fn sync_told(known: &Knowledge) -> SyncId {
+pub fn sync_told(known: &PeerState) -> SyncId {
     known.sync.unwrap_or_else(|| SyncId::next(None, [9; 16]))
 }
 
 /// The store of a primary, mostly the one that the other end has a copy of.
-pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
+pub fn store(chance: &mut Chance, known: &PeerState) -> StoreId {
     if chance.percent(5) {
         StoreId::from_bytes([9; 16])
     } else {
@@ -294,7 +294,7 @@ pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
 }
 
 /// The sync id in the mark of a primary, mostly the one in the mark of the other end.
-pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
+pub fn sync(chance: &mut Chance, known: &PeerState) -> Option<SyncId> {
     match chance.within(0..20) {
         0 => None,
         1 => Some(SyncId::next(None, [9; 16])),
@@ -303,7 +303,7 @@ pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
     }
 }
 
-fn op(chance: &mut Chance, known: &Knowledge) -> MetaOp {
+fn op(chance: &mut Chance, known: &PeerState) -> MetaOp {
     MetaOp {
         osn: if chance.percent(known.wildness) {
             osn(chance, known)
@@ -468,7 +468,7 @@ fn name(chance: &mut Chance) -> FileName {
     FileName::new(format!("f{}", chance.within(0..12)).as_bytes()).unwrap()
 }
 
-fn facts(chance: &mut Chance, known: &Knowledge) -> FileFacts {
+fn facts(chance: &mut Chance, known: &PeerState) -> FileFacts {
     FileFacts {
         size: number(chance),
         mtime: time(chance),
@@ -486,7 +486,7 @@ fn ino(chance: &mut Chance) -> Ino {
     Ino::new(raw).unwrap_or(Ino::ROOT)
 }
 
-fn osn(chance: &mut Chance, known: &Knowledge) -> Osn {
+fn osn(chance: &mut Chance, known: &PeerState) -> Osn {
     if chance.percent(70) {
         let sequence = known.last.sequence;
         let moved = sequence.saturating_add(chance.within(0..4));

@@ -5,18 +5,14 @@
 //! killed.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_driver::Dial;
 use lockstep_driver::report::DatastoreStatus;
-use lockstep_link::{
-    Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
-};
+use lockstep_link::{Connection, Fingerprint, Identity, LinkError, LinkOptions, dial};
 use lockstep_repl::state::State;
 use lockstep_types::{StoreId, SyncId};
 use lockstepfs::config::{Encryption, Role};
@@ -24,11 +20,13 @@ use lockstepfs::control::ControlClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::address::own_address;
 use crate::client::Client;
+use crate::dialer::LinkDialer;
 use crate::store::{self, Running};
 
 /// Longest wait for an expected event.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Most memory of a node under attack, in KiB: for as many unauthenticated peers as it serves at once, for one peer,
 /// and for the allocator's reserve.
 const MEMORY_KIB_MAX: u64 = 256 << 10;
@@ -38,7 +36,7 @@ const THREADS_MAX: u64 = 200;
 const OPEN_FILES_MAX: usize = 400;
 
 /// The node, and the true peer.
-pub struct Besieged {
+pub struct AttackedNode {
     pub address: SocketAddr,
     pub control: PathBuf,
     pub encryption: Encryption,
@@ -52,7 +50,7 @@ pub struct Besieged {
     process: Option<Child>,
 }
 
-impl Besieged {
+impl AttackedNode {
     /// Makes and starts a node that has met its true peer once.
     pub fn start(encryption: Encryption) -> Self {
         let dir = tempfile::Builder::new().prefix("lsz.").tempdir().unwrap();
@@ -129,7 +127,7 @@ impl Besieged {
     }
 
     fn await_that(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while !done(self) {
             self.assert_alive();
             assert!(Instant::now() < deadline, "waited in vain for {what}");
@@ -194,7 +192,7 @@ impl Besieged {
         self.assert_alive();
         let mut process = self.process.take().unwrap();
         kill_process(Pid::from_child(&process), Signal::TERM).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         let status = loop {
             if let Some(status) = process.try_wait().unwrap() {
                 break status;
@@ -244,7 +242,7 @@ impl Besieged {
     fn connect_true_peer(&self) {
         let dir = self.true_store();
         let config = store::config(&dir, Role::Primary, self.fingerprint, self.encryption);
-        let dialer = TrueDialer {
+        let dialer = LinkDialer {
             address: self.address,
             identity: Arc::clone(&self.identity),
             fingerprint: self.fingerprint,
@@ -257,7 +255,7 @@ impl Besieged {
     }
 }
 
-impl Drop for Besieged {
+impl Drop for AttackedNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
             print_end(&self.log());
@@ -285,35 +283,6 @@ fn print_end(log: &Path) {
     let lines: Vec<&str> = log.lines().collect();
     let tail = &lines[lines.len().saturating_sub(30)..];
     println!("the node has logged ...\n{}", tail.join("\n"));
-}
-
-/// Dials as the true peer.
-struct TrueDialer {
-    address: SocketAddr,
-    identity: Arc<Identity>,
-    fingerprint: Fingerprint,
-    options: LinkOptions,
-}
-
-impl Dial for TrueDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), String> {
-        let made = dial(
-            self.address,
-            &self.identity,
-            self.fingerprint,
-            &self.options,
-        );
-        let (sender, receiver) = made.map_err(|error| error.to_string())?.split();
-        Ok((Arc::new(sender), Box::new(receiver)))
-    }
-}
-
-/// An address of the loopback network that no other test and no foreign connection uses.
-fn own_address() -> IpAddr {
-    static TESTS: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let test = TESTS.fetch_add(1, Ordering::Relaxed);
-    Ipv4Addr::new(127, 180 + test, high, low).into()
 }
 
 fn free_port(host: IpAddr) -> SocketAddr {

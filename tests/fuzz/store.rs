@@ -26,7 +26,7 @@ use tempfile::TempDir;
 pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 
 /// Longest wait for an expected event.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Small, so that a store is made and copied quickly, and its log is cut now and then.
 const SEGMENT_BYTES: u64 = 256 << 10;
 
@@ -73,19 +73,19 @@ pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> 
     open_in(|| Place::on_this_machine(config), config)
 }
 
-/// Opens the datastore in a process whose clock runs [`HASTE`] times as fast.
-pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
+/// Opens the datastore in a process whose clock runs [`SPEEDUP`] times as fast.
+pub fn open_with_fast_clock(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
     let place = || {
         let place = Place::on_this_machine(config)?;
         place.host.stop();
-        let host = Arc::new(Hasty(Machine::start(&config.name).unwrap()));
+        let host = Arc::new(FastHost(Machine::start(&config.name).unwrap()));
         Ok(Place { host, ..place })
     };
     open_in(place, config)
 }
 
 /// How much faster the time passes, so that waits between two attempts are short.
-const HASTE: u32 = 20;
+const SPEEDUP: u32 = 20;
 
 fn open_in(
     place: impl Fn() -> Result<Place, DatastoreError>,
@@ -118,11 +118,11 @@ fn while_in_use<T, E>(
 const IN_USE_MAX: Duration = Duration::from_secs(30);
 
 /// This machine, with a faster clock.
-struct Hasty(Machine);
+struct FastHost(Machine);
 
-impl Host for Hasty {
+impl Host for FastHost {
     fn now(&self) -> Duration {
-        self.0.now() * HASTE
+        self.0.now() * SPEEDUP
     }
 
     fn time_of_day(&self) -> Timestamp {
@@ -134,7 +134,7 @@ impl Host for Hasty {
     }
 
     fn sleep(&self, time: Duration) {
-        self.0.sleep(time / HASTE);
+        self.0.sleep(time / SPEEDUP);
     }
 
     fn gate(&self) -> Arc<dyn Gate> {
@@ -174,7 +174,7 @@ impl Running {
 
     /// Waits for a state.
     pub fn await_state(&self, state: State) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while self.datastore.state() != state {
             assert!(
                 Instant::now() < deadline,

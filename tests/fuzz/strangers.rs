@@ -15,7 +15,7 @@ use lockstepfs::config::Encryption;
 
 use crate::bytes;
 use crate::chance::Chance;
-use crate::node::Besieged;
+use crate::node::AttackedNode;
 use crate::run::cases;
 use crate::wire;
 
@@ -32,7 +32,7 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(120);
 
 #[test]
 fn an_encrypted_port_serves_its_peer_through_anything() {
-    besiege(
+    attack(
         "strangers::an_encrypted_port_serves_its_peer_through_anything",
         Encryption::On,
     );
@@ -40,14 +40,14 @@ fn an_encrypted_port_serves_its_peer_through_anything() {
 
 #[test]
 fn a_clear_port_serves_its_peer_through_anything() {
-    besiege(
+    attack(
         "strangers::a_clear_port_serves_its_peer_through_anything",
         Encryption::Off,
     );
 }
 
-fn besiege(target: &'static str, encryption: Encryption) {
-    let mut node = Besieged::start(encryption);
+fn attack(target: &'static str, encryption: Encryption) {
+    let mut node = AttackedNode::start(encryption);
     let hello = client_hello(&node);
     let mut volleys = 0;
     cases(target, VOLLEYS_PER_SYNC, |chance| {
@@ -67,7 +67,7 @@ fn besiege(target: &'static str, encryption: Encryption) {
 }
 
 /// The first bytes of a true peer. Most attempts that pass the first check start with them.
-fn client_hello(node: &Besieged) -> Vec<u8> {
+fn client_hello(node: &AttackedNode) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn crowd(address: SocketAddr) -> Vec<TcpStream> {
         .collect()
 }
 
-fn volley(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
+fn volley(chance: &mut Chance, node: &AttackedNode, hello: &[u8]) {
     let mut chances: Vec<Chance> = (0..VOLLEY).map(|_| chance.fork()).collect();
     thread::scope(|scope| {
         for share in chances.chunks_mut(VOLLEY / SHOOTERS) {
@@ -102,7 +102,7 @@ fn volley(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
     });
 }
 
-fn shot(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
+fn shot(chance: &mut Chance, node: &AttackedNode, hello: &[u8]) {
     match chance.within(0..16) {
         0 => refuses(node.address, &bytes::random(chance, 200_000)),
         1..5 => {
@@ -218,7 +218,7 @@ fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
 }
 
 /// A peer with valid credentials that is not the node's peer, or that expects another node.
-fn stranger(chance: &mut Chance, node: &Besieged) {
+fn stranger(chance: &mut Chance, node: &AttackedNode) {
     let identity = Identity::ephemeral("stranger").unwrap();
     let (identity, pinned): (&Identity, Fingerprint) = if chance.percent(50) {
         (&identity, node.fingerprint)
@@ -243,7 +243,7 @@ const fn other(encryption: Encryption) -> Encryption {
 }
 
 /// Connects the true peer over a wire that damages a byte of the handshake, or a byte after it.
-fn damaged(chance: &mut Chance, node: &Besieged) {
+fn damaged(chance: &mut Chance, node: &AttackedNode) {
     let address = wire::damaged(chance, node.address, 2000);
     // A handshake that succeeds was not damaged.
     let _outcome = node.dial(address);

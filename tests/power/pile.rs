@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use crate::chance::{Chance, mix};
+use crate::chance::{Chance, content, mix};
 
 /// More than the store's own limit, 256.
 const FILES: u64 = 300;
 /// A whole block and a part of one.
-const WORDS: u64 = 700;
+const BYTES: usize = 5600;
 /// The directory, below the root.
 const DIRECTORY: &str = "pile";
 
@@ -20,7 +20,7 @@ pub struct Pile {
 
 impl Pile {
     /// Rewrites all files below `root`.
-    pub fn heap(&mut self, root: &Path, chance: &mut Chance) {
+    pub fn rewrite(&mut self, root: &Path, chance: &mut Chance) {
         self.key = chance.any();
         let directory = root.join(DIRECTORY);
         fs::create_dir_all(&directory).unwrap();
@@ -38,8 +38,6 @@ impl Pile {
     }
 
     fn content(&self, number: u64) -> Vec<u8> {
-        let start = mix(self.key ^ number);
-        let words = (0..WORDS).map(|at| mix(start.wrapping_add(at)));
-        words.flat_map(u64::to_le_bytes).collect()
+        content(mix(self.key ^ number), BYTES)
     }
 }

@@ -29,7 +29,7 @@ use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
 use crate::chance::Chance;
-use crate::nodes::{Ground, STORE};
+use crate::nodes::{NodeEnvironment, STORE};
 
 /// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -55,10 +55,10 @@ impl Server {
         server
     }
 
-    /// The ground for a node on this server.
-    pub fn ground(&self) -> Ground {
+    /// The environment for a node on this server.
+    pub fn environment(&self) -> NodeEnvironment {
         let server = self.clone();
-        Ground {
+        NodeEnvironment {
             disk: Some(self.0.lossy.lock().mount_point().to_owned()),
             spawn: Arc::new(move |command| server.spawn(command)),
         }
@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// Ends the failures, and unmounts, checks and remounts the file system of the disk.
-    pub fn repair_and_mount_anew(&self) {
+    pub fn repair_and_remount(&self) {
         let mut lossy = self.0.lossy.lock();
         lossy.disk().stop_failing();
         lossy.mount_anew().unwrap();

@@ -19,9 +19,9 @@ impl Site {
     pub fn start(settings: Settings, chance: &mut Chance) -> Self {
         server::isolate();
         let (primary, secondary) = (Server::new(), Server::new());
-        let grounds = [primary.ground(), secondary.ground()];
+        let environments = [primary.environment(), secondary.environment()];
         Self {
-            load: Load::start_on(settings, chance, grounds),
+            load: Load::start_on(settings, chance, environments),
             primary,
             secondary,
         }
