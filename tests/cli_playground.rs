@@ -54,21 +54,21 @@ fn a_program_that_cannot_run_is_reported() {
 
 /// Starts a playground whose nodes only print their process ids, and returns the ids.
 fn waiting_playground(root: &Path, program: &Path) -> (Child, Vec<String>) {
-    let told = root.join("pids");
+    let fifo = root.join("pids");
     assert!(
         Command::new("mkfifo")
-            .arg(&told)
+            .arg(&fifo)
             .status()
             .unwrap()
             .success()
     );
     let child = playground(root, program)
-        .env("PIDS", &told)
+        .env("PIDS", &fifo)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let told = BufReader::new(std::fs::File::open(&told).unwrap());
-    (child, told.lines().take(2).map(Result::unwrap).collect())
+    let fifo = BufReader::new(std::fs::File::open(&fifo).unwrap());
+    (child, fifo.lines().take(2).map(Result::unwrap).collect())
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn rounds() -> Option<u64> {
     kills().map(|kills| kills.div_ceil(KILLS_OF_A_ROUND))
 }
 
-/// A fault that fio or fsx finds is told from the errors that they see when their mount is removed.
+/// A fault that fio or fsx finds is distinguished from the errors that they see when their mount is removed.
 #[test]
 fn findings_of_programs_are_reported_though_their_mount_is_gone() {
     let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();

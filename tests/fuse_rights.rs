@@ -139,7 +139,7 @@ fn listed(path: &Path) -> String {
 
 /// Makes every call with every name on every kind of inode, and appends the answers. Attributes with the other names
 /// exist meanwhile, set by root.
-fn try_names(root: &Path, told: &mut String) {
+fn try_names(root: &Path, answers: &mut String) {
     for kind in KINDS {
         let path = root.join(kind);
         for name in NAMES {
@@ -154,7 +154,7 @@ fn try_names(root: &Path, told: &mut String) {
             let list = listed(&path);
             let removed = lremovexattr(&path, name).map_err(Errno::raw_os_error);
             writeln!(
-                told,
+                answers,
                 "{kind} {name}: get {before:?} set {set:?} create {again:?} replace {replaced:?} \
                  list {list} remove {removed:?}"
             )
@@ -184,7 +184,7 @@ fn take_all(root: &Path) {
 
 fn answers_about_names(root: &Path) -> Vec<String> {
     make_kinds(root);
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (who, caller) in callers() {
         for given in [false, true] {
             if given {
@@ -195,10 +195,10 @@ fn answers_about_names(root: &Path) -> Vec<String> {
             let mut lines = format!("{who}, attributes there before: {given}\n");
             caller.run(|| try_names(root, &mut lines));
             let about = |line: &str| format!("{who}, {given}: {line}");
-            told.extend(lines.lines().map(about));
+            answers.extend(lines.lines().map(about));
         }
     }
-    told
+    answers
 }
 
 fn assert_same(here: &[String], ext4: &[String]) {
@@ -332,7 +332,7 @@ fn bits_after_changes(root: &Path) -> Vec<String> {
     let (source, path) = (root.join("source"), root.join("file"));
     fs::write(&source, "from").unwrap();
     let source = File::open(&source).unwrap();
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (who, caller) in changers() {
         for mode in MODES {
             for (change, run) in CHANGES {
@@ -341,14 +341,14 @@ fn bits_after_changes(root: &Path) -> Vec<String> {
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
                 let outcome = caller.run(|| run(&path, &source));
                 let after = fs::metadata(&path).unwrap().mode() & 0o7777;
-                told.push(format!(
+                answers.push(format!(
                     "{who}: {change} of {mode:o}: {outcome:?}, {after:o}"
                 ));
                 fs::remove_file(&path).unwrap();
             }
         }
     }
-    told
+    answers
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Workloads within files, done by fio.
 //!
-//! Every random workload starts on fresh files. They are filled with blocks of one size, whatever block size is
-//! measured: the kernel's page cache keeps the folios of the filling, and overwriting large folios in small pieces is
-//! up to three times slower.
+//! Every random workload starts on fresh files. The files are filled with blocks of one size for every measured block
+//! size: the kernel's page cache keeps the folios of the filling, and overwriting large folios in small pieces is up to
+//! three times slower.
 
 use std::path::Path;
 use std::process::Command;

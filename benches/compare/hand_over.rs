@@ -75,7 +75,7 @@ fn give(mut socket: TcpStream, block: &Block) -> Result<Duration> {
     let start = spent();
     for _ in 0..MESSAGES {
         if on_the_way == WINDOW {
-            on_the_way -= hear(&mut socket)?;
+            on_the_way -= receive_answers(&mut socket)?;
         }
         block.send(&socket)?;
         on_the_way += 1;
@@ -83,13 +83,13 @@ fn give(mut socket: TcpStream, block: &Block) -> Result<Duration> {
     let spent = spent().saturating_sub(start);
     // If a socket is closed with unread answers, the kernel discards data that the other side has not read.
     while on_the_way > 0 {
-        on_the_way -= hear(&mut socket)?;
+        on_the_way -= receive_answers(&mut socket)?;
     }
     Ok(spent)
 }
 
 /// Reads the pending answers and returns their number.
-fn hear(socket: &mut TcpStream) -> Result<u32> {
+fn receive_answers(socket: &mut TcpStream) -> Result<u32> {
     let answers = socket.read(&mut [0; WINDOW as usize])?;
     anyhow::ensure!(answers > 0, "the receiving thread has ended early");
     Ok(u32::try_from(answers)?)

@@ -80,18 +80,18 @@ impl Drop for Playground {
 }
 
 fn await_ready(stdout: ChildStdout) -> Result<()> {
-    let (told, asked) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line).map(|_| line);
         // The receiver is gone after the timeout.
-        let _ = told.send(read);
+        let _ = sender.send(read);
     });
-    let line = asked
+    let line = receiver
         .recv_timeout(START_PATIENCE)
         .map_err(|_| anyhow!("not ready after {START_PATIENCE:?}"))??;
     if line.trim() != "ready" {
-        bail!("said {line:?} instead of ready");
+        bail!("printed {line:?} instead of ready");
     }
     Ok(())
 }

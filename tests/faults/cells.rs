@@ -283,7 +283,7 @@ impl Cell {
 
     fn explain(&self, piece: usize, found: Option<u64>) -> String {
         let range = &self.pieces()[piece];
-        let found = found.map_or("what was never written".to_owned(), |version| {
+        let found = found.map_or("bytes that were never written".to_owned(), |version| {
             format!("version {version}")
         });
         format!(

@@ -122,7 +122,7 @@ fn compare(one: &Path, other: &Path) {
 }
 
 fn judge(output: &Output, what: &str) {
-    let said = [&output.stdout[..], &output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "{what}: {said}");
+    let printed = [&output.stdout[..], &output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(output.status.success(), "{what}: {printed}");
 }

@@ -159,14 +159,14 @@ fn clear_the_primary(
     assert_still_broken(pair, Which::Primary, failure);
     repair(site, Which::Primary, chance);
     site.load.writers.primary_lost_power();
-    let (code, said, error) = clear(&site.load.pair, Which::Primary, &["--accept-loss"]);
+    let (code, printed, error) = clear(&site.load.pair, Which::Primary, &["--accept-loss"]);
     assert_eq!(code, Some(0), "{error}");
     for part in [
         "can be used again",
         &failed.reason,
         "the secondary is made equal",
     ] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
 }
 
@@ -205,10 +205,10 @@ fn await_poisoned_or(pair: &mut Pair, which: Which, mut if_not: impl FnMut()) ->
 /// Checks the status that an operator sees, and the refusal of a premature `clear-poison`.
 fn assert_reported(pair: &Pair, which: Which, failed: &PoisonStatus) {
     assert!(failed.reason.contains("Input/output error"), "{failed:?}");
-    let (code, said, _) = lockstep(pair, which, &["status"]);
-    assert_eq!(code, Some(1), "{said}");
+    let (code, printed, _) = lockstep(pair, which, &["status"]);
+    assert_eq!(code, Some(1), "{printed}");
     for part in ["POISONED", &failed.time, &failed.reason, "clear-poison"] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
     let (code, _, error) = clear(pair, which, &["--accept-loss"]);
     assert_eq!(code, Some(2));
@@ -218,8 +218,8 @@ fn assert_reported(pair: &Pair, which: Which, failed: &PoisonStatus) {
 /// A disk that still fails cannot be cleared.
 fn assert_still_broken(pair: &Pair, which: Which, failure: Failure) {
     if matches!(failure, Failure::OfAll(_)) {
-        let (code, said, error) = clear(pair, which, &["--accept-loss"]);
-        assert_eq!(code, Some(2), "{said}{error}");
+        let (code, printed, error) = clear(pair, which, &["--accept-loss"]);
+        assert_eq!(code, Some(2), "{printed}{error}");
         assert!(error.contains("Input/output error"), "{error}");
     } else {
         assert!(mark_of(pair, which).exists());

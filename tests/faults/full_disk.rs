@@ -72,9 +72,9 @@ impl Site {
     /// Runs a script as the user; it must fail because the disk is full.
     fn run_out_of_space(&self, script: &str) {
         let output = self.run(script);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
-            !output.status.success() && said.contains(FULL),
+            !output.status.success() && errors.contains(FULL),
             "{script}: {output:?}"
         );
     }

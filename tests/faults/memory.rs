@@ -202,10 +202,10 @@ fn assert_room(store: &Path) {
     let disk = rustix::fs::statvfs(store).unwrap();
     let available = disk.f_bavail * disk.f_frsize;
     let (there, needed) = (available >> 20, NEEDED_BYTES >> 20);
-    let told = "this test needs more room for temporary files";
+    let message = "this test needs more room for temporary files";
     assert!(
         available >= NEEDED_BYTES,
-        "{told}: {needed} MiB, {there} MiB are available"
+        "{message}: {needed} MiB, {there} MiB are available"
     );
 }
 

@@ -489,7 +489,7 @@ impl Pair {
             let tail: Vec<&str> = log.lines().skip(skipped).collect();
             let (name, status) = (node.word(), node.status());
             println!(
-                "{name} says {status:#?}\nand has logged ...\n{}",
+                "status of the {name}: {status:#?}\nend of its log:\n{}",
                 tail.join("\n")
             );
         }

@@ -53,7 +53,7 @@ pub struct Programs {
 
 struct Program {
     name: &'static str,
-    said: PathBuf,
+    log_path: PathBuf,
     process: Child,
 }
 
@@ -132,8 +132,8 @@ impl Drop for Programs {
 
 impl Program {
     fn start(name: &'static str, mut command: Command, outside: &Path) -> Self {
-        let said = outside.join(format!("{name}.log"));
-        let log = File::create(&said).unwrap();
+        let log_path = outside.join(format!("{name}.log"));
+        let log = File::create(&log_path).unwrap();
         let process = command
             .current_dir(outside)
             .stdin(Stdio::null())
@@ -143,14 +143,18 @@ impl Program {
             .unwrap_or_else(|error| panic!("cannot run {name}: {error}; see scripts/setup"));
         Self {
             name,
-            said,
+            log_path,
             process,
         }
     }
 
     fn look(&mut self) {
         if let Some(status) = self.process.try_wait().unwrap() {
-            panic!("{} ended by itself ({status}): {}", self.name, self.said());
+            panic!(
+                "{} ended by itself ({status}): {}",
+                self.name,
+                self.output()
+            );
         }
     }
 
@@ -161,19 +165,19 @@ impl Program {
             ended_on_request(status),
             "{} found a fault ({status}): {}",
             self.name,
-            self.said()
+            self.output()
         );
     }
 
     fn finish_without_mount(&mut self) -> Result<(), String> {
         let status = self.end();
-        let said = self.said();
-        let any_of = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        let output = self.output();
+        let any_of = |words: &[&str]| words.iter().any(|word| output.contains(word));
         // A page of a mapping cannot be read.
         let is_bus_error = status.signal() == Some(Signal::BUS.as_raw());
         let has_lost = any_of(&LOSSES) || is_bus_error || ended_on_request(status);
         if any_of(&FINDINGS) || !has_lost {
-            return Err(format!("{} found a fault ({status}): {said}", self.name));
+            return Err(format!("{} found a fault ({status}): {output}", self.name));
         }
         Ok(())
     }
@@ -187,8 +191,8 @@ impl Program {
         self.process.wait().unwrap()
     }
 
-    fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
+    fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log_path).unwrap_or_default()).into_owned()
     }
 }
 

@@ -12,13 +12,13 @@ const NODES: [Which; 2] = [Which::Primary, Which::Secondary];
 /// A process of `nobody` that waits for a lock on a file or directory, and keeps it.
 struct Stranger {
     process: Child,
-    said: PathBuf,
+    log_path: PathBuf,
 }
 
 impl Stranger {
     fn start(pair: &Pair, number: usize, target: &Path) -> Self {
-        let said = pair.outside(&format!("stranger {number}"));
-        let output = File::create(&said).unwrap();
+        let log_path = pair.outside(&format!("stranger {number}"));
+        let output = File::create(&log_path).unwrap();
         let mut command = as_nobody();
         command
             .args(["--pdeathsig", "KILL", "--", "flock", "--no-fork"])
@@ -28,21 +28,21 @@ impl Stranger {
             .stdout(output.try_clone().unwrap())
             .stderr(output);
         let process = command.spawn().unwrap();
-        Self { process, said }
+        Self { process, log_path }
     }
 
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
+    fn output(&self) -> String {
+        fs::read_to_string(&self.log_path).unwrap()
     }
 
     fn await_lock(&self) {
-        await_that("the lock of a stranger", || self.said() == "held\n");
+        await_that("the lock of a stranger", || self.output() == "held\n");
     }
 
     fn must_be_refused(mut self) {
         let status = self.process.wait().unwrap();
-        let said = self.said();
-        assert!(said.contains("Permission denied"), "{status}: {said}");
+        let output = self.output();
+        assert!(output.contains("Permission denied"), "{status}: {output}");
     }
 }
 

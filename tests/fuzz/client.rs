@@ -19,7 +19,7 @@ impl<T: Send + 'static> Answer<T> {
         let (sender, receiver) = channel();
         let done = move |result| {
             // The caller may have gone.
-            let _heard = sender.send(result);
+            let _sent = sender.send(result);
         };
         (Box::new(done), Self(receiver))
     }

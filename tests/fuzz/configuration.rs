@@ -226,14 +226,14 @@ fn has_cause_and_cure(error: &ConfigError, text: &str) {
             assert!(!part.trim().is_empty(), "{problem:?}");
         }
     }
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.contains("cause: ") && said.contains("cure: "),
-        "{said}"
+        message.contains("cause: ") && message.contains("cure: "),
+        "{message}"
     );
     let hidden = |c: char| c.is_control() && c != '\n';
-    assert!(!said.contains(hidden), "{said:?}");
-    assert!(said.len() < 200_000, "{} bytes", said.len());
+    assert!(!message.contains(hidden), "{message:?}");
+    assert!(message.len() < 200_000, "{} bytes", message.len());
 }
 
 /// Writes the configuration out and checks that reading it again gives the same configuration.

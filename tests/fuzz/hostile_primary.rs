@@ -78,30 +78,32 @@ fn connection(chance: &mut Chance, node: &AttackedNode) {
     receiver.set_timeout(Some(ANSWER_WITHIN)).unwrap();
     let mut known = PeerState::of(chance, store::UUID);
     (known.store, known.sync) = node.names();
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         chance,
         known,
         sender,
         receiver,
     };
     // The node may close the connection before all messages are sent.
-    let _over = talk.greet().and_then(|()| talk.go_on());
-    talk.sender.shutdown("enough");
+    let _ended = conversation
+        .greet()
+        .and_then(|()| conversation.send_messages());
+    conversation.sender.shutdown("enough");
 }
 
 /// The connection has ended.
-struct Over;
+struct Ended;
 
 /// A conversation with a secondary.
-struct Talk<'a> {
+struct Conversation<'a> {
     chance: &'a mut Chance,
     known: PeerState,
     sender: Sender,
     receiver: Receiver,
 }
 
-impl Talk<'_> {
-    fn greet(&mut self) -> Result<(), Over> {
+impl Conversation<'_> {
+    fn greet(&mut self) -> Result<(), Ended> {
         let greeting = Message::Hello(Hello {
             version: PROTOCOL_VERSION,
             in_sync: self.chance.percent(50),
@@ -112,11 +114,11 @@ impl Talk<'_> {
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);
-            self.say(other)?;
+            self.send(other)?;
         } else {
-            self.say(greeting)?;
+            self.send(greeting)?;
         }
-        if let Message::Welcome(welcome) = self.hear()? {
+        if let Message::Welcome(welcome) = self.receive()? {
             self.known.last = welcome.applied;
         }
         match self.chance.within(0..20) {
@@ -127,8 +129,8 @@ impl Talk<'_> {
     }
 
     /// Sends many requests at once and reads no answer.
-    fn flood(&mut self) -> Result<(), Over> {
-        let sync = messages::sync_told(&self.known);
+    fn flood(&mut self) -> Result<(), Ended> {
+        let sync = messages::sync_sent(&self.known);
         let ask = |request| Message::Request { id: 1, request };
         // Requests that take a disk some time.
         let floods = [
@@ -152,29 +154,29 @@ impl Talk<'_> {
         let header = messages::envelope(self.chance, &self.known, message).encode();
         let header = header.unwrap();
         for _ in 0..count {
-            self.sender.send(&header, &payload).map_err(|_| Over)?;
+            self.sender.send(&header, &payload).map_err(|_| Ended)?;
         }
         Ok(())
     }
 
     /// Begins a resync, so that the later messages meet an incomplete copy.
-    fn begin_resync(&mut self) -> Result<(), Over> {
+    fn begin_resync(&mut self) -> Result<(), Ended> {
         let applied = self.known.last;
         let end = Request::EndImage {
             applied,
             inos_below: 2,
         };
         let begin = Request::BeginResync {
-            sync: messages::sync_told(&self.known),
+            sync: messages::sync_sent(&self.known),
         };
         for request in [begin, end] {
-            self.say(Message::Request { id: 1, request })?;
-            self.hear()?;
+            self.send(Message::Request { id: 1, request })?;
+            self.receive()?;
         }
         Ok(())
     }
 
-    fn go_on(&mut self) -> Result<(), Over> {
+    fn send_messages(&mut self) -> Result<(), Ended> {
         for _ in 0..self.chance.within(0..MESSAGES_MAX) {
             let message = if self.chance.percent(self.known.wildness) {
                 messages::any(self.chance, &self.known)
@@ -182,17 +184,17 @@ impl Talk<'_> {
                 messages::of_primary(self.chance, &self.known)
             };
             let numbered = matches!(message, Message::Meta { .. });
-            self.say(message)?;
+            self.send(message)?;
             if numbered {
                 self.await_outcome()?;
             } else if self.chance.percent(80) {
-                self.hear()?;
+                self.receive()?;
             }
         }
         Ok(())
     }
 
-    fn say(&mut self, message: Message) -> Result<(), Over> {
+    fn send(&mut self, message: Message) -> Result<(), Ended> {
         let payload = match self.chance.within(0..10) {
             0..4 => Vec::new(),
             4..9 => bytes::random(self.chance, 20_000),
@@ -205,23 +207,23 @@ impl Talk<'_> {
         };
         let envelope = messages::envelope(self.chance, &self.known, message);
         let header = messages::header(self.chance, &self.known, &envelope);
-        self.sender.send(&header, &payload).map_err(|_| Over)
+        self.sender.send(&header, &payload).map_err(|_| Ended)
     }
 
     /// Receives a message, which must be readable. A timeout does not end the conversation.
-    fn hear(&mut self) -> Result<Message, Over> {
+    fn receive(&mut self) -> Result<Message, Ended> {
         match self.receiver.recv() {
             Ok(frame) => Ok(Envelope::decode(frame.header).unwrap().message),
             Err(error) if error.is_timed_out() => Ok(Message::Ping),
-            Err(_) => Err(Over),
+            Err(_) => Err(Ended),
         }
     }
 
     /// Waits for the outcome of an operation. Answers come in the order of requests, except those that wait for a
     /// disk.
-    fn await_outcome(&mut self) -> Result<(), Over> {
+    fn await_outcome(&mut self) -> Result<(), Ended> {
         for _ in 0..MESSAGES_MAX {
-            match self.hear()? {
+            match self.receive()? {
                 Message::MetaAck { osn, outcome } => {
                     if outcome.is_ok() {
                         self.known.last = self.known.last.max(osn);

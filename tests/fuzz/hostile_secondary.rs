@@ -27,7 +27,7 @@ use crate::run::cases;
 use crate::store::{self, Running};
 
 /// Most frames of the primary that the other end answers before it disconnects.
-const HEARD_MAX: u64 = 120;
+const ANSWERED_MAX: u64 = 120;
 /// Number of pings after which no other message is expected.
 const PINGS_MAX: u32 = 8;
 /// Most operations of clients in a case.
@@ -137,7 +137,7 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
     let (sender, mut receiver) = connection.split();
     let patience = Duration::from_millis(100);
     receiver.set_timeout(Some(patience)).unwrap();
-    let Ok(greeting) = hear(&mut receiver) else {
+    let Ok(greeting) = receive(&mut receiver) else {
         return;
     };
     assert_eq!(greeting.datastore, known.datastore);
@@ -146,22 +146,22 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
     } else {
         messages::any(chance, known)
     };
-    if !say(chance, &sender, known, welcome) {
+    if !send(chance, &sender, known, welcome) {
         return;
     }
     // A mostly honest peer gets further.
     let honest = *chance.pick(&[0, 50, 90, 99, 100]);
     let mut pings = 0;
-    for _ in 0..chance.within(0..HEARD_MAX) {
-        let Ok(heard) = hear(&mut receiver) else {
+    for _ in 0..chance.within(0..ANSWERED_MAX) {
+        let Ok(received) = receive(&mut receiver) else {
             return;
         };
-        pings += u32::from(heard.message == Message::Ping);
+        pings += u32::from(received.message == Message::Ping);
         if pings > PINGS_MAX {
             return;
         }
         let answer = if chance.percent(honest) {
-            right_answer(&heard.message, known)
+            right_answer(&received.message, known)
         } else {
             Some(messages::of_secondary(chance, known))
         };
@@ -175,19 +175,19 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
             .cycle()
             .take(answer.iter().len() * usize::try_from(times).unwrap())
         {
-            if !say(chance, &sender, known, answer.clone()) {
+            if !send(chance, &sender, known, answer.clone()) {
                 return;
             }
         }
     }
 }
 
-fn hear(receiver: &mut Receiver) -> Result<Envelope, lockstep_link::LinkError> {
+fn receive(receiver: &mut Receiver) -> Result<Envelope, lockstep_link::LinkError> {
     let frame = receiver.recv()?;
     Ok(Envelope::decode(frame.header).unwrap())
 }
 
-fn say(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Message) -> bool {
+fn send(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Message) -> bool {
     let envelope = messages::envelope(chance, known, message);
     let payload = if chance.percent(90) {
         Vec::new()
@@ -199,8 +199,8 @@ fn say(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Message
 }
 
 /// The answer of a secondary that accepts everything.
-fn right_answer(heard: &Message, known: &mut PeerState) -> Option<Message> {
-    Some(match heard {
+fn right_answer(received: &Message, known: &mut PeerState) -> Option<Message> {
+    Some(match received {
         Message::Write(write) => Message::WriteAck {
             osn: write.osn,
             failed: None,

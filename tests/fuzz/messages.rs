@@ -236,7 +236,7 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             below: osn(chance, known),
         },
         2 => Request::BeginResync {
-            sync: sync_told(known),
+            sync: sync_sent(known),
         },
         3 => Request::ImageChunk,
         4 => Request::EndImage {
@@ -279,8 +279,8 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
     }
 }
 
-/// The resync that the secondary is told: never one that its true primary could not know.
-pub fn sync_told(known: &PeerState) -> SyncId {
+/// The resync in a message to the secondary: never one that its true primary could not know.
+pub fn sync_sent(known: &PeerState) -> SyncId {
     known.sync.unwrap_or_else(|| SyncId::next(None, [9; 16]))
 }
 

@@ -282,7 +282,7 @@ fn print_end(log: &Path) {
     let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = log.lines().collect();
     let tail = &lines[lines.len().saturating_sub(30)..];
-    println!("the node has logged ...\n{}", tail.join("\n"));
+    println!("end of the log of the node:\n{}", tail.join("\n"));
 }
 
 fn free_port(host: IpAddr) -> SocketAddr {

@@ -122,12 +122,12 @@ fn shot(chance: &mut Chance, node: &AttackedNode, hello: &[u8]) {
 }
 
 /// Sends bytes and waits until the node has closed the connection.
-fn refuses(address: SocketAddr, said: &[u8]) {
+fn refuses(address: SocketAddr, sent: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
     };
     // The node may close the connection before all bytes are sent.
-    let _said = socket.write_all(said);
+    let _sent = socket.write_all(sent);
     let _over = socket.shutdown(Shutdown::Write);
     assert_closed(&mut socket);
 }
@@ -152,39 +152,39 @@ fn assert_closed(socket: &mut TcpStream) {
 fn lengths(chance: &mut Chance) -> Vec<u8> {
     let kind = *chance.pick(&[0x14, 0x15, 0x16, 0x17, 0x18, 0xff]);
     let claim = bytes::number(chance).to_be_bytes();
-    let mut said = vec![kind, 3, 1, claim[6], claim[7]];
-    said.extend([*chance.pick(&[1, 2, 11, 20]), 0xff, 0xff, 0xff]);
-    said.extend(bytes::random(chance, 70_000));
-    said
+    let mut sent = vec![kind, 3, 1, claim[6], claim[7]];
+    sent.extend([*chance.pick(&[1, 2, 11, 20]), 0xff, 0xff, 0xff]);
+    sent.extend(bytes::random(chance, 70_000));
+    sent
 }
 
 /// Many small records that carry one endless message.
 fn records(chance: &mut Chance) -> Vec<u8> {
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     for number in 0..chance.within(1..2000) {
         let piece = bytes::random(chance, 60);
         let [high, low] = u16::try_from(piece.len() + 4).unwrap().to_be_bytes();
-        said.extend([0x16, 3, 3, high, low]);
-        said.extend(if number == 0 {
+        sent.extend([0x16, 3, 3, high, low]);
+        sent.extend(if number == 0 {
             [1, 0, 0xff, 0xff]
         } else {
             [0; 4]
         });
-        said.extend(piece);
+        sent.extend(piece);
     }
-    said
+    sent
 }
 
 /// Other protocols, and the link protocol without its handshake.
 fn foreign(chance: &mut Chance) -> Vec<u8> {
-    let mut said = match chance.within(0..4) {
+    let mut sent = match chance.within(0..4) {
         0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
         1 => b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(),
         2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         _ => [&b"LSF3\x0e\0\0\0\xff\xff\xff\xff"[..], b"lockstep hello"].concat(),
     };
-    said.extend(bytes::random(chance, 1000));
-    said
+    sent.extend(bytes::random(chance, 1000));
+    sent
 }
 
 /// Sends the right bytes so slowly that the handshake never ends.
@@ -209,7 +209,7 @@ fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
     };
-    let _said = socket.write_all(&hello[..bytes::index(chance, hello.len())]);
+    let _sent = socket.write_all(&hello[..bytes::index(chance, hello.len())]);
     if chance.percent(5) {
         assert_closed(&mut socket);
     } else {
@@ -254,12 +254,12 @@ fn control(chance: &mut Chance, path: &Path) {
     let Ok(mut socket) = UnixStream::connect(path) else {
         return;
     };
-    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     if chance.percent(50) {
-        said.extend(bytes::random(chance, 20_000));
+        sent.extend(bytes::random(chance, 20_000));
     } else {
-        bytes::mutate_often(chance, &mut said);
+        bytes::mutate_often(chance, &mut sent);
     }
-    let _said = socket.write_all(&said);
+    let _sent = socket.write_all(&sent);
     chance.pause(Duration::from_millis(5));
 }

@@ -1,7 +1,7 @@
 //! Threads that change the same pages of one file by `write`, through mappings, and by punching holes.
 //!
-//! Each word of a page belongs to one thread. So each thread knows the value of its words, whatever the other threads
-//! do to the rest of the page. A thread checks the word before each change, through the mapping and by `read`.
+//! Each word of a page belongs to one thread. So each thread knows the value of its words, although other threads change
+//! the rest of the page. A thread checks the word before each change, through the mapping and by `read`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 

@@ -68,7 +68,7 @@ impl Server {
     pub fn lose_power(&self, chance: &mut Chance) {
         let mut lossy = self.0.lossy.lock();
         let survivors = lossy.lose_power(&mut Random::new(chance.any())).unwrap();
-        println!("power lost, and with it what was not synced but {survivors:?}");
+        println!("power lost; of the unsynced changes survive {survivors:?}");
         self.boot();
     }
 

@@ -25,22 +25,22 @@ const HEAD: &str = "\
 /// The whole file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NodeFile {
-    pub(crate) node: NodeSection,
-    pub(crate) datastore: Vec<DatastoreSection>,
+    pub(crate) node: NodeTable,
+    pub(crate) datastore: Vec<DatastoreTable>,
 }
 
-/// The section `[node]`.
+/// The table `[node]`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct NodeSection {
+pub(crate) struct NodeTable {
     pub(crate) name: String,
     pub(crate) identity: PathBuf,
     pub(crate) listen: SocketAddr,
     pub(crate) control: PathBuf,
 }
 
-/// The section `[[datastore]]`. A setting that is a word is passed on as the word.
+/// The table `[[datastore]]`. A setting that is a word is passed on as the word.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct DatastoreSection {
+pub(crate) struct DatastoreTable {
     pub(crate) name: String,
     pub(crate) uuid: String,
     pub(crate) store: PathBuf,
@@ -51,12 +51,12 @@ pub(crate) struct DatastoreSection {
     pub(crate) pause_limit_ms: u64,
     /// Absent in a playground without a replica.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) peer: Option<PeerSection>,
+    pub(crate) peer: Option<PeerTable>,
 }
 
-/// The section `[datastore.peer]`.
+/// The table `[datastore.peer]`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PeerSection {
+pub(crate) struct PeerTable {
     pub(crate) address: SocketAddr,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) encryption: String,

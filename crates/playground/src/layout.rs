@@ -20,7 +20,7 @@ use lockstep_types::{DatastoreUuid, Role};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::config::{DATASTORE, DatastoreSection, NodeFile, NodeSection, PeerSection};
+use crate::config::{DATASTORE, DatastoreTable, NodeFile, NodeTable, PeerTable};
 use crate::options::{NODE_NAMES, PlaygroundOptions};
 use crate::program::Program;
 use crate::{mounts, ports, sockets};
@@ -119,7 +119,7 @@ impl PlaygroundLayout {
         for node in &self.nodes {
             let mut nodes = self.nodes.iter().zip(&fingerprints);
             let peer = nodes.find(|(other, _)| other.name != node.name);
-            let peer = peer.map(|(peer, fingerprint)| PeerSection {
+            let peer = peer.map(|(peer, fingerprint)| PeerTable {
                 address: peer.reached_at,
                 fingerprint: *fingerprint,
                 encryption: options.encryption.clone(),
@@ -288,8 +288,8 @@ impl NodePlan {
         Ok(identity.fingerprint())
     }
 
-    fn file(&self, uuid: &str, options: &PlaygroundOptions, peer: Option<PeerSection>) -> NodeFile {
-        let datastore = DatastoreSection {
+    fn file(&self, uuid: &str, options: &PlaygroundOptions, peer: Option<PeerTable>) -> NodeFile {
+        let datastore = DatastoreTable {
             name: DATASTORE.to_owned(),
             uuid: uuid.to_owned(),
             store: self.store.clone(),
@@ -301,7 +301,7 @@ impl NodePlan {
             peer,
         };
         NodeFile {
-            node: NodeSection {
+            node: NodeTable {
                 name: self.name.to_owned(),
                 identity: self.identity.clone(),
                 listen: self.listen,
@@ -334,7 +334,7 @@ mod tests {
         PlaygroundOptions::new(dir).unwrap()
     }
 
-    fn load(layout: &PlaygroundLayout, index: usize) -> DatastoreSection {
+    fn load(layout: &PlaygroundLayout, index: usize) -> DatastoreTable {
         let mut file = NodeFile::read(&layout.nodes[index].config).unwrap();
         file.datastore.remove(0)
     }

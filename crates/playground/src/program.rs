@@ -117,9 +117,9 @@ impl Program {
         if code.is_some_and(|code| answers.contains(&code)) {
             return Ok(output.stdout);
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim_end().trim_start_matches("error: ");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = errors.trim_end().trim_start_matches("error: ");
         let name = arguments.first().map(OsString::from).unwrap_or_default();
-        bail!("lockstep {} failed: {said}", name.display())
+        bail!("lockstep {} failed: {errors}", name.display())
     }
 }
