@@ -153,15 +153,15 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
     let honest = *chance.pick(&[0, 50, 90, 99, 100]);
     let mut pings = 0;
     for _ in 0..chance.within(0..ANSWERED_MAX) {
-        let Ok(received) = receive(&mut receiver) else {
+        let Ok(envelope) = receive(&mut receiver) else {
             return;
         };
-        pings += u32::from(received.message == Message::Ping);
+        pings += u32::from(envelope.message == Message::Ping);
         if pings > PINGS_MAX {
             return;
         }
         let answer = if chance.percent(honest) {
-            right_answer(&received.message, known)
+            right_answer(&envelope.message, known)
         } else {
             Some(messages::of_secondary(chance, known))
         };
@@ -199,8 +199,8 @@ fn send(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Messag
 }
 
 /// The answer of a secondary that accepts everything.
-fn right_answer(received: &Message, known: &mut PeerState) -> Option<Message> {
-    Some(match received {
+fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
+    Some(match message {
         Message::Write(write) => Message::WriteAck {
             osn: write.osn,
             failed: None,

@@ -338,7 +338,7 @@ fn watch_signals(
     Ok(())
 }
 
-/// Waits until a write is acknowledged that began later than `before` acknowledgements: one write may have been in flight.
+/// Waits until two more writes than `before` are acknowledged: the first of them may have been in flight already.
 fn wait_for_writes(records: &RecordWriter, before: u64) -> Result<()> {
     let started = Instant::now();
     while records.acknowledged() <= before + 1 {
