@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::Finding;
-use crate::workspace::{Workspace, split_path};
+use crate::workspace::{Workspace, is_rust, split_path};
 
 /// Files that the text does not name, and names in the text without a file.
 pub fn check(workspace: &Workspace, text: &str) -> Vec<Finding> {
@@ -17,7 +17,7 @@ pub fn check(workspace: &Workspace, text: &str) -> Vec<Finding> {
     found
 }
 
-/// What stands in backticks, outside blocks of code.
+/// The words in backticks, outside blocks of code.
 fn names(text: &str) -> BTreeSet<&str> {
     let blocks = text.split("```").step_by(2);
     blocks
@@ -45,13 +45,12 @@ fn missing(workspace: &Workspace, named: &BTreeSet<&str>) -> Vec<Finding> {
 fn unknown(workspace: &Workspace, named: &BTreeSet<&str>) -> Vec<Finding> {
     let files: BTreeSet<String> = workspace.texts.keys().map(|it| short(it)).collect();
     let folders: BTreeSet<&str> = files.iter().filter_map(|it| it.split('/').next()).collect();
-    let is_file = |name: &str| name.ends_with(".rs");
     let is_folder = |name: &str| {
         let (first, rest) = name.split_once('/').unwrap_or((name, ""));
         rest.ends_with('/') && folders.contains(first)
     };
     let is_wrong = |name: &&&str| {
-        is_file(name) && !files.contains(**name)
+        is_rust(name) && !files.contains(**name)
             || is_folder(name) && !files.iter().any(|it| it.starts_with(**name))
     };
     let wrong = named.iter().filter(is_wrong);

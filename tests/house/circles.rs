@@ -32,6 +32,7 @@ fn uses(krate: &Crate) -> Uses {
             names: &names,
             module: position,
             uses: &mut uses,
+            locals: BTreeSet::new(),
         };
         for item in &module.items {
             visitor.visit_item(item);
@@ -45,10 +46,28 @@ struct Visitor<'a> {
     names: &'a Names<'a>,
     module: usize,
     uses: &'a mut Uses,
+    /// Names of parameters and variables of the present function: these hide items of the same name.
+    locals: BTreeSet<String>,
+}
+
+/// Collects the names that patterns bind.
+#[derive(Default)]
+struct Bindings(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for Bindings {
+    fn visit_pat_ident(&mut self, it: &'ast syn::PatIdent) {
+        self.0.insert(it.ident.to_string());
+        visit::visit_pat_ident(self, it);
+    }
 }
 
 impl Visitor<'_> {
     fn add(&mut self, path: &[String]) {
+        if let [name] = path
+            && self.locals.contains(name)
+        {
+            return;
+        }
         let Some(Resolved::Item(module, name)) = self.names.resolve(self.module, path) else {
             return;
         };
@@ -99,6 +118,30 @@ impl Visitor<'_> {
 }
 
 impl<'ast> Visit<'ast> for Visitor<'_> {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        let mut bindings = Bindings::default();
+        bindings.visit_item_fn(item);
+        let outer = std::mem::replace(&mut self.locals, bindings.0);
+        visit::visit_item_fn(self, item);
+        self.locals = outer;
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        let mut bindings = Bindings::default();
+        bindings.visit_impl_item_fn(item);
+        let outer = std::mem::replace(&mut self.locals, bindings.0);
+        visit::visit_impl_item_fn(self, item);
+        self.locals = outer;
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        let mut bindings = Bindings::default();
+        bindings.visit_trait_item_fn(item);
+        let outer = std::mem::replace(&mut self.locals, bindings.0);
+        visit::visit_trait_item_fn(self, item);
+        self.locals = outer;
+    }
+
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         for import in imports(item) {
             if !import.is_reexport {
@@ -155,6 +198,10 @@ fn reach<'a>(file: &'a String, uses: &'a Uses) -> BTreeSet<&'a String> {
     reached
 }
 
+fn used(from: &str, to: &str, items: &str) -> String {
+    format!("\n        {from} uses {to}: {items}")
+}
+
 fn describe(circle: &BTreeSet<&String>, uses: &Uses) -> String {
     let short = |file: &String| split_path(file).map_or(file.as_str(), |it| it.1).to_owned();
     let files: Vec<String> = circle.iter().copied().map(short).collect();
@@ -162,12 +209,7 @@ fn describe(circle: &BTreeSet<&String>, uses: &Uses) -> String {
     for ((from, to), items) in uses {
         if circle.contains(from) && circle.contains(to) {
             let items: Vec<&str> = items.iter().map(String::as_str).collect();
-            text += &format!(
-                "\n        {} uses {}: {}",
-                short(from),
-                short(to),
-                items.join(", ")
-            );
+            text.push_str(&used(&short(from), &short(to), &items.join(", ")));
         }
     }
     text

@@ -25,7 +25,8 @@ fn assert_one(found: &[String], parts: &[&str]) {
 }
 
 fn methods(names: std::ops::Range<usize>) -> String {
-    names.map(|it| format!("fn m{it}(&self) {{}}\n")).collect()
+    let methods = names.map(|it| format!("fn m{it}(&self) {{}}\n"));
+    methods.collect::<Vec<_>>().concat()
 }
 
 #[test]
@@ -64,7 +65,8 @@ fn fields_are_counted() {
     let fields = |number| {
         (0..number)
             .map(|it| format!("f{it}: u8,"))
-            .collect::<String>()
+            .collect::<Vec<_>>()
+            .concat()
     };
     let bad = format!("enum E {{ V {{ {} }} }}", fields(13));
     assert_one(&check_one(sizes::check_types, &bad), &["E::V: 13 fields"]);
@@ -156,6 +158,17 @@ fn a_parent_that_uses_its_reexport_is_in_a_circle() {
     let lib = "mod a; mod b; pub use a::A; pub struct L(A);";
     assert_one(
         &three(lib, "use crate::L; pub struct A;", ""),
+        &["a.rs, lib.rs"],
+    );
+}
+
+#[test]
+fn a_variable_with_the_name_of_an_item_is_no_use() {
+    let lib = "mod a; mod b; pub use a::answer; pub struct L; fn f(answer: u8) { let _ = answer; }";
+    assert!(three(lib, "use crate::L; pub fn answer() {}", "").is_empty());
+    let call = "mod a; mod b; pub use a::answer; pub struct L; fn f() { answer() }";
+    assert_one(
+        &three(call, "use crate::L; pub fn answer() {}", ""),
         &["a.rs, lib.rs"],
     );
 }

@@ -131,7 +131,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// What a `use` brings in.
+/// The names and globs of a `use`.
 pub fn imports(item: &syn::ItemUse) -> Vec<Import> {
     let mut found = Vec::new();
     if item.leading_colon.is_none() {

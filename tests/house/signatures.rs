@@ -53,19 +53,19 @@ impl Errors {
 impl<'ast> Visit<'ast> for Errors {
     fn visit_signature(&mut self, it: &'ast syn::Signature) {
         self.inside(format!("fn {}", it.ident), |visitor| {
-            visit::visit_signature(visitor, it)
+            visit::visit_signature(visitor, it);
         });
     }
 
     fn visit_item_type(&mut self, it: &'ast syn::ItemType) {
         self.inside(format!("type {}", it.ident), |visitor| {
-            visit::visit_item_type(visitor, it)
+            visit::visit_item_type(visitor, it);
         });
     }
 
     fn visit_fields(&mut self, it: &'ast syn::Fields) {
         self.inside("field".to_owned(), |visitor| {
-            visit::visit_fields(visitor, it)
+            visit::visit_fields(visitor, it);
         });
     }
 
@@ -100,7 +100,7 @@ fn is_result_of_text(segment: &syn::PathSegment) -> bool {
     segment.ident == "Result" && matches!(error, Some(GenericArgument::Type(it)) if is_text(it))
 }
 
-/// `String`, `str` and what holds one of them.
+/// `String`, `str`, and types around one of them.
 fn is_text(error: &Type) -> bool {
     match error {
         Type::Reference(it) => is_text(&it.elem),

@@ -3,7 +3,7 @@
 use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, ImplItem, Item, Meta, Stmt, TraitItem};
 
-/// Removes all that stands under `#[cfg(test)]`.
+/// Removes all code under `#[cfg(test)]`.
 pub fn remove_tests(file: &mut syn::File) {
     Remover.visit_file_mut(file);
 }
@@ -19,7 +19,7 @@ pub fn is_test_only(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// What a condition is in a build without tests: `None` if that depends on other things.
+/// The value of a condition in a build without tests; `None` if the value depends on other options.
 fn without_tests(condition: &Meta) -> Option<bool> {
     if condition.path().is_ident("test") {
         return Some(false);

@@ -94,7 +94,8 @@ fn add_files(root: &Path, folder: &str, texts: &mut BTreeMap<String, String>) {
     }
 }
 
-fn is_rust(path: &str) -> bool {
+/// Whether a path names a Rust file.
+pub fn is_rust(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|it| it == "rs")
 }
 
