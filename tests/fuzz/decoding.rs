@@ -32,7 +32,7 @@ fn a_header_is_refused_or_says_what_it_says() {
                     let again = Envelope::decode(&envelope.encode().unwrap());
                     assert_eq!(again.unwrap(), envelope);
                 }
-                Err(error) => assert!(error.to_string().contains("given up and made anew")),
+                Err(error) => assert!(error.to_string().contains("given up and opened again")),
             }
         },
     );

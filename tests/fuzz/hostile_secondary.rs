@@ -247,7 +247,7 @@ fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
         Message::Request { id, request } => Message::Response {
             id: *id,
             response: Ok(match request {
-                Request::SettleFiles { .. }
+                Request::SetFileTimes { .. }
                 | Request::CompareBlocks { .. }
                 | Request::CompareHole { .. } => Response::Differing(vec![0x55; 40]),
                 Request::Digests { to, .. } => Response::Digests {

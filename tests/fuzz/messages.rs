@@ -3,7 +3,8 @@
 
 use lockstep_paw_saw::Entry;
 use lockstep_repl::message::{
-    Envelope, FileFacts, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
+    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireFileTimes,
+    WriteMessage,
 };
 use lockstep_types::backing::Room;
 use lockstep_types::{
@@ -179,10 +180,13 @@ fn room(chance: &mut Chance) -> Room {
 }
 
 /// An answer to a request.
-pub fn answer(chance: &mut Chance) -> Result<Response, String> {
+pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
     Ok(match chance.within(0..8) {
         7 => Response::Room(room(chance)),
-        0 => return Err(String::from_utf8_lossy(&random(chance, 1000)).into_owned()),
+        0 => {
+            let reason = String::from_utf8_lossy(&random(chance, 1000)).into_owned();
+            return Err(RequestFailure(reason));
+        }
         1 | 2 => Response::Done,
         3 => Response::Differing(random(chance, 2000)),
         4 => Response::Digests {
@@ -225,12 +229,12 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             zero: chance.percent(50),
         },
         14 => Request::ImageChanges,
-        15 => Request::SettleImage,
+        15 => Request::FlushImage,
         13 if chance.percent(50) => Request::Room,
         0 => Request::RecoverRange {
             ino: ino(chance),
             offset: number(chance),
-            facts: facts(chance, known),
+            times: times(chance, known),
         },
         1 => Request::RecoveryDone {
             below: osn(chance, known),
@@ -243,10 +247,10 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             applied: osn(chance, known),
             inos_below: number(chance),
         },
-        5 => Request::SettleFiles {
+        5 => Request::SetFileTimes {
             files: list(chance, |chance| {
                 let hashed = maybe(chance, hash);
-                (ino(chance), facts(chance, known), hashed)
+                (ino(chance), times(chance, known), hashed)
             }),
         },
         6 => Request::CompareBlocks {
@@ -468,8 +472,8 @@ fn name(chance: &mut Chance) -> FileName {
     FileName::new(format!("f{}", chance.within(0..12)).as_bytes()).unwrap()
 }
 
-fn facts(chance: &mut Chance, known: &Knowledge) -> FileFacts {
-    FileFacts {
+fn times(chance: &mut Chance, known: &Knowledge) -> WireFileTimes {
+    WireFileTimes {
         size: number(chance),
         mtime: time(chance),
         ctime: time(chance),

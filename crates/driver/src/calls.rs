@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_repl::message::Response;
+use lockstep_repl::message::{RequestFailure, Response};
 use parking_lot::Mutex;
 
 use super::host::{Awaited, Host, Promise, promise};
 
 /// An answer, or why there is none.
-pub(super) type Answer = Result<Response, String>;
+pub(super) type Answer = Result<Response, RequestFailure>;
 
 /// A question that waits for its answer.
 struct Waiting {

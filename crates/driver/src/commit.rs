@@ -204,7 +204,7 @@ impl Datastore {
     /// back: or a mark "in sync" that is just being made could still count. The caller holds the sequencer.
     fn leave_sync(self: &Arc<Self>, why: &str) {
         self.set_reason(why);
-        let effects = self.decide(Event::Happened(Trigger::PeerFailed));
+        let effects = self.decide(Event::Trigger(Trigger::PeerFailed));
         let datastore = Arc::clone(self);
         self.host.spawn(Box::new(move || {
             datastore.carry_out_all(Thread::MayWait, effects, None);

@@ -8,7 +8,7 @@ use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
-use lockstep_repl::state::{Refused, Trigger};
+use lockstep_repl::state::{RefusedTrigger, Trigger};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{Errno, Osn};
 
@@ -441,7 +441,7 @@ impl Datastore {
 
     /// An event led nowhere. After a fault the connection is made anew: both nodes then find out how
     /// they stand.
-    fn note_refused(&self, refused: Refused) {
+    fn note_refused(&self, refused: RefusedTrigger) {
         let datastore = self.name();
         if refused.why.is_fault() {
             tracing::error!(datastore, %refused, "a fault of lockstep: please report it");
@@ -456,7 +456,7 @@ impl Datastore {
         self.set_reason(reason);
         let datastore = Arc::clone(self);
         self.host.spawn(Box::new(move || {
-            datastore.drive(Thread::MayWait, Event::Happened(trigger));
+            datastore.drive(Thread::MayWait, Event::Trigger(trigger));
         }));
     }
 }

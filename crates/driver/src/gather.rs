@@ -79,7 +79,7 @@ impl Datastore {
         };
         let waiting = waiting.filter(|_| !write.durable);
         let message = Message::Write(write);
-        let done_below = self.core.lock().send(&message);
+        let done_below = self.core.lock().note_sent(&message);
         let sender = &*link.sender;
         let gathering = &link.course.gathering;
         self.give_to(sender, done_below, message, |header| {

@@ -67,7 +67,7 @@ use lockstep_paw_saw::{Entry, InFlightTable, Slot};
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
-use lockstep_resync::Progress;
+use lockstep_resync::JobProgress;
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::{DatastoreUuid, Generation, Osn, StateVersion};
 use parking_lot::{Mutex, RwLock};
@@ -140,7 +140,7 @@ pub struct Datastore {
     /// Room on both disks.
     rooms: Arc<Rooms>,
     /// How far a resync is.
-    resync: Progress,
+    resync: JobProgress,
     /// Counts changes of state.
     state_version: AtomicU64,
     /// Held by the thread that serves the one connection a secondary has.
@@ -329,7 +329,7 @@ impl Datastore {
         let Some(link) = self.link_of(connection) else {
             return;
         };
-        let done_below = self.core.lock().send(&message);
+        let done_below = self.core.lock().note_sent(&message);
         let sender = &*link.sender;
         let post = |header: &[u8]| {
             if is_on(Bug::WaitToSend) {

@@ -2,7 +2,7 @@
 //! bounded and ends. Locks are counted one by one, so it is nothing for status.
 
 use lockstep_intentlog::Usage;
-use lockstep_repl::core::{InFlight, Locks};
+use lockstep_repl::core::{InFlight, LockCounts};
 
 use super::{Datastore, KeptLoad};
 
@@ -22,7 +22,7 @@ pub struct Load {
     /// What waits for the other side.
     pub in_flight: InFlight,
     /// Locks of the core.
-    pub locks: Locks,
+    pub locks: LockCounts,
     /// Bytes of writes that wait.
     pub kept: KeptLoad,
     /// How full the intent log is; `None` for a store that is only read.
@@ -40,7 +40,7 @@ impl Datastore {
             held: core.held(),
             works: self.works.lock().len(),
             in_flight: core.in_flight(),
-            locks: core.locks(),
+            locks: core.lock_counts(),
             kept: self.keeper.load(),
             log: self.store.log_usage(),
         }

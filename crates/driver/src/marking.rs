@@ -44,7 +44,7 @@ impl Datastore {
                 datastore.go_on_alone();
                 Trigger::MarkedOutOfSync
             };
-            datastore.drive(Thread::MayWait, Event::Happened(trigger));
+            datastore.drive(Thread::MayWait, Event::Trigger(trigger));
         }));
         None
     }

@@ -15,7 +15,7 @@ impl Datastore {
     /// Lets the core know once the disk has failed.
     pub(super) fn notice_poison(self: &Arc<Self>) {
         if self.poison.has_failed() && !self.state().is_poisoned() {
-            self.drive(Thread::MayWait, Event::Happened(Trigger::StorePoisoned));
+            self.drive(Thread::MayWait, Event::Trigger(Trigger::StorePoisoned));
             // It waited for a mark that is not made any more.
             self.apply_stuck();
         }

@@ -158,7 +158,7 @@ impl Datastore {
     /// operator acts.
     fn peer_poisoned(self: &Arc<Self>, reason: String) -> Unconnected {
         self.set_peer_disk_failed(&reason);
-        self.drive(Thread::MayWait, Event::Happened(Trigger::PeerFailed));
+        self.drive(Thread::MayWait, Event::Trigger(Trigger::PeerFailed));
         Unconnected {
             reason,
             retry: RETRY_MAX,
@@ -261,7 +261,7 @@ impl Datastore {
         if !self.is_stopping() {
             self.set_ending(&reason, ending().given_up);
         }
-        self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
+        self.drive(Thread::MayWait, Event::Trigger(Trigger::LinkLost));
         ending()
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::message::{Request, Response};
-use lockstep_repl::state::{Service, State};
+use lockstep_repl::state::{ServiceMode, State};
 use lockstep_resync::Peer;
 use lockstep_types::backing::{Room, Space};
 use lockstep_types::deliberate::{Bug, is_on};
@@ -161,7 +161,7 @@ impl Known {
 
     /// Where the room of the secondary is known from, in a state of this node.
     fn source(&self, state: State, is_linked: bool) -> Source {
-        let is_first = self.in_sync.is_none() && state.service() == Service::Wait;
+        let is_first = self.in_sync.is_none() && state.service_mode() == ServiceMode::Wait;
         if !(has_all(state) && is_linked || is_first) {
             return Source::Estimate;
         }

@@ -13,7 +13,8 @@ use lockstep_link::{FrameRef, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{ConnectionId, Event};
 use lockstep_repl::message::{
-    Envelope, Hello, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
+    Envelope, Hello, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome,
+    WriteMessage,
 };
 use lockstep_repl::state::Trigger;
 use lockstep_types::deliberate::{Bug, is_on};
@@ -73,7 +74,7 @@ impl Datastore {
         if !self.is_stopping() {
             self.set_reason(&reason);
         }
-        self.drive(Thread::MayWait, Event::Happened(Trigger::LinkLost));
+        self.drive(Thread::MayWait, Event::Trigger(Trigger::LinkLost));
     }
 
     /// Waits until all that the courier and the threads that flush were given before is done.
@@ -436,7 +437,9 @@ impl Datastore {
         let debt = self.owed.question()?;
         let (datastore, sender) = (Arc::clone(self), sender.clone());
         self.host.in_order(Box::new(move || {
-            let response = datastore.response(&request, &payload);
+            let response = datastore
+                .response(&request, &payload)
+                .map_err(RequestFailure);
             datastore.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush_nowait();
             drop(debt);
@@ -455,7 +458,7 @@ impl Datastore {
         match request {
             Request::RecoveryDone { below } => {
                 self.saw.remove_below(*below);
-                self.drive(Thread::MayWait, Event::Happened(Trigger::Recovered));
+                self.drive(Thread::MayWait, Event::Trigger(Trigger::Recovered));
                 Ok(Response::Done)
             }
             Request::InSync => {
@@ -470,7 +473,7 @@ impl Datastore {
                         .map_err(|error| error.to_string())?;
                 }
                 self.role.mark(true).map_err(|error| error.to_string())?;
-                self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedInSync));
+                self.drive(Thread::MayWait, Event::Trigger(Trigger::MarkedInSync));
                 Ok(Response::Done)
             }
             Request::BeginResync { sync } => {
@@ -480,11 +483,12 @@ impl Datastore {
                     marked.map_err(|error| error.to_string())?;
                 }
                 self.saw.clear();
-                self.drive(Thread::MayWait, Event::Happened(Trigger::MarkedOutOfSync));
-                lockstep_resync::answer(&self.store, request, payload)
+                self.drive(Thread::MayWait, Event::Trigger(Trigger::MarkedOutOfSync));
+                let answered = lockstep_resync::answer(&self.store, request, payload);
+                answered.map_err(|error| error.to_string())
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                lockstep_verify::answer(&self.store, request)
+                lockstep_verify::answer(&self.store, request).map_err(|error| error.to_string())
             }
             Request::Room => {
                 let room = self.room_for_peer();
@@ -494,7 +498,8 @@ impl Datastore {
             _ if is_of_resync(request) && self.role.state().in_sync => {
                 Err("it was asked to change a copy that is in sync, outside a resync".to_owned())
             }
-            _ => lockstep_resync::answer(&self.store, request, payload),
+            _ => lockstep_resync::answer(&self.store, request, payload)
+                .map_err(|error| error.to_string()),
         }
     }
 }
@@ -505,9 +510,9 @@ const fn is_of_resync(request: &Request) -> bool {
         request,
         Request::ImageChunk
             | Request::ImageChanges
-            | Request::SettleImage
+            | Request::FlushImage
             | Request::EndImage { .. }
-            | Request::SettleFiles { .. }
+            | Request::SetFileTimes { .. }
             | Request::WriteBlocks { .. }
             | Request::Reserve { .. }
             | Request::CompareHole { punch: true, .. }

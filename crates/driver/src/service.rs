@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockstep_fs::OpError;
 use lockstep_fs::plan::View;
 use lockstep_fs::store::SeekFor;
-use lockstep_repl::core::{Effect, Effects, Event, Kind, LockSet, OpId};
+use lockstep_repl::core::{Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_types::backing::{Room, Space};
 use lockstep_types::settings::Durability;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, limits};
@@ -62,7 +62,7 @@ impl Datastore {
         }
     }
 
-    fn submit(self: &Arc<Self>, kind: Kind, locks: LockSet, bytes: u64, work: Work) {
+    fn submit(self: &Arc<Self>, kind: OpKind, locks: LockSet, bytes: u64, work: Work) {
         let op = self.next_op();
         self.works.lock().insert(op, work);
         let submit = Event::Submit {
@@ -102,7 +102,7 @@ impl Datastore {
         let thread = self.asking();
         let submit = Event::Submit {
             op,
-            kind: Kind::Write,
+            kind: OpKind::Write,
             locks: write_locks(facts.ino, facts.offset, facts.length),
             bytes: write_message_bytes(facts.length),
         };
@@ -137,7 +137,7 @@ impl Datastore {
             applied: None,
             done,
         };
-        self.submit(Kind::Meta, locks, bytes, Work::Meta(work));
+        self.submit(OpKind::Meta, locks, bytes, Work::Meta(work));
     }
 
     /// Frees an inode without a name.
@@ -173,7 +173,7 @@ impl Datastore {
             // The stop may have looked for requests before this one was there.
             self.abandon_inspections();
         }
-        let kind = Kind::Read;
+        let kind = OpKind::Read;
         let submit = Event::Submit {
             op,
             kind,
@@ -387,7 +387,7 @@ impl FileService for Service {
             length,
             done,
         };
-        self.0.submit(Kind::Read, locks, 0, Work::Read(work));
+        self.0.submit(OpKind::Read, locks, 0, Work::Read(work));
     }
 
     fn closing(&self) {
@@ -475,7 +475,7 @@ impl FileService for Service {
             point: self.0.store.sync_point(ino, self.0.state_version()),
             done,
         });
-        self.0.submit(Kind::Sync, LockSet::new(), 0, work);
+        self.0.submit(OpKind::Sync, LockSet::new(), 0, work);
     }
 }
 

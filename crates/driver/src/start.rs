@@ -17,9 +17,9 @@ use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
-use lockstep_repl::core::{Core, CoreConfig, Start};
-use lockstep_repl::state::{Service, State};
-use lockstep_resync::Progress;
+use lockstep_repl::core::{Core, CoreConfig, CoreStart};
+use lockstep_repl::state::{ServiceMode, State};
+use lockstep_resync::JobProgress;
 use lockstep_types::backing::Backing;
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::settings::{Choice, Role};
@@ -394,7 +394,7 @@ impl Prepared {
             tracing::warn!(datastore = config.name, %error, "the reserve is not filled");
         }
         let state = first_state(&config, role.state());
-        if state.service() == Service::Alone {
+        if state.service_mode() == ServiceMode::Alone {
             settle_alone(&opened.store).map_err(refused(&config))?;
         }
         let start = Parts {
@@ -524,9 +524,9 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         generation: role.state().generation,
         sequence: store.first_sequence().max(used.map_or(0, |used| used + 1)),
     };
-    let start = Start {
+    let start = CoreStart {
         state,
-        under_way: if state == State::Paused {
+        interrupted_writes: if state == State::Paused {
             lockset::under_way(&tables.old_paw)
         } else {
             Vec::new()
@@ -567,7 +567,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         reserve,
         rooms: Arc::default(),
         host,
-        resync: Progress::default(),
+        resync: JobProgress::default(),
         state_version: AtomicU64::new(0),
         serving: Turnstile::default(),
         stopping: AtomicBool::new(false),

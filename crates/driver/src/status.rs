@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_fs::poison::utc;
 use lockstep_repl::core::ConnectionId;
-use lockstep_repl::state::{Service as Serving, State};
+use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
 use lockstep_types::settings::Role;
 
@@ -184,7 +184,7 @@ impl Datastore {
 
     /// Remembers what a comparison of both nodes has found.
     pub(super) fn note_comparison(&self, report: &lockstep_verify::Report) {
-        let in_words = |difference: &lockstep_verify::Difference| {
+        let in_words = |difference: &lockstep_verify::InodeDifference| {
             let path = difference.path.as_deref().unwrap_or("(no name)");
             plain(&format!("{path}: {}", difference.what))
         };
@@ -348,12 +348,12 @@ fn serving(state: State) -> ServiceStatus {
     if state.is_secondary() {
         return ServiceStatus::None;
     }
-    match state.service() {
-        Serving::Alone => ServiceStatus::Alone,
-        Serving::Mirrored => ServiceStatus::Mirrored,
-        Serving::WritesAlone => ServiceStatus::WritesAlone,
-        Serving::Wait => ServiceStatus::Waiting,
-        Serving::Refused => ServiceStatus::Refused,
+    match state.service_mode() {
+        ServiceMode::Alone => ServiceStatus::Alone,
+        ServiceMode::Mirrored => ServiceStatus::Mirrored,
+        ServiceMode::WritesAlone => ServiceStatus::WritesAlone,
+        ServiceMode::Wait => ServiceStatus::Waiting,
+        ServiceMode::Refused => ServiceStatus::Refused,
     }
 }
 

@@ -9,7 +9,9 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
-use lockstep_resync::{Asked, Claim, Locks, Operations, Peer, PeerError, Progress, ResyncError};
+use lockstep_resync::{
+    JobProgress, LockClaim, Locks, Operations, Peer, PeerError, PendingAnswer, ResyncError,
+};
 use lockstep_types::deliberate::{Bug, is_on};
 
 use super::host::{Awaited, Promise, promise};
@@ -31,13 +33,13 @@ impl Peer for LinkedPeer<'_> {
         self.begin(request, payload)()
     }
 
-    fn begin(&self, request: Request, payload: &[u8]) -> Asked<'_> {
+    fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
         let what = describe(&request);
         let limit = self.datastore.patience(&request);
         let host = &*self.datastore.host;
         let asked = self.datastore.calls.begin(host, limit, |id| {
             let message = Message::Request { id, request };
-            let done_below = self.datastore.core.lock().send(&message);
+            let done_below = self.datastore.core.lock().note_sent(&message);
             self.datastore
                 .send_on(&*self.link.sender, done_below, message, payload)
         });
@@ -74,7 +76,7 @@ impl Locks for CoreLocks<'_> {
             .unwrap_or_else(|| Err(stopping()))
     }
 
-    fn claim(&self, locks: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+    fn claim(&self, locks: LockSet) -> Result<Box<dyn LockClaim + '_>, ResyncError> {
         Ok(Box::new(self.0.ask_for(locks)))
     }
 
@@ -99,7 +101,7 @@ impl Operations for CoreOperations<'_> {
 /// Who waits until no metadata operation is under way, and over which connection.
 pub(super) type Tail = Option<(ConnectionId, Promise<()>)>;
 
-impl Claim for Inspection<'_> {
+impl LockClaim for Inspection<'_> {
     fn is_held(&self) -> bool {
         Inspection::is_held(self)
     }
@@ -127,7 +129,7 @@ impl Datastore {
         let limit = self.config.answer_limit_beats();
         match request {
             Request::BeginResync { .. }
-            | Request::SettleImage
+            | Request::FlushImage
             | Request::EndImage { .. }
             | Request::InSync => limit.saturating_mul(WHOLE_STORE_FACTOR),
             _ => limit,
@@ -234,7 +236,7 @@ impl Datastore {
     /// The secondary could not do what must be done for the nodes to be in sync (P15).
     fn peer_failed_over(self: &Arc<Self>, connection: ConnectionId, error: &PeerError) {
         self.set_reason_over(connection, &error.to_string());
-        self.drive_over(connection, Event::Happened(Trigger::PeerFailed));
+        self.drive_over(connection, Event::Trigger(Trigger::PeerFailed));
     }
 
     fn send_image_later(self: &Arc<Self>, link: Link) {
@@ -249,7 +251,7 @@ impl Datastore {
             let changes = lockstep_resync::send_image(store, peer, sync, &operations)?;
             datastore.hold_names(connection)?;
             lockstep_resync::send_tail(store, peer, &changes)?;
-            Ok(Event::Happened(Trigger::ImageDone))
+            Ok(Event::Trigger(Trigger::ImageDone))
         });
     }
 
@@ -258,7 +260,7 @@ impl Datastore {
         let (due, wait) = promise(&*self.host);
         let earlier = self.tail.lock().replace((connection, due));
         drop(earlier);
-        self.drive_over(connection, Event::Happened(Trigger::ImageSent));
+        self.drive_over(connection, Event::Trigger(Trigger::ImageSent));
         if self.link_of(connection).is_none() {
             // Its end may have come before there was anybody to be told of it.
             self.tail_is_due(connection, false);
@@ -282,7 +284,7 @@ impl Datastore {
             let locks = CoreLocks(datastore);
             lockstep_resync::send_content(&datastore.store, peer, &locks, &datastore.resync)?;
             datastore.paw.remove_below(datastore.first_osn);
-            Ok(Event::Happened(Trigger::ContentDone))
+            Ok(Event::Trigger(Trigger::ContentDone))
         });
     }
 
@@ -316,7 +318,7 @@ impl Datastore {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, VerifyFailure> {
         let peer = self.peer_in_sync()?;
-        let done = Progress::default();
+        let done = JobProgress::default();
         let mut compared = None;
         let mut compare = || compared = Some(self.compare_with(&peer, &done));
         let mut tell = || {
@@ -357,7 +359,7 @@ impl Datastore {
     fn compare_with(
         self: &Arc<Self>,
         peer: &LinkedPeer<'_>,
-        done: &Progress,
+        done: &JobProgress,
     ) -> Result<lockstep_verify::Report, ResyncError> {
         lockstep_verify::compare(&self.store, peer, &CoreLocks(self), done)
     }
@@ -378,9 +380,9 @@ const fn describe(request: &Request) -> &'static str {
         Request::BeginResync { .. } => "begin a resync",
         Request::ImageChunk
         | Request::ImageChanges
-        | Request::SettleImage
+        | Request::FlushImage
         | Request::EndImage { .. } => "take over the namespace",
-        Request::SettleFiles { .. } => "settle files",
+        Request::SetFileTimes { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
         Request::Reserve { .. } => "reserve space",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",

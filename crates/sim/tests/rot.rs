@@ -24,7 +24,7 @@ use lockstep_sim::told::tell;
 use lockstep_sim::world::Side;
 use lockstep_types::Ino;
 use lockstep_verify::Report;
-use lockstep_verify::report::What;
+use lockstep_verify::report::DifferenceKind;
 
 use bit::{Bit, FILES, NAMESPACE};
 use stores::Stores;
@@ -155,7 +155,7 @@ fn is_named(bit: &Bit, found: &Report) -> bool {
     let [difference] = &*found.differences else {
         return false;
     };
-    let What::Content { offset, length } = difference.what else {
+    let DifferenceKind::Content { offset, length } = difference.what else {
         return false;
     };
     let range = offset..offset + length;

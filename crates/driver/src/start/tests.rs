@@ -275,7 +275,7 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
             applied: Osn::ZERO,
             inos_below: 9,
         },
-        Request::SettleFiles { files: Vec::new() },
+        Request::SetFileTimes { files: Vec::new() },
     ];
     for request in late {
         let refused = datastore.response(&request, &[]).unwrap_err();

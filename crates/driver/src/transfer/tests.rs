@@ -215,7 +215,7 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
         match request {
             Request::ImageChunk => {}
             Request::ImageChanges => records.extend(payload),
-            Request::SettleImage => settled = true,
+            Request::FlushImage => settled = true,
             Request::EndImage { applied, .. } => {
                 assert_eq!(applied, secondary.datastore.store.applied());
                 let state = secondary.datastore.core.lock().state();

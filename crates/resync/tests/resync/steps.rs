@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::nodes::{Node, create, name};
 
-/// A change; numbers pick among what there is.
+/// A change; the numbers choose among the present inodes.
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(u8, u8, NodeKind),
@@ -89,7 +89,7 @@ fn entry(number: u8) -> lockstep_types::FileName {
     name(&format!("name-{number}"))
 }
 
-/// What a step does, seen from `node`; for writes, file, offset and bytes.
+/// The change that a step makes on a node. A write has file, offset and bytes.
 pub enum Change {
     Meta(MetaRequest),
     Write(Ino, u64, Vec<u8>),

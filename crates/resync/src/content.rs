@@ -1,22 +1,23 @@
-//! The primary's side of a resync (rule P10).
+//! The primary's side of a resync of the content (rule P10).
 //!
-//! First the namespace ([`namespace`](crate::namespace)), while clients are served by this node alone. Then
-//! the content ([`send_content`]): from its beginning every new operation is mirrored.
+//! First the resync carries the namespace over ([`namespace`](crate::namespace)), while this node serves its clients
+//! alone. Then the resync carries the content over ([`send_content`]): from its beginning every new operation is
+//! mirrored.
 //!
 //! Why comparing each file once is enough. For each file there is one moment, under its exclusive
-//! lock, at which no operation on it is under way and every later one is mirrored; at that moment
-//! the secondary takes over size and times, and from then on they stay equal by themselves. So do
+//! lock, at which no operation on the file is under way and every later operation is mirrored. At that moment
+//! the secondary takes over size and times, and from then on size and times stay equal by themselves. So do
 //! all bytes beyond the size of that moment, because they start as zeros on both nodes and change by
-//! mirrored writes only. What is left are the bytes before it: each range is compared and corrected
-//! once, under a lock that keeps writes to it away on both nodes; before that it may differ, after
-//! it a mirrored write finds both equal and leaves both equal.
+//! mirrored writes only. The bytes before that size remain: each range is compared and corrected
+//! once, under a lock that keeps writes to the range away on both nodes. Before the correction the range may differ;
+//! after the correction a mirrored write finds both nodes equal and leaves both nodes equal.
 //!
-//! Several pieces and batches of files are under way at a time, each under locks of its own, so that the time
-//! of a round trip is not paid for each. They are few, as clients wait for what is locked. None is waited
-//! for while locks are held here: or a client that has them could wait for these.
+//! Several pieces and batches of files are under way at a time, each under locks of its own, so that each of them does
+//! not cost the time of a round trip. Their number is small, because clients wait for the locks. The resync waits for
+//! no lock while it holds other locks: otherwise a client with the wanted lock could wait for a held lock.
 //!
-//! A file that is made after the image needs nothing: it is made, and written, on both nodes. Its
-//! number may be lower than others', but it cannot be in the way; comparing it is harmless.
+//! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
+//! file may be lower than other numbers, but never belongs to another file; comparing the file is harmless.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,26 +26,29 @@ use lockstep_fs::store::Facts;
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::{FileFacts, Request, Response};
+use lockstep_repl::message::{Request, WireFileTimes};
 use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino, NodeKind};
 use smallvec::smallvec;
 
+use crate::api::{LockClaim, Locks, Peer, PendingAnswer, ResyncError, differing};
+use crate::bits;
+use crate::file_times::to_wire;
+use crate::limits::{FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX};
 use crate::pieces::{self, Piece};
-use crate::secondary::{RESERVED_MAX, SETTLED_HASH_BYTES_MAX, SETTLED_MAX};
-use crate::{Asked, Claim, Locks, Peer, PeerError, Progress, ResyncError, bits};
+use crate::progress::JobProgress;
 
-/// Bytes of content hashed under the exclusive locks of one batch of files; files beyond it are
+/// Bytes of content hashed under the exclusive locks of one batch of files; files beyond this number of bytes are
 /// compared range by range.
 const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 
-/// A file that differs and is not longer than this is sent without comparing its blocks: a
-/// question more would take longer.
-const UNASKED_BYTES_MAX: u64 = 64 << 10;
+/// A different file of at most this length is sent without a comparison of its blocks: another
+/// request would take longer.
+const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
 
-/// Most questions under way. The secondary takes 64 at once, and others ask, too.
-const QUESTIONS_MAX: usize = 48;
+/// Most requests under way. The secondary takes 64 at once, and other threads of the primary ask, too.
+const REQUESTS_MAX: usize = 48;
 
 /// Most bytes of content under way, and so locked against writes.
 const BYTES_MAX: u64 = 4 << 20;
@@ -52,35 +56,31 @@ const BYTES_MAX: u64 = 4 << 20;
 /// Most changes of one piece under way.
 const CHANGES_MAX: usize = 8;
 
-/// A piece that is asked about.
-const PIECE_LOAD: Load = Load {
-    questions: CHANGES_MAX,
+/// The cost of a compared piece.
+const PIECE_COST: JobCost = JobCost {
+    requests: CHANGES_MAX,
     bytes: 0,
 };
 
-/// A batch of files whose size and times are taken over: so that few of them are locked at a time.
-const SETTLE_LOAD: Load = Load {
-    questions: QUESTIONS_MAX / 4,
+/// The cost of a batch of files whose size and times the secondary takes over: few files are locked at a time.
+const TIMES_COST: JobCost = JobCost {
+    requests: REQUESTS_MAX / 4,
     bytes: 0,
 };
 
-/// Makes the content of all regular files equal. Every operation must be mirrored since before.
+/// Makes the content of all regular files equal. Every operation must already be mirrored.
 pub fn send_content(
     store: &Store,
     peer: &dyn Peer,
     locks: &dyn Locks,
-    progress: &Progress,
+    progress: &JobProgress,
 ) -> Result<(), ResyncError> {
     store.checkpoint()?;
-    // Counted once: files that are made from now on are mirrored from their birth, and the walk
+    // Counted once: files created from now on are mirrored from the beginning, and the walk
     // must not chase them.
     let census = store.census()?;
-    progress.inodes_total.set(census.files);
-    progress.inodes_done.set(0);
-    progress.bytes_total.set(census.bytes);
-    progress.bytes_done.set(0);
-    progress.bytes_sent.set(0);
-    let sender = Sender {
+    progress.start(census.files, census.bytes);
+    let sender = ContentSender {
         store,
         peer,
         locks,
@@ -90,77 +90,79 @@ pub fn send_content(
         suspects: VecDeque::new(),
         reserved: VecDeque::new(),
         jobs: VecDeque::new(),
-        load: Load {
-            questions: 0,
+        under_way: JobCost {
+            requests: 0,
             bytes: 0,
         },
     };
     sender.run()
 }
 
-/// A file whose content may differ, and how long it was when its facts were taken over.
+/// A file whose content may differ.
 struct Suspect {
     ino: Ino,
+    /// Size of the file when the secondary took over size and times.
     size: u64,
-    /// Its content was hashed as a whole and does differ.
+    /// The content was hashed as a whole and does differ.
     certain: bool,
-    /// Before this it is equal, or made so.
+    /// The bytes before this offset are equal, or are being made equal.
     next: u64,
 }
 
 impl Suspect {
-    /// Whether it is sent without asking what differs.
-    const fn is_unasked(&self) -> bool {
-        self.certain && self.size <= UNASKED_BYTES_MAX
+    /// Whether the file is sent without a comparison of its blocks.
+    const fn is_uncompared(&self) -> bool {
+        self.certain && self.size <= UNCOMPARED_BYTES_MAX
     }
 }
 
-/// Files described to the secondary: inode, facts and, for small ones, the hash of their content.
-type Described = Vec<(Ino, FileFacts, Option<Hash128>)>;
+/// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
+type Described = Vec<(Ino, WireFileTimes, Option<Hash128>)>;
 
-/// What is under way, and what comes of its answer.
-enum Step<'a> {
-    /// The secondary takes over size and times of files; so many bytes were hashed, and these files have
+/// A request under way, with the data for its answer.
+enum JobStep<'a> {
+    /// The secondary takes over size and times of files. With the number of hashed bytes, and the files with
     /// reserved space.
-    Settling(Described, u64, Vec<Ino>, Asked<'a>),
-    /// It says which blocks of a piece differ.
-    Comparing(Ino, Piece, Vec<u8>, Asked<'a>),
-    /// It writes, or punches.
-    Changing(VecDeque<Asked<'a>>),
+    SettingTimes(Described, u64, Vec<Ino>, PendingAnswer<'a>),
+    /// The secondary compares the blocks of a piece.
+    Comparing(Ino, Piece, Vec<u8>, PendingAnswer<'a>),
+    /// The secondary writes, reserves space or punches holes.
+    Changing(VecDeque<PendingAnswer<'a>>),
 }
 
 /// A part of the work that is under way, under locks of its own.
-struct Job<'a> {
-    claim: Box<dyn Claim + 'a>,
-    step: Step<'a>,
-    load: Load,
+struct ContentJob<'a> {
+    claim: Box<dyn LockClaim + 'a>,
+    step: JobStep<'a>,
+    cost: JobCost,
 }
 
-/// What a part of the work takes of what may be under way.
+/// Requests and locked bytes of a job.
 #[derive(Clone, Copy)]
-struct Load {
-    questions: usize,
+struct JobCost {
+    requests: usize,
     bytes: u64,
 }
 
-/// What sending needs at every step.
-struct Sender<'a> {
+/// The state of a transfer of the content.
+struct ContentSender<'a> {
     store: &'a Store,
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
-    progress: &'a Progress,
-    /// The inode to go on with, and the last one.
+    progress: &'a JobProgress,
+    /// The next inode and the last inode of the walk.
     next: u64,
     last: u64,
     suspects: VecDeque<Suspect>,
-    /// Files with reserved space, for when their content is equal.
+    /// Files with reserved space, which is sent once their content is equal.
     reserved: VecDeque<Ino>,
-    /// In the order of their last questions, in which the secondary answers.
-    jobs: VecDeque<Job<'a>>,
-    load: Load,
+    /// In the order of their last requests, in which the secondary answers.
+    jobs: VecDeque<ContentJob<'a>>,
+    /// Sum of the costs of all jobs.
+    under_way: JobCost,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> ContentSender<'a> {
     /// Makes all files equal.
     fn run(mut self) -> Result<(), ResyncError> {
         loop {
@@ -168,16 +170,16 @@ impl<'a> Sender<'a> {
                 self.send_piece(suspect)?;
             } else if let Some(ino) = self.reserved.pop_front() {
                 self.send_reserved(ino)?;
-            } else if !self.settle_batch()? && !self.finish_oldest()? {
+            } else if !self.set_times_of_batch()? && !self.finish_oldest()? {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until there is room for more under way.
-    fn make_room(&mut self, load: Load) -> Result<(), ResyncError> {
-        while self.load.questions + load.questions > QUESTIONS_MAX
-            || self.load.bytes + load.bytes > BYTES_MAX
+    /// Waits until there is room for another job.
+    fn make_room(&mut self, cost: JobCost) -> Result<(), ResyncError> {
+        while self.under_way.requests + cost.requests > REQUESTS_MAX
+            || self.under_way.bytes + cost.bytes > BYTES_MAX
         {
             if !self.finish_oldest()? {
                 break;
@@ -186,12 +188,13 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Takes locks. Whoever has them may wait for those that are held here, so these are given back first.
-    fn claim(&mut self, locks: LockSet) -> Result<Box<dyn Claim + 'a>, ResyncError> {
+    /// Takes locks. A holder of the wanted locks may wait for locks of this resync, so the resync first gives its own
+    /// locks back.
+    fn claim(&mut self, locks: LockSet) -> Result<Box<dyn LockClaim + 'a>, ResyncError> {
         let mut claim = self.locks.claim(locks)?;
         if !claim.is_held() {
             if let Err(error) = self.finish_all() {
-                // Before the claim is given back, for which it has to be granted.
+                // The jobs end first: a claim can be given back only once it is granted.
                 self.jobs.clear();
                 return Err(error);
             }
@@ -205,34 +208,34 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    fn push(&mut self, claim: Box<dyn Claim + 'a>, load: Load, step: Step<'a>) {
-        self.load.questions += load.questions;
-        self.load.bytes += load.bytes;
-        self.jobs.push_back(Job { claim, step, load });
+    fn push(&mut self, claim: Box<dyn LockClaim + 'a>, cost: JobCost, step: JobStep<'a>) {
+        self.under_way.requests += cost.requests;
+        self.under_way.bytes += cost.bytes;
+        self.jobs.push_back(ContentJob { claim, step, cost });
     }
 
-    /// Waits for the oldest answer, and does what comes of it; `false` when there is none to come.
+    /// Waits for the answer of the oldest job, and takes the job's next step; `false` when there is no job.
     fn finish_oldest(&mut self) -> Result<bool, ResyncError> {
         let Some(job) = self.jobs.pop_front() else {
             return Ok(false);
         };
-        self.load.questions -= job.load.questions;
-        self.load.bytes -= job.load.bytes;
+        self.under_way.requests -= job.cost.requests;
+        self.under_way.bytes -= job.cost.bytes;
         match job.step {
-            Step::Settling(described, hashed, reserved, answer) => {
+            JobStep::SettingTimes(described, hashed, reserved, answer) => {
                 let differing = differing("take over sizes", answer()?)?;
                 self.progress.bytes_done.add(hashed);
                 self.progress.inodes_done.add(described.len() as u64);
                 self.suspect(&described, &differing);
                 self.reserved.extend(reserved);
             }
-            Step::Comparing(ino, piece, data, answer) => {
+            JobStep::Comparing(ino, piece, data, answer) => {
                 let differing = differing("compare blocks", answer()?)?;
-                let runs = runs_alike(&differing, &data);
+                let runs = uniform_runs(&differing, &data);
                 let changes = self.send_runs(ino, &piece, &data, &runs)?;
-                self.push(job.claim, job.load, Step::Changing(changes));
+                self.push(job.claim, job.cost, JobStep::Changing(changes));
             }
-            Step::Changing(answers) => {
+            JobStep::Changing(answers) => {
                 for answer in answers {
                     answer()?;
                 }
@@ -241,25 +244,25 @@ impl<'a> Sender<'a> {
         Ok(true)
     }
 
-    /// Has the secondary take over size and times of the next files; `false` when there are no more.
-    fn settle_batch(&mut self) -> Result<bool, ResyncError> {
+    /// Lets the secondary take over size and times of the next files; `false` when there are no more files.
+    fn set_times_of_batch(&mut self) -> Result<bool, ResyncError> {
         if self.next > self.last {
             return Ok(false);
         }
         let to = self.last.saturating_add(1);
-        let inodes = self.store.inodes(self.next, to, SETTLED_MAX)?;
+        let inodes = self.store.inodes(self.next, to, FILES_MAX)?;
         let highest = inodes.last().map(|(ino, _)| ino.get());
         self.next = highest.map_or(to, |highest| highest.saturating_add(1));
         let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
         let files: Vec<Ino> = files.map(|(ino, _)| *ino).collect();
         if !files.is_empty() {
-            self.settle(&files)?;
+            self.set_times(&files)?;
         }
         Ok(true)
     }
 
-    fn settle(&mut self, files: &[Ino]) -> Result<(), ResyncError> {
-        self.make_room(SETTLE_LOAD)?;
+    fn set_times(&mut self, files: &[Ino]) -> Result<(), ResyncError> {
+        self.make_room(TIMES_COST)?;
         let alone = |ino: &Ino| (LockKey::File(*ino), LockMode::Exclusive);
         let claim = self.claim(files.iter().map(alone).collect())?;
         let (described, hashed) = self.describe(files)?;
@@ -269,22 +272,22 @@ impl<'a> Sender<'a> {
                 reserved.push(*ino);
             }
         }
-        // Those that are gone meanwhile are done.
+        // Files that are gone meanwhile are done.
         let gone = files.len() - described.len();
         self.progress.inodes_done.add(gone as u64);
         if described.is_empty() {
             return Ok(());
         }
-        let request = Request::SettleFiles {
+        let request = Request::SetFileTimes {
             files: described.clone(),
         };
         let answer = self.peer.begin(request, &[]);
-        let step = Step::Settling(described, hashed, reserved, answer);
-        self.push(claim, SETTLE_LOAD, step);
+        let step = JobStep::SettingTimes(described, hashed, reserved, answer);
+        self.push(claim, TIMES_COST, step);
         Ok(())
     }
 
-    /// What the secondary is to know of files that still exist, and how many bytes were hashed for it.
+    /// The description of the files that still exist, and the number of hashed bytes.
     fn describe(&self, files: &[Ino]) -> Result<(Described, u64), ResyncError> {
         let mut hashed = 0;
         let mut described = Vec::with_capacity(files.len());
@@ -297,16 +300,16 @@ impl<'a> Sender<'a> {
         Ok((described, hashed))
     }
 
-    /// Notes the files whose content differs, or may.
+    /// Notes the files whose content differs or may differ.
     fn suspect(&mut self, described: &Described, differing: &[u8]) {
         if is_on(Bug::ResyncBySize) {
             return;
         }
-        for (number, (ino, facts, hash)) in described.iter().enumerate() {
-            if facts.size > 0 && (hash.is_none() || bits::get(differing, number)) {
+        for (number, (ino, times, hash)) in described.iter().enumerate() {
+            if times.size > 0 && (hash.is_none() || bits::get(differing, number)) {
                 self.suspects.push_back(Suspect {
                     ino: *ino,
-                    size: facts.size,
+                    size: times.size,
                     certain: hash.is_some(),
                     next: 0,
                 });
@@ -314,7 +317,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Facts of a file that still exists. Content that does not fit its record is an error here:
+    /// Size and times of a file that still exists. Content that does not fit its record is an error:
     /// damage must not be carried to the other node.
     fn checked_facts(&self, ino: Ino) -> Result<Option<Facts>, ResyncError> {
         match self.store.read(ino, 0, &mut []) {
@@ -324,28 +327,28 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// The hash of a whole file, if it is small and the batch has not hashed enough already.
+    /// The hash of a whole file, if the file is small and the batch has not hashed enough already.
     fn small_hash(
         &self,
         ino: Ino,
         size: u64,
         hashed: &mut u64,
     ) -> Result<Option<Hash128>, ResyncError> {
-        if size > SETTLED_HASH_BYTES_MAX || *hashed + size > BATCH_HASH_BYTES_MAX {
+        if size > HASHED_FILE_BYTES_MAX || *hashed + size > BATCH_HASH_BYTES_MAX {
             return Ok(None);
         }
         *hashed += size;
-        Ok(Some(whole_hash(self.store, ino, size)?))
+        Ok(Some(pieces::whole_file_hash(self.store, ino, size)?))
     }
 
-    /// Makes the next piece of a file equal, if it still has one.
+    /// Makes the next piece of a file equal, if there is one.
     fn send_piece(&mut self, mut suspect: Suspect) -> Result<(), ResyncError> {
         let ino = suspect.ino;
         let Some(guess) = pieces::piece_at(self.store, ino, suspect.next, suspect.size)? else {
             return Ok(());
         };
-        let load = load_of(&suspect, &guess);
-        self.make_room(load)?;
+        let cost = cost_of(&suspect, &guess);
+        self.make_room(cost)?;
         let claim = self.claim(pieces::read_lock(ino, &guess))?;
         let Some((piece, size, data)) = pieces::read(self.store, ino, suspect.next, &guess)? else {
             return Ok(());
@@ -354,7 +357,7 @@ impl<'a> Sender<'a> {
             self.progress.bytes_done.add(piece.length);
         }
         let step = self.begin_piece(&suspect, piece, data)?;
-        self.push(claim, load, step);
+        self.push(claim, cost, step);
         suspect.next = piece.end();
         if suspect.next < size {
             self.suspects.push_front(suspect);
@@ -367,16 +370,16 @@ impl<'a> Sender<'a> {
         suspect: &Suspect,
         piece: Piece,
         data: Vec<u8>,
-    ) -> Result<Step<'a>, ResyncError> {
+    ) -> Result<JobStep<'a>, ResyncError> {
         let (ino, offset) = (suspect.ino, piece.offset);
         if piece.hole {
             let hole = self.send_hole(ino, offset, piece.length);
-            return Ok(Step::Changing(VecDeque::from([hole])));
+            return Ok(JobStep::Changing(VecDeque::from([hole])));
         }
-        if suspect.is_unasked() {
+        if suspect.is_uncompared() {
             let whole = 0..data.len() / BLOCK_BYTES;
             let changes = self.send_runs(ino, &piece, &data, std::slice::from_ref(&whole))?;
-            return Ok(Step::Changing(changes));
+            return Ok(JobStep::Changing(changes));
         }
         let hashes = pieces::hashes(&data);
         let request = Request::CompareBlocks {
@@ -386,20 +389,20 @@ impl<'a> Sender<'a> {
             space: true,
         };
         let answer = self.peer.begin(request, &[]);
-        Ok(Step::Comparing(ino, piece, data, answer))
+        Ok(JobStep::Comparing(ino, piece, data, answer))
     }
 
-    /// Sends runs of blocks. Of these, [`CHANGES_MAX`] are under way at most.
+    /// Sends runs of blocks. At most [`CHANGES_MAX`] runs are under way.
     fn send_runs(
         &self,
         ino: Ino,
         piece: &Piece,
         data: &[u8],
         runs: &[Range<usize>],
-    ) -> Result<VecDeque<Asked<'a>>, ResyncError> {
-        // What fills up the last block is no part of the file.
+    ) -> Result<VecDeque<PendingAnswer<'a>>, ResyncError> {
+        // The zeros that fill up the last block are no part of the file.
         let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
-        let mut changes: VecDeque<Asked<'a>> = VecDeque::new();
+        let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
         for run in runs {
             let end = (run.end * BLOCK_BYTES).min(length);
             let Some(bytes) = data.get(run.start * BLOCK_BYTES..end) else {
@@ -412,11 +415,16 @@ impl<'a> Sender<'a> {
         Ok(changes)
     }
 
-    fn send_run(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<Asked<'a>, ResyncError> {
+    fn send_run(
+        &self,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<PendingAnswer<'a>, ResyncError> {
         let length = bytes.len() as u64;
         if bytes.iter().all(|&byte| byte == 0) {
             let data = self.store.next_data(ino, offset)?;
-            // What was written here, or part of it, needs no room when it is written over.
+            // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
             let is_written = data.is_some_and(|data| data < offset + length);
             return Ok(if is_written {
                 self.reserve(ino, vec![(offset, length)], true)
@@ -429,14 +437,14 @@ impl<'a> Sender<'a> {
         Ok(self.peer.begin(request, bytes))
     }
 
-    fn reserve(&self, ino: Ino, ranges: Vec<(u64, u64)>, zero: bool) -> Asked<'a> {
+    fn reserve(&self, ino: Ino, ranges: Vec<(u64, u64)>, zero: bool) -> PendingAnswer<'a> {
         self.peer.begin(Request::Reserve { ino, ranges, zero }, &[])
     }
 
-    /// Has the secondary reserve the space that is reserved here, of a file whose content is equal.
+    /// Lets the secondary reserve the space that is reserved on this node, for a file with equal content.
     fn send_reserved(&mut self, ino: Ino) -> Result<(), ResyncError> {
-        self.make_room(PIECE_LOAD)?;
-        // Whatever is under way for this file is over when this is held.
+        self.make_room(PIECE_COST)?;
+        // All requests for this file are over once the claim is held.
         let claim = self.claim(smallvec![(LockKey::File(ino), LockMode::Exclusive)])?;
         let (mut changes, mut at) = (VecDeque::new(), 0);
         while self.store.facts(ino)?.is_some() {
@@ -448,17 +456,17 @@ impl<'a> Sender<'a> {
             changes.push_back(self.reserve(ino, ranges, false));
             at = next;
         }
-        self.push(claim, PIECE_LOAD, Step::Changing(changes));
+        self.push(claim, PIECE_COST, JobStep::Changing(changes));
         Ok(())
     }
 
-    /// Ranges with reserved space from an offset on, some of them, and where they end.
+    /// Some ranges with reserved space from an offset on, and the end of the last range.
     fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
         let (mut ranges, mut at) = (Vec::new(), offset);
-        while ranges.len() < RESERVED_MAX
+        while ranges.len() < RANGES_MAX
             && let Some(range) = self.store.next_reserved(ino, at)?
         {
-            // No file can be longer, so nothing is written there.
+            // No file can be longer, so no write goes beyond this offset.
             let end = range.end.min(FILE_BYTES_MAX);
             if range.start >= end {
                 break;
@@ -469,7 +477,7 @@ impl<'a> Sender<'a> {
         Ok((ranges, at))
     }
 
-    fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> Asked<'a> {
+    fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> PendingAnswer<'a> {
         let request = Request::CompareHole {
             ino,
             offset,
@@ -480,8 +488,8 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// The runs of blocks that differ, each of zeros alone or of none.
-fn runs_alike(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
+/// The runs of different blocks; each run has zero blocks only or no zero block.
+fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     let zeros: Vec<bool> = data
         .chunks(BLOCK_BYTES)
         .map(|block| block.iter().all(|&byte| byte == 0))
@@ -496,8 +504,8 @@ fn runs_alike(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Waits until fewer than [`CHANGES_MAX`] are under way.
-fn wait_for_room(changes: &mut VecDeque<Asked<'_>>) -> Result<(), ResyncError> {
+/// Waits until fewer than [`CHANGES_MAX`] changes are under way.
+fn wait_for_room(changes: &mut VecDeque<PendingAnswer<'_>>) -> Result<(), ResyncError> {
     if changes.len() >= CHANGES_MAX
         && let Some(oldest) = changes.pop_front()
     {
@@ -506,38 +514,13 @@ fn wait_for_room(changes: &mut VecDeque<Asked<'_>>) -> Result<(), ResyncError> {
     Ok(())
 }
 
-/// What a piece of a file takes of what may be under way.
-const fn load_of(suspect: &Suspect, piece: &Piece) -> Load {
+/// The cost of a piece of a file.
+const fn cost_of(suspect: &Suspect, piece: &Piece) -> JobCost {
     let bytes = if piece.hole { 0 } else { piece.length };
-    let questions = if piece.hole || suspect.is_unasked() {
+    let requests = if piece.hole || suspect.is_uncompared() {
         1
     } else {
         CHANGES_MAX
     };
-    Load { questions, bytes }
-}
-
-/// The bits of an answer that says what differs.
-fn differing(what: &'static str, answer: Response) -> Result<Vec<u8>, ResyncError> {
-    match answer {
-        Response::Differing(bits) => Ok(bits),
-        _ => Err(PeerError::Unexpected { what }.into()),
-    }
-}
-
-/// The hash of the first `size` bytes of a file; `size` is at most [`SETTLED_HASH_BYTES_MAX`].
-pub fn whole_hash(store: &Store, ino: Ino, size: u64) -> Result<Hash128, OpError> {
-    let length = usize::try_from(size.min(SETTLED_HASH_BYTES_MAX)).unwrap_or(0);
-    let mut content = vec![0; length];
-    store.read_raw(ino, 0, &mut content)?;
-    Ok(Hash128::of(&content))
-}
-
-pub(crate) const fn to_wire(facts: &Facts) -> FileFacts {
-    FileFacts {
-        size: facts.size,
-        mtime: facts.mtime,
-        ctime: facts.ctime,
-        last_write: facts.last_write,
-    }
+    JobCost { requests, bytes }
 }
