@@ -182,7 +182,7 @@ pub const REFUSED: &[RefusedRow] = {
             &[SecondarySynced, SecondaryDisconnected, SecondaryCatchingUp],
             &[MarkedInSync],
             Impossible,
-            "`InSync` ends a resync, and nothing else",
+            "`InSync` comes only at the end of a resync",
         ),
         (
             &[
