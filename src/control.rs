@@ -1,15 +1,16 @@
-//! The control socket: how commands ask a running node.
+//! The control socket, through which the commands reach a running node.
 //!
-//! [`ControlServer`] answers on a Unix socket with mode 0600 for whatever implements
-//! [`ControlService`]; [`ControlClient`] asks. Both are plain blocking code to their users: the
-//! runtime lives on a thread of its own in here, and its types never leave this module.
+//! [`ControlServer`] answers on a Unix socket with mode 0600 and calls a [`ControlService`]. [`ControlClient`] is
+//! the other end. Both offer blocking calls: the tokio runtime is private to this module, and none of its types
+//! leaves the module.
 //!
-//! Nothing here changes a datastore: stopping a node is what SIGTERM is for.
+//! No request changes a datastore: SIGTERM stops a node.
 
 mod client;
 mod error;
 mod report;
 mod server;
+mod service;
 mod socket;
 mod wire;
 
@@ -17,23 +18,9 @@ pub use client::ControlClient;
 pub use error::ControlError;
 pub use report::NodeStatus;
 pub use server::ControlServer;
+pub use service::ControlService;
 
-use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
-
-/// What a node can be asked. Methods may block; they are called from any thread, several at once.
-pub trait ControlService: Send + Sync + 'static {
-    /// How the node is now. Must not wait for a peer or a disk.
-    fn status(&self) -> NodeStatus;
-
-    /// Compares both nodes of the datastore `name`, telling `progress` from time to time.
-    fn verify(
-        &self,
-        name: &str,
-        progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<VerifyReport, VerifyFailure>;
-}
-
-/// The code made from `proto/control.proto`.
+/// The code generated from `proto/control.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 mod proto {
     tonic::include_proto!("lockstep.control.v1");

@@ -1,16 +1,15 @@
-//! The way in through the kernel: a datastore mounted as a directory by FUSE.
+//! A datastore mounted as a directory through FUSE.
 //!
-//! Holds the life of a mount: [`mount`] checks the mount point, mounts and answers requests from
-//! then on; [`Mounted`] tells of its end and unmounts. What a request means is in
-//! `adaptor`, one callback of the kernel each; the rooms it uses are its neighbours.
+//! This file holds the life of a mount. [`mount`] checks the mount point, mounts, and starts to answer requests.
+//! [`Mounted`] reports the end of the mount, and unmounts. `adaptor` has one callback for each kind of request.
 //!
-//! Invariants: whatever goes wrong in [`mount`] leaves no mount behind and changes nothing; once
-//! [`Mounted::unmount`] has returned, no request reaches the service any more; a panic while
-//! answering a request is answered to the program as an I/O error and reported by
-//! [`Mounted::news`], never swallowed.
+//! Invariants:
+//! - If [`mount`] fails, it leaves no mount behind and has changed nothing.
+//! - Once [`Mounted::unmount`] has returned, no request reaches the service any more.
+//! - If answering a request panics, the program gets an I/O error, and [`Mounted::take_event`] reports the panic.
 //!
-//! It must never park one of its threads on an operation that waits for the peer or the disk's
-//! flush: those answer through completions (see [`lockstep_driver::client`]).
+//! This module must never block one of its threads on an operation that waits for the peer or for a flush of the
+//! disk: such operations answer through completions (see [`lockstep_driver::client`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,37 +24,40 @@ use lockstep_driver::client::FileService;
 use crate::config::FUSE_THREADS_DEFAULT;
 use adaptor::Adaptor;
 use context::Context;
-use ending::Ending;
-use mount_point::{MountPoint, Release};
+use kernel_cache::KernelCache;
+use mount_point::{MountPoint, UnmountAttempt};
 use page_cache::PageCache;
-use queue::Queue;
+use request_queue::RequestQueue;
+use session_end::SessionEnd;
 
 mod adaptor;
 mod attributes;
-mod birth;
 mod content;
 mod context;
-mod doorway;
-mod ending;
+mod create;
 mod error;
 mod extended;
-mod handshake;
+mod init;
+mod kernel_cache;
 mod listing;
 mod mount_point;
 pub mod mount_table;
 mod names;
 mod page_cache;
 mod privileges;
-mod queue;
+mod refuse;
 mod reply;
-mod steps;
+mod request_gate;
+mod request_queue;
+mod session_end;
+mod setattr;
 mod write;
 
 pub use error::MountError;
 pub use mount_point::{BareEntries, bare_entries};
 
-/// How often an unmount that found the mount busy tries again.
-const BUSY_RETRY: Duration = Duration::from_millis(20);
+/// Pause between two attempts to unmount a busy mount.
+const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where and how to mount a datastore.
 #[derive(Clone, Debug)]
@@ -64,14 +66,14 @@ pub struct MountOptions {
     pub mount_point: PathBuf,
     /// Name of the datastore; the mount table shows `lockstep:NAME`.
     pub name: String,
-    /// Threads that take requests from the kernel, one or more.
+    /// Number of threads that take requests from the kernel, at least one.
     pub threads: usize,
-    /// How long [`Mounted::unmount`] waits for programs to let go of the mount.
+    /// How long [`Mounted::unmount`] waits for programs to stop using the mount.
     pub grace: Duration,
 }
 
 impl MountOptions {
-    /// The usual number of threads, and two seconds of grace.
+    /// Options with the default number of threads, and two seconds of grace.
     pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         Self {
             mount_point: mount_point.into(),
@@ -85,14 +87,14 @@ impl MountOptions {
 /// How an unmount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody used the mount any more.
+    /// No program used the mount any more.
     Clean,
-    /// Programs still held files or directories open: the mount left the name space, and what
-    /// they try with those from now on fails with an I/O error.
+    /// Programs still held files or directories open. The mount left the mount namespace, and operations on these
+    /// files and directories fail with an I/O error from now on.
     Detached,
 }
 
-/// A mounted datastore. Dropping it unmounts too, without a grace.
+/// A mounted datastore. A drop unmounts too, without grace.
 #[derive(Debug)]
 pub struct Mounted {
     point: MountPoint,
@@ -101,11 +103,11 @@ pub struct Mounted {
     released: bool,
 }
 
-/// Looks whether [`mount`] would find a mount point and a kernel that it can use, for who wants to
-/// know before there is a service. A dead mount in its way is cleared.
+/// Checks, before there is a service, whether [`mount`] could use the mount point and the kernel. Unmounts a dead
+/// mount of the same datastore.
 ///
 /// # Errors
-/// The [`MountError`] that [`mount`] would give.
+/// The [`MountError`] that [`mount`] would return.
 pub fn check(options: &MountOptions) -> Result<(), MountError> {
     MountPoint::check(&options.mount_point, &options.name)
 }
@@ -113,14 +115,21 @@ pub fn check(options: &MountOptions) -> Result<(), MountError> {
 /// Mounts `service` and starts to answer requests.
 ///
 /// # Errors
-/// A [`MountError`] that names the cause and the cure; then nothing is mounted.
+/// A [`MountError`] with cause and cure; then nothing is mounted.
 pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
-    let ending = Arc::new(Ending::default());
-    let page_cache = PageCache::new().map_err(|source| MountError::Session {
-        mount_point: options.mount_point.clone(),
-        source,
-    })?;
-    let context = Arc::new(Context::new(service, Arc::clone(&ending), page_cache));
+    let session_end = Arc::new(SessionEnd::default());
+    let kernel_cache = Arc::new(KernelCache::default());
+    let page_cache =
+        PageCache::new(Arc::clone(&kernel_cache)).map_err(|source| MountError::Session {
+            mount_point: options.mount_point.clone(),
+            source,
+        })?;
+    let context = Arc::new(Context::new(
+        service,
+        Arc::clone(&session_end),
+        kernel_cache,
+        Arc::new(page_cache),
+    ));
     let (point, device) = MountPoint::mount(&options.mount_point, &options.name)?;
     let mounted = Mounted {
         point,
@@ -129,13 +138,13 @@ pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mo
         released: false,
     };
     let session = open_session(device, &context, options)?;
-    context.connect(session.notifier());
-    serve(session, ending, options)?;
+    context.kernel_cache().connect(session.notifier());
+    serve(session, session_end, options)?;
     tracing::info!(mount = %options.mount_point.display(), name = options.name, "mounted");
     Ok(mounted)
 }
 
-/// Agrees with the kernel on what both can do.
+/// Opens the session: negotiates capabilities and limits with the kernel.
 fn open_session(
     device: OwnedFd,
     context: &Arc<Context>,
@@ -145,19 +154,19 @@ fn open_session(
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads);
     config.clone_fd = true;
-    Queue::of(&device)
+    RequestQueue::of(&device)
         .map(|queue| Adaptor::new(Arc::clone(context), queue))
         .and_then(|adaptor| Session::from_fd(adaptor, device, SessionACL::All, config))
-        .map_err(|source| MountError::Handshake {
+        .map_err(|source| MountError::Init {
             mount_point: options.mount_point.clone(),
             source,
         })
 }
 
-/// Answers requests on threads of its own until the mount is gone.
+/// Starts the threads that answer requests until the mount is gone.
 fn serve(
     session: Session<Adaptor>,
-    ending: Arc<Ending>,
+    session_end: Arc<SessionEnd>,
     options: &MountOptions,
 ) -> Result<(), MountError> {
     let mount_point = options.mount_point.clone();
@@ -169,7 +178,7 @@ fn serve(
     };
     let run = {
         let mount_point = mount_point.clone();
-        move || ending.end(at_the_end(session.run()).map_err(failed(mount_point)))
+        move || session_end.end(session_outcome(session.run()).map_err(failed(mount_point)))
     };
     thread::Builder::new()
         .name("fuse".to_owned())
@@ -178,9 +187,9 @@ fn serve(
     Ok(())
 }
 
-/// Whether answering has failed or only come to its end. The kernel tells most threads that the device
-/// is gone; one that takes a request at the moment of the unmount it tells of an aborted connection.
-fn at_the_end(outcome: io::Result<()>) -> io::Result<()> {
+/// Tells a failed session from one that an unmount has ended. At an unmount the kernel reports to most threads
+/// that the device is gone. A thread that takes a request at that moment gets `ECONNABORTED` instead.
+fn session_outcome(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
         other => other,
@@ -188,21 +197,21 @@ fn at_the_end(outcome: io::Result<()>) -> io::Result<()> {
 }
 
 impl Mounted {
-    /// What the owner must know, if there is anything: that answering failed, each time it did,
-    /// while the mount may still be there; or that the mount has ended, whoever unmounted it.
-    pub fn news(&self) -> Option<Result<(), MountError>> {
-        self.context.ending().news()
+    /// Takes the next event that the owner must know: an error for each failure in answering, after which the
+    /// mount may still exist; or `Ok` if the mount has ended for any reason.
+    pub fn take_event(&self) -> Option<Result<(), MountError>> {
+        self.context.session_end().take_event()
     }
 
-    /// Where it is mounted.
+    /// Path of the mount point.
     pub fn mount_point(&self) -> &std::path::Path {
         self.point.path()
     }
 
-    /// Unmounts; when programs keep it busy for longer than the grace, detaches it.
+    /// Unmounts. Detaches the mount if programs use it for longer than the grace.
     ///
     /// # Errors
-    /// Only when the kernel refuses both; then the mount is still there but answers no more.
+    /// Only when the kernel refuses both; then the mount still exists but answers no requests any more.
     pub fn unmount(mut self) -> Result<Unmounted, MountError> {
         let grace = self.grace;
         self.release(grace)
@@ -210,21 +219,24 @@ impl Mounted {
 
     fn release(&mut self, grace: Duration) -> Result<Unmounted, MountError> {
         self.released = true;
-        let outcome = self.let_go(grace);
+        let outcome = self.unmount_within(grace);
         self.context.close();
         outcome
     }
 
-    fn let_go(&self, grace: Duration) -> Result<Unmounted, MountError> {
+    fn unmount_within(&self, grace: Duration) -> Result<Unmounted, MountError> {
         let deadline = Instant::now() + grace;
-        while let Release::Busy = self.point.unmount()? {
+        while let UnmountAttempt::Busy = self.point.unmount()? {
             if Instant::now() >= deadline {
                 return self.detach();
             }
-            thread::sleep(BUSY_RETRY);
+            thread::sleep(BUSY_RETRY_INTERVAL);
         }
         // A copy of the mount in another mount namespace keeps the file system alive.
-        let ended = self.context.ending().wait_until(deadline + BUSY_RETRY);
+        let ended = self
+            .context
+            .session_end()
+            .wait_until(deadline + BUSY_RETRY_INTERVAL);
         Ok(if ended {
             Unmounted::Clean
         } else {
@@ -246,7 +258,7 @@ impl Drop for Mounted {
             return;
         }
         if let Err(error) = self.release(Duration::ZERO) {
-            tracing::warn!(%error, "the mount was left behind");
+            tracing::warn!(%error, "the mount is left behind");
         }
     }
 }
@@ -259,9 +271,9 @@ mod tests {
     fn an_unmount_in_the_middle_of_a_request_is_no_failure() {
         const ABORTED: i32 = rustix::io::Errno::CONNABORTED.raw_os_error();
         const BROKEN: i32 = rustix::io::Errno::IO.raw_os_error();
-        let outcome = |errno| at_the_end(Err(io::Error::from_raw_os_error(errno)));
+        let outcome = |errno| session_outcome(Err(io::Error::from_raw_os_error(errno)));
         assert!(outcome(ABORTED).is_ok());
         assert_eq!(outcome(BROKEN).unwrap_err().raw_os_error(), Some(BROKEN));
-        assert!(at_the_end(Ok(())).is_ok());
+        assert!(session_outcome(Ok(())).is_ok());
     }
 }

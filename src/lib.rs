@@ -1,7 +1,7 @@
 //! Lockstep: one directory, identical on two servers at every moment.
 //!
-//! This crate is the program around the protocol: it gives the pure core of `lockstep-repl` its
-//! disks, sockets, mounts and commands. `docs/ARCHITECTURE.md` draws the whole.
+//! This crate is the program: configuration, FUSE mount, control socket and commands, around the driver of the
+//! protocol (`lockstep-driver`). `docs/ARCHITECTURE.md` shows all crates.
 
 pub mod config;
 pub mod control;

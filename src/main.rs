@@ -1,8 +1,6 @@
-//! The `lockstep` program: the commands, over the library that does the work.
+//! The `lockstep` program: the commands, on top of the library.
 
 mod cli;
-mod demo;
-mod playground;
 
 use std::process::ExitCode;
 

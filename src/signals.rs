@@ -1,9 +1,9 @@
-//! The signals that end a process in order.
+//! The signals that request a clean shutdown of a process.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// The signals at which a process stops in order. SIGHUP, which a terminal sends when it is closed, is one
-/// of them unless whoever started the process had it ignored (`nohup`).
+/// Returns the signals that request a clean shutdown. A closed terminal sends SIGHUP: it is one of these signals
+/// unless the parent of the process has set it to be ignored (`nohup`).
 pub fn stop_signals() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut signals = vec![SIGTERM, SIGINT];
@@ -13,7 +13,7 @@ pub fn stop_signals() -> Vec<i32> {
     signals
 }
 
-/// Whether `/proc/PID/status` says that a signal is ignored.
+/// Whether `/proc/PID/status` shows a signal as ignored.
 fn ignores(status: &str, signal: i32) -> bool {
     let mut lines = status.lines();
     let ignored = lines.find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Setting up two servers as a stranger would, with what `lockstep init` prints.
+//! The set-up of two servers with nothing but the output of `lockstep init`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -14,8 +14,7 @@ fn lockstep(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A directory for one test. Mount directories in it may have been made immutable, which keeps them from
-/// being removed.
+/// A directory for one test. Mount directories in it may be immutable, and so cannot be removed.
 struct Root(tempfile::TempDir);
 
 fn root() -> Root {
@@ -38,7 +37,7 @@ impl Drop for Root {
     }
 }
 
-/// Runs `init` for a node below `root` and gives what it printed as JSON.
+/// Runs `init` for a node below `root`, and returns its JSON output.
 fn init(root: &Path, name: &str, more: &[&str]) -> serde_json::Value {
     let path = |part: &str| root.join(name).join(part).display().to_string();
     let (dir, mount, store) = (path("etc"), path("mnt"), path("store"));
@@ -76,7 +75,7 @@ fn two_servers_are_set_up_by_two_commands_and_one_line() {
         (Some(false), Some(true))
     );
 
-    // What the second printed goes into the first's file.
+    // The fingerprint of the second node goes into the configuration of the first.
     let path = text(&a, "config");
     let written = std::fs::read_to_string(&path).unwrap();
     let open = "FILL IN: fingerprint of the other node";
@@ -97,7 +96,7 @@ fn two_servers_are_set_up_by_two_commands_and_one_line() {
 }
 
 #[test]
-fn what_to_do_next_is_printed() {
+fn the_next_steps_are_printed() {
     let root = root();
     let dir = root.path().join("etc").display().to_string();
     let mount = root.path().join("mnt").display().to_string();
@@ -181,7 +180,7 @@ fn nothing_that_exists_is_overwritten() {
 }
 
 #[test]
-fn what_would_be_a_wrong_configuration_is_not_made() {
+fn a_wrong_configuration_is_not_made() {
     let root = root();
     let dir = root.path().join("etc").display().to_string();
     let inside = format!("{dir}/store");
@@ -198,7 +197,7 @@ fn what_would_be_a_wrong_configuration_is_not_made() {
 }
 
 #[test]
-fn what_cannot_be_made_whole_is_not_left_in_part() {
+fn a_failed_init_leaves_nothing_behind() {
     let root = root();
     let path = |part: &str| root.path().join(part).display().to_string();
     std::fs::write(path("file"), "").unwrap();
@@ -218,9 +217,9 @@ fn what_cannot_be_made_whole_is_not_left_in_part() {
     }
 }
 
-/// A second identity for the same data, as after a key was lost.
+/// A second identity for the same data, as after the loss of a key.
 #[test]
-fn a_store_that_exists_is_kept_if_it_is_of_the_datastore() {
+fn an_existing_store_of_the_datastore_is_kept() {
     let root = root();
     let made = init(root.path(), "a", &[]);
     assert_eq!(made["store_made"], true);
@@ -244,9 +243,9 @@ fn a_store_that_exists_is_kept_if_it_is_of_the_datastore() {
     assert_eq!(same["store_made"], false);
 }
 
-/// What is written while nothing is mounted is on one server, on the wrong disk, and soon hidden.
+/// A file that a program writes while nothing is mounted is on one server, on the wrong disk, and soon hidden.
 #[test]
-fn nothing_is_written_into_the_bare_mount_directory() {
+fn the_bare_mount_directory_cannot_be_written() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root");
         return;
@@ -261,7 +260,7 @@ fn nothing_is_written_into_the_bare_mount_directory() {
         assert!(chattr.unwrap().success());
     } else {
         println!(
-            "immutability not looked at: the file system of {} has none",
+            "immutability not checked: the file system of {} does not support it",
             mount.display()
         );
         assert_eq!(made["mount_protection"], "read-only");

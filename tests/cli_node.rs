@@ -1,4 +1,4 @@
-//! What `lockstep node` refuses before anything starts, and how it ends.
+//! The errors of `lockstep node` before the start, and the ways in which a node ends.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -52,14 +52,14 @@ fn a_missing_configuration_says_what_to_do() {
     );
 }
 
-/// Starts the node whose configuration is `config`.
+/// A command that starts the node with the configuration `config`.
 fn lockstep_node(config: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
     command.args(["node", "--config"]).arg(config);
     command
 }
 
-/// A configuration with one datastore and no peer, all of it in `directory`.
+/// A configuration with one datastore and no peer, with all paths in `directory`.
 fn unmirrored(directory: &Path) -> String {
     let path = directory.display();
     format!(
@@ -91,7 +91,7 @@ fn make_store(directory: &Path, name: &str) {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// A node that runs, with its mount; both end with it.
+/// A running node with its mount. A drop ends both.
 struct Running {
     process: Child,
     directory: tempfile::TempDir,
@@ -108,7 +108,7 @@ impl Running {
         Self::start_in(directory, &text, command)
     }
 
-    /// Starts a node with this configuration, of which the first datastore can be served.
+    /// Starts a node with this configuration, whose first datastore can be served.
     fn start_in(
         directory: tempfile::TempDir,
         text: &str,
@@ -140,16 +140,16 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The node may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = unmount(self.directory.path().join("mount"), UnmountFlags::DETACH);
     }
 }
 
-/// What watches over it (systemd, say) must see that it did not stop because it was asked to.
+/// The service manager (systemd, for example) must see that the node was not asked to stop.
 #[test]
-fn a_mount_that_somebody_takes_away_ends_the_node_with_an_error() {
+fn an_unmount_by_another_program_ends_the_node_with_an_error() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         println!("skipped: needs root and /dev/fuse");
         return;
@@ -158,11 +158,15 @@ fn a_mount_that_somebody_takes_away_ends_the_node_with_an_error() {
     unmount(node.directory.path().join("mount"), UnmountFlags::empty()).unwrap();
     let ended = node.process.wait().unwrap();
     assert_eq!(ended.code(), Some(2), "{}", node.log());
-    assert!(node.log().contains("somebody unmounted"), "{}", node.log());
+    assert!(
+        node.log().contains("another program has unmounted"),
+        "{}",
+        node.log()
+    );
 }
 
 #[test]
-fn a_processor_that_is_none_is_refused() {
+fn a_missing_processor_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("node.toml");
     std::fs::write(&config, unmirrored(directory.path())).unwrap();
@@ -208,9 +212,9 @@ fn mounts() -> String {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
 
-/// A terminal that is closed sends SIGHUP.
+/// A closed terminal sends SIGHUP.
 #[test]
-fn a_closed_terminal_ends_the_node_in_order() {
+fn a_closed_terminal_shuts_the_node_down_cleanly() {
     if !can_mount() {
         return;
     }
@@ -229,7 +233,7 @@ fn a_closed_terminal_ends_the_node_in_order() {
 }
 
 #[test]
-fn a_hangup_that_was_ignored_stays_so() {
+fn a_node_that_ignores_hangups_goes_on_doing_so() {
     if !can_mount() {
         return;
     }
@@ -240,7 +244,7 @@ fn a_hangup_that_was_ignored_stays_so() {
         command
     });
     kill(&node.process, Signal::HUP);
-    // It answers still; that it would not is what a signal that is taken brings about in a moment.
+    // The node still answers. A node that handles the signal would stop answering within a moment.
     let socket = node.directory.path().join("a.sock");
     for _ in 0..20 {
         assert_eq!(status(&socket).0, Some(0), "{}", node.log());
@@ -252,7 +256,7 @@ fn kill(process: &Child, signal: Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(process), signal).unwrap();
 }
 
-/// A datastore whose mount directory is missing is told of and tried again; the other one is served.
+/// A datastore whose mount directory is missing is reported and retried; the other datastore is served.
 #[test]
 fn a_datastore_that_cannot_start_keeps_no_other_from_starting() {
     if !can_mount() {
@@ -264,11 +268,11 @@ fn a_datastore_that_cannot_start_keeps_no_other_from_starting() {
     let node = Running::start_in(directory, &text, lockstep_node);
     make_store(&path, "y");
     let socket = path.join("a.sock");
-    let (code, told) = status(&socket);
+    let (code, report) = status(&socket);
     assert_eq!(code, Some(1));
-    assert_eq!(told["datastores"][0]["started"], true);
-    assert_eq!(told["datastores"][1]["started"], false);
-    let reason = told["datastores"][1]["reason"].as_str().unwrap();
+    assert_eq!(report["datastores"][0]["started"], true);
+    assert_eq!(report["datastores"][1]["started"], false);
+    let reason = report["datastores"][1]["reason"].as_str().unwrap();
     assert!(reason.contains("mount-y does not exist"), "{reason}");
     std::fs::write(path.join("mount/file"), "served").unwrap();
 
@@ -295,8 +299,8 @@ fn a_datastore_that_cannot_start_keeps_no_other_from_starting() {
     let _ = unmount(path.join("mount-y"), UnmountFlags::DETACH);
 }
 
-/// What is told to the one who started the node, until `wanted` is among it.
-fn told(socket: &UnixDatagram, wanted: &str) -> String {
+/// Receives notifications of the node until one contains `wanted`. Returns all of them.
+fn receive_until(socket: &UnixDatagram, wanted: &str) -> String {
     let mut all = String::new();
     let mut message = [0; 4096];
     while !all.contains(wanted) {
@@ -308,7 +312,7 @@ fn told(socket: &UnixDatagram, wanted: &str) -> String {
 }
 
 #[test]
-fn tells_systemd_when_it_is_ready_that_it_works_and_that_it_stops() {
+fn systemd_is_notified_of_readiness_keep_alives_and_the_stop() {
     if !can_mount() {
         return;
     }
@@ -323,11 +327,11 @@ fn tells_systemd_when_it_is_ready_that_it_works_and_that_it_stops() {
             .env("WATCHDOG_USEC", "400000");
         command
     });
-    let ready = told(&socket, "READY=1");
+    let ready = receive_until(&socket, "READY=1");
     assert!(ready.contains("STATUS=x: unmirrored"), "{ready}");
-    told(&socket, "WATCHDOG=1");
+    receive_until(&socket, "WATCHDOG=1");
     kill(&node.process, Signal::TERM);
-    told(&socket, "STOPPING=1");
+    receive_until(&socket, "STOPPING=1");
     assert_eq!(node.process.wait().unwrap().code(), Some(0));
 }
 
@@ -364,8 +368,8 @@ fn a_start_in_the_background_returns_when_it_is_mounted_or_says_why_not() {
     assert_eq!(started.status.code(), Some(0), "{error}");
     let mount = path.join("mount").display().to_string();
     assert!(mounts().contains(&mount));
-    let (_, told) = status(&path.join("a.sock"));
-    let pid = i32::try_from(told["pid"].as_i64().unwrap()).unwrap();
+    let (_, report) = status(&path.join("a.sock"));
+    let pid = i32::try_from(report["pid"].as_i64().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     while mounts().contains(&mount) || path.join("a.sock").exists() {
@@ -373,7 +377,7 @@ fn a_start_in_the_background_returns_when_it_is_mounted_or_says_why_not() {
     }
 }
 
-/// The disk that holds the store is not mounted: an empty directory would be served in its place.
+/// If the disk that holds the store is not mounted, the node must not serve an empty directory in its place.
 #[test]
 fn a_missing_store_is_not_made_by_the_node() {
     let directory = tempfile::tempdir().unwrap();
@@ -399,9 +403,9 @@ fn a_missing_store_is_not_made_by_the_node() {
     assert_eq!(again.status.code(), Some(1));
 }
 
-/// Files that a program has written while nothing was mounted are told of.
+/// The log and the status report files that a program has written while nothing was mounted.
 #[test]
-fn files_in_the_bare_mount_directory_are_told_of() {
+fn files_in_the_bare_mount_directory_are_reported() {
     if !can_mount() {
         return;
     }
@@ -411,8 +415,8 @@ fn files_in_the_bare_mount_directory_are_told_of() {
     std::fs::write(path.join("mount/stray"), "lost").unwrap();
     let node = Running::start_in(directory, &unmirrored(&path), lockstep_node);
     assert!(!path.join("mount/stray").exists(), "it is hidden");
-    let (_, told) = status(&path.join("a.sock"));
-    assert_eq!(told["datastores"][0]["stray"]["names"][0], "stray");
+    let (_, report) = status(&path.join("a.sock"));
+    assert_eq!(report["datastores"][0]["stray"]["names"][0], "stray");
     assert!(
         node.log().contains("the mount directory itself holds"),
         "{}",
@@ -426,7 +430,7 @@ fn files_in_the_bare_mount_directory_are_told_of() {
     );
 }
 
-/// The kernel's answer, not ours: `docs/semantics.md` promises no other.
+/// The kernel gives this answer: `docs/semantics.md` promises no other.
 #[test]
 fn a_file_of_a_node_that_has_ended_is_not_connected() {
     if !can_mount() {

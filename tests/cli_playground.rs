@@ -1,4 +1,4 @@
-//! A playground whose nodes are not what they should be: it says so and leaves nothing behind.
+//! Faulty nodes of a playground: the playground reports the fault and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A directory with a program that stands in for the node.
+/// A directory with a program that takes the place of the node.
 fn with_program(script: &str) -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let program = root.path().join("program");
@@ -52,23 +52,23 @@ fn a_program_that_cannot_run_is_reported() {
     assert!(error.contains("cannot start node b"), "{error}");
 }
 
-/// Starts a playground whose nodes only tell their process ids, and gives those.
+/// Starts a playground whose nodes only print their process ids, and returns the ids.
 fn waiting_playground(root: &Path, program: &Path) -> (Child, Vec<String>) {
-    let told = root.join("pids");
+    let fifo = root.join("pids");
     assert!(
         Command::new("mkfifo")
-            .arg(&told)
+            .arg(&fifo)
             .status()
             .unwrap()
             .success()
     );
     let child = playground(root, program)
-        .env("PIDS", &told)
+        .env("PIDS", &fifo)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let told = BufReader::new(std::fs::File::open(&told).unwrap());
-    (child, told.lines().take(2).map(Result::unwrap).collect())
+    let fifo = BufReader::new(std::fs::File::open(&fifo).unwrap());
+    (child, fifo.lines().take(2).map(Result::unwrap).collect())
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_directory_in_use_for_something_else_is_refused() {
     );
 }
 
-/// A log that always warns is not read.
+/// Operators stop reading a log that always warns.
 #[test]
 fn a_good_first_start_logs_no_warnings() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
@@ -122,7 +122,7 @@ fn a_good_first_start_logs_no_warnings() {
     out.read_line(&mut ready).unwrap();
     let logs =
         ["a.log", "b.log"].map(|log| std::fs::read_to_string(root.path().join("play").join(log)));
-    // As a terminal that is closed does.
+    // A closed terminal sends this signal.
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -1,4 +1,4 @@
-//! `lockstep status` and `lockstep verify` against a node that answers what a test wants.
+//! `lockstep status` and `lockstep verify` against a fake node, whose answers the test chooses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -13,7 +13,7 @@ use lockstep_driver::report::{
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus};
 
-/// A node whose only datastore is in sync or not, and identical or not.
+/// A node with one datastore, which is in sync or not, and identical or not.
 struct PretendedNode {
     in_sync: bool,
 }
@@ -134,7 +134,7 @@ impl Asked {
 }
 
 #[test]
-fn status_answers_by_its_exit_code() {
+fn the_exit_code_of_status_says_whether_all_is_in_sync() {
     let (code, printed, _) = node(true).ask(&["status"]);
     assert_eq!(code, Some(0));
     assert!(printed.contains("alpha: in sync"), "{printed}");
@@ -153,7 +153,7 @@ fn status_as_json_is_the_node_s_own_report() {
 }
 
 #[test]
-fn a_datastore_that_is_none_cannot_be_asked_about() {
+fn an_unknown_datastore_is_an_error() {
     let (code, _, error) = node(true).ask(&["status", "nonsense"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("alpha"), "{error}");
@@ -166,7 +166,7 @@ fn a_datastore_that_is_none_cannot_be_asked_about() {
 }
 
 #[test]
-fn verify_answers_by_its_exit_code() {
+fn the_exit_code_of_verify_says_whether_both_nodes_are_identical() {
     let (code, printed, error) = node(true).ask(&["verify", "alpha"]);
     assert_eq!((code, error.as_str()), (Some(0), ""));
     assert!(printed.starts_with("identical on both nodes"), "{printed}");
@@ -180,7 +180,7 @@ fn verify_answers_by_its_exit_code() {
 }
 
 #[test]
-fn a_node_that_does_not_run_cannot_be_asked() {
+fn a_node_that_does_not_run_is_an_error() {
     let asked = node(true);
     let gone = Asked {
         socket: asked.socket.with_extension("none"),

@@ -1,18 +1,18 @@
-//! Faults of real processes: nodes that are killed, stopped and continued, a network that is cut,
-//! stalled and corrupts, a disk that fills up. After each, nothing acknowledged is lost and both
-//! nodes hold the same.
+//! Faults of real processes: nodes that are killed, stopped and continued, a network that is cut, stalled and
+//! corrupts, a disk that fills up. After each fault, no acknowledged operation is lost and both nodes hold the same.
 //!
-//! The clients keep account outside the mount (`writers`); fio and fsx check what they write
-//! themselves (`programs`); both stores are written out and compared by tools that are not ours
-//! (`check`). Needs root and /dev/fuse, as everything that mounts.
+//! The clients keep their accounts outside the mount (`writers`). fio and fsx check their own data (`programs`). Both
+//! stores are exported and compared by standard tools (`check`). Needs root and /dev/fuse, as everything that mounts.
 //!
-//! `LOCKSTEP_FAULT_KILLS` says how many processes are killed within the pause limit, 12 if it does
-//! not, and with it how often all else is repeated: half as many kills beyond it, everything else
-//! once for each 20. `LOCKSTEP_FAULT_SEED` brings the order of events of a run back;
-//! `LOCKSTEP_FAULT_KEEP` keeps the directory of a test that fails.
+//! `LOCKSTEP_FAULT_KILLS` sets how many processes are killed within the pause limit (default 12), and with it the
+//! repetitions of everything else: half as many kills beyond the limit, and one round of the other faults for each 20
+//! kills. `LOCKSTEP_FAULT_SEED` repeats the order of events of a run. `LOCKSTEP_FAULT_KEEP` keeps the directory of a
+//! failed test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "faults/address.rs"]
+mod address;
 #[path = "faults/cells.rs"]
 mod cells;
 #[path = "faults/chance.rs"]
@@ -56,71 +56,63 @@ mod strangers;
 #[path = "faults/writers.rs"]
 mod writers;
 
-use std::path::Path;
 use std::time::Duration;
 
 use chance::Chance;
 use load::Load;
-use network::{Fault, LASTING};
-use nodes::{FREEZING, Ground, HASTY, IMPATIENT, PATIENT, Pair, Settings, Which, await_that};
+use network::{Fault, LASTING_FAULTS};
+use nodes::{
+    FREEZING, HASTY, IMPATIENT, NodeEnvironment, PATIENT, Pair, Settings, Which, await_that,
+    repetitions,
+};
 use pile::Pile;
 use programs::Programs;
 use site::Site;
 use small_disk::SmallDisk;
 
-/// The default of what `LOCKSTEP_FAULT_KILLS` says.
+/// Default of `LOCKSTEP_FAULT_KILLS`.
 const KILLS_IN_CI: u64 = 12;
-/// Everything but kills is done once for each so many of them.
+/// Number of kills for each round of the other faults.
 const KILLS_OF_A_ROUND: u64 = 20;
-/// Longest time between two events that come at random moments.
-const MOMENT_MAX: Duration = Duration::from_millis(600);
-/// Longer than every timeout that a stopped node with [`HASTY`] can bring about: silence (500 ms), the
-/// pause (400 ms), TCP to connect and the handshake on the primary's side (500 ms, 2 s), the handshake
-/// and the first message on the secondary's (5 s), and a command's wait for its answer (5 s).
+/// Longer than every timeout that a stopped node with [`HASTY`] can cause: silence (500 ms), the pause (400 ms), TCP
+/// connect and handshake on the primary's side (500 ms, 2 s), handshake and first message on the secondary's side (5
+/// s), and a command's wait for its answer (5 s).
 ///
-/// No stop can be long enough for the others. What an answer may take (1 s, and 10 s in a resync) is
-/// counted in `Pong`s, and a stopped node sends none: that limit is the least there is so that a node
-/// which counts otherwise blames its peer for the stop. The kernel's own limits for a connection of the
-/// secondary (15 s) are about a server that is gone: that of a stopped process answers, and silence ends
-/// the connection before.
+/// No stop can exceed the other timeouts. The time for an answer (1 s, and 10 s in a resync) is counted in `Pong`s,
+/// and a stopped node sends none. That limit has its lowest value here, so that a node that counts in another way
+/// blames its peer for the stop. The kernel's own limits for a connection of the secondary (15 s) concern a server
+/// that is gone: the server of a stopped process answers, and silence ends the connection earlier.
 const LONGER_THAN_EVERY_TIMEOUT: Duration = Duration::from_secs(6);
-/// A resync of what there is in a test hardly takes longer.
+/// A resync of the data of a test rarely takes longer.
 const RESYNC_MAX: Duration = Duration::from_millis(200);
-/// A peer that cannot be reached holds everybody up; one whose disk has failed must not.
-const WAITING_FOR_EVER: Settings = Settings {
+/// An unreachable peer holds all clients up; a peer with a failed disk must not.
+const WAITING_FOREVER: Settings = Settings {
     on_peer_loss: "freeze",
     ..PATIENT
 };
 
-/// How many kills; `None` where nothing can be mounted.
+/// The number of kills; `None` if this machine cannot mount.
 fn kills() -> Option<u64> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
-        return None;
-    }
-    let given = std::env::var("LOCKSTEP_FAULT_KILLS");
-    Some(given.map_or(KILLS_IN_CI, |text| {
-        text.parse().expect("LOCKSTEP_FAULT_KILLS")
-    }))
+    repetitions("LOCKSTEP_FAULT_KILLS", KILLS_IN_CI)
 }
 
-/// Whether there is time to compare everything after each single event.
+/// Whether the time suffices to compare everything after each single event.
 fn is_long() -> bool {
     kills().is_some_and(|kills| kills > KILLS_IN_CI)
 }
 
-/// How often everything but kills is repeated.
+/// The number of rounds of everything but kills.
 fn rounds() -> Option<u64> {
     kills().map(|kills| kills.div_ceil(KILLS_OF_A_ROUND))
 }
 
-/// What fio and fsx find is not taken for what becomes of them when their mount is taken away.
+/// A fault that fio or fsx finds is distinguished from the errors that they see when their mount is removed.
 #[test]
-fn what_programs_find_is_heard_though_their_mount_is_gone() {
+fn findings_of_programs_are_reported_though_their_mount_is_gone() {
     let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
     let mut programs = Programs::start(dir.path(), dir.path(), &mut Chance::of_run());
-    programs.mislead(dir.path());
-    let found = programs.finish_bereft().unwrap_err();
+    programs.damage_files(dir.path());
+    let found = programs.finish_without_mount().unwrap_err();
     for program in ["fio found a fault", "fsx found a fault"] {
         assert!(found.contains(program), "{found}");
     }
@@ -147,15 +139,15 @@ fn kill_often(load: &mut Load, wanted: u64, chance: &mut Chance) {
     let mut done = 0;
     while done < wanted {
         load.start_programs(chance);
-        // Most often one; the second comes while the first is being recovered from, and that is one
-        // event with it. More only save comparisons: a mistake of one may be hidden by the next.
+        // Mostly one kill; a second one comes during the recovery from the first and belongs to the same event. More
+        // kills only save comparisons: a later kill may hide a mistake of an earlier one.
         let batches: &[u32] = if is_long() {
             &[1, 1, 1, 1, 2]
         } else {
             &[1, 1, 1, 2, 3]
         };
         for _ in 0..*chance.pick(batches) {
-            chance.pause(MOMENT_MAX);
+            chance.pause_moment();
             done += kill_some(load, chance);
         }
         load.check(chance);
@@ -164,7 +156,7 @@ fn kill_often(load: &mut Load, wanted: u64, chance: &mut Chance) {
     println!("{done} kills, {acknowledged} operations acknowledged");
 }
 
-/// Kills one node or both and starts them again; how many it were.
+/// Kills one node or both, starts them again, and returns the number of kills.
 fn kill_some(load: &mut Load, chance: &mut Chance) -> u64 {
     use Which::{Primary, Secondary};
     let victims: &[Which] = match chance.within(0..10) {
@@ -177,7 +169,7 @@ fn kill_some(load: &mut Load, chance: &mut Chance) -> u64 {
         load.kill(victim);
     }
     for victim in chance.shuffled(victims.to_vec()) {
-        chance.pause(MOMENT_MAX);
+        chance.pause_moment();
         load.pair.node_mut(victim).start();
     }
     victims.len() as u64
@@ -189,8 +181,8 @@ fn a_lost_connection_within_the_pause_is_only_a_pause() {
     let mut chance = Chance::of_run();
     let mut load = Load::start(PATIENT, &mut chance);
     for _ in 0..rounds {
-        for fault in chance.shuffled(LASTING.to_vec()) {
-            suffer(
+        for fault in chance.shuffled(LASTING_FAULTS.to_vec()) {
+            run_with_fault(
                 &mut load,
                 fault,
                 "synced and disconnected, acknowledgements paused",
@@ -207,8 +199,8 @@ fn a_lost_connection_beyond_the_pause_leaves_one_copy_and_is_made_good() {
     let mut chance = Chance::of_run();
     let mut load = Load::start(IMPATIENT, &mut chance);
     for _ in 0..rounds {
-        for fault in chance.shuffled(LASTING.to_vec()) {
-            suffer(&mut load, fault, "out of sync", &mut chance);
+        for fault in chance.shuffled(LASTING_FAULTS.to_vec()) {
+            run_with_fault(&mut load, fault, "out of sync", &mut chance);
         }
     }
 }
@@ -219,8 +211,8 @@ fn a_lost_connection_freezes_where_one_copy_is_not_enough() {
     let mut chance = Chance::of_run();
     let mut load = Load::start(FREEZING, &mut chance);
     for _ in 0..rounds {
-        for fault in chance.shuffled(LASTING.to_vec()) {
-            suffer(
+        for fault in chance.shuffled(LASTING_FAULTS.to_vec()) {
+            run_with_fault(
                 &mut load,
                 fault,
                 "frozen until the peer is back",
@@ -233,21 +225,21 @@ fn a_lost_connection_freezes_where_one_copy_is_not_enough() {
 }
 
 #[test]
-fn nobody_waits_for_a_network_that_passes_nothing_but_who_changes_something() {
+fn reads_continue_while_the_network_passes_nothing() {
     if rounds().is_some() {
         slow::network_that_passes_nothing();
     }
 }
 
 #[test]
-fn nobody_waits_for_a_stopped_secondary_but_who_changes_something() {
+fn reads_continue_while_the_secondary_is_stopped() {
     if rounds().is_some() {
         slow::secondary_that_is_stopped();
     }
 }
 
 #[test]
-fn nobody_waits_for_a_flush_but_who_asked_for_it() {
+fn reads_continue_while_a_flush_hangs() {
     if rounds().is_some() {
         slow::disk_that_flushes_nothing();
     }
@@ -285,7 +277,7 @@ fn writes_that_find_no_room_to_wait_end_well_or_with_the_mount() {
 fn space_that_was_reserved_is_there_on_both_disks_after_a_resync() {
     if rounds().is_some() {
         let disks = [SmallDisk::make(), SmallDisk::make()];
-        let mut pair = Pair::prepare(IMPATIENT, disks.each_ref().map(SmallDisk::ground));
+        let mut pair = Pair::prepare(IMPATIENT, disks.each_ref().map(SmallDisk::environment));
         reserved::survives_a_resync(&mut pair);
     }
 }
@@ -293,8 +285,11 @@ fn space_that_was_reserved_is_there_on_both_disks_after_a_resync() {
 #[test]
 fn locks_of_other_users_hold_no_node_up() {
     if rounds().is_some() {
-        let mut pair = Pair::prepare(PATIENT, [Ground::default(), Ground::default()]);
-        strangers::hold_no_node_up(&mut pair);
+        let mut pair = Pair::prepare(
+            PATIENT,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        );
+        strangers::check_locks_of_other_users(&mut pair);
     }
 }
 
@@ -309,16 +304,16 @@ fn corruption_costs_a_connection_and_nothing_else() {
     assert!(!load.was_out_of_sync(), "the pause was long enough");
 }
 
-/// Lets the fault last until the primary says `state` and for a moment more.
-fn suffer(load: &mut Load, fault: Fault, state: &str, chance: &mut Chance) {
+/// Lets the fault last until the primary reports `state`, and for a moment more.
+fn run_with_fault(load: &mut Load, fault: Fault, state: &str, chance: &mut Chance) {
     load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
-    load.pair.network.suffer(fault);
+    chance.pause_moment();
+    load.pair.network.apply_fault(fault);
     load.pair.await_state(state);
     if state == "out of sync" {
         load.writers.await_progress();
     }
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     load.pair.network.heal();
     load.check(chance);
 }
@@ -330,7 +325,7 @@ fn corrupt(load: &mut Load, chance: &mut Chance) {
         load.corrupt(chance);
         load.pair.await_in_sync();
         load.writers.await_progress();
-        chance.pause(MOMENT_MAX);
+        chance.pause_moment();
         if is_long() {
             load.check(chance);
             load.start_programs(chance);
@@ -340,14 +335,14 @@ fn corrupt(load: &mut Load, chance: &mut Chance) {
 }
 
 #[test]
-fn users_who_fill_the_disk_of_the_primary_harm_nobody() {
+fn users_filling_the_disk_of_the_primary_do_no_harm() {
     if rounds().is_some() {
         full_disk::users_fill(Which::Primary);
     }
 }
 
 #[test]
-fn users_who_fill_the_disk_of_the_secondary_harm_nobody() {
+fn users_filling_the_disk_of_the_secondary_do_no_harm() {
     if rounds().is_some() {
         full_disk::users_fill(Which::Secondary);
     }
@@ -356,7 +351,7 @@ fn users_who_fill_the_disk_of_the_secondary_harm_nobody() {
 #[test]
 fn users_get_no_more_than_an_absent_secondary_has_room_for() {
     if rounds().is_some() {
-        full_disk::users_fill_what_an_absent_secondary_has();
+        full_disk::users_fill_while_the_secondary_is_absent();
     }
 }
 
@@ -375,11 +370,11 @@ fn a_disk_of_the_secondary_that_others_fill_takes_deletions_and_starts() {
 }
 
 #[test]
-fn a_disk_of_the_secondary_that_fails_stops_nobody_and_waits_for_an_operator() {
+fn a_failed_disk_of_the_secondary_stops_no_client_and_waits_for_an_operator() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
-    let mut site = Site::start(WAITING_FOR_EVER, &mut chance);
-    // The primary asks a peer whose disk has failed ever more rarely.
+    let mut site = Site::start(WAITING_FOREVER, &mut chance);
+    // The primary retries a peer whose disk has failed ever more rarely.
     let ways = if is_long() { 4 } else { 2 };
     for _ in 0..rounds {
         for failure in failed_disk::ways(&mut chance).into_iter().take(ways) {
@@ -389,7 +384,7 @@ fn a_disk_of_the_secondary_that_fails_stops_nobody_and_waits_for_an_operator() {
 }
 
 #[test]
-fn a_disk_of_the_primary_that_fails_leaves_reads_and_waits_for_an_operator() {
+fn a_failed_disk_of_the_primary_leaves_reads_and_waits_for_an_operator() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let mut site = Site::start(PATIENT, &mut chance);
@@ -405,7 +400,7 @@ fn a_disk_of_the_secondary_that_hangs_is_given_up_and_made_good() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let mut site = Site::start(HASTY, &mut chance);
-    // Silent or not: chance decides.
+    // A hanging disk silences the node or not, by chance.
     for _ in 0..3 * rounds {
         hung_disk::is_given_up(&mut site, &mut chance);
     }
@@ -435,7 +430,7 @@ fn a_process_that_stops_for_long_and_continues_does_no_harm() {
         let choices = vec![vec![Which::Primary], vec![Which::Secondary], both.clone()];
         for frozen in chance.shuffled(choices) {
             load.start_programs(&mut chance);
-            chance.pause(MOMENT_MAX);
+            chance.pause_moment();
             freeze(&mut load, &frozen, &mut chance);
             load.check(&mut chance);
         }
@@ -460,12 +455,12 @@ fn a_secondary_that_stops_for_long_in_a_resync_and_continues_does_no_harm() {
     }
 }
 
-/// Stops the secondary at a random moment of a resync. Those that were over before are tried again.
+/// Stops the secondary at a random moment of a resync. A resync that ends earlier is repeated.
 fn stop_in_resync(load: &mut Load, pile: &mut Pile, chance: &mut Chance) {
     await_that("a resync that is not over too soon", || {
-        load.pair.network.suffer(Fault::Cut);
+        load.pair.network.apply_fault(Fault::Cut);
         load.pair.await_state("out of sync");
-        pile.heap(&load.pair.mount(), chance);
+        pile.rewrite(&load.pair.mount(), chance);
         load.pair.network.heal();
         load.pair
             .await_status("begins a resync", |status| status.state != "out of sync");
@@ -492,6 +487,6 @@ fn freeze(load: &mut Load, frozen: &[Which], chance: &mut Chance) {
     std::thread::sleep(LONGER_THAN_EVERY_TIMEOUT);
     for which in chance.shuffled(frozen.to_vec()) {
         load.pair.node_mut(which).thaw();
-        chance.pause(MOMENT_MAX);
+        chance.pause_moment();
     }
 }

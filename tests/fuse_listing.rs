@@ -28,7 +28,7 @@ fn name_of(number: u32) -> String {
     format!("entry-{number:06}")
 }
 
-/// Fills the root behind the kernel, which has not looked at it yet.
+/// Fills the root without the mount, so that the kernel caches nothing.
 fn fill(model: &ModelFs) {
     for number in 0..MANY {
         let request = MetaRequest::Create {
@@ -47,7 +47,7 @@ fn fill(model: &ModelFs) {
     }
 }
 
-/// Up to `count` names from the position of `directory` on, each with the position after it.
+/// Reads up to `count` names from the position of `directory` on, each with the position after it.
 fn read(directory: &OwnedFd, count: usize) -> Vec<(String, u64)> {
     let mut buffer = Vec::with_capacity(32 * 1024);
     let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
@@ -102,22 +102,21 @@ fn positions_stay_while_entries_go() {
     assert_eq!(read(&stream, usize::MAX).len(), 100_000 - 1000 - 1);
 }
 
-/// What a reader does with each name that it gets.
-type Meddle = fn(&Path, &str);
+/// The change that a reader makes to each name that it reads.
+type EntryChange = fn(&Path, &str);
 
-/// More than the kernel asks for at once.
+/// More entries than the kernel requests at once.
 const SEVERAL: usize = 5_000;
 
 fn rename(from: &Path, to: &Path) {
     fs::rename(from, to).unwrap();
 }
 
-/// Whatever happens to a directory while it is listed, the listing ends, and has what was there when
-/// it began.
+/// A listing ends although the directory changes meanwhile, and holds every entry that was there at its start.
 #[test]
 fn a_listing_ends_although_its_entries_come_back() {
     let Some(mount) = Fixture::new() else { return };
-    let changes: [(&str, Meddle); 3] = [
+    let changes: [(&str, EntryChange); 3] = [
         ("renamed away and back", |directory, name| {
             rename(&directory.join(name), &directory.join("away"));
             rename(&directory.join("away"), &directory.join(name));
@@ -127,7 +126,7 @@ fn a_listing_ends_although_its_entries_come_back() {
             rename(&directory.join(name), &away);
             rename(&away, &directory.join(name));
         }),
-        ("made anew", |directory, name| {
+        ("recreated", |directory, name| {
             fs::remove_file(directory.join(name)).unwrap();
             File::create(directory.join(name)).unwrap();
         }),
@@ -173,11 +172,11 @@ fn references_are_counted_as_the_kernel_counts_them() {
         Ino::new(number).unwrap()
     });
     assert!(inodes.iter().all(|ino| mount.model.holds(*ino) > 0));
-    // the model itself refuses to let go more than was held
+    // The model itself refuses to release more references than it has given.
     drop_caches_until(|| inodes.iter().all(|ino| mount.model.holds(*ino) == 0));
 }
 
-/// A file handle as the kernel gives it, with room for the largest.
+/// A file handle as the kernel fills it, with space for the largest one.
 #[repr(C)]
 struct Handle {
     length: u32,
@@ -193,7 +192,7 @@ fn handle_of(path: &Path) -> Handle {
         bytes: [0; 128],
     };
     let mut mount = 0;
-    // SAFETY: `Handle` is laid out as `file_handle` and has the room its length says.
+    // SAFETY: `Handle` has the layout of `file_handle`, and its buffer has the length that it states.
     let done = unsafe {
         libc::name_to_handle_at(
             libc::AT_FDCWD,
@@ -209,7 +208,7 @@ fn handle_of(path: &Path) -> Handle {
 
 fn open_handle(root: &OwnedFd, handle: &mut Handle) -> io::Result<File> {
     let handle = &raw mut *handle;
-    // SAFETY: `Handle` is laid out as `file_handle`; the descriptor returned is ours alone.
+    // SAFETY: `Handle` has the layout of `file_handle`; no other code owns the returned descriptor.
     unsafe {
         let fd = libc::open_by_handle_at(root.as_raw_fd(), handle.cast(), libc::O_RDONLY);
         if fd < 0 {
@@ -220,7 +219,7 @@ fn open_handle(root: &OwnedFd, handle: &mut Handle) -> io::Result<File> {
 }
 
 #[test]
-fn handles_open_what_the_kernel_has_forgotten() {
+fn handles_open_inodes_that_the_kernel_has_forgotten() {
     let Some(mount) = Fixture::new() else { return };
     mount.expect("mkdir -p a/b; echo found > a/b/f");
     let mut file = handle_of(&mount.path("a/b/f"));

@@ -1,19 +1,19 @@
 //! Files of the mount mapped into memory.
 //!
-//! A page fault on a mapping holds a lock of the process until the file system has answered. The
-//! process that answers must therefore never fault on its own mount, so each test here runs its
-//! mapping in a child: this same program, asked for one of the tests that are ignored otherwise.
+//! A page fault on a mapping holds a lock of the process until the file system has answered. So the process that
+//! answers must never fault on its own mount. Each test here runs its mapping in a child: the same program, started
+//! for one of the ignored tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "model/faulty.rs"]
 mod faulty;
+#[path = "playground/mirrored.rs"]
+mod mirrored;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]
 mod mounted;
-#[path = "mapping/pair.rs"]
-mod pair;
 #[path = "mapping/race.rs"]
 mod race;
 
@@ -26,16 +26,16 @@ use std::time::Duration;
 
 use faulty::Faulty;
 use memmap2::{MmapMut, MmapOptions};
+use mirrored::MirroredPlayground;
 use mounted::Fixture;
-use pair::Pair;
 
-/// Tells the child which file to map.
+/// Names the file that the child maps.
 const FILE: &str = "LOCKSTEP_TEST_FILE";
-/// Tells the child in which directory it and its parent tell each other how far they are.
+/// Names the directory in which the child and its parent signal their progress.
 const SIGNALS: &str = "LOCKSTEP_TEST_SIGNALS";
 
-/// Runs the ignored test `name` of this program in a child, on a file of `size` bytes `a`, and
-/// gives what the file holds afterwards.
+/// Runs the ignored test `name` of this program in a child, on a file of `size` bytes `a`, and returns the content of
+/// the file afterwards.
 fn mapped_by_child(name: &str, size: usize) -> Option<Vec<u8>> {
     let mount = Fixture::new()?;
     let path = mount.path("f");
@@ -49,7 +49,7 @@ fn child(name: &str, path: &Path) -> Child {
     child_knowing(name, &[(FILE, path)])
 }
 
-/// The same, with these paths in its environment.
+/// Starts the ignored test `name` with these paths in its environment.
 fn child_knowing(name: &str, paths: &[(&str, &Path)]) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", name, "--ignored", "--nocapture"]);
@@ -63,7 +63,7 @@ fn expect_success(child: Child) {
     assert!(output.status.success(), "{printed}");
 }
 
-/// The file to map; none when not run as a child.
+/// The file to map; `None` outside a child.
 fn file() -> Option<File> {
     let path = std::env::var_os(FILE)?;
     let mut options = OpenOptions::new();
@@ -83,7 +83,7 @@ fn mapping_and_file_are_one() {
 #[ignore = "the child of mapping_and_file_are_one"]
 fn child_maps_shared() {
     let Some(file) = file() else { return };
-    // SAFETY: nobody truncates the file while it is mapped.
+    // SAFETY: no process truncates the file while it is mapped.
     let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
     assert_eq!(shared[5000], b'a');
     file.write_all_at(b"written", 5000).unwrap();
@@ -108,7 +108,7 @@ fn a_mapping_reaches_the_file_without_a_flush() {
 #[ignore = "the child of a_mapping_reaches_the_file_without_a_flush"]
 fn child_closes_before_it_writes() {
     let Some(file) = file() else { return };
-    // SAFETY: nobody truncates the file while it is mapped.
+    // SAFETY: no process truncates the file while it is mapped.
     let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
     drop(file);
     shared[10] = b'x';
@@ -126,13 +126,13 @@ fn a_private_mapping_stays_private() {
 #[ignore = "the child of a_private_mapping_stays_private"]
 fn child_maps_privately() {
     let Some(file) = file() else { return };
-    // SAFETY: nobody truncates the file while it is mapped.
+    // SAFETY: no process truncates the file while it is mapped.
     let mut private = unsafe { MmapOptions::new().map_copy(&file) }.unwrap();
     private[0] = b'b';
     assert_eq!(private[1], b'a');
 }
 
-/// A directory in which parent and child tell each other how far they are.
+/// A directory in which parent and child signal their progress.
 #[derive(Clone)]
 struct Signals(PathBuf);
 
@@ -148,8 +148,8 @@ impl Signals {
     }
 }
 
-/// Starts a child that writes to a file by `write`, has the page read into its mapping while the write is under
-/// way, and stores to the page; then the write is done, with this result. Gives what the file holds at the end.
+/// Starts a child that writes to a file. While the write is in progress, the child reads the page into its mapping
+/// and stores to it. Then the write ends, with the given result. Returns the content of the file at the end.
 fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
     let mut service = None;
     let mount = Fixture::serving(|model| {
@@ -162,7 +162,7 @@ fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
     fs::write(&path, vec![b'a'; 4096]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let signals = Signals(directory.path().to_owned());
-    service.stall();
+    service.hold_writes();
     let child = child_knowing(child_name, &[(FILE, &path), (SIGNALS, directory.path())]);
     while service.waiting() < 1 {
         thread::sleep(Duration::from_millis(1));
@@ -172,17 +172,17 @@ fn page_read_during_a_write(child_name: &str, fails: bool) -> Option<Vec<u8>> {
     if fails {
         service.fail_waiting();
     } else {
-        service.go_on();
+        service.resume();
     }
     expect_success(child);
     Some(fs::read(path).unwrap())
 }
 
-/// The child's part: a write of 7 bytes at 0 and a store at 100, and what `write` came to.
+/// The child's part: a write of 7 bytes at 0 and a store at 100. Returns whether `write` succeeded.
 fn write_and_store() -> Option<(File, MmapMut, bool)> {
     let file = file()?;
     let signals = Signals(PathBuf::from(std::env::var_os(SIGNALS)?));
-    // SAFETY: nobody truncates the file while it is mapped.
+    // SAFETY: no process truncates the file while it is mapped.
     let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
     let written = thread::scope(|scope| {
         let writer = scope.spawn(|| file.write_all_at(b"written", 0));
@@ -195,7 +195,7 @@ fn write_and_store() -> Option<(File, MmapMut, bool)> {
     Some((file, shared, written.is_ok()))
 }
 
-/// The page in the mapping is older than the write, and the kernel writes all of it back.
+/// The page in the mapping is older than the write, and the kernel writes the whole page back.
 #[test]
 fn a_store_beside_a_write_takes_nothing_of_it_back() {
     let child = "child_stores_beside_a_write";
@@ -221,7 +221,7 @@ fn child_stores_beside_a_write() {
     assert_eq!((&bytes[..7], bytes[100]), (&b"written"[..], b'm'));
 }
 
-/// What a mapping stored where a write failed is all that there is.
+/// The write failed, so the stored bytes of the mapping are the only new content.
 #[test]
 fn a_store_beside_a_write_that_fails_stays() {
     let child = "child_stores_beside_a_write_that_fails";
@@ -243,7 +243,7 @@ fn child_stores_beside_a_write_that_fails() {
     assert_eq!(shared[100], b'm');
 }
 
-/// On the file system of the temporary directory: the test itself asks for no more than Linux gives.
+/// Runs on the file system of the temporary directory: the test requires only the guarantees of Linux.
 #[test]
 fn writes_stores_and_holes_of_one_page_stay_apart_elsewhere() {
     let directory = tempfile::tempdir().unwrap();
@@ -259,9 +259,12 @@ fn writes_stores_and_holes_of_one_page_stay_apart() {
 
 #[test]
 fn writes_stores_and_holes_of_one_page_stay_apart_on_two_nodes() {
-    let Some(pair) = Pair::start() else { return };
-    expect_success(child("child_races", &pair.path("f")));
-    pair.expect_identical();
+    let directory = tempfile::tempdir().unwrap();
+    let Some(playground) = MirroredPlayground::start(&directory.path().join("play")) else {
+        return;
+    };
+    expect_success(child("child_races", &playground.path("f")));
+    playground.expect_identical();
 }
 
 #[test]

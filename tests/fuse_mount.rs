@@ -1,4 +1,4 @@
-//! The life of a mount: what it refuses, how it ends, and that no fault takes it down unheard.
+//! The life of a mount: which mounts are refused, how a mount ends, and that every fault of a mount is reported.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
@@ -31,17 +31,17 @@ fn mount_model(path: &Path, name: &str) -> Result<Mounted, MountError> {
     mount(Arc::new(ModelFs::default()), &MountOptions::new(path, name))
 }
 
-/// Mounts a model with faults, where that is possible.
+/// Mounts a model with faults; `None` if this machine cannot mount.
 fn mount_faulty() -> Option<(Fixture, Arc<Faulty>)> {
     let mut faulty = None;
     let mount = Fixture::serving(|model| Arc::clone(faulty.insert(Faulty::new(model))))?;
     Some((mount, faulty?))
 }
 
-/// What the owner of a mount is told, once there is something.
+/// Waits until the mount reports an event to its owner.
 fn news_of(mounted: &Mounted) -> Result<(), MountError> {
     loop {
-        if let Some(news) = mounted.news() {
+        if let Some(news) = mounted.take_event() {
             return news;
         }
         thread::sleep(Duration::from_millis(5));
@@ -53,7 +53,7 @@ fn errno(error: &io::Error) -> Option<Errno> {
 }
 
 #[test]
-fn refuses_what_is_no_directory() {
+fn refuses_a_mount_point_that_is_no_directory() {
     if !can_mount() {
         return;
     }
@@ -102,7 +102,7 @@ fn mounts_over_entries_and_shows_them_again() {
     assert!(hidden.exists());
 }
 
-/// Ends the connection as the death of its process would, and leaves the dead mount there.
+/// Ends the connection as the death of its process would, and leaves the dead mount in place.
 fn kill(path: &Path) {
     let busy = File::create(path.join("busy")).unwrap();
     let forced = rustix::mount::unmount(path, UnmountFlags::FORCE);
@@ -144,7 +144,7 @@ fn a_busy_mount_is_detached() {
 }
 
 #[test]
-fn whoever_looks_learns_of_the_end() {
+fn the_end_of_a_mount_is_reported() {
     let Some(mut mount) = Fixture::new() else {
         return;
     };
@@ -192,7 +192,7 @@ fn an_operation_that_never_answers_fails() {
     assert_eq!(errno(&error), Some(Errno::IO));
 }
 
-/// A name that is left out is gone for a program that compares listings, as a backup does.
+/// A program that compares listings, such as a backup, takes a missing name for a removed one.
 #[test]
 fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
     let Some((mount, service)) = mount_faulty() else {
@@ -216,7 +216,7 @@ fn a_name_whose_attributes_cannot_be_read_is_listed_or_the_listing_fails() {
     }
 }
 
-/// However a program asks for it: by opening the file so, or for one write alone.
+/// A program requests durability by an open flag, or for one write alone.
 #[test]
 fn synchronous_writes_are_durable() {
     let Some((mount, service)) = mount_faulty() else {
@@ -227,7 +227,7 @@ fn synchronous_writes_are_durable() {
     for (count, flag) in [(1, libc::O_DSYNC), (2, libc::O_SYNC)] {
         let mut options = OpenOptions::new();
         let file = options.write(true).custom_flags(flag).open(mount.path("f"));
-        // syncing fails here: whatever the kernel wants durable must be so by the write itself
+        // A sync fails here, so the write itself must be durable.
         let _ = file.unwrap().write_at(b"durable", 0);
         assert_eq!(service.durable(), count);
     }
@@ -240,7 +240,7 @@ fn synchronous_writes_are_durable() {
     assert_eq!(service.durable(), 3);
 }
 
-/// Each thread of the mount has a write, one more is in the kernel.
+/// Each thread of the mount has a write, and one more waits in the kernel.
 #[test]
 fn a_write_learns_whether_requests_wait() {
     let Some((mount, service)) = mount_faulty() else {
@@ -248,25 +248,25 @@ fn a_write_learns_whether_requests_wait() {
     };
     let file = File::create(mount.path("f")).unwrap();
     file.set_len(64 * 4096).unwrap();
-    service.look();
+    service.await_followers();
     thread::scope(|scope| {
         for at in 0..=FUSE_THREADS_DEFAULT as u64 {
             let file = &file;
             scope.spawn(move || file.write_all_at(&[1; 4096], at * 4096).unwrap());
         }
     });
-    // What the kernel has to say by itself may come in between.
-    service.was_alone();
+    // The kernel's own requests may come in between.
+    service.saw_no_follower();
     let mut lone = (0..100).map(|_| {
         file.write_all_at(&[1; 4096], 0).unwrap();
-        service.was_alone()
+        service.saw_no_follower()
     });
     assert!(lone.any(|saw_nothing| saw_nothing));
 }
 
-/// One that was left for the next write must not wait for another request to be done.
+/// A write that was deferred for coalescing must not wait until another request is done.
 #[test]
-fn whatever_is_no_write_says_so() {
+fn every_other_request_flushes_deferred_writes() {
     let Some((mount, service)) = mount_faulty() else {
         return;
     };
@@ -275,11 +275,11 @@ fn whatever_is_no_write_says_so() {
     let options = options.read(true).write(true).create(true);
     let file = options.open(&path).unwrap();
     file.write_all_at(b"first", 0).unwrap();
-    let before = service.hurried();
+    let before = service.non_writes();
     for _ in 0..10 {
         file.write_all_at(b"again", 0).unwrap();
     }
-    assert!(service.hurried() < before + 10);
+    assert!(service.non_writes() < before + 10);
     let asks: [(&str, &dyn Fn()); 7] = [
         ("read", &|| {
             file.read_at(&mut [0; 5], 0).unwrap();
@@ -297,22 +297,22 @@ fn whatever_is_no_write_says_so() {
         ("statfs", &|| drop(rustix::fs::statvfs(&path))),
     ];
     for (name, ask) in asks {
-        let before = service.hurried();
+        let before = service.non_writes();
         ask();
-        assert!(service.hurried() > before, "{name}");
+        assert!(service.non_writes() > before, "{name}");
     }
 }
 
-/// Four times as many writes wait as there are threads, and everything else goes on.
+/// Four times as many writes wait as there are threads, and all other requests are answered.
 #[test]
-fn waiting_writes_hold_nobody_up() {
+fn waiting_writes_hold_no_other_request_up() {
     let Some((mount, service)) = mount_faulty() else {
         return;
     };
     fs::write(mount.path("other"), "readable").unwrap();
     let file = File::create(mount.path("f")).unwrap();
     file.set_len(32 * 4096).unwrap();
-    service.stall();
+    service.hold_writes();
     let finished = AtomicUsize::new(0);
     thread::scope(|scope| {
         for at in 0..32_u8 {
@@ -329,7 +329,7 @@ fn waiting_writes_hold_nobody_up() {
         assert_eq!(fs::read_to_string(mount.path("other")).unwrap(), "readable");
         fs::create_dir(mount.path("directory")).unwrap();
         assert_eq!(finished.load(Ordering::SeqCst), 0);
-        service.go_on();
+        service.resume();
     });
     let bytes = fs::read(mount.path("f")).unwrap();
     let (blocks, _) = bytes.as_chunks::<4096>();

@@ -1,5 +1,5 @@
-//! Rights that a file system has to check itself: each caller does the same on a mount and on an
-//! ext4, and must be told the same.
+//! Permissions that a file system has to check itself: each caller makes the same calls on a mount and on an ext4,
+//! and must get the same answers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
@@ -29,16 +29,16 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-/// A group that some callers are in.
+/// A group of some callers.
 const GROUP: u32 = 77;
 
-/// A list that says more than permission bits: user 5 may read and write.
+/// An ACL that permission bits cannot express: user 5 may read and write.
 const ACL: [u8; 44] = [
     2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 6, 0, 5, 0, 0, 0, 4, 0, 4, 0, 255, 255, 255,
     255, 16, 0, 6, 0, 255, 255, 255, 255, 32, 0, 4, 0, 255, 255, 255, 255,
 ];
 
-/// `cap_net_raw=ep`, as the kernel keeps it.
+/// `cap_net_raw=ep`, in the kernel's format.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const NAMES: [&str; 16] = [
@@ -90,7 +90,7 @@ fn callers() -> Vec<(&'static str, Caller)> {
     ]
 }
 
-/// One inode of each kind that has rules of its own; those named `own` belong to nobody.
+/// Makes one inode of each kind with rules of its own. The ones named `own` belong to the user `nobody`.
 fn make_kinds(root: &Path) {
     let mode = |name: &str, mode| {
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap();
@@ -137,9 +137,9 @@ fn listed(path: &Path) -> String {
     }
 }
 
-/// What the caller of this is told when it does everything with every name on every kind of inode.
-/// Attributes of the other names are there meanwhile, set by root.
-fn try_names(root: &Path, told: &mut String) {
+/// Makes every call with every name on every kind of inode, and appends the answers. Attributes with the other names
+/// exist meanwhile, set by root.
+fn try_names(root: &Path, answers: &mut String) {
     for kind in KINDS {
         let path = root.join(kind);
         for name in NAMES {
@@ -154,7 +154,7 @@ fn try_names(root: &Path, told: &mut String) {
             let list = listed(&path);
             let removed = lremovexattr(&path, name).map_err(Errno::raw_os_error);
             writeln!(
-                told,
+                answers,
                 "{kind} {name}: get {before:?} set {set:?} create {again:?} replace {replaced:?} \
                  list {list} remove {removed:?}"
             )
@@ -167,13 +167,13 @@ fn try_names(root: &Path, told: &mut String) {
 fn give_all(root: &Path) {
     for kind in KINDS {
         for name in NAMES {
-            // Not every kind can have every name.
+            // Some kinds cannot have every name.
             let _ = lsetxattr(root.join(kind), name, value(name), XattrFlags::empty());
         }
     }
 }
 
-/// Takes all attributes away again.
+/// Removes all attributes.
 fn take_all(root: &Path) {
     for kind in KINDS {
         for name in NAMES {
@@ -182,9 +182,9 @@ fn take_all(root: &Path) {
     }
 }
 
-fn all_about_names(root: &Path) -> Vec<String> {
+fn answers_about_names(root: &Path) -> Vec<String> {
     make_kinds(root);
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (who, caller) in callers() {
         for given in [false, true] {
             if given {
@@ -195,10 +195,10 @@ fn all_about_names(root: &Path) -> Vec<String> {
             let mut lines = format!("{who}, attributes there before: {given}\n");
             caller.run(|| try_names(root, &mut lines));
             let about = |line: &str| format!("{who}, {given}: {line}");
-            told.extend(lines.lines().map(about));
+            answers.extend(lines.lines().map(about));
         }
     }
-    told
+    answers
 }
 
 fn assert_same(here: &[String], ext4: &[String]) {
@@ -214,18 +214,18 @@ fn assert_same(here: &[String], ext4: &[String]) {
 fn extended_attributes_are_governed_as_on_ext4() {
     let Some(mount) = Fixture::new() else { return };
     let ext4 = Ext4::new();
-    let here = all_about_names(&mount.path(""));
+    let here = answers_about_names(&mount.path(""));
     let expected = "nobody, false: own user.a: get Err(61) set Ok(()) create Err(17)";
     assert!(
         here.iter().any(|line| line.starts_with(expected)),
         "{here:#?}"
     );
-    assert_same(&here, &all_about_names(&ext4.root()));
+    assert_same(&here, &answers_about_names(&ext4.root()));
 }
 
-/// A user may be root in a user namespace that it made itself.
+/// A user may be root in its own user namespace.
 #[test]
-fn capabilities_in_a_user_namespace_count_for_nothing() {
+fn capabilities_in_a_user_namespace_grant_nothing() {
     let Some(mount) = Fixture::new() else { return };
     let ext4 = Ext4::new();
     let script = |root: &Path| {
@@ -266,7 +266,7 @@ fn allocate(path: &Path, flags: FallocateFlags) -> rustix::io::Result<()> {
     fallocate(writable(path)?, flags, 0, 4096)
 }
 
-/// Every way to change content, with the source of a copy.
+/// Every way to change content. The second argument is the source of a copy.
 const CHANGES: [(&str, Change); 10] = [
     ("write", |path, _| {
         let written = writable(path)?.write_all_at(b"x", 0);
@@ -326,13 +326,13 @@ fn changers() -> Vec<(&'static str, Caller)> {
     ]
 }
 
-/// The permission bits of a file after each change, by each caller, of each file with set-id bits.
-fn all_about_set_id(root: &Path) -> Vec<String> {
+/// The permission bits after each change, by each caller, of each file with set-id bits.
+fn bits_after_changes(root: &Path) -> Vec<String> {
     fs::set_permissions(root, fs::Permissions::from_mode(0o777)).unwrap();
     let (source, path) = (root.join("source"), root.join("file"));
     fs::write(&source, "from").unwrap();
     let source = File::open(&source).unwrap();
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (who, caller) in changers() {
         for mode in MODES {
             for (change, run) in CHANGES {
@@ -341,24 +341,24 @@ fn all_about_set_id(root: &Path) -> Vec<String> {
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
                 let outcome = caller.run(|| run(&path, &source));
                 let after = fs::metadata(&path).unwrap().mode() & 0o7777;
-                told.push(format!(
+                answers.push(format!(
                     "{who}: {change} of {mode:o}: {outcome:?}, {after:o}"
                 ));
                 fs::remove_file(&path).unwrap();
             }
         }
     }
-    told
+    answers
 }
 
 #[test]
 fn set_id_bits_fall_as_on_ext4() {
     let Some(mount) = Fixture::new() else { return };
     let ext4 = Ext4::new();
-    let here = all_about_set_id(&mount.path(""));
+    let here = bits_after_changes(&mount.path(""));
     assert!(
         here.contains(&"nobody: punch of 2666: Ok(()), 666".to_owned()),
         "{here:#?}"
     );
-    assert_same(&here, &all_about_set_id(&ext4.root()));
+    assert_same(&here, &bits_after_changes(&ext4.root()));
 }

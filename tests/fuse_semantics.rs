@@ -1,4 +1,4 @@
-//! What programs see of a file system mounted through FUSE: names, content, rights.
+//! The view of programs on a file system that is mounted through FUSE: names, content, rights.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
@@ -219,7 +219,7 @@ fn a_write_by_somebody_else_takes_the_set_id_bits() {
     mount.expect_as(NOBODY, NOBODY, "echo >> p; test $(stat -c %a p) = 777");
 }
 
-/// The kernel runs a program by the mode it has cached, without asking.
+/// The kernel decides by its cached mode whether and how a program runs.
 #[test]
 fn a_written_program_does_not_run_with_its_old_set_id_bits() {
     let Some(mount) = Fixture::new() else { return };
@@ -288,7 +288,7 @@ fn a_default_list_counts_instead_of_the_umask() {
     );
 }
 
-/// What the kernel says when asked with no room for a value.
+/// Asks the kernel for the length of a value, with a buffer of size zero.
 fn size_of_value(path: &Path, name: &CStr) -> isize {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: both names are strings, and no byte is written to a buffer of size zero.
@@ -329,7 +329,7 @@ fn extended_attributes_by_the_book() {
     assert_eq!(huge, Err(Errno::TOOBIG));
 }
 
-/// The kernel answers from its cache for a day: whatever changes must show all the same.
+/// The kernel's cache is valid for a day: every change must show all the same.
 #[test]
 fn attributes_are_never_stale() {
     let Some(mount) = Fixture::new() else { return };
@@ -359,7 +359,8 @@ fn shows_the_space_of_the_service() {
     assert_eq!(space.f_ffree, 1 << 19);
 }
 
-/// Writes by root keep them, the one difference from ext4: the kernel does not tell of those.
+/// Writes by root keep capabilities. This is the only difference from ext4: the kernel does not report those
+/// writes.
 #[test]
 fn capabilities_of_a_file_do_not_outlive_a_change() {
     let Some(mount) = Fixture::new() else { return };

@@ -1,13 +1,15 @@
-//! Fuzzing: random and mutated bytes at the peer's port before and after authentication, in every
-//! file of a store, and in the configuration. What is bad is refused with a reason; nothing
-//! panics, memory stays bounded, and nothing that was there is lost in silence.
+//! Fuzzing: random and mutated bytes at the peer's port before and after authentication, in every file of a store,
+//! and in the configuration. Bad input is refused with a reason. Nothing panics, memory stays bounded, and no stored
+//! data is lost silently.
 //!
-//! Each target is a test that does a fixed number of cases, always the same ones, in a few seconds.
-//! `LOCKSTEP_FUZZ_SECONDS` lets it go on with fresh cases for as long; `LOCKSTEP_FUZZ_SEED` brings
-//! back the case that a failure has named. See `docs/testing.md`.
+//! Each target is a test with a fixed number of cases, always the same ones, in a few seconds.
+//! `LOCKSTEP_FUZZ_SECONDS` runs fresh cases for that many seconds. `LOCKSTEP_FUZZ_SEED` repeats the case that a
+//! failure has named. See `docs/testing.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "faults/address.rs"]
+mod address;
 #[path = "fuzz/bytes.rs"]
 mod bytes;
 #[path = "faults/chance.rs"]
@@ -19,6 +21,8 @@ mod client;
 mod configuration;
 #[path = "fuzz/decoding.rs"]
 mod decoding;
+#[path = "fuzz/dialer.rs"]
+mod dialer;
 #[path = "fuzz/disk.rs"]
 mod disk;
 #[path = "fuzz/hostile_primary.rs"]

@@ -10,12 +10,12 @@ use lockstep_driver::report::{
     DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
     SpaceStatus, StrayStatus, VerifiedStatus, VerifyReport,
 };
-use lockstep_fs::poison::Failure;
+use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::NodeStatus;
 use serde_json::Value;
 
-/// A status in which nothing is missing.
+/// A status in which every optional value is set.
 fn status() -> NodeStatus {
     let datastore = DatastoreStatus {
         name: String::new(),
@@ -96,7 +96,7 @@ fn cleared() -> Cleared {
     Cleared {
         datastore: String::new(),
         role: Role::Secondary,
-        failure: Failure {
+        failure: DiskFailure {
             reason: String::new(),
             time: String::new(),
             boot: None,
@@ -106,7 +106,7 @@ fn cleared() -> Cleared {
     }
 }
 
-/// What `lockstep init` prints.
+/// The JSON output of `lockstep init`.
 fn made() -> Value {
     let root = tempfile::tempdir().unwrap();
     let path = |part: &str| root.path().join(part).display().to_string();
@@ -116,7 +116,7 @@ fn made() -> Value {
         .args(["--dir", &dir, "--mount", &mount, "--store", &store])
         .output()
         .unwrap();
-    // It may have been made immutable, and could not be removed.
+    // The mount directory may be immutable, and so cannot be removed.
     let _ = Command::new("chattr").args(["-i", &mount]).output();
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -158,7 +158,7 @@ fn every_key_is_described_and_no_other() {
     for (value, described) in printed.iter().zip(described) {
         let mut keys = BTreeSet::new();
         collect(value, &mut keys);
-        // The object is the one of `lockstep status`, where these are described.
+        // The section of `lockstep status` describes the keys of this object.
         if value.get("failure").is_some() {
             keys.remove("reason");
             keys.remove("time");

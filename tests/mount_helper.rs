@@ -1,7 +1,7 @@
-//! `mount -t fuse.lockstep`, by the real mount(8) and umount(8).
+//! `mount -t fuse.lockstep` with the real mount(8) and umount(8).
 //!
-//! mount(8) finds the helper in `/sbin` only: each test has a mount namespace of its own, in which an
-//! overlay adds the helper to that directory. Nothing of the machine changes, and all mounts end
+//! mount(8) looks for the helper only in `/sbin`: each test has a mount namespace of its own, in which an
+//! overlay adds the helper to that directory. The machine itself does not change, and all mounts end
 //! with the namespace.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -51,8 +51,8 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    /// Runs a script in a mount namespace in which mount(8) finds the helper. `wait_end` in it waits until
-    /// the node has ended; whatever the script leaves running is ended.
+    /// Runs a script in a mount namespace in which mount(8) finds the helper. The function `wait_end` of the script
+    /// waits until the node has ended. Processes that the script leaves running are killed.
     fn run(&self, script: &str) -> Output {
         let at = self.directory.path().display();
         let prepared = format!(
@@ -105,7 +105,7 @@ fn mount_and_umount_start_and_stop_a_node() {
     );
 }
 
-/// `umount` returns before its node has stopped: a mount that follows at once waits for that.
+/// `umount` returns before its node has stopped, so a mount that follows at once waits for the node.
 #[test]
 fn a_mount_may_follow_an_unmount_at_once() {
     let Some(site) = Site::new() else {
@@ -146,7 +146,7 @@ fn fstab_options_and_remounts_count() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_said_with_the_code_of_mount() {
+fn a_failed_mount_has_the_exit_code_and_the_reason_of_mount() {
     let Some(site) = Site::new() else {
         return;
     };

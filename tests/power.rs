@@ -1,16 +1,17 @@
-//! Power losses of real processes: the nodes stand on disks that forget what was not synced, and see
-//! another boot id afterwards. What was acknowledged as durable is there whoever has lost power; all
-//! that was acknowledged, if it was the secondary alone; and both nodes hold the same.
+//! Power losses of real processes: the nodes run on disks that lose unsynced data, and see another boot id
+//! afterwards. Writes acknowledged as durable survive a power loss of any node. All acknowledged writes survive a
+//! power loss of the secondary alone. Both nodes hold the same.
 //!
-//! Clients and checks are those of `faults.rs`, the disk is the simulator's, mounted (`crates/lossy`).
-//! Needs root and /dev/fuse.
+//! Clients and checks are the ones of `faults.rs`. The disk is the simulator's disk, mounted (`crates/lossy`). Needs
+//! root and /dev/fuse.
 //!
-//! `LOCKSTEP_POWER_ROUNDS` says how often each test looks after power was lost, 4 times if it does not.
-//! `LOCKSTEP_FAULT_SEED` brings the order of events of a run back; `LOCKSTEP_FAULT_KEEP` keeps the
-//! directory of a test that fails.
+//! `LOCKSTEP_POWER_ROUNDS` sets how often each test checks after a power loss (default 4). `LOCKSTEP_FAULT_SEED`
+//! repeats the order of events of a run. `LOCKSTEP_FAULT_KEEP` keeps the directory of a failed test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "faults/address.rs"]
+mod address;
 #[path = "faults/cells.rs"]
 mod cells;
 #[path = "faults/chance.rs"]
@@ -38,21 +39,16 @@ mod site;
 #[path = "faults/writers.rs"]
 mod writers;
 
-use std::path::Path;
-use std::time::Duration;
-
 use chance::Chance;
 use check::Ending;
-use nodes::{IMPATIENT, PATIENT, Settings, Which};
+use nodes::{IMPATIENT, PATIENT, Settings, Which, repetitions};
 use pile::Pile;
 use site::Site;
 
-/// The default of what `LOCKSTEP_POWER_ROUNDS` says.
+/// Default of `LOCKSTEP_POWER_ROUNDS`.
 const ROUNDS_IN_CI: u64 = 4;
-/// Longest time between two events that come at random moments.
-const MOMENT_MAX: Duration = Duration::from_millis(600);
 
-/// What a node logs that finds another boot id.
+/// The log line of a node that finds another boot id.
 const WENT_DOWN: &str = "this machine went down while the store was open";
 
 /// Everything acknowledged is on stable storage.
@@ -63,83 +59,82 @@ const ALWAYS: Settings = Settings {
 
 /// How a node goes down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fall {
+enum Outage {
     /// Its process is killed.
-    Killed,
+    Kill,
     /// Its server loses power.
-    Dark,
+    PowerLoss,
 }
 
-/// Who goes down at once, and how.
-type Blow = &'static [(Which, Fall)];
+/// The nodes that go down at once, and how.
+type Outages = &'static [(Which, Outage)];
 
 /// The secondary alone loses power.
-const SECONDARY_DARK: [Blow; 3] = [
-    &[(Which::Secondary, Fall::Dark)],
-    &[(Which::Secondary, Fall::Dark)],
+const SECONDARY_POWER_LOSS: [Outages; 3] = [
+    &[(Which::Secondary, Outage::PowerLoss)],
+    &[(Which::Secondary, Outage::PowerLoss)],
     &[
-        (Which::Secondary, Fall::Dark),
-        (Which::Primary, Fall::Killed),
+        (Which::Secondary, Outage::PowerLoss),
+        (Which::Primary, Outage::Kill),
     ],
 ];
-/// Whatever can happen.
-const ANY: [Blow; 7] = [
-    &[(Which::Primary, Fall::Dark)],
-    &[(Which::Primary, Fall::Dark)],
-    &[(Which::Secondary, Fall::Dark)],
-    &[(Which::Primary, Fall::Dark), (Which::Secondary, Fall::Dark)],
-    &[(Which::Secondary, Fall::Dark), (Which::Primary, Fall::Dark)],
+/// Every combination of failures.
+const ANY_OUTAGE: [Outages; 7] = [
+    &[(Which::Primary, Outage::PowerLoss)],
+    &[(Which::Primary, Outage::PowerLoss)],
+    &[(Which::Secondary, Outage::PowerLoss)],
     &[
-        (Which::Secondary, Fall::Killed),
-        (Which::Primary, Fall::Dark),
+        (Which::Primary, Outage::PowerLoss),
+        (Which::Secondary, Outage::PowerLoss),
     ],
     &[
-        (Which::Primary, Fall::Killed),
-        (Which::Secondary, Fall::Dark),
+        (Which::Secondary, Outage::PowerLoss),
+        (Which::Primary, Outage::PowerLoss),
+    ],
+    &[
+        (Which::Secondary, Outage::Kill),
+        (Which::Primary, Outage::PowerLoss),
+    ],
+    &[
+        (Which::Primary, Outage::Kill),
+        (Which::Secondary, Outage::PowerLoss),
     ],
 ];
 
-/// How many rounds; `None` where nothing can be mounted.
+/// The number of rounds; `None` if this machine cannot mount.
 fn rounds() -> Option<u64> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
-        return None;
-    }
-    let given = std::env::var("LOCKSTEP_POWER_ROUNDS");
-    Some(given.map_or(ROUNDS_IN_CI, |text| {
-        text.parse().expect("LOCKSTEP_POWER_ROUNDS")
-    }))
+    repetitions("LOCKSTEP_POWER_ROUNDS", ROUNDS_IN_CI)
 }
 
 #[test]
 fn power_losses_take_nothing_that_was_synced() {
-    suffer(PATIENT, &ANY, false);
+    run_with_outages(PATIENT, &ANY_OUTAGE, false);
 }
 
 #[test]
 fn power_losses_take_nothing_that_was_synced_by_one_node_alone() {
-    suffer(IMPATIENT, &ANY, false);
+    run_with_outages(IMPATIENT, &ANY_OUTAGE, false);
 }
 
 #[test]
 fn power_losses_take_nothing_where_everything_is_durable() {
-    suffer(ALWAYS, &ANY, false);
+    run_with_outages(ALWAYS, &ANY_OUTAGE, false);
 }
 
 #[test]
 fn a_power_loss_of_the_secondary_takes_nothing_at_all() {
-    suffer(PATIENT, &SECONDARY_DARK, true);
+    run_with_outages(PATIENT, &SECONDARY_POWER_LOSS, true);
 }
 
 #[test]
-fn a_power_loss_after_an_orderly_stop_takes_nothing_and_needs_no_resync() {
+fn a_power_loss_after_a_clean_shutdown_takes_nothing_and_needs_no_resync() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let mut site = Site::start(PATIENT, &mut chance);
     let root = site.load.pair.mount();
     let mut pile = Pile::default();
     for _ in 0..rounds {
-        pile.heap(&root, &mut chance);
+        pile.rewrite(&root, &mut chance);
         let servers = [site.primary.clone(), site.secondary.clone()];
         site.load.check_with(Ending::Stopped, || {
             for server in servers {
@@ -151,8 +146,8 @@ fn a_power_loss_after_an_orderly_stop_takes_nothing_and_needs_no_resync() {
     assert!(!site.load.was_out_of_sync(), "each copy was complete");
 }
 
-/// Lets some of these blows fall under load, and looks what is left, so many rounds.
-fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
+/// Runs so many rounds: lets some of these outages happen under load, and checks the stores.
+fn run_with_outages(settings: Settings, choices: &[Outages], with_programs: bool) {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
     let mut site = Site::start(settings, &mut chance);
@@ -160,11 +155,11 @@ fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
         if with_programs {
             site.load.start_programs(&mut chance);
         }
-        // Most often one; the second comes while the first is being recovered from.
+        // Mostly one outage; a second one comes during the recovery from the first.
         for _ in 0..*chance.pick(&[1, 1, 2]) {
-            chance.pause(MOMENT_MAX);
-            let blow = *chance.pick(blows);
-            site.strike(blow, &mut chance);
+            chance.pause_moment();
+            let outages = *chance.pick(choices);
+            site.take_down(outages, &mut chance);
         }
         site.load.check(&mut chance);
     }
@@ -174,29 +169,29 @@ fn suffer(settings: Settings, blows: &[Blow], with_programs: bool) {
 }
 
 impl Site {
-    /// Whether a node has said that its server had lost power.
+    /// Whether a node has logged that its server lost power.
     fn has_gone_down(&self) -> bool {
         let nodes = [&self.load.pair.primary, &self.load.pair.secondary];
         nodes.iter().any(|node| node.logged().contains(WENT_DOWN))
     }
 
-    /// Nodes go down together, and start again one after the other.
-    fn strike(&mut self, blow: Blow, chance: &mut Chance) {
-        for &(which, _) in blow {
+    /// Takes the nodes down together, and starts them one after the other.
+    fn take_down(&mut self, outages: Outages, chance: &mut Chance) {
+        for &(which, _) in outages {
             self.load.kill(which);
         }
-        for &(which, fall) in blow {
-            if fall == Fall::Dark {
-                self.darken(which, chance);
+        for &(which, outage) in outages {
+            if outage == Outage::PowerLoss {
+                self.lose_power(which, chance);
             }
         }
-        for (which, _) in chance.shuffled(blow.to_vec()) {
-            chance.pause(MOMENT_MAX);
+        for (which, _) in chance.shuffled(outages.to_vec()) {
+            chance.pause_moment();
             self.load.pair.node_mut(which).start();
         }
     }
 
-    fn darken(&self, which: Which, chance: &mut Chance) {
+    fn lose_power(&self, which: Which, chance: &mut Chance) {
         if which == Which::Primary {
             self.load.writers.primary_lost_power();
         }

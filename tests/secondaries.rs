@@ -1,4 +1,5 @@
-//! Secondaries that nobody leads: what they tell the operator, and who may have them tell it.
+//! Secondaries without a primary: which reasons they report to the operator, and which strangers can change the
+//! reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -19,7 +20,7 @@ const UUID: &str = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a003";
 const LOOK: Duration = Duration::from_millis(20);
 const TWO: &str = "both nodes are configured as secondary";
 
-/// A node in a directory of its own, as a process. It ends with this, and its mount.
+/// A node in a directory of its own, as a process. Dropping it ends the process and the mount.
 struct Node {
     directory: TempDir,
     fingerprint: Fingerprint,
@@ -87,7 +88,7 @@ impl Node {
         assert!(process.wait().unwrap().success(), "{}", self.log());
     }
 
-    /// What `lockstep status` says of the datastore, once that is as wanted.
+    /// Waits until the status of the datastore is as wanted, and returns the status.
     fn status(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let output = lockstep(&["status", "--json", "--control"], &self.path("socket"));
@@ -107,7 +108,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -128,7 +129,7 @@ fn reason(status: &Value) -> &str {
     status["reason"].as_str().unwrap_or_default()
 }
 
-/// Two nodes that wait for each other.
+/// Two secondaries that wait for each other.
 fn two_secondaries() -> [Node; 2] {
     let [mut a, mut b] = [Node::new("a"), Node::new("b")];
     a.configure("secondary", b.listen, b.fingerprint);
@@ -139,7 +140,7 @@ fn two_secondaries() -> [Node; 2] {
 }
 
 #[test]
-fn two_secondaries_say_so_on_both_nodes_and_the_cure_they_name_works() {
+fn two_secondaries_report_each_other_and_the_cure_they_name_works() {
     let [mut a, mut b] = two_secondaries();
     for node in [&mut a, &mut b] {
         let status = node.status(|status| reason(status).starts_with(TWO));
@@ -164,7 +165,7 @@ fn two_secondaries_say_so_on_both_nodes_and_the_cure_they_name_works() {
     assert!(!reason(&status).contains(TWO), "{status}");
 }
 
-/// Somebody who reaches the port is told of, in words of this node, beside what is known and not in its place.
+/// The node reports a stranger at its port in addition to the known reason, not in place of it.
 #[test]
 fn a_stranger_hides_no_reason() {
     let [mut a, _b] = two_secondaries();
@@ -182,9 +183,9 @@ fn a_stranger_hides_no_reason() {
     assert_eq!(status["peer"]["obstacle"], true);
 }
 
-/// Somebody may be the primary with another identity: then the operator has to know.
+/// The stranger may be the primary with another identity: then the operator has to know.
 #[test]
-fn a_primary_that_is_not_known_by_its_fingerprint_is_told_of() {
+fn a_primary_with_an_unknown_fingerprint_is_reported() {
     let [mut a, b] = [Node::new("a"), Node::new("b")];
     a.configure("secondary", b.listen, b.fingerprint);
     a.start();

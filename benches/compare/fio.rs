@@ -1,8 +1,8 @@
 //! Workloads within files, done by fio.
 //!
-//! Every random workload starts on fresh files, filled with blocks of one size whatever the block
-//! size measured: the kernel's page cache keeps the folios a file was filled with, and overwriting
-//! large folios in small pieces is up to three times slower.
+//! Every random workload starts on fresh files. The files are filled with blocks of one size for every measured block
+//! size: the kernel's page cache keeps the folios of the filling, and overwriting large folios in small pieces is up to
+//! three times slower.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::report::{Figure, Unit};
 /// Block size of the filling.
 const FILL_KIB: u32 = 8;
 
-/// What a job does.
+/// The access pattern of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     RandomWrite,
@@ -38,7 +38,7 @@ pub struct FioJob {
 }
 
 impl FioJob {
-    /// Such as `random write 8 KiB, 8 jobs, O_SYNC`.
+    /// A name such as `random write 8 KiB, 8 jobs, O_SYNC`.
     pub fn name(&self) -> String {
         let access = match self.access {
             Access::RandomWrite => "random write",
@@ -54,7 +54,7 @@ impl FioJob {
         format!("{access} {size}, {} {jobs}{sync}", self.jobs)
     }
 
-    /// Runs it in the empty directory `dir`, the client pinned to `cpu` if one is given.
+    /// Runs the job in the empty directory `dir`, with the client pinned to `cpu` if one is given.
     pub fn run(&self, dir: &Path, cpu: Option<u32>) -> Result<Figure> {
         if self.access != Access::SequentialWrite {
             let mut fill = self.fio(dir, None);
@@ -68,7 +68,7 @@ impl FioJob {
         match self.access {
             Access::RandomWrite => fio.args(["--rw=randwrite", "--time_based"]),
             Access::RandomRead => fio.args(["--rw=randread", "--time_based"]),
-            // Written once over: growing a file is part of what is measured.
+            // One pass over a new file: the growth of the file is measured, too.
             Access::SequentialWrite => fio.arg("--rw=write"),
         };
         fio.arg(format!("--runtime={}", if self.quick { 2 } else { 5 }));

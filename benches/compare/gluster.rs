@@ -1,7 +1,7 @@
-//! A Gluster volume of two bricks in replica, on this machine, beside any other that runs here.
+//! A Gluster volume of two bricks in replica, on this machine, beside any other Gluster here.
 //!
-//! The daemon listens on 127.0.0.2 only and keeps its state, its control socket and the bricks in
-//! a directory of ours, so that stopping it leaves nothing but a few log lines of its own.
+//! The daemon listens on 127.0.0.2 only and keeps its state, its control socket and the bricks in a directory of the
+//! benchmark. So a stopped daemon leaves only a few lines in its own log.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,7 +38,7 @@ impl Gluster {
         Ok(gluster)
     }
 
-    /// Where the volume is mounted.
+    /// The mount point of the volume.
     pub fn mount(&self) -> PathBuf {
         self.dir.join("mount")
     }
@@ -75,7 +75,7 @@ impl Gluster {
         Ok(())
     }
 
-    /// Waits until a write reaches both bricks: a client first runs with those it has found.
+    /// Waits until a write reaches both bricks: a new client may have found only one.
     fn mount_volume(&self) -> Result<()> {
         process::output(
             Command::new("glusterfs")
@@ -105,7 +105,7 @@ impl Gluster {
         written && both && removed
     }
 
-    /// Process ids the daemon noted for its bricks and helpers.
+    /// Process ids that the daemon noted for its bricks and helpers.
     fn noted_pids(&self) -> Vec<u32> {
         let Ok(found) = process::output(
             Command::new("find")
@@ -125,7 +125,7 @@ impl Drop for Gluster {
     fn drop(&mut self) {
         process::unmount(&self.mount());
         let pids = self.noted_pids();
-        // Each of these is repeated by the next, harder step if it fails.
+        // If one of these fails, the next, harder step does its work.
         let _ = self.command(&["volume", "stop", VOLUME, "force"]);
         drop(self.daemon.take());
         for pid in pids {

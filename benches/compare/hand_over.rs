@@ -1,7 +1,7 @@
-//! What the two-machines form costs at the least: the time of core 0 that it takes to hand bytes to
-//! a process on core 1 through a loopback socket and to hear that they are there. Nothing is hashed,
-//! encrypted, written or looked at, on either side. The bytes lie in memory, or in a file in the page
-//! cache, from where the kernel sends them without a copy; the cheaper of the two counts.
+//! The lowest possible cost of mirroring in the two-machines form: the time of core 0 for passing bytes to a process
+//! on core 1 through a loopback socket and for receiving the confirmation. Neither side hashes, encrypts, writes or
+//! reads the bytes. The bytes lie in memory, or in a file in the page cache, from where the kernel sends them without
+//! a copy. The cheaper of the two is the result.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,18 +13,18 @@ use rustix::net::{RecvFlags, recv};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Messages on their way at once, as with eight jobs.
+/// Messages in flight at once, as with eight jobs.
 const WINDOW: u32 = 8;
 const MESSAGES: u32 = 20_000;
 
-/// Where the bytes lie.
+/// The place of the bytes.
 enum Block {
     Memory(Vec<u8>),
     File(File, usize),
 }
 
 impl Block {
-    /// In a file that has no name.
+    /// The bytes in a file without a name.
     fn in_file(bytes: usize) -> Result<Self> {
         let mut file = tempfile::tempfile().context("make a file to send from")?;
         file.write_all(&vec![7; bytes])?;
@@ -46,8 +46,8 @@ impl Block {
     }
 }
 
-/// Time of core 0 for one message of so many KiB, in microseconds. Less than what passes: what the
-/// kernel does in interrupts may not be counted.
+/// Time of core 0 for one message of so many KiB, in microseconds. The time may be too low, because the kernel's work
+/// in interrupts may not be counted.
 pub fn microseconds(block_kib: u32) -> Result<f64> {
     let bytes = usize::try_from(block_kib)? << 10;
     let copied = microseconds_from(&Block::Memory(vec![7; bytes]), bytes)?;
@@ -75,27 +75,27 @@ fn give(mut socket: TcpStream, block: &Block) -> Result<Duration> {
     let start = spent();
     for _ in 0..MESSAGES {
         if on_the_way == WINDOW {
-            on_the_way -= hear(&mut socket)?;
+            on_the_way -= receive_answers(&mut socket)?;
         }
         block.send(&socket)?;
         on_the_way += 1;
     }
     let spent = spent().saturating_sub(start);
-    // A socket that is closed with answers unread takes back what the other has not read.
+    // If a socket is closed with unread answers, the kernel discards data that the other side has not read.
     while on_the_way > 0 {
-        on_the_way -= hear(&mut socket)?;
+        on_the_way -= receive_answers(&mut socket)?;
     }
     Ok(spent)
 }
 
-/// How many more messages were answered.
-fn hear(socket: &mut TcpStream) -> Result<u32> {
+/// Reads the pending answers and returns their number.
+fn receive_answers(socket: &mut TcpStream) -> Result<u32> {
     let answers = socket.read(&mut [0; WINDOW as usize])?;
     anyhow::ensure!(answers > 0, "the receiving thread has ended early");
     Ok(u32::try_from(answers)?)
 }
 
-/// Takes messages without copying them and answers each by one byte.
+/// Receives messages without copying them and answers each by one byte.
 fn take(listener: &TcpListener, bytes: usize) -> Result<()> {
     pin(1)?;
     let (mut socket, _) = listener.accept()?;

@@ -1,14 +1,13 @@
-//! Lockstep beside others on this machine: the same workloads on a plain directory, on an
-//! unmirrored playground, on a mirrored one, and on a Gluster replica where it is installed.
+//! Lockstep beside other systems on this machine: the same workloads on a plain directory, on an unmirrored
+//! playground, on a mirrored one, and on a Gluster replica where it is installed.
 //!
-//! `cargo bench --bench compare -- --help` names the options; `docs/benchmarks.md` says how to
-//! read the figures. Systems take turns within each round, so that noise of the machine hits all
-//! alike, and every other round goes through the systems backwards, so that none profits from its
-//! place. Every figure is the median of the rounds. Floors are printed, never asserted.
+//! `cargo bench --bench compare -- --help` lists the options; `docs/benchmarks.md` explains the figures. The systems
+//! take turns within each round, so that noise of the machine hits all alike. Every other round goes through the
+//! systems backwards, so that no system profits from its place. Every figure is the median of the rounds. Floors are
+//! printed, never asserted.
 //!
-//! Must never leave a process, mount or file behind, also when interrupted: everything started is
-//! owned by a value that ends it when dropped, and SIGINT only sets a flag that is looked at
-//! between steps.
+//! The program must never leave a process, mount or file behind, also after an interruption: every started process
+//! has an owner that ends it when dropped, and SIGINT only sets a flag that is checked between steps.
 
 mod fio;
 mod gluster;
@@ -101,13 +100,13 @@ fn in_turn(systems: &[System], round: usize) -> Vec<&System> {
     turns
 }
 
-/// One workload on one system, in a fresh directory that is removed afterwards.
+/// Runs one workload on one system, in a fresh directory that is removed afterwards.
 fn measure_once(workload: &Workload, system: &System, report: &mut Report) -> Result<()> {
     let place = tempfile::Builder::new()
         .prefix("run-")
         .tempdir_in(&system.dir)
         .with_context(|| format!("make a directory in {}", system.dir.display()))?;
-    // What the run before left to be written back must not be paid by this one.
+    // Writes back the data of the previous run, so that this run does not pay for it.
     rustix::fs::sync();
     let figures = workload
         .run(place.path(), system)

@@ -18,7 +18,7 @@ usage: cargo bench --bench compare -- [options]
   --json FILE        write the figures of every round as JSON too
 ";
 
-/// What to measure, how long, and where.
+/// The workloads and systems to measure, the duration, and the place.
 pub struct Options {
     /// Shorter runs on less data.
     pub quick: bool,
@@ -26,9 +26,9 @@ pub struct Options {
     pub rounds: usize,
     /// Parts of workload names to measure; all when empty.
     pub only: Vec<String>,
-    /// Systems asked for by name; all that are installed when empty.
+    /// Names of the systems to measure; all installed ones when empty.
     pub systems: Vec<String>,
-    /// Another build of `lockstep` that this one is compared with.
+    /// Another build of `lockstep` to compare with.
     pub other: Option<PathBuf>,
     /// Client and nodes pinned to cores as if on two machines.
     pub two_machines: bool,
@@ -39,7 +39,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// `None` when only help was asked for.
+    /// Reads the command line; `None` if it only requests help.
     pub fn from_arguments() -> Result<Option<Self>> {
         let mut options = Self {
             quick: false,
@@ -67,7 +67,7 @@ impl Options {
                 "--other" => options.other = Some(value()?.into()),
                 "--dir" => options.dir = value()?.into(),
                 "--json" => options.json = Some(value()?.into()),
-                // Cargo adds this one.
+                // Cargo adds this option.
                 "--bench" => {}
                 "--help" | "-h" => {
                     print!("{HELP}");
@@ -82,7 +82,7 @@ impl Options {
         Ok(Some(options))
     }
 
-    /// Whether a system is to be measured. `installed` decides when none were named.
+    /// Whether a system is to be measured. If no system is named, `installed` decides.
     pub fn wants_system(&self, name: &str, installed: bool) -> bool {
         if self.systems.is_empty() {
             installed

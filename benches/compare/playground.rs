@@ -17,7 +17,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running playground; dropping it stops it.
 pub struct Playground {
-    // Stops the nodes itself; only if it could not are they and the mount ended by us.
+    // Stops its nodes by itself. If the playground cannot, `drop` ends the nodes and the mount.
     process: Option<Owned>,
     described: Described,
 }
@@ -80,18 +80,18 @@ impl Drop for Playground {
 }
 
 fn await_ready(stdout: ChildStdout) -> Result<()> {
-    let (told, asked) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line).map(|_| line);
-        // Nobody listens any more when we were too late.
-        let _ = told.send(read);
+        // The receiver is gone after the timeout.
+        let _ = sender.send(read);
     });
-    let line = asked
+    let line = receiver
         .recv_timeout(START_PATIENCE)
         .map_err(|_| anyhow!("not ready after {START_PATIENCE:?}"))??;
     if line.trim() != "ready" {
-        bail!("said {line:?} instead of ready");
+        bail!("printed {line:?} instead of ready");
     }
     Ok(())
 }

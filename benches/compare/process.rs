@@ -1,4 +1,4 @@
-//! Processes that end with the value that owns them, and commands that must succeed.
+//! Processes that end with their owner, and commands that must succeed.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running process; dropping it asks it to end, then insists.
+/// A running process. Dropping it sends SIGTERM, and SIGKILL later.
 pub struct Owned {
     child: Child,
     patience: Duration,
 }
 
 impl Owned {
-    /// Takes over `child`, which gets `patience` to end when asked.
+    /// Takes over `child`, which has `patience` to end after SIGTERM.
     pub fn new(child: Child, patience: Duration) -> Self {
         Self { child, patience }
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -33,7 +33,7 @@ impl Drop for Owned {
         let deadline = Instant::now() + self.patience;
         while self.runs() {
             if Instant::now() >= deadline {
-                // Errors mean it has just ended.
+                // An error means that the process has just ended.
                 let _ = self.child.kill();
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -48,7 +48,7 @@ pub fn terminate(pid: u32) {
     }
 }
 
-/// Runs a command to its end and returns what it printed.
+/// Runs a command to its end and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
     let done = command
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON, and what it is held against.
+//! The results as a table and as JSON, and their comparison with the floors.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::system::{GLUSTER, MIRRORED, NO_REPLICA, OTHER_BUILD, System};
 
-/// In what a figure counts; more is better in both.
+/// The unit of a figure; more is better in both.
 #[derive(Clone, Copy)]
 pub enum Unit {
     PerSecond,
@@ -26,13 +26,13 @@ impl Unit {
 pub struct Figure {
     /// Name of the workload, or of one phase of it.
     pub workload: String,
-    /// What `value` counts.
+    /// The unit of `value`.
     pub unit: Unit,
     /// The rate.
     pub value: f64,
 }
 
-/// The least ratio of the mirrored mount to another system that is asked of a workload.
+/// The least ratio of the mirrored mount to another system that a workload must reach.
 struct Floor {
     workload: &'static str,
     versus: &'static str,
@@ -57,7 +57,7 @@ const FLOORS: [Floor; 7] = [
     floor("stat, not cached", GLUSTER, 10.0),
 ];
 
-/// The paper's own overhead of mirroring, client and nodes on two machines.
+/// The overhead of mirroring in the paper, with client and nodes on two machines.
 const TWO_MACHINE_FLOORS: [Floor; 4] = [
     floor("random write 8 KiB, 8 jobs", NO_REPLICA, 0.57),
     floor("random write 64 KiB, 8 jobs", NO_REPLICA, 0.89),
@@ -65,7 +65,7 @@ const TWO_MACHINE_FLOORS: [Floor; 4] = [
     floor("random read 8 KiB, 8 jobs", NO_REPLICA, 0.92),
 ];
 
-/// All figures of one run, in the order they came.
+/// All figures of one run, in the order of their measurement.
 pub struct Report {
     systems: Vec<String>,
     rows: Vec<Row>,
@@ -87,7 +87,7 @@ impl Report {
         }
     }
 
-    /// Adds what was measured once on `system`.
+    /// Adds a figure of `system`.
     pub fn add(&mut self, system: &str, figure: Figure) {
         let Some(column) = self.column(system) else {
             return;
@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    /// The table of medians and ratios, and how it stands with the floors.
+    /// The table of medians and ratios, and the verdict on each floor.
     pub fn markdown(&self, two_machines: bool) -> String {
         let floors: &[Floor] = if two_machines {
             &TWO_MACHINE_FLOORS
@@ -134,8 +134,8 @@ impl Report {
         text
     }
 
-    /// What the ratio of a workload could be at best, when handing its bytes over takes so many
-    /// microseconds; nothing if it was not measured.
+    /// The best possible ratio of a workload if passing its bytes on takes so many microseconds; empty if the
+    /// workload was not measured.
     pub fn at_best(&self, workload: &str, hand_over: f64) -> String {
         let Some(rate) = self
             .row(workload)
@@ -186,7 +186,7 @@ impl Report {
         Some(self.median_of(row, MIRRORED)? / self.median_of(row, versus)?)
     }
 
-    /// The systems the mirrored mount is set against, in the order of the columns.
+    /// The systems to compare the mirrored mount with, in the order of the columns.
     fn rivals(&self) -> impl Iterator<Item = &String> {
         let compared = self.column(MIRRORED).is_some();
         self.systems
@@ -223,8 +223,8 @@ impl Report {
         format!("{line}\n")
     }
 
-    /// A line if the best round of this build is below the worst round of the other build. Rounds that
-    /// overlap are noise.
+    /// A line if the best round of this build is below the worst round of the other build. Rounds that overlap are
+    /// noise.
     fn slower_than_other_build(&self, row: &Row) -> String {
         let rounds_of = |system| row.figures.get(self.column(system)?);
         let (Some(ours), Some(others)) = (rounds_of(MIRRORED), rounds_of(OTHER_BUILD)) else {
@@ -241,7 +241,7 @@ impl Report {
         )
     }
 
-    /// A line on one floor; nothing if it was not measured.
+    /// The verdict on one floor; empty if its workload was not measured.
     fn verdict(&self, floor: &Floor) -> String {
         let Some(ratio) = self
             .row(floor.workload)

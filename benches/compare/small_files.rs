@@ -17,7 +17,7 @@ pub const UNTAR: &str = "untar (files)";
 const FILE_BYTES: usize = 4096;
 const PER_DIRECTORY: usize = 100;
 
-/// How many files, and how long at most per phase: a slow system does fewer.
+/// The number of files, and the longest time for each phase: a slow system does fewer.
 pub struct SmallFiles {
     count: usize,
     limit: Duration,
@@ -33,7 +33,7 @@ impl SmallFiles {
         }
     }
 
-    /// Every phase works on the files that the first one made.
+    /// Runs all phases on the files of the first one.
     pub fn run(&self, dir: &Path) -> Result<Vec<Figure>> {
         let paths: Vec<PathBuf> = (0..self.count).map(|i| file_path(dir, i)).collect();
         for parent in paths
@@ -51,7 +51,7 @@ impl SmallFiles {
         self.phase("stat again", paths, &mut figures, stat)?;
         self.phase("open+read 4 KiB", paths, &mut figures, read)?;
         let renamed = self.phase("rename", paths, &mut figures, rename)?;
-        // A slow system may not have renamed all of them in its time.
+        // A slow system may not have renamed all files in its time.
         let (moved, unmoved) = paths.split_at(renamed.min(paths.len()));
         let names: Vec<PathBuf> = moved.iter().map(|path| new_name(path)).collect();
         let names = [names, unmoved.to_vec()].concat();
@@ -59,7 +59,7 @@ impl SmallFiles {
         Ok(figures)
     }
 
-    /// Does `each` to the files in turn until the time is over; returns how many it did.
+    /// Applies `each` to the files in turn until the time is over; returns the number of files done.
     fn phase(
         &self,
         name: &str,
@@ -118,8 +118,8 @@ fn unlink(path: &Path) -> std::io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Empties the kernel's caches of names and attributes, of all systems alike. Without the right
-/// to, what was cached stays, which the comparison then shows for all systems.
+/// Empties the kernel's caches of names and attributes, for all systems. Without the permission the caches stay
+/// filled, for all systems alike.
 fn forget_names() {
     rustix::fs::sync();
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "2") {
@@ -127,14 +127,14 @@ fn forget_names() {
     }
 }
 
-/// Makes a source tree in `work` and packs it; the same bytes at every call.
+/// Makes a source tree in `work` and packs it; each call makes the same bytes.
 pub fn make_archive(work: &Path, quick: bool) -> Result<PathBuf> {
     let tree = work.join("source-tree");
     let mut noise = Noise(1);
     for number in 0..if quick { 300 } else { 2000 } {
         let dir = tree.join(format!("module-{}/part-{}", number % 23, number % 7));
         fs::create_dir_all(&dir).context("make the source tree")?;
-        // Most source files are small, some are not.
+        // Most source files are small, and some are large.
         let length = 300 + noise.next() % if number % 20 == 0 { 100_000 } else { 9_000 };
         let content: Vec<u8> = (0..length).map(|_| b' ' + noise.next_byte() % 90).collect();
         fs::write(dir.join(format!("file-{number}.rs")), content).context("make a source file")?;

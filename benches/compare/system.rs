@@ -1,4 +1,4 @@
-//! What is compared: each system is a directory to work in and whatever keeps it alive.
+//! The systems to compare: each is a directory to work in, and the processes behind it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,19 +19,19 @@ pub const OTHER_BUILD: &str = "other build";
 /// Name of the rival in tables.
 pub const GLUSTER: &str = "GlusterFS";
 
-/// One contestant.
+/// One system.
 pub struct System {
     /// Name in tables.
     pub name: String,
     /// Directory to work in.
     pub dir: PathBuf,
-    /// Core that clients are pinned to, if they are.
+    /// Core to which clients are pinned, if any.
     pub client_cpu: Option<u32>,
     /// Ends the processes behind `dir` when dropped.
     _behind: Behind,
 }
 
-/// What must run for the directory to be there. Held only to be dropped.
+/// The processes that serve the directory. Held only to be dropped.
 #[expect(dead_code, reason = "owned for what dropping does")]
 enum Behind {
     Nothing,
@@ -39,7 +39,7 @@ enum Behind {
     Gluster(Gluster),
 }
 
-/// Starts every system that is wanted.
+/// Starts every wanted system.
 pub fn start_all(options: &Options, work: &Path) -> Result<Vec<System>> {
     let systems = if options.two_machines {
         pinned_systems(options, work)?
@@ -72,7 +72,7 @@ fn unpinned(options: &Options, work: &Path) -> Result<Vec<System>> {
     Ok(systems)
 }
 
-/// Client and node a share core 0 as if they were one machine; node b has core 1.
+/// Client and node a share core 0 like one machine; node b has core 1.
 fn pinned_systems(options: &Options, work: &Path) -> Result<Vec<System>> {
     let alone = ["--no-replica", "--node-cpus", "a=0"];
     let both = ["--node-cpus", "a=0,b=1"];

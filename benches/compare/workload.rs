@@ -1,4 +1,4 @@
-//! The workloads, by name, and how much of each.
+//! The workloads: names and sizes.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::report::Figure;
 use crate::small_files::{self, SmallFiles};
 use crate::system::System;
 
-/// Something to measure.
+/// A workload to measure.
 pub enum Workload {
     /// Reads or writes within files.
     Fio(FioJob),
@@ -21,7 +21,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Name in tables, and what `--only` looks at.
+    /// Name in tables, which `--only` selects by.
     pub fn name(&self) -> String {
         match self {
             Self::Fio(job) => job.name(),
@@ -30,7 +30,7 @@ impl Workload {
         }
     }
 
-    /// Runs it once in the empty directory `dir` of `system`.
+    /// Runs the workload once in the empty directory `dir` of `system`.
     pub fn run(&self, dir: &Path, system: &System) -> Result<Vec<Figure>> {
         match self {
             Self::Fio(job) => Ok(vec![job.run(dir, system.client_cpu)?]),
@@ -40,7 +40,7 @@ impl Workload {
     }
 }
 
-/// The workloads the options ask for. `work` is for what they need made beforehand.
+/// The workloads that the options select. Their input files are made in `work`.
 pub fn chosen(options: &Options, work: &Path) -> Result<Vec<Workload>> {
     let mut all: Vec<Workload> = fio_jobs(options).into_iter().map(Workload::Fio).collect();
     if !options.two_machines {
@@ -60,7 +60,7 @@ pub fn chosen(options: &Options, work: &Path) -> Result<Vec<Workload>> {
 /// Sizes of random writes.
 pub const BLOCKS_KIB: [u32; 3] = [8, 64, 256];
 
-/// The write of the paper's comparison.
+/// The write in the comparison of the paper.
 pub fn mirrored_write(options: &Options, block_kib: u32) -> FioJob {
     fio_job(options, Access::RandomWrite, block_kib, 8, false)
 }

@@ -1,44 +1,46 @@
-//! `lockstep node --background`: a node that is started by a command which returns when the node is ready.
+//! `lockstep node --background`: starts a node as another process, and returns when the node is ready.
 //!
-//! The node is told where to say that by the same protocol as systemd's (`sd_notify`), on a socket in a
-//! directory that only this user can reach.
+//! The node reports its state by systemd's protocol (`sd_notify`), to a socket in a directory that only this user
+//! can reach.
 
-use std::fs::OpenOptions;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::absolute;
+use super::arguments::absolute;
 
-/// Between two looks whether the node has ended.
-const LOOK: Duration = Duration::from_millis(100);
-/// Longest message that is read.
+/// Pause between two checks whether the node has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest message that the node sends.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Starts `lockstep node` with these arguments in a session of its own, its log appended to `log`, and waits
-/// until it is ready.
+/// Starts `lockstep node` with these arguments in a session of its own, and waits until the node is ready. The node
+/// appends its log to `log`.
 pub(super) fn start(arguments: &[String], log: &Path) -> Result<ExitCode> {
     let log = absolute(log)?;
-    let directory = tempfile::tempdir().context("cannot make a directory for a socket")?;
-    let socket = directory.path().join("ready");
-    let told = UnixDatagram::bind(&socket).context("cannot make a socket")?;
-    told.set_read_timeout(Some(LOOK))?;
+    let directory = PrivateDirectory::create().context("cannot make a directory for a socket")?;
+    let socket = directory.path.join("ready");
+    let notifications = UnixDatagram::bind(&socket).context("cannot make a socket")?;
+    notifications.set_read_timeout(Some(POLL_INTERVAL))?;
     let mut node = spawn(arguments, &log, &socket)?;
     let mut status = String::new();
     loop {
         let ended = node.try_wait()?;
-        while let Some(message) = receive(&told)? {
+        while let Some(message) = receive(&notifications)? {
             for line in message.lines() {
                 if line == "READY=1" {
                     return Ok(ExitCode::SUCCESS);
                 }
-                if let Some(said) = line.strip_prefix("STATUS=") {
-                    said.clone_into(&mut status);
+                if let Some(text) = line.strip_prefix("STATUS=") {
+                    text.clone_into(&mut status);
                 }
             }
         }
@@ -56,7 +58,27 @@ pub(super) fn start(arguments: &[String], log: &Path) -> Result<ExitCode> {
     }
 }
 
-/// The next message, if one comes soon.
+/// A new directory that only this user can open, removed when dropped.
+struct PrivateDirectory {
+    path: PathBuf,
+}
+
+impl PrivateDirectory {
+    fn create() -> io::Result<Self> {
+        let random = RandomState::new().build_hasher().finish();
+        let path = std::env::temp_dir().join(format!("lockstep-{random:016x}"));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Returns the next message, if one arrives within [`POLL_INTERVAL`].
 fn receive(socket: &UnixDatagram) -> Result<Option<String>> {
     let mut message = vec![0; MESSAGE_BYTES_MAX];
     match socket.recv(&mut message) {
@@ -64,12 +86,12 @@ fn receive(socket: &UnixDatagram) -> Result<Option<String>> {
             message.truncate(length);
             Ok(Some(String::from_utf8_lossy(&message).into_owned()))
         }
-        Err(error) if is_nothing(&error) => Ok(None),
-        Err(error) => Err(error).context("cannot hear from the node"),
+        Err(error) if is_no_message(&error) => Ok(None),
+        Err(error) => Err(error).context("cannot receive messages of the node"),
     }
 }
 
-fn is_nothing(error: &io::Error) -> bool {
+fn is_no_message(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
@@ -82,14 +104,16 @@ fn spawn(arguments: &[String], log: &Path, socket: &Path) -> Result<Child> {
         .open(log)
         .with_context(|| {
             let path = log.display();
-            format!("cannot write the log {path}\n  cure: make its directory, or name a file that can be written")
+            format!(
+                "cannot write the log {path}\n  cure: make its directory, or name a writable file"
+            )
         })?;
     Command::new(program)
-        // Its own file may have the name of the mount helper.
+        // The file of this program may have the name of the mount helper.
         .arg0("lockstep")
         .args(["node", "--detached"])
         .args(arguments)
-        // It must not keep a file system from being unmounted.
+        // A working directory inside a file system would keep it from being unmounted.
         .current_dir("/")
         .env("NOTIFY_SOCKET", socket)
         .env_remove("WATCHDOG_USEC")

@@ -1,4 +1,4 @@
-//! `lockstep clear-poison`: a store whose disk had failed is taken back into use.
+//! `lockstep clear-poison`: takes a store back into use after its disk has failed.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -8,21 +8,22 @@ use clap::Args;
 use lockstep_driver::{ClearError, Cleared, Repair, clear_poison};
 use lockstepfs::config::{Choice, DatastoreConfig, Role};
 
-use super::{ConfigArgs, NO, say, say_json, warn};
+use super::arguments::{ConfigArgs, find_datastore};
+use super::outcome::NO;
+use super::terminal::{say, say_json, warn};
 
-/// Take a store back into use after its disk had failed and was repaired, offline
+/// Take a store back into use after its disk has failed and was repaired, offline
 ///
-/// A node whose disk fails a write, a read or a flush notes that in its store and promises nothing
-/// more on it, also when it is started again, until you run this. Repair the disk or move the store to
-/// another one first, and stop the node.
+/// A node whose disk fails a write, a read or a flush marks its store as poisoned. It acknowledges no change
+/// on that store any more, even after a restart, until you run this command. First repair the disk or move
+/// the store to another one, and stop the node.
 ///
-/// What is in memory of the store but not on its disk is forgotten, the store is opened and put on
-/// stable storage, and its copy counts as out of sync: once the node is started, everything is compared
-/// with the other node's.
+/// The command drops the kernel's cached pages of the store, opens the store, puts it on stable storage and
+/// marks its copy as out of sync: when the node is started, both copies are compared in full.
 ///
-/// On the secondary nothing can be lost by that. On the primary what lies on its disk counts from then
-/// on, and the secondary is made equal to it: what was acknowledged and has not reached the disk is
-/// lost, even if the secondary has it. That needs --accept-loss.
+/// On the secondary this loses nothing. On the primary the content of its disk is valid from then on, and the
+/// secondary is made equal to it: an acknowledged change that has not reached the disk is lost, even if the
+/// secondary has it. That needs --accept-loss.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ClearPoisonArgs {
@@ -32,11 +33,11 @@ pub(crate) struct ClearPoisonArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// On the primary: let what its disk holds count, whatever the secondary has
+    /// On the primary: accept that changes are lost which only the secondary has
     #[arg(long)]
     accept_loss: bool,
 
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,11 +48,11 @@ Examples:
   lockstep clear-poison data --accept-loss      on the primary
 
 Exit codes: 0 the store can be used again, 1 it is not poisoned, 2 could not be done, and the store
-is as poisoned as before.";
+remains poisoned.";
 
 pub(crate) fn run(args: &ClearPoisonArgs) -> Result<ExitCode> {
     let node = args.config.load()?;
-    let config = super::named(&node, &args.name)?;
+    let config = find_datastore(&node, &args.name)?;
     let repair = Repair::on_this_machine(config)?;
     match clear_poison(config, &repair, args.accept_loss) {
         Ok(cleared) if args.json => say_json(&cleared)?,
@@ -71,40 +72,42 @@ fn text(cleared: &Cleared, config: &DatastoreConfig) -> String {
         cleared.datastore,
         config.store.display()
     );
-    for line in done(cleared).into_iter().chain(next(cleared, config)) {
+    for line in completed_steps(cleared)
+        .into_iter()
+        .chain(next_steps(cleared, config))
+    {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {line}");
     }
     text
 }
 
-/// What was done.
-fn done(cleared: &Cleared) -> Vec<String> {
+/// The steps that the command has taken.
+fn completed_steps(cleared: &Cleared) -> Vec<String> {
     let cache = if cleared.cache_dropped {
-        "what memory held of its files was dropped: reads show what is on the disk"
+        "the cached pages of its files were dropped: reads show the content of the disk"
     } else {
-        "the machine was restarted since then: reads show what is on the disk"
+        "the machine has restarted since then: reads show the content of the disk"
     };
     vec![
-        format!("its disk had failed {}", cleared.failure),
+        format!("its disk failed {}", cleared.failure),
         cache.to_owned(),
-        "the store was opened as after a loss of power, and all of it put on stable storage"
-            .to_owned(),
-        "this copy counts as out of sync".to_owned(),
+        "the store was opened as after a loss of power, and put on stable storage".to_owned(),
+        "this copy is marked as out of sync".to_owned(),
     ]
 }
 
-/// What follows.
-fn next(cleared: &Cleared, config: &DatastoreConfig) -> Vec<String> {
-    let follows = match (cleared.role, &config.peer) {
-        (Role::Secondary, _) => "once it runs, everything is compared with the primary's copy",
+/// The steps that are left to the operator, and their effect.
+fn next_steps(cleared: &Cleared, config: &DatastoreConfig) -> Vec<String> {
+    let effect = match (cleared.role, &config.peer) {
+        (Role::Secondary, _) => "once it runs, this copy is compared in full with the primary's",
         (Role::Primary, Some(_)) => {
-            "once it runs, what is on this disk counts, and the secondary is made equal to it"
+            "once it runs, the secondary is made equal to the content of this disk"
         }
-        (Role::Primary, None) => "once it runs, what is on this disk is what there is",
+        (Role::Primary, None) => "once it runs, it serves the content of this disk",
     };
     vec![
         format!("→ start this node again ({})", cleared.role.word()),
-        format!("→ {follows}"),
+        format!("→ {effect}"),
     ]
 }

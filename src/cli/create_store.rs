@@ -1,4 +1,4 @@
-//! `lockstep create-store`: the empty store of a datastore, which a node never makes by itself.
+//! `lockstep create-store`: makes the empty store of a datastore. A node never makes a store by itself.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,17 @@ use clap::Args;
 use lockstep_driver::make_store_on_this_machine;
 use lockstepfs::config::Role;
 
-use super::{ConfigArgs, NO, say, warn};
+use super::arguments::{ConfigArgs, find_datastore};
+use super::outcome::NO;
+use super::terminal::{say, warn};
 
-/// Make the empty store of a datastore, as `lockstep init` does for its first
+/// Make the empty store of a datastore, as `lockstep init` does for the first datastore
 ///
 /// A node whose store is missing does not start: most likely the disk that holds the store is not mounted.
-/// Run this for a datastore that you have added to the configuration, and on a secondary whose disk was
-/// replaced: it is then filled from the primary. Never on a primary that has been in use: programs
-/// would find an empty directory. What an interrupted creation has left is begun anew; a store that exists
-/// is never changed.
+/// Run this command for a datastore that you have added to the configuration, and on a secondary whose disk
+/// was replaced: the store is then filled from the primary. Never run it on a primary that has been in use:
+/// programs would find an empty directory. An interrupted creation is started again from the beginning; an
+/// existing store is never changed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CreateStoreArgs {
@@ -30,11 +32,11 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep create-store data
 
-Exit codes: 0 made, 1 there is one already, 2 could not be made.";
+Exit codes: 0 made, 1 the store exists already, 2 could not be made.";
 
 pub(crate) fn run(args: &CreateStoreArgs) -> Result<ExitCode> {
     let node = args.config.load()?;
-    let config = super::named(&node, &args.name)?;
+    let config = find_datastore(&node, &args.name)?;
     let store = config.store.display();
     if !make_store_on_this_machine(config)? {
         warn(&format!(
@@ -42,12 +44,12 @@ pub(crate) fn run(args: &CreateStoreArgs) -> Result<ExitCode> {
         ));
         return Ok(ExitCode::from(NO));
     }
-    let then = match config.role {
+    let effect = match config.role {
         Role::Primary => "programs find an empty directory once the node runs",
-        Role::Secondary => "it is filled from the primary once the node runs",
+        Role::Secondary => "the primary fills it once the node runs",
     };
     say(&format!(
-        "{}: made an empty store in {store}; {then}\n",
+        "{}: made an empty store in {store}; {effect}\n",
         config.name
     ))?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `lockstep export`: a node's data as a plain tree, without the node and without its peer.
+//! `lockstep export`: writes a node's data as a plain directory tree, without the node and without its peer.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,20 +8,23 @@ use clap::Args;
 use lockstep_fs::export::{ExportSummary, Lost, export};
 use lockstepfs::config::Role;
 
-use super::{ConfigArgs, NO, absolute, bytes, count, say, warn};
+use super::arguments::{ConfigArgs, absolute, find_datastore};
+use super::outcome::NO;
+use super::terminal::{bytes, count, say, warn};
 
 /// Write a node's data out as a plain directory, offline
 ///
 /// Needs neither the node (stop it first) nor its peer. Keeps modes, owners, times, extended
-/// attributes, links and holes, so run it as root. What the destination cannot hold, a name or a large
-/// file among it, is left out and told. Space reserved with fallocate is not carried over.
+/// attributes, links and holes, so run it as root. Names, files and attributes that the destination cannot
+/// hold, such as a very large file, are left out and reported. Space reserved with fallocate is not reserved
+/// in the copy.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExportArgs {
     /// Name of the datastore
     name: String,
 
-    /// Directory to write to: missing (its parent must exist) or empty. One that is missing is called
+    /// Directory to write to: empty, or missing (its parent must exist). A missing directory is called
     /// DEST.partial until it is complete
     dest: PathBuf,
 
@@ -39,31 +42,36 @@ Examples:
   lockstep export data /mnt/rescue/data
   lockstep export data /tmp/data --manifest /tmp/data.manifest
 
-A copy that may lack something (a secondary's that was not in sync, one on a failed disk) is
-exported too; a warning says so.
+A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
+exported too, with a warning.
 
-Exit codes: 0 exported, 1 exported without what the destination could not hold, 2 could not export.";
+Exit codes: 0 exported, 1 exported without the reported losses, 2 could not export.";
 
-/// Losses that are told one by one; the manifest has them all.
-const TOLD_MAX: u64 = 20;
+/// Most losses that are printed; the manifest lists all.
+const PRINTED_LOSSES_MAX: u64 = 20;
 
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
-    let datastore = super::named(&config, &args.name)?;
+    let datastore = find_datastore(&config, &args.name)?;
     let dest = absolute(&args.dest)?;
-    let mut told = 0;
-    let mut tell = |lost: &Lost| {
-        told += 1;
-        if told <= TOLD_MAX {
+    let mut losses = 0;
+    let mut report = |lost: &Lost| {
+        losses += 1;
+        if losses <= PRINTED_LOSSES_MAX {
             warn(&format!(
                 "not kept: {}: {}: {}",
                 lost.name, lost.what, lost.cause
             ));
         }
     };
-    let summary = export(&datastore.store, &dest, args.manifest.as_deref(), &mut tell)?;
-    for doubt in doubts(&datastore.store, datastore.role) {
-        warn(&format!("WARNING: {doubt}"));
+    let summary = export(
+        &datastore.store,
+        &dest,
+        args.manifest.as_deref(),
+        &mut report,
+    )?;
+    for caveat in caveats(&datastore.store, datastore.role) {
+        warn(&format!("WARNING: {caveat}"));
     }
     say(&format!(
         "exported {} names, {} of content to {}\n",
@@ -74,33 +82,30 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     Ok(outcome(&summary, args.manifest.is_some()))
 }
 
-/// Sums up what the destination could not take.
+/// Prints a summary of the losses, and returns the exit code.
 fn outcome(summary: &ExportSummary, has_manifest: bool) -> ExitCode {
     if summary.lost == 0 {
         return ExitCode::SUCCESS;
     }
-    let all = match (summary.lost > TOLD_MAX, has_manifest) {
+    let list = match (summary.lost > PRINTED_LOSSES_MAX, has_manifest) {
         (false, _) => "",
-        (true, true) => "; the manifest names each (lines that begin with \\lost)",
-        (true, false) => "; --manifest FILE would name each",
+        (true, true) => "; the manifest lists all (lines that begin with \\lost)",
+        (true, false) => "; --manifest FILE would list all",
     };
     let missing = match summary.missing {
         0 => String::new(),
         missing => format!("{} files or directories are MISSING; ", count(missing)),
     };
     warn(&format!(
-        "WARNING: {missing}the destination could not take {} names, files or attributes{all}\n  cure: export \
+        "WARNING: {missing}the destination could not hold {} names, files or attributes{list}\n  cure: export \
          to a file system that can hold them, such as ext4 or XFS, as root",
         count(summary.lost)
     ));
     ExitCode::from(NO)
 }
 
-/// What whoever uses the copy must know.
-fn doubts(store: &Path, role: Role) -> Vec<String> {
-    lockstep_driver::caveats(store, role).unwrap_or_else(|error| {
-        vec![format!(
-            "it cannot be told whether this copy is complete: {error}"
-        )]
-    })
+/// Returns the reasons why the copy may be incomplete or old.
+fn caveats(store: &Path, role: Role) -> Vec<String> {
+    lockstep_driver::caveats(store, role)
+        .unwrap_or_else(|error| vec![format!("whether this copy is complete is unknown: {error}")])
 }

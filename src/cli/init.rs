@@ -1,13 +1,10 @@
-//! `lockstep init`: a node's identity, configuration and store, and what to do next.
+//! `lockstep init`: makes a node's identity, configuration and store, and prints the next steps.
 //!
-//! Invariants: nothing that exists is overwritten, everything asked for is checked before anything
-//! is made, and what could be made only in part is removed again. The private key is never printed.
+//! Invariants: existing files are never overwritten. All arguments are checked before anything is made. After a
+//! failure nothing of the new node is left. The private key is never printed.
 
 use std::fmt::Write as _;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,21 +14,24 @@ use lockstep_driver::{Place, make_store_on_this_machine, prepare};
 use lockstep_link::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{
-    self, Choice, Draft, DraftPeer, NodeConfig, PeerAddress, Role, draft_text,
+    self, Choice, ConfigDraft, DraftPeer, NodeConfig, PeerAddress, Role, draft_text,
 };
 
+use super::arguments::absolute;
 use super::mount_directory::{self, Protection};
-use super::{absolute, one_of, say, say_json};
+use super::new_files::{NewDirectories, NewStore, remove_new, write_new};
+use super::setting::one_of;
+use super::terminal::{say, say_json};
 
 /// Name of the configuration file in the node's directory.
 const CONFIG_FILE: &str = "node.toml";
 
-/// Make this server a node: identity, configuration, store, and what to do next
+/// Make this server a node: identity, configuration, store, and the next steps
 ///
-/// Run it once on each server. On the first, it prints the command for the second. Nothing that
-/// exists is overwritten; a store that holds this datastore already is kept. The mount directory, if it
-/// is empty, is made immutable where its file system allows it, so that nothing is written into it
-/// while nothing is mounted there; `chattr -i DIR` undoes that.
+/// Run it once on each server. On the first, it prints the command for the second. Existing files are
+/// never overwritten; a store that holds this datastore already is kept. An empty mount directory is made
+/// immutable where its file system allows that, so that no program writes into it while nothing is mounted
+/// there; `chattr -i DIR` undoes that.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InitArgs {
@@ -55,37 +55,44 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "NAME", default_value = "data")]
     datastore: String,
 
-    /// Where programs find the directory [default: /srv/DATASTORE]
+    /// Mount directory, where programs find the data [default: /srv/DATASTORE]
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
-    /// Where this node keeps the data [default: /var/lib/lockstep/DATASTORE]
+    /// Directory of the store [default: /var/lib/lockstep/DATASTORE]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
 
-    /// What this node is [default: secondary when --uuid is given, else primary]
+    /// Role of this node [default: secondary if --uuid is given, else primary]
     #[arg(long, value_parser = one_of::<Role>())]
     role: Option<Role>,
 
-    /// Identity of the datastore: on the second node, the one the first printed [default: a new one]
+    /// UUID of the datastore: on the second node, the UUID that the first has printed [default: new]
     #[arg(long)]
     uuid: Option<DatastoreUuid>,
 
-    /// Address and port of the other node, if known
-    #[arg(long, value_name = "ADDR")]
-    peer: Option<PeerAddress>,
+    #[command(flatten)]
+    peer: PeerArgs,
 
-    /// Fingerprint of the other node, if known
-    #[arg(long, value_name = "SHA256:…")]
-    peer_fingerprint: Option<Fingerprint>,
-
-    /// Keep one copy only, without a peer
-    #[arg(long, conflicts_with_all = ["peer", "peer_fingerprint"])]
-    unmirrored: bool,
-
-    /// Print what was made as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The other node.
+#[derive(Debug, Args)]
+struct PeerArgs {
+    /// Address and port of the other node, if known
+    #[arg(long = "peer", value_name = "ADDR")]
+    address: Option<PeerAddress>,
+
+    /// Fingerprint of the other node, if known
+    #[arg(long = "peer-fingerprint", value_name = "SHA256:…")]
+    fingerprint: Option<Fingerprint>,
+
+    /// Keep one copy only, without a peer
+    #[arg(long, conflicts_with_all = ["address", "fingerprint"])]
+    unmirrored: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -100,7 +107,7 @@ Exit codes: 0 made, 2 could not be made (then nothing is left behind).";
 
 pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
     let json = args.json;
-    let plan = Plan::new(args)?;
+    let plan = InitPlan::new(args)?;
     let text = plan.config_text()?;
     plan.refuse_existing()?;
     let made = plan.make(&text)?;
@@ -112,13 +119,13 @@ pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is to be made, with every default settled.
-struct Plan {
+/// The node to be made, with all defaults filled in.
+struct InitPlan {
     directory: PathBuf,
-    draft: Draft,
+    draft: ConfigDraft,
 }
 
-impl Plan {
+impl InitPlan {
     fn new(args: InitArgs) -> Result<Self> {
         let directory = absolute(&args.dir)?;
         let or_default = |path: Option<PathBuf>, default: String| match path {
@@ -128,12 +135,12 @@ impl Plan {
         let name = &args.datastore;
         let control = or_default(args.control, format!("/run/lockstep/{}.sock", args.name))?;
         let known = DraftPeer {
-            address: args.peer,
-            fingerprint: args.peer_fingerprint,
+            address: args.peer.address,
+            fingerprint: args.peer.fingerprint,
             ..DraftPeer::default()
         };
         let second = args.uuid.is_some();
-        let draft = Draft {
+        let draft = ConfigDraft {
             role: args.role.unwrap_or(if second {
                 Role::Secondary
             } else {
@@ -142,9 +149,9 @@ impl Plan {
             uuid: args.uuid.unwrap_or_else(DatastoreUuid::random),
             mount: or_default(args.mount, format!("/srv/{name}"))?,
             store: or_default(args.store, format!("/var/lib/lockstep/{name}"))?,
-            peer: (!args.unmirrored).then_some(known),
+            peer: (!args.peer.unmirrored).then_some(known),
             datastore: args.datastore,
-            ..Draft::new(&args.name, &directory, &control, args.listen)
+            ..ConfigDraft::new(&args.name, &directory, &control, args.listen)
         };
         Ok(Self { directory, draft })
     }
@@ -153,16 +160,17 @@ impl Plan {
         self.directory.join(CONFIG_FILE)
     }
 
-    /// The text of the configuration file; refused if anything but what is left open is wrong.
+    /// Returns the text of the configuration file. Unknown values of the peer may be missing; any other mistake is an
+    /// error.
     fn config_text(&self) -> Result<String> {
         self.checked()
             .context("nothing was made, because the configuration would be wrong")?;
         Ok(draft_text(&self.draft)?)
     }
 
-    /// The configuration, with something in place of what is left open.
+    /// Returns the checked configuration, with placeholders for the unknown values of the peer.
     fn checked(&self) -> Result<NodeConfig> {
-        let filled = Draft {
+        let filled = ConfigDraft {
             peer: self.draft.peer.as_ref().map(filled_in).transpose()?,
             ..self.draft.clone()
         };
@@ -174,7 +182,7 @@ impl Plan {
             let path = self.directory.join(name);
             if path.symlink_metadata().is_ok() {
                 bail!(
-                    "{} exists, and nothing that exists is overwritten\n  \
+                    "{} exists, and existing files are never overwritten\n  \
                      cure: choose another --dir, or move the old files away",
                     path.display()
                 );
@@ -183,14 +191,14 @@ impl Plan {
         Ok(())
     }
 
-    fn make(&self, text: &str) -> Result<Made> {
+    fn make(&self, text: &str) -> Result<InitOutcome> {
         let mut directories = NewDirectories::default();
         directories.make(&self.directory)?;
         directories.make(&self.draft.mount)?;
         let had_store = self.draft.store.exists();
         let store = self.make_store().inspect_err(|_| {
             if !had_store {
-                // Nothing of anybody's is in it.
+                // The store did not exist before, so its files are all new.
                 let _ = std::fs::remove_dir_all(&self.draft.store);
             }
         })?;
@@ -198,19 +206,20 @@ impl Plan {
             path: store.then(|| self.draft.store.clone()),
             had_directory: had_store,
         };
-        let config = NewFile::write(&self.config_path(), text)?;
-        let identity = Identity::create(&self.directory, &self.draft.node)?;
-        config.keep();
+        let config = self.config_path();
+        write_new(&config, text)?;
+        let identity = Identity::create(&self.directory, &self.draft.node.name)
+            .inspect_err(|_| remove_new(&config))?;
         directories.keep();
-        Ok(Made {
+        Ok(InitOutcome {
             fingerprint: identity.fingerprint(),
-            store: store.keep(),
-            // Last: a directory that is immutable cannot be removed again.
+            store_made: store.keep(),
+            // Last: an immutable directory could not be removed after a failure.
             protection: mount_directory::protect(&self.draft.mount),
         })
     }
 
-    /// Makes the store, unless there is one that fits; whether it was made.
+    /// Makes the store, unless it exists and holds this datastore. Returns whether it was made.
     fn make_store(&self) -> Result<bool> {
         let node = self.checked()?;
         let config = node.datastores.first().context("there is no datastore")?;
@@ -222,24 +231,24 @@ impl Plan {
         Ok(made)
     }
 
-    fn summary(&self, made: &Made) -> serde_json::Value {
+    fn summary(&self, made: &InitOutcome) -> serde_json::Value {
         serde_json::json!({
-            "node": self.draft.node,
+            "node": self.draft.node.name,
             "fingerprint": made.fingerprint.to_string(),
             "config": self.config_path(),
             "store": self.draft.store,
-            "store_made": made.store,
+            "store_made": made.store_made,
             "mount": self.draft.mount,
             "mount_protection": made.protection.word(),
             "datastore": self.draft.datastore,
             "uuid": self.draft.uuid.to_string(),
             "role": self.draft.role,
-            "ready": self.missing_lines().is_empty(),
+            "ready": self.missing_keys().is_empty(),
         })
     }
 
-    /// Keys of `[datastore.peer]` that are still to be filled in.
-    fn missing_lines(&self) -> Vec<&'static str> {
+    /// Returns the keys of `[datastore.peer]` whose values are unknown.
+    fn missing_keys(&self) -> Vec<&'static str> {
         let Some(peer) = &self.draft.peer else {
             return Vec::new();
         };
@@ -254,32 +263,32 @@ impl Plan {
             .collect()
     }
 
-    fn next_steps(&self, made: &Made, text: &str) -> String {
+    fn next_steps(&self, made: &InitOutcome, text: &str) -> String {
         let fingerprint = made.fingerprint;
         let config = shell(&self.config_path());
         let mut out = format!(
             "Made the identity and the configuration of node {:?} in {}.\n\n  \
              fingerprint  {fingerprint}\n  datastore    {:?}, uuid {}\n  role         {}\n  \
              store        {}\n  mount        {}\n\nNext:\n\n",
-            self.draft.node,
+            self.draft.node.name,
             self.directory.display(),
             self.draft.datastore,
             self.draft.uuid,
             self.draft.role.word(),
-            self.store_text(made.store),
+            self.store_text(made.store_made),
             made.protection.text(&self.draft.mount),
         );
         let mut steps = self.pairing_steps(fingerprint, text);
-        let (where_to, well) = if self.draft.peer.is_some() {
+        let (servers, healthy) = if self.draft.peer.is_some() {
             ("On both servers", "in sync")
         } else {
-            ("Here", "in order")
+            ("Here", "healthy")
         };
         steps.push(format!(
-            "{where_to}, as root:\n\n       lockstep node --config {config}"
+            "{servers}, as root:\n\n       lockstep node --config {config}"
         ));
         steps.push(format!(
-            "Check it (exit code 0: {well}):\n\n       \
+            "Check it (exit code 0: {healthy}):\n\n       \
              lockstep status --config {config}\n\n   \
              Programs find the directory at {} on the primary.",
             self.draft.mount.display()
@@ -295,7 +304,7 @@ impl Plan {
         if made {
             format!("{store}, made: empty, 194 MiB")
         } else {
-            format!("{store}, which holds this datastore already, and is kept")
+            format!("{store}, kept: it holds this datastore already")
         }
     }
 
@@ -304,7 +313,7 @@ impl Plan {
             return Vec::new();
         };
         let own = self.own_address();
-        let there = if peer.fingerprint.is_some() {
+        let on_other = if peer.fingerprint.is_some() {
             format!(
                 "On the other server, in its node.toml under [datastore.peer], put:\n\n       \
                  address = \"{own}\"\n       fingerprint = \"{fingerprint}\""
@@ -315,15 +324,15 @@ impl Plan {
                 self.other_init(fingerprint, &own)
             )
         };
-        [Some(there), self.fill_in(text)]
+        [Some(on_other), self.fill_in(text)]
             .into_iter()
             .flatten()
             .collect()
     }
 
-    /// What is still to be written into the file here, if anything: the node does not start before.
+    /// Returns the step that fills in the unknown values, if there are any: the node does not start without them.
     fn fill_in(&self, text: &str) -> Option<String> {
-        let missing = self.missing_lines();
+        let missing = self.missing_keys();
         if missing.is_empty() {
             return None;
         }
@@ -341,7 +350,7 @@ impl Plan {
         ))
     }
 
-    /// The command that sets up the other server.
+    /// Returns the command that sets up the other server.
     fn other_init(&self, fingerprint: Fingerprint, own: &str) -> String {
         let draft = &self.draft;
         let listen = draft
@@ -356,7 +365,7 @@ impl Plan {
             Role::Primary => Role::Secondary,
             Role::Secondary => Role::Primary,
         };
-        let other = if draft.node == "b" { "a" } else { "b" };
+        let other = if draft.node.name == "b" { "a" } else { "b" };
         format!(
             "       lockstep init --name {other} --dir {} --listen {listen} \\\n         \
              --peer {own} --peer-fingerprint {fingerprint} \\\n         \
@@ -371,9 +380,9 @@ impl Plan {
         )
     }
 
-    /// This node's address as the other would write it.
+    /// Returns the address of this node for the configuration of the other node.
     fn own_address(&self) -> String {
-        let listen = self.draft.listen;
+        let listen = self.draft.node.listen;
         if listen.ip().is_unspecified() {
             format!("ADDRESS-OF-THIS-SERVER:{}", listen.port())
         } else {
@@ -382,45 +391,15 @@ impl Plan {
     }
 }
 
-/// What was made.
-struct Made {
+/// The result of the command.
+struct InitOutcome {
     fingerprint: Fingerprint,
-    /// Whether the store was; if not, there was one.
-    store: bool,
+    /// Whether the store was made; `false` if it existed before.
+    store_made: bool,
     protection: Protection,
 }
 
-/// A store that was made, and is removed again unless it is kept.
-struct NewStore {
-    path: Option<PathBuf>,
-    had_directory: bool,
-}
-
-impl NewStore {
-    /// Keeps it; whether it was made.
-    fn keep(mut self) -> bool {
-        self.path.take().is_some()
-    }
-}
-
-impl Drop for NewStore {
-    fn drop(&mut self) {
-        let Some(path) = &self.path else { return };
-        let entries = path.read_dir().into_iter().flatten().filter_map(Result::ok);
-        for entry in entries {
-            // All of it was made a moment ago, by this process.
-            let _ = match entry.file_type() {
-                Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(entry.path()),
-                _ => std::fs::remove_file(entry.path()),
-            };
-        }
-        if !self.had_directory {
-            let _ = std::fs::remove_dir(path);
-        }
-    }
-}
-
-/// The same peer with something valid in place of what is not known yet.
+/// Returns the peer with placeholders for its unknown values.
 fn filled_in(peer: &DraftPeer) -> Result<DraftPeer> {
     Ok(DraftPeer {
         address: Some(match &peer.address {
@@ -435,7 +414,7 @@ fn filled_in(peer: &DraftPeer) -> Result<DraftPeer> {
     })
 }
 
-/// The lines of the keys that are left open, counted from one: `line 33`, or `lines 32 and 33`.
+/// Returns the lines of the keys with unknown values, counted from one: `line 33`, or `lines 32 and 33`.
 fn open_lines(text: &str) -> String {
     let lines = text.lines().zip(1..);
     let open: Vec<String> = lines
@@ -446,80 +425,7 @@ fn open_lines(text: &str) -> String {
     format!("line{plural} {}", open.join(" and "))
 }
 
-/// Directories that did not exist before, and are removed again unless they are kept. What holds
-/// something by then stays.
-#[derive(Default)]
-struct NewDirectories(Vec<PathBuf>);
-
-impl NewDirectories {
-    /// Makes the directory, and those above it that are missing.
-    fn make(&mut self, path: &Path) -> Result<()> {
-        self.make_missing(path)
-            .with_context(|| format!("cannot make the directory {}", path.display()))
-    }
-
-    fn make_missing(&mut self, path: &Path) -> io::Result<()> {
-        if path.is_dir() {
-            return Ok(());
-        }
-        if let Some(above) = path.parent() {
-            self.make_missing(above)?;
-        }
-        match DirBuilder::new().mode(0o755).create(path) {
-            Ok(()) => self.0.push(path.to_owned()),
-            // Somebody else was faster: it is theirs.
-            Err(_) if path.is_dir() => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for NewDirectories {
-    fn drop(&mut self) {
-        for path in self.0.iter().rev() {
-            // Not empty, if it cannot be removed: then it is not ours alone any more.
-            let _ = std::fs::remove_dir(path);
-        }
-    }
-}
-
-/// A file that did not exist before, and is removed again unless it is kept.
-struct NewFile(Option<PathBuf>);
-
-impl NewFile {
-    fn write(path: &Path, text: &str) -> Result<Self> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        let made = Self(Some(path.to_owned()));
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(made)
-    }
-
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // We made it; if it cannot be removed, the next run says that it exists.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// A path as a shell takes it.
+/// Quotes a path for the shell.
 fn shell(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
@@ -542,16 +448,16 @@ mod tests {
         init: InitArgs,
     }
 
-    fn plan(arguments: &[&str]) -> Plan {
+    fn plan(arguments: &[&str]) -> InitPlan {
         let line = [&["init", "--name", "a"][..], arguments].concat();
-        Plan::new(Line::try_parse_from(line).unwrap().init).unwrap()
+        InitPlan::new(Line::try_parse_from(line).unwrap().init).unwrap()
     }
 
     fn steps(arguments: &[&str]) -> String {
         let plan = plan(arguments);
-        let made = Made {
+        let made = InitOutcome {
             fingerprint: some_fingerprint(),
-            store: true,
+            store_made: true,
             protection: Protection::Immutable,
         };
         plan.next_steps(&made, &plan.config_text().unwrap())
@@ -562,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_left_open_is_to_be_filled_in() {
+    fn unknown_values_are_to_be_filled_in() {
         let known = some_fingerprint().to_string();
         let (address, fingerprint) = (["--peer", "b:7400"], ["--peer-fingerprint", &known]);
         for (arguments, open) in [
@@ -578,12 +484,12 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_shows_what_is_printed() {
+    fn the_readme_shows_the_printed_steps() {
         let readme = include_str!("../../README.md");
         let plan = plan(&["--listen", "10.0.0.1:7400", "--peer", "10.0.0.2:7400"]);
-        let made = Made {
+        let made = InitOutcome {
             fingerprint: some_fingerprint(),
-            store: true,
+            store_made: true,
             protection: Protection::Immutable,
         };
         let printed = plan
@@ -595,26 +501,6 @@ mod tests {
             readme.contains(first_step),
             "not in README.md:\n{first_step}"
         );
-    }
-
-    #[test]
-    fn directories_that_are_not_kept_go_but_for_what_others_made_or_use() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        std::fs::create_dir(path("there")).unwrap();
-        let mut made = NewDirectories::default();
-        for name in ["there", "there/new", "a/b", "a/used"] {
-            made.make(&path(name)).unwrap();
-        }
-        std::fs::write(path("a/used/file"), "").unwrap();
-        drop(made);
-        assert!(path("there").is_dir() && path("a/used/file").is_file());
-        assert!(!path("there/new").exists() && !path("a/b").exists());
-
-        let mut made = NewDirectories::default();
-        made.make(&path("kept")).unwrap();
-        made.keep();
-        assert!(path("kept").is_dir());
     }
 
     #[test]

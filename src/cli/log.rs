@@ -1,7 +1,7 @@
 //! The log of a node, on its standard error.
 //!
-//! Holds no line that tells of a failure where nothing has failed: an operator who is used to such lines
-//! overlooks the others.
+//! The log must not report a failure where nothing has failed: an operator who is used to such lines overlooks
+//! the others.
 
 use std::fmt::Debug;
 use std::io::IsTerminal;
@@ -12,56 +12,56 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Logs what the filter lets through, from now on.
+/// Starts to log the events that pass the filter.
 pub(crate) fn start(filter: EnvFilter) {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        // A log that cannot be written (its disk is full, say) stops nothing.
+        // An error of writing the log (a full disk, for example) must not stop the node.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_filter(Failures);
+        .with_filter(AbortedReplyFilter);
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)
         .init();
 }
 
-/// Leaves out what fuser takes for a failure: the kernel has given up a request before the answer to it came,
-/// as it does with what is under way when a mount is taken away.
-struct Failures;
+/// Drops the error that fuser logs when the kernel has aborted a request before its answer. At an unmount the
+/// kernel aborts all requests that are under way.
+struct AbortedReplyFilter;
 
-impl<S> Filter<S> for Failures {
+impl<S> Filter<S> for AbortedReplyFilter {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        // What was logged by the crate `log`, as fuser does.
+        // The target of all events of the crate `log`, which fuser uses.
         if event.metadata().target() != "log" {
             return true;
         }
-        let mut told = Told::default();
-        event.record(&mut told);
-        !told.is_answer_given_up()
+        let mut fields = EventFields::default();
+        event.record(&mut fields);
+        !fields.is_aborted_reply()
     }
 }
 
-/// What an event says.
+/// The fields of an event that the filter needs.
 #[derive(Default)]
-struct Told {
+struct EventFields {
     by_fuser: bool,
     message: String,
 }
 
-impl Told {
-    fn is_answer_given_up(&self) -> bool {
+impl EventFields {
+    fn is_aborted_reply(&self) -> bool {
         self.by_fuser
             && self.message.starts_with("Failed to send FUSE reply")
             && self.message.ends_with("(os error 2)")
     }
 }
 
-impl Visit for Told {
+impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "log.target" {
             self.by_fuser = value == "fuser::reply";
@@ -97,21 +97,21 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_the_kernel_does_not_want_any_more_is_no_failure() {
+    fn the_reply_to_an_aborted_request_is_no_failure() {
         let log = Lines::default();
         let writer = log.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
-        let logging = tracing_subscriber::registry().with(layer.with_filter(Failures));
+        let logging = tracing_subscriber::registry().with(layer.with_filter(AbortedReplyFilter));
         tracing::subscriber::with_default(logging, || {
-            let told = |cause: &str| {
+            let log_failure = |cause: &str| {
                 tracing::error!(
                     target: "log",
                     { log.target = "fuser::reply" },
                     "Failed to send FUSE reply: {cause}"
                 );
             };
-            told("No such file or directory (os error 2)");
-            told("Invalid argument (os error 22)");
+            log_failure("No such file or directory (os error 2)");
+            log_failure("Invalid argument (os error 22)");
             tracing::error!("ours (os error 2)");
         });
         let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

@@ -1,7 +1,7 @@
-//! The mount directory, kept from programs while nothing is mounted there.
+//! Write protection of the mount directory while nothing is mounted there.
 //!
-//! A file that a program writes into the bare directory lands on another disk than the datastore, on one
-//! server only, and is hidden as soon as the datastore is mounted.
+//! A file that a program writes into the bare directory lands on another disk than the datastore and on one
+//! server only. The mount of the datastore then hides the file.
 
 use std::fs::File;
 use std::io;
@@ -9,21 +9,21 @@ use std::path::Path;
 
 use rustix::fs::{IFlags, Mode, fchmod, ioctl_getflags, ioctl_setflags};
 
-/// How far a mount directory is kept from programs.
+/// The protection of a mount directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protection {
-    /// Nobody can write into it, root neither, until `chattr -i`.
+    /// No user can write into it, not even root, until `chattr -i`.
     Immutable,
-    /// Root still can.
+    /// Only root can write into it.
     ReadOnly,
-    /// It was left as it is: it holds something, or something is mounted there.
+    /// None: the directory is not empty, or something is mounted there.
     InUse,
-    /// The file system takes neither.
+    /// None: the file system supports neither.
     Refused,
 }
 
 impl Protection {
-    /// The word for programs.
+    /// The word in JSON.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Immutable => "immutable",
@@ -33,31 +33,31 @@ impl Protection {
         }
     }
 
-    /// What was done, for people.
+    /// The text for people.
     pub(super) fn text(self, mount: &Path) -> String {
         let mount = mount.display();
         match self {
             Self::Immutable => format!(
-                "immutable: nobody can write into {mount} while nothing is mounted there \
+                "immutable: no user can write into {mount} while nothing is mounted there \
                  (undo: chattr -i {mount})"
             ),
             Self::ReadOnly => format!(
-                "read-only: while nothing is mounted on {mount}, nobody but root can write into it \
+                "read-only: while nothing is mounted on {mount}, only root can write into it \
                  (undo: chmod 755 {mount})"
             ),
             Self::InUse => format!(
-                "left as it is, as it is not empty: what {mount} holds is no part of the datastore and hidden \
-                 while that is mounted"
+                "unchanged, because it is not empty: the files in {mount} are not part of the datastore, and hidden \
+                 while the datastore is mounted"
             ),
             Self::Refused => format!(
-                "writable: the file system of {mount} takes no protection; what programs write \
-                 there while nothing is mounted is no part of the datastore"
+                "writable: the file system of {mount} supports no protection; files that programs write \
+                 there while nothing is mounted are not part of the datastore"
             ),
         }
     }
 }
 
-/// Makes an existing, empty mount directory immutable, or else unwritable.
+/// Makes an existing, empty mount directory immutable. If the file system does not support that, makes it read-only.
 pub(super) fn protect(mount: &Path) -> Protection {
     if !is_bare_and_empty(mount) {
         return Protection::InUse;
@@ -102,9 +102,9 @@ mod tests {
 
     use super::*;
 
-    /// Root may write into a directory of any mode; nobody into one that is immutable.
+    /// Root may write into a directory of any mode, but not into an immutable one.
     #[test]
-    fn an_empty_directory_is_kept_from_programs_and_can_be_given_back() {
+    fn an_empty_directory_is_protected_and_can_be_released() {
         let root = tempfile::tempdir().unwrap();
         let mount = root.path().join("mount");
         std::fs::create_dir(&mount).unwrap();

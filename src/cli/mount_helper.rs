@@ -1,9 +1,9 @@
-//! `/sbin/mount.fuse.lockstep`: what `mount -t fuse.lockstep` and `/etc/fstab` run. This program is that
-//! helper when it is called by that name.
+//! `/sbin/mount.fuse.lockstep`, the helper of mount(8) for `mount -t fuse.lockstep` and `/etc/fstab`. This program
+//! acts as the helper when it is called by that name.
 //!
-//! Starts the node of a configuration with one datastore, which this server is the primary of, and
-//! returns when it is mounted. The node ends by itself, in order, when the mount is taken away. Exit codes
-//! are those of mount(8): 0 mounted, 1 wrong call, 2 the system refused, 32 not mounted.
+//! The helper starts a node whose configuration has one datastore, with this server as the primary, and returns
+//! when the datastore is mounted. After an unmount the node shuts down cleanly by itself. Exit codes are those of
+//! mount(8): 0 mounted, 1 wrong call, 32 not mounted.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -18,17 +18,20 @@ use lockstepfs::control::ControlClient;
 use lockstepfs::fuse::mount_table;
 use rustix::mount::{MountFlags, mount_remount};
 
-use super::{CONFIG_DEFAULT, background, chain};
+use super::arguments::{CONFIG_DEFAULT, find_datastore};
+use super::background;
+use super::outcome::chain;
 
-/// The name of the helper, by which mount(8) finds it.
+/// The name by which mount(8) finds the helper.
 const NAME: &str = "mount.fuse.lockstep";
 
-/// What the mount table shows before the name of a datastore.
+/// The prefix of a datastore's name in the mount table.
 const SOURCE_PREFIX: &str = "lockstep:";
 
-/// How long a node that is just stopping, or just starting, is waited for.
+/// Longest wait for a node that is stopping or starting.
 const OTHER_NODE_MAX: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(50);
+/// Pause between two checks of that node.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Exit codes of mount(8).
 const WRONG_CALL: u8 = 1;
@@ -50,39 +53,39 @@ pub(super) fn is_called() -> bool {
     called.is_some_and(|path| path.file_name().is_some_and(|name| name == NAME))
 }
 
-/// Does what mount(8) asks.
+/// Carries out the call of mount(8).
 pub(super) fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
         .skip(1)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let (code, error) = match Request::parse(&arguments) {
-        Ok(request) => match request.fulfil() {
+    let (code, error) = match MountRequest::parse(&arguments) {
+        Ok(request) => match request.execute() {
             Ok(()) => return ExitCode::SUCCESS,
             Err(error) => (NOT_MOUNTED, chain(&error)),
         },
         Err(error) => (WRONG_CALL, format!("{}\n\n{USAGE}", chain(&error))),
     };
-    // Nobody may be reading.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "{NAME}: {error}");
     ExitCode::from(code)
 }
 
-/// What mount(8) asks for.
+/// One call of mount(8).
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
+struct MountRequest {
     name: String,
     directory: PathBuf,
     config: PathBuf,
     log: Option<PathBuf>,
-    /// Of the mount alone, beside those that the node sets.
+    /// Flags of the mount, besides those that the node sets.
     flags: MountFlags,
     remount: bool,
-    /// Only look whether it could be done (`-f`).
+    /// Only check whether the mount is possible (`-f`).
     fake: bool,
 }
 
-impl Request {
+impl MountRequest {
     fn parse(arguments: &[String]) -> Result<Self> {
         let mut places = Vec::new();
         let (mut options, mut fake) = (Vec::new(), false);
@@ -113,13 +116,13 @@ impl Request {
             fake,
         };
         for option in options {
-            request.take(option)?;
+            request.apply(option)?;
         }
         Ok(request)
     }
 
-    /// Takes one option of the list.
-    fn take(&mut self, option: &str) -> Result<()> {
+    /// Applies one option of the list.
+    fn apply(&mut self, option: &str) -> Result<()> {
         match option.split_once('=').unwrap_or((option, "")) {
             ("ro", "") => self.flags |= MountFlags::RDONLY,
             ("rw", "") => self.flags -= MountFlags::RDONLY,
@@ -132,7 +135,7 @@ impl Request {
             ("remount", "") => self.remount = true,
             ("config", file) => self.config = file.into(),
             ("log", file) => self.log = Some(file.into()),
-            // Of mount(8) and systemd, or what every mount of Lockstep has.
+            // Options for mount(8) and systemd, and options that every mount of Lockstep has.
             (
                 ""
                 | "defaults"
@@ -154,11 +157,11 @@ impl Request {
         Ok(())
     }
 
-    fn fulfil(&self) -> Result<()> {
+    fn execute(&self) -> Result<()> {
         if self.remount {
             ensure!(
                 self.is_mounted()?,
-                "{} is not mounted on {}, so it cannot be mounted anew with other options\n  cure: mount it \
+                "{} is not mounted on {}, so it cannot be remounted with other options\n  cure: mount it \
                  without `remount`",
                 self.name,
                 self.directory.display()
@@ -175,14 +178,14 @@ impl Request {
             self.wait_for_store(&config)?;
             let log = self.log.clone();
             let log = log.unwrap_or_else(|| format!("/var/log/lockstep.{}.log", self.name).into());
-            background::start(&self.node()?, &log)?;
+            background::start(&self.node_arguments()?, &log)?;
         }
         self.set_flags()
     }
 
-    /// The datastore that is asked for is one that can be mounted there, and the only one of its node.
+    /// Checks that the datastore can be mounted there, and is the only one of its node.
     fn check(&self, config: &NodeConfig) -> Result<()> {
-        let datastore = super::named(config, &self.name)?;
+        let datastore = find_datastore(config, &self.name)?;
         ensure!(
             datastore.role == Role::Primary,
             "{} is a secondary here: nothing is mounted on this server\n  cure: run `lockstep node` \
@@ -201,7 +204,7 @@ impl Request {
 
     fn check_directory(&self, datastore: &DatastoreConfig) -> Result<()> {
         ensure!(
-            same_place(&self.directory, &datastore.mount),
+            is_same_directory(&self.directory, &datastore.mount),
             "the configuration mounts {} on {}, not on {}\n  cure: name that directory, or change `mount` in the \
              configuration",
             self.name,
@@ -211,12 +214,12 @@ impl Request {
         Ok(())
     }
 
-    /// Waits until a node that is just stopping has stopped, or one that is starting has mounted.
+    /// Waits until a stopping node has stopped, or a starting node has mounted.
     fn wait_for_other_node(&self, config: &NodeConfig) -> Result<()> {
         let deadline = Instant::now() + OTHER_NODE_MAX;
         loop {
-            let asked = ControlClient::connect(&config.control);
-            let status = asked.and_then(|mut client| client.status());
+            let client = ControlClient::connect(&config.control);
+            let status = client.and_then(|mut client| client.status());
             let Ok(status) = status else {
                 return Ok(());
             };
@@ -225,32 +228,32 @@ impl Request {
             }
             ensure!(
                 Instant::now() < deadline,
-                "a node runs (process {}) and has not mounted {}\n  cure: see why by `lockstep status --config {}`",
+                "a node runs (process {}) and has not mounted {}\n  cure: see the reason in `lockstep status --config {}`",
                 status.pid,
                 self.name,
                 self.config.display()
             );
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 
-    /// A node that has stopped answers no more a moment before it lets go of its store. What is wrong with
-    /// the store otherwise, the node says.
+    /// Waits until a stopping node has released the store: its control socket ends a moment before. Other errors of
+    /// the store are left to the new node, which reports them.
     fn wait_for_store(&self, config: &NodeConfig) -> Result<()> {
-        let store = &super::named(config, &self.name)?.store;
+        let store = &find_datastore(config, &self.name)?.store;
         let deadline = Instant::now() + OTHER_NODE_MAX;
         let is_in_use = || {
-            let taken = OsBacking::open(store).and_then(|backing| backing.lock_to_look());
-            taken.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            let locked = OsBacking::open(store).and_then(|backing| backing.lock_for_reading());
+            locked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
         while is_in_use() && Instant::now() < deadline {
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// The arguments of the node.
-    fn node(&self) -> Result<Vec<String>> {
+    /// Returns the arguments of the node.
+    fn node_arguments(&self) -> Result<Vec<String>> {
         let config = std::path::absolute(&self.config)?;
         let config = config
             .to_str()
@@ -260,14 +263,14 @@ impl Request {
             .to_vec())
     }
 
-    /// Whether the mount that the directory shows is the one that is asked for.
+    /// Whether the visible mount of the directory is this datastore.
     fn is_mounted(&self) -> Result<bool> {
         let source = format!("{SOURCE_PREFIX}{}", self.name);
         let mounts = mount_table::mounts_on(&self.directory)?;
         Ok(mounts.last().is_some_and(|mount| mount.source == source))
     }
 
-    /// Gives the mount its flags.
+    /// Sets the flags of the mount.
     fn set_flags(&self) -> Result<()> {
         let flags = self.flags | MountFlags::BIND;
         mount_remount(&self.directory, flags, "")
@@ -275,8 +278,8 @@ impl Request {
     }
 }
 
-/// Whether two paths of directories that exist lead to the same place.
-fn same_place(one: &Path, other: &Path) -> bool {
+/// Whether two paths of existing directories lead to the same directory.
+fn is_same_directory(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     one == other || whole(one) == whole(other)
 }
@@ -285,13 +288,13 @@ fn same_place(one: &Path, other: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn parsed(arguments: &str) -> Result<Request> {
+    fn parsed(arguments: &str) -> Result<MountRequest> {
         let arguments: Vec<_> = arguments.split_whitespace().map(str::to_owned).collect();
-        Request::parse(&arguments)
+        MountRequest::parse(&arguments)
     }
 
     #[test]
-    fn reads_what_mount_gives() {
+    fn reads_the_arguments_of_mount() {
         let request = parsed(
             "lockstep:data /srv/data -n -o rw,nosuid,_netdev,x-systemd.requires=a,config=/c",
         )
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_know() {
+    fn refuses_unknown_arguments() {
         for wrong in [
             "data",
             "data /d /e",

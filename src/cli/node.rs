@@ -9,28 +9,29 @@ use lockstepfs::node::Until;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing_subscriber::EnvFilter;
 
-use super::{ConfigArgs, absolute, background, log};
+use super::arguments::{ConfigArgs, absolute};
+use super::{background, log};
 
 /// Run a node, in the foreground, until SIGTERM, SIGINT or SIGHUP
 ///
 /// Checks the whole configuration before anything starts, logs to standard error, and unmounts
-/// cleanly when it is asked to stop; a terminal that is closed asks, too, except under `nohup`. A node
-/// that was killed starts again the same way. A datastore that cannot be started (its mount directory is
-/// missing, its disk is not mounted) is shown by `lockstep status` with the reason and tried again; the
-/// others are served meanwhile.
+/// cleanly when it is asked to stop; a closed terminal stops it, too, except under `nohup`. A killed node
+/// starts again the same way. If a datastore cannot be started (its mount directory is missing, its disk is
+/// not mounted), `lockstep status` shows the reason and the node tries again; the other datastores are served
+/// meanwhile.
 ///
-/// Tells systemd when it is ready and how it is (Type=notify), and feeds its watchdog.
+/// Reports readiness and status to systemd (Type=notify), and feeds its watchdog.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// What to log: error, warn, info, debug, trace, or a filter such as `lockstep_repl=debug`
+    /// Log level: error, warn, info, debug, trace, or a filter such as `lockstep_repl=debug`
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
 
-    /// Run in the background: return when all is mounted and served, or with the reason why not
+    /// Run in the background: return when all datastores are mounted and served, or print why not
     #[arg(long, requires = "log_file")]
     background: bool,
 
@@ -38,7 +39,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "FILE", requires = "background")]
     log_file: Option<PathBuf>,
 
-    /// Stop in order when the mount is taken away (what `mount -t fuse.lockstep` starts)
+    /// Shut down cleanly after an unmount (`mount -t fuse.lockstep` starts such a node)
     #[arg(long)]
     until_unmounted: bool,
 
@@ -62,7 +63,7 @@ Exit codes: 0 stopped as asked, or ready in the background; 2 could not start or
 pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
     if let (true, Some(log)) = (args.background, &args.log_file) {
-        return background::start(&args.again()?, log);
+        return background::start(&args.background_arguments()?, log);
     }
     if args.detached {
         rustix::process::setsid().context("cannot leave the session of the terminal")?;
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
     pin(&args.cpus)?;
     let filter = EnvFilter::try_new(&args.log).with_context(|| {
         format!(
-            "--log {:?} is no filter; write a level such as debug",
+            "--log {:?} is not a filter; write a level such as debug",
             args.log
         )
     })?;
@@ -85,26 +86,26 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
 }
 
 impl NodeArgs {
-    /// The arguments of the same node in the background.
-    fn again(&self) -> Result<Vec<String>> {
+    /// Returns the arguments of the same node in the background.
+    fn background_arguments(&self) -> Result<Vec<String>> {
         let config = absolute(&self.config.config)?;
         let config = config
             .to_str()
             .context("the path of the configuration is not UTF-8")?;
-        let mut again = vec!["--config".to_owned(), config.to_owned()];
-        again.extend(["--log".to_owned(), self.log.clone()]);
+        let mut arguments = vec!["--config".to_owned(), config.to_owned()];
+        arguments.extend(["--log".to_owned(), self.log.clone()]);
         if self.until_unmounted {
-            again.push("--until-unmounted".to_owned());
+            arguments.push("--until-unmounted".to_owned());
         }
         if !self.cpus.is_empty() {
             let cpus: Vec<_> = self.cpus.iter().map(ToString::to_string).collect();
-            again.extend(["--cpus".to_owned(), cpus.join(",")]);
+            arguments.extend(["--cpus".to_owned(), cpus.join(",")]);
         }
-        Ok(again)
+        Ok(arguments)
     }
 }
 
-/// Keeps this thread, and so all that it starts, on these processors.
+/// Binds this thread, and all threads that it starts, to these processors.
 fn pin(cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Options whose value is one word of a setting.
+//! Command-line options whose value is one word of a setting.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use lockstep_types::settings::Choice;
 
-/// Takes one of the words of a setting, and lists these words in the help.
-pub(crate) fn one_of<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+/// Returns a parser that accepts the words of a setting, and lists them in the help.
+pub(super) fn one_of<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let words = T::ALL.iter().map(|(_, word)| *word);
-    // The first parser lets only these words through.
+    // The first parser rejects all other words.
     PossibleValuesParser::new(words).try_map(|word| T::find(&word).ok_or("no such word"))
 }
 
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_given_by_one_of_its_words() {
+    fn only_the_words_of_a_setting_are_accepted() {
         let parse = |word: &str| {
             let option = Arg::new("durability").value_parser(one_of::<Durability>());
             let parsed = Command::new("test")

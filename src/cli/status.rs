@@ -1,4 +1,4 @@
-//! `lockstep status`: is everything on both servers, and if not, why not and what now?
+//! `lockstep status`: shows whether both servers hold all data; if not, the reason and the next step.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,11 +12,13 @@ use lockstep_driver::report::{
 use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlClient, NodeStatus};
 
-use super::{NO, NodeToAsk, bytes, count, duration, say, say_json};
+use super::arguments::RunningNodeArgs;
+use super::outcome::NO;
+use super::terminal::{bytes, count, duration, say, say_json};
 
-/// Show how a node and its datastores are
+/// Show the status of a node and its datastores
 ///
-/// Asks the running node. Calm when all is well; explains itself when something is not in sync.
+/// Asks the running node. If a datastore is not in sync, explains the reason and the next step.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
@@ -24,7 +26,7 @@ pub(crate) struct StatusArgs {
     name: Option<String>,
 
     #[command(flatten)]
-    node: NodeToAsk,
+    node: RunningNodeArgs,
 
     /// Print as JSON
     #[arg(long)]
@@ -37,9 +39,9 @@ Examples:
   lockstep status data --json
   lockstep status --control /run/lockstep/a.sock
 
-Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 one does not or is not, a disk
-has failed, or the last verify found differences; 2 could not ask.
-A datastore without a peer is not mirrored, which is shown, and counts as in order.";
+Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run
+or is not in sync, a disk has failed, or the last verify found differences; 2 could not ask.
+A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let mut status = ControlClient::connect(&args.node.socket()?)?.status()?;
@@ -51,8 +53,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     } else {
         say(&text(&status))?;
     }
-    let in_order = status.datastores.iter().all(is_in_order);
-    Ok(if in_order {
+    let all_healthy = status.datastores.iter().all(is_healthy);
+    Ok(if all_healthy {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(NO)
@@ -76,15 +78,15 @@ fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// In sync, or deliberately not mirrored; and on a disk that has not failed.
-fn is_in_order(store: &DatastoreStatus) -> bool {
+/// Whether a datastore runs on a healthy disk, and is in sync or deliberately not mirrored.
+fn is_healthy(store: &DatastoreStatus) -> bool {
     store.started
         && store.poisoned.is_none()
         && found_different(store).is_none()
         && (store.in_sync || store.peer.is_none())
 }
 
-/// What the last comparison has found, if it has found differences.
+/// Returns the last comparison, if it has found differences.
 fn found_different(store: &DatastoreStatus) -> Option<&VerifiedStatus> {
     store
         .verified
@@ -110,7 +112,7 @@ fn text(status: &NodeStatus) -> String {
 
 fn store_text(store: &DatastoreStatus) -> String {
     let mut text = format!("{}: {}\n", store.name, headline(store));
-    for (label, value) in facts(store) {
+    for (label, value) in rows(store) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {label:<11} {value}");
     }
@@ -137,34 +139,34 @@ fn headline(store: &DatastoreStatus) -> &'static str {
     }
 }
 
-fn facts(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
+fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     let since = duration(Duration::from_millis(store.since_ms));
-    let mut facts = vec![
+    let mut rows = vec![
         ("role", store.role.word().to_owned()),
         ("state", format!("{}, for {since}", store.state)),
     ];
-    facts.extend(store.poisoned.as_ref().map(|poison| {
+    rows.extend(store.poisoned.as_ref().map(|poison| {
         let text = format!("failed at {}: {}", poison.time, poison.reason);
         ("disk", text)
     }));
-    facts.extend(store.reason.clone().map(|reason| ("reason", reason)));
-    facts.extend(
+    rows.extend(store.reason.clone().map(|reason| ("reason", reason)));
+    rows.extend(
         store
             .verified
             .as_ref()
             .map(|verified| ("verify", verified_text(verified))),
     );
-    facts.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
-    facts.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
-    facts.extend(store.mount.clone().map(|mount| ("mounted at", mount)));
-    facts.push(("operations", operations_text(store)));
-    facts.push(("durability", durability_text(store.durability).to_owned()));
-    facts.extend(store.space.map(|space| {
+    rows.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
+    rows.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
+    rows.extend(store.mount.clone().map(|mount| ("mounted at", mount)));
+    rows.push(("operations", operations_text(store)));
+    rows.push(("durability", durability_text(store.durability).to_owned()));
+    rows.extend(store.space.map(|space| {
         let (free, total) = (bytes(space.available_bytes), bytes(space.total_bytes));
         ("space", format!("{free} free of {total}"))
     }));
-    facts.push(("uuid", store.uuid.clone()));
-    facts
+    rows.push(("uuid", store.uuid.clone()));
+    rows
 }
 
 fn verified_text(verified: &VerifiedStatus) -> String {
@@ -221,18 +223,18 @@ const fn durability_text(durability: Durability) -> &'static str {
     }
 }
 
-/// Files that a program believes to be in the datastore, and that are not.
+/// Returns a warning about files in the mount directory itself, which are not part of the datastore.
 fn stray_warning(store: &DatastoreStatus) -> Option<String> {
     let stray = store.stray.as_ref()?;
     let more = if stray.more { " and more" } else { "" };
     Some(format!(
-        "→ WARNING: the mount directory itself holds {}{more}: written while nothing was mounted there, and no \
-         part of the datastore; move that away while the node is stopped",
+        "→ WARNING: the mount directory itself holds {}{more}, written while nothing was mounted there and not \
+         part of the datastore; move these files away while the node is stopped",
         stray.names.join(", ")
     ))
 }
 
-/// What it means that a mirrored datastore is not in order, and what to do.
+/// Returns the meaning of a problem, and the next step; no line for a healthy datastore.
 fn explanation(store: &DatastoreStatus) -> Vec<String> {
     if store.poisoned.is_some() {
         return poison_explanation(store);
@@ -251,7 +253,7 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     if store.in_sync && found_different(store).is_some() {
         return vec![
             "→ the nodes hold different data: see \"verify says DIFFERENT\" in docs/operations.md, and run \
-             `lockstep verify` once more when that is mended"
+             `lockstep verify` again after the repair"
                 .to_owned(),
         ];
     }
@@ -267,32 +269,32 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     ]
 }
 
-/// What an operator must know of the copies as they are now.
+/// Explains to an operator which copy holds which changes.
 const fn meaning(store: &DatastoreStatus) -> &'static str {
     match (store.service, store.on_peer_loss) {
         (ServiceStatus::None, _) if store.marked_in_sync => {
-            "this copy is complete as of the moment the connection was lost; the primary may have gone \
+            "this copy is complete as of the moment when the connection was lost; the primary may have gone \
              on alone since"
         }
         (ServiceStatus::None, _) => {
             "this copy may be older than the primary's, or incomplete; do not use it alone"
         }
         (ServiceStatus::Mirrored, _) => {
-            "what is written now is on both nodes; what was written before is still being carried over"
+            "new changes are on both nodes; older ones are still being copied to the secondary"
         }
         (ServiceStatus::WritesAlone, _) => {
-            "what is written now is on this node only; changes of names and attributes wait until \
-             those there are were carried over"
+            "new writes are on this node only; changes of names and attributes wait until the existing \
+             names and attributes are copied to the secondary"
         }
         (ServiceStatus::Alone, OnPeerLoss::Continue) => {
-            "what is written now is on this node only (on_peer_loss = \"continue\")"
+            "new changes are on this node only (on_peer_loss = \"continue\")"
         }
         (ServiceStatus::Alone, OnPeerLoss::Freeze) => {
-            "what is written now is on this node only: on_peer_loss = \"freeze\" holds once the nodes \
+            "new changes are on this node only: on_peer_loss = \"freeze\" takes effect when the nodes \
              are in sync"
         }
         (ServiceStatus::Waiting, OnPeerLoss::Continue) => {
-            "nothing is acknowledged until this is settled"
+            "nothing is acknowledged until the nodes are in sync or this node goes on alone"
         }
         (ServiceStatus::Waiting, OnPeerLoss::Freeze) => {
             "nothing is acknowledged until the nodes are in sync (on_peer_loss = \"freeze\")"
@@ -301,16 +303,16 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
     }
 }
 
-/// What an operator can do about a datastore that is not in sync.
+/// Returns the next step of an operator for a datastore that is not in sync.
 fn next_step(role: Role, peer: &PeerStatus) -> String {
     if peer.disk_failed {
-        return "the other node's disk needs you: see the reason".to_owned();
+        return "repair the disk of the other node: see the reason above".to_owned();
     }
     if peer.connected {
         return "the nodes are connected and get in sync by themselves".to_owned();
     }
     if peer.obstacle {
-        return "the other node cannot help by being there: see to the reason above; the nodes try again by \
+        return "a start of the other node does not help: solve the problem above; the nodes try again by \
                 themselves"
             .to_owned();
     }
@@ -327,20 +329,20 @@ fn next_step(role: Role, peer: &PeerStatus) -> String {
     }
 }
 
-/// What it means that the disk has failed, and what to do.
+/// Returns the meaning of a failed disk, and the next step.
 fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
     let (meaning, flag) = match store.role {
         Role::Primary => (
-            "reads are served as far as the disk can be read; every change and every flush fails",
+            "reads work as far as the disk can be read; every change and every flush fails",
             " --accept-loss",
         ),
-        Role::Secondary => ("this copy follows the primary no more; do not use it", ""),
+        Role::Secondary => ("this copy is not updated any more; do not use it", ""),
     };
     vec![
         format!("→ {meaning}"),
         format!(
             "→ repair or replace the disk, stop this node, and run `lockstep clear-poison {}{flag}`; \
-             what that does is in its --help",
+             its --help explains the effect",
             store.name
         ),
     ]
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn calm_when_all_is_well() {
+    fn a_healthy_datastore_has_no_explanation() {
         let text = store_text(&store(true, true));
         assert!(text.starts_with("alpha: in sync\n"), "{text}");
         assert!(
@@ -405,28 +407,36 @@ mod tests {
     }
 
     #[test]
-    fn explains_itself_when_not_in_sync() {
+    fn a_datastore_that_is_not_in_sync_is_explained() {
         let text = store_text(&store(false, true));
         assert!(text.starts_with("alpha: NOT IN SYNC\n"), "{text}");
         assert!(text.contains("on this node only"), "{text}");
         assert!(text.contains("reached at 10.0.0.2:7400"), "{text}");
     }
 
-    /// What a client's change meets decides what is said, and the policy only where it counts.
+    /// The text depends on the effect of a change, and on `on_peer_loss` only where the setting matters.
     #[test]
-    fn says_where_what_is_written_now_goes() {
+    fn the_text_says_where_new_changes_go() {
         use OnPeerLoss::{Continue, Freeze};
         use ServiceStatus::{Alone, Mirrored, None, Waiting, WritesAlone};
-        let said = [
-            (Mirrored, Continue, "now is on both nodes"),
-            (Mirrored, Freeze, "now is on both nodes"),
-            (Alone, Continue, "now is on this node only (on_peer_loss"),
-            (Alone, Freeze, "now is on this node only: on_peer_loss"),
+        let texts = [
+            (Mirrored, Continue, "new changes are on both nodes"),
+            (Mirrored, Freeze, "new changes are on both nodes"),
+            (
+                Alone,
+                Continue,
+                "new changes are on this node only (on_peer_loss",
+            ),
+            (
+                Alone,
+                Freeze,
+                "new changes are on this node only: on_peer_loss",
+            ),
             (WritesAlone, Freeze, "changes of names and attributes wait"),
             (
                 Waiting,
                 Continue,
-                "nothing is acknowledged until this is settled",
+                "nothing is acknowledged until the nodes are in sync or this node goes on alone",
             ),
             (
                 Waiting,
@@ -435,7 +445,7 @@ mod tests {
             ),
             (None, Freeze, "this copy may be older"),
         ];
-        for (service, on_peer_loss, expected) in said {
+        for (service, on_peer_loss, expected) in texts {
             let store = DatastoreStatus {
                 service,
                 on_peer_loss,
@@ -450,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_copy_on_a_secondary_is_called_so() {
+    fn a_complete_copy_on_a_secondary_is_reported() {
         let survivor = DatastoreStatus {
             role: Role::Secondary,
             service: ServiceStatus::None,
@@ -470,7 +480,7 @@ mod tests {
                 reason: "cannot sync content/00/07: Input/output error (os error 5)".to_owned(),
                 time: "2025-11-20T21:46:00Z".to_owned(),
             });
-            assert!(!is_in_order(&failed));
+            assert!(!is_healthy(&failed));
             let text = store_text(&failed);
             assert!(text.starts_with("alpha: POISONED"), "{text}");
             let line =
@@ -488,18 +498,18 @@ mod tests {
         alone.reason = Some("the secondary's disk failed".to_owned());
         alone.peer.as_mut().unwrap().disk_failed = true;
         let text = store_text(&alone);
-        assert!(text.contains("other node's disk needs you"), "{text}");
+        assert!(text.contains("repair the disk of the other node"), "{text}");
         assert!(!text.contains("by itself"), "{text}");
     }
 
-    /// Two primaries, a wrong uuid, a full disk: it would not help that the other node runs.
+    /// Two primaries, a wrong uuid, a full disk: a start of the other node would not help.
     #[test]
-    fn an_obstacle_is_not_mended_by_starting_the_other_node() {
+    fn an_obstacle_is_not_solved_by_starting_the_other_node() {
         let mut alone = store(false, true);
         alone.reason = Some("both nodes are configured as primary".to_owned());
         alone.peer.as_mut().unwrap().obstacle = true;
         let text = store_text(&alone);
-        assert!(text.contains("see to the reason above"), "{text}");
+        assert!(text.contains("solve the problem above"), "{text}");
         assert!(
             !text.contains("make sure that the other node runs"),
             "{text}"
@@ -511,7 +521,7 @@ mod tests {
         let mut failed = store(false, true);
         failed.started = false;
         failed.reason = Some("mount point /srv/alpha does not exist".to_owned());
-        assert!(!is_in_order(&failed));
+        assert!(!is_healthy(&failed));
         let text = store_text(&failed);
         assert!(text.starts_with("alpha: NOT STARTED\n"), "{text}");
         assert!(
@@ -522,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_were_found_different_are_not_called_in_order() {
+    fn nodes_with_differences_are_not_healthy() {
         let mut different = store(true, true);
         let mut verified = VerifiedStatus {
             time: "2025-11-20T21:46:00Z".to_owned(),
@@ -531,7 +541,7 @@ mod tests {
             differences: vec!["/a: size 1 here, 2 there".to_owned()],
         };
         different.verified = Some(verified.clone());
-        assert!(!is_in_order(&different));
+        assert!(!is_healthy(&different));
         let text = store_text(&different);
         assert!(
             text.starts_with("alpha: in sync, but NOT IDENTICAL\n"),
@@ -543,12 +553,12 @@ mod tests {
         );
         verified.identical = true;
         different.verified = Some(verified);
-        assert!(is_in_order(&different));
+        assert!(is_healthy(&different));
         assert!(store_text(&different).starts_with("alpha: in sync\n"));
     }
 
     #[test]
-    fn tells_how_far_a_resync_is() {
+    fn the_progress_of_a_resync_is_shown() {
         let mut resyncing = store(false, true);
         assert!(!store_text(&resyncing).contains("resync"));
         resyncing.resync = Some(ResyncStatus {
@@ -565,10 +575,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unmirrored_datastore_is_in_order_and_says_so() {
+    fn an_unmirrored_datastore_is_healthy_and_shown_as_unmirrored() {
         let single = store(false, false);
-        assert!(is_in_order(&single));
-        assert!(!is_in_order(&store(false, true)));
+        assert!(is_healthy(&single));
+        assert!(!is_healthy(&store(false, true)));
         assert!(
             store_text(&single).starts_with("alpha: not mirrored"),
             "{}",
@@ -577,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_refused_with_those_that_are() {
+    fn an_unknown_name_is_refused_with_the_existing_names() {
         let mut status = NodeStatus {
             node: "a".to_owned(),
             version: String::new(),

@@ -1,17 +1,12 @@
-//! How values are written for people.
+//! Output of the commands, and the format of values for people.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Whether standard output goes to a person.
-pub(crate) fn is_terminal() -> bool {
-    std::io::stdout().is_terminal()
-}
-
-/// Prints for whoever reads standard output. That nobody reads on is no error.
-pub(crate) fn say(text: &str) -> io::Result<()> {
+/// Prints to standard output. A closed pipe is no error.
+pub(super) fn say(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -19,19 +14,18 @@ pub(crate) fn say(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints for a person, beside what is printed for whoever reads standard output. Nobody may be
-/// reading.
-pub(crate) fn warn(text: &str) {
+/// Prints a line to standard error. A closed standard error is no error.
+pub(super) fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// The same as [`say`] for a value as JSON.
-pub(crate) fn say_json(value: &impl Serialize) -> io::Result<()> {
+/// Prints a value as JSON to standard output.
+pub(super) fn say_json(value: &impl Serialize) -> io::Result<()> {
     say(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// A size in binary units with three digits, such as `12.3 GiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
+/// Formats a size in binary units with three digits, such as `12.3 GiB`.
+pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -52,8 +46,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{size:.digits$} {unit}")
 }
 
-/// A number with its digits in groups of three, such as `12,345`.
-pub(crate) fn count(number: u64) -> String {
+/// Formats a number with its digits in groups of three, such as `12,345`.
+pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let (head, groups) = digits.as_bytes().as_rchunks::<3>();
     let groups = groups.iter().map(|group| String::from_utf8_lossy(group));
@@ -64,8 +58,8 @@ pub(crate) fn count(number: u64) -> String {
         .join(",")
 }
 
-/// A length of time in the unit that suits it, such as `250 ms`, `3.2 s` or `2 h 5 min`.
-pub(crate) fn duration(time: Duration) -> String {
+/// Formats a duration in a suitable unit, such as `250 ms`, `3.2 s` or `2 h 5 min`.
+pub(super) fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0 => format!("{} ms", time.as_millis()),
@@ -76,9 +70,9 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
-/// Near enough for three digits.
+/// Converts a number, exactly enough for three digits.
 #[allow(clippy::cast_precision_loss)]
-pub(crate) fn to_float(number: u64) -> f64 {
+pub(super) fn to_float(number: u64) -> f64 {
     number as f64
 }
 
@@ -111,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn times_use_the_unit_that_suits() {
+    fn durations_use_a_suitable_unit() {
         let shown: Vec<_> = [250, 3210, 125_000, 7_500_000, 180_000_000]
             .map(|ms| duration(Duration::from_millis(ms)))
             .into();

@@ -1,4 +1,4 @@
-//! `lockstep verify`: are both nodes the same, now?
+//! `lockstep verify`: compares both nodes of a datastore.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _, stderr};
@@ -10,14 +10,16 @@ use clap::Args;
 use lockstep_driver::report::{Difference, VerifyProgress, VerifyReport};
 use lockstepfs::control::ControlClient;
 
-use super::{NO, NodeToAsk, bytes, count, say, say_json};
+use super::arguments::RunningNodeArgs;
+use super::outcome::NO;
+use super::terminal::{bytes, count, say, say_json};
 
-/// How often a person sees progress.
+/// Interval of progress on a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Compare both nodes of a datastore now
 ///
-/// Compares names, attributes and content of everything, while programs go on writing.
+/// Compares all names, attributes and content, while programs go on writing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
@@ -25,7 +27,7 @@ pub(crate) struct VerifyArgs {
     name: String,
 
     #[command(flatten)]
-    node: NodeToAsk,
+    node: RunningNodeArgs,
 
     /// Print the outcome as JSON
     #[arg(long)]
@@ -90,7 +92,7 @@ fn difference_line(difference: &Difference) -> String {
     )
 }
 
-/// One line on the terminal, rewritten in place; nothing where no person looks.
+/// One line on the terminal, rewritten in place. Without a terminal there is no line.
 struct ProgressLine {
     visible: bool,
     shown: Option<Instant>,
@@ -130,7 +132,7 @@ impl ProgressLine {
     }
 }
 
-/// A progress line that cannot be written is no reason to stop.
+/// Writes the progress line. An error of writing must not stop the command.
 fn write_line(text: &str) {
     let mut out = stderr();
     let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_said() {
+    fn differences_are_listed() {
         let report = VerifyReport {
             identical: false,
             inodes_compared: 1200,

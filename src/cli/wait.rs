@@ -1,4 +1,4 @@
-//! `lockstep wait`: until a node serves, or until it is in sync.
+//! `lockstep wait`: waits until a node serves its datastores, or until they are in sync.
 
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -9,15 +9,17 @@ use clap::Args;
 use lockstep_driver::report::DatastoreStatus;
 use lockstepfs::control::{ControlClient, ControlError, NodeStatus};
 
-use super::{NO, NodeToAsk, warn};
+use super::arguments::RunningNodeArgs;
+use super::outcome::NO;
+use super::terminal::warn;
 
-/// Between two questions.
+/// Pause between two status requests.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wait until a node is ready, or in sync
 ///
-/// A node is ready once every datastore runs: its store is open and, on the primary, it is mounted. A node
-/// that is not there yet is waited for.
+/// A node is ready when every datastore runs: its store is open and, on the primary, mounted. The node itself
+/// may start later than this command.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WaitArgs {
@@ -25,13 +27,13 @@ pub(crate) struct WaitArgs {
     name: Option<String>,
 
     #[command(flatten)]
-    node: NodeToAsk,
+    node: RunningNodeArgs,
 
-    /// Until every mirrored datastore is in sync, too
+    /// Wait until every mirrored datastore is in sync, too
     #[arg(long)]
     in_sync: bool,
 
-    /// How long to wait, in seconds
+    /// Longest wait, in seconds
     #[arg(long, value_name = "S", default_value_t = 60)]
     timeout: u64,
 }
@@ -41,14 +43,14 @@ Examples:
   lockstep wait                              until everything is mounted
   lockstep wait data --in-sync --timeout 600
 
-Exit codes: 0 it is, 1 it is not and the time is over, 2 could not ask.";
+Exit codes: 0 ready, or in sync; 1 not yet, and the time is over; 2 could not ask.";
 
 pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode> {
     let socket = args.node.socket()?;
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     loop {
-        let asked = ControlClient::connect(&socket).and_then(|mut client| client.status());
-        let missing = match asked {
+        let answer = ControlClient::connect(&socket).and_then(|mut client| client.status());
+        let missing = match answer {
             Ok(status) => missing(args, &status)?,
             Err(error @ ControlError::Unreachable { .. }) => vec![error.to_string()],
             Err(error) => return Err(error.into()),
@@ -64,11 +66,12 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode> {
     }
 }
 
-/// What is still waited for, a line each.
+/// Returns a line for each datastore that is not ready, or not in sync.
 fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<String>> {
-    let is_asked = |store: &&DatastoreStatus| args.name.as_ref().is_none_or(|n| *n == store.name);
-    let asked: Vec<_> = status.datastores.iter().filter(is_asked).collect();
-    if asked.is_empty() {
+    let is_selected =
+        |store: &&DatastoreStatus| args.name.as_ref().is_none_or(|n| *n == store.name);
+    let selected: Vec<_> = status.datastores.iter().filter(is_selected).collect();
+    if selected.is_empty() {
         let names: Vec<_> = status.datastores.iter().map(|store| &*store.name).collect();
         bail!(
             "node {:?} has no datastore {:?}\n  cure: name one of: {}",
@@ -89,5 +92,5 @@ fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<String>> {
             reason.unwrap_or_default()
         )
     };
-    Ok(asked.into_iter().filter(is_missing).map(line).collect())
+    Ok(selected.into_iter().filter(is_missing).map(line).collect())
 }

@@ -1,17 +1,19 @@
-//! Mistakes that show only when sections are compared with each other.
+//! Mistakes that only a comparison of sections shows.
 
 use std::path::Path;
 
-use super::problem::{Problems, Refusal};
-use super::section::Place;
-use super::sections::{NodeSection, PlacedDatastore};
-use super::{Choice, DatastoreConfig, Role};
+use lockstep_driver::config::DatastoreConfig;
+use lockstep_types::settings::{Choice, Role};
+
+use super::located::{LocatedDatastore, NodeSection};
+use super::problem::{Problems, Rejection};
+use super::section::KeyLines;
 
 /// Compares the datastores with each other and with the node.
 pub(super) fn datastores(
     problems: &mut Problems<'_>,
     node: &NodeSection<'_>,
-    all: &[PlacedDatastore],
+    all: &[LocatedDatastore],
 ) {
     refuse_duplicates(problems, all, "name", |datastore| datastore.name.clone());
     refuse_duplicates(problems, all, "uuid", |datastore| {
@@ -19,27 +21,24 @@ pub(super) fn datastores(
     });
     refuse_overlaps(problems, node, all);
     refuse_mixed_encryption(problems, all);
-    for placed in all {
-        check_peer(problems, node, placed);
+    for located in all {
+        check_peer(problems, node, located);
     }
 }
 
 fn refuse_duplicates(
     problems: &mut Problems<'_>,
-    all: &[PlacedDatastore],
+    all: &[LocatedDatastore],
     key: &str,
     value: impl Fn(&DatastoreConfig) -> String,
 ) {
-    for (
-        index,
-        PlacedDatastore {
-            datastore, place, ..
-        },
-    ) in all.iter().enumerate()
-    {
-        let same = |earlier: &&PlacedDatastore| value(&earlier.datastore) == value(datastore);
-        if let Some(PlacedDatastore { place: first, .. }) = all.iter().take(index).find(same) {
-            let refusal = Refusal::new(
+    for (index, located) in all.iter().enumerate() {
+        let LocatedDatastore {
+            datastore, lines, ..
+        } = located;
+        let same = |earlier: &&LocatedDatastore| value(&earlier.datastore) == value(datastore);
+        if let Some(LocatedDatastore { lines: first, .. }) = all.iter().take(index).find(same) {
+            let rejection = Rejection::new(
                 format!(
                     "{:?} is taken by the datastore at line {}",
                     value(datastore),
@@ -47,48 +46,53 @@ fn refuse_duplicates(
                 ),
                 format!("give each datastore its own {key}"),
             );
-            problems.report(place.line(key), &place.title, key, refusal);
+            problems.report(lines.line(key), &lines.title, key, rejection);
         }
     }
 }
 
-/// A directory or file that the configuration speaks of.
-struct Claim<'a> {
+/// The path of a directory or file in the configuration.
+struct ClaimedPath<'a> {
     path: &'a Path,
     key: &'static str,
-    place: &'a Place,
-    /// Whether nothing else may lie inside.
+    lines: &'a KeyLines,
+    /// Whether no other path may lie inside.
     exclusive: bool,
 }
 
-fn claims<'a>(node: &'a NodeSection<'_>, all: &'a [PlacedDatastore]) -> Vec<Claim<'a>> {
+fn claimed_paths<'a>(
+    node: &'a NodeSection<'_>,
+    all: &'a [LocatedDatastore],
+) -> Vec<ClaimedPath<'a>> {
     let of_node = [("identity", &node.identity), ("control", &node.control)];
     let of_node = of_node.into_iter().filter_map(|(key, path)| {
         let path = path.as_deref()?;
-        Some(Claim {
+        Some(ClaimedPath {
             path,
             key,
-            place: &node.place,
+            lines: &node.lines,
             exclusive: false,
         })
     });
     let of_datastores = all.iter().flat_map(
-        |PlacedDatastore {
-             datastore, place, ..
+        |LocatedDatastore {
+             datastore, lines, ..
          }| {
-            [("store", &datastore.store), ("mount", &datastore.mount)].map(|(key, path)| Claim {
-                path,
-                key,
-                place,
-                exclusive: true,
+            [("store", &datastore.store), ("mount", &datastore.mount)].map(|(key, path)| {
+                ClaimedPath {
+                    path,
+                    key,
+                    lines,
+                    exclusive: true,
+                }
             })
         },
     );
     of_node.chain(of_datastores).collect()
 }
 
-fn refuse_overlaps(problems: &mut Problems<'_>, node: &NodeSection<'_>, all: &[PlacedDatastore]) {
-    let claims = claims(node, all);
+fn refuse_overlaps(problems: &mut Problems<'_>, node: &NodeSection<'_>, all: &[LocatedDatastore]) {
+    let claims = claimed_paths(node, all);
     for (index, claim) in claims.iter().enumerate() {
         for earlier in claims.iter().take(index) {
             if overlap(claim, earlier) {
@@ -98,14 +102,14 @@ fn refuse_overlaps(problems: &mut Problems<'_>, node: &NodeSection<'_>, all: &[P
     }
 }
 
-fn overlap(one: &Claim<'_>, other: &Claim<'_>) -> bool {
-    let inside = |inner: &Claim<'_>, outer: &Claim<'_>| {
+fn overlap(one: &ClaimedPath<'_>, other: &ClaimedPath<'_>) -> bool {
+    let inside = |inner: &ClaimedPath<'_>, outer: &ClaimedPath<'_>| {
         outer.exclusive && inner.path.starts_with(outer.path)
     };
     inside(one, other) || inside(other, one)
 }
 
-fn report_overlap(problems: &mut Problems<'_>, claim: &Claim<'_>, earlier: &Claim<'_>) {
+fn report_overlap(problems: &mut Problems<'_>, claim: &ClaimedPath<'_>, earlier: &ClaimedPath<'_>) {
     let relation = if claim.path == earlier.path {
         "is the same as"
     } else if claim.path.starts_with(earlier.path) {
@@ -113,77 +117,76 @@ fn report_overlap(problems: &mut Problems<'_>, claim: &Claim<'_>, earlier: &Clai
     } else {
         "contains"
     };
-    let refusal = Refusal::new(
+    let rejection = Rejection::new(
         format!(
             "{} {relation} the {} of {} at line {}",
             claim.path.display(),
             earlier.key,
-            earlier.place.title,
-            earlier.place.line(earlier.key)
+            earlier.lines.title,
+            earlier.lines.line(earlier.key)
         ),
         "give every store and every mount a directory of its own, none inside another",
     );
     problems.report(
-        claim.place.line(claim.key),
-        &claim.place.title,
+        claim.lines.line(claim.key),
+        &claim.lines.title,
         claim.key,
-        refusal,
+        rejection,
     );
 }
 
-/// A node has one setting of encryption, for it counts before a connection says which datastore it
-/// is for.
-fn refuse_mixed_encryption(problems: &mut Problems<'_>, all: &[PlacedDatastore]) {
-    let mut settings = all.iter().filter_map(|placed| {
-        let peer = placed.datastore.peer.as_ref()?;
-        Some((peer.encryption, placed.peer_place.as_ref()?))
+/// All peers of a node need the same setting of encryption: it applies before a connection names its datastore.
+fn refuse_mixed_encryption(problems: &mut Problems<'_>, all: &[LocatedDatastore]) {
+    let mut settings = all.iter().filter_map(|located| {
+        let peer = located.datastore.peer.as_ref()?;
+        Some((peer.encryption, located.peer_lines.as_ref()?))
     });
-    let Some((first, first_place)) = settings.next() else {
+    let Some((first, first_lines)) = settings.next() else {
         return;
     };
-    for (other, place) in settings.filter(|(other, _)| *other != first) {
-        let refusal = Refusal::new(
+    for (other, lines) in settings.filter(|(other, _)| *other != first) {
+        let rejection = Rejection::new(
             format!(
                 "it is {:?} here, but {:?} in the {} at line {}",
                 other.word(),
                 first.word(),
-                first_place.title,
-                first_place.line("encryption")
+                first_lines.title,
+                first_lines.line("encryption")
             ),
             "give all datastores of this node the same, or run a second node process for the others",
         );
         problems.report(
-            place.line("encryption"),
-            &place.title,
+            lines.line("encryption"),
+            &lines.title,
             "encryption",
-            refusal,
+            rejection,
         );
     }
 }
 
-fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, placed: &PlacedDatastore) {
-    let PlacedDatastore {
+fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, located: &LocatedDatastore) {
+    let LocatedDatastore {
         datastore,
-        place,
+        lines,
         has_peer,
-        peer_place,
-    } = placed;
+        peer_lines,
+    } = located;
     if datastore.role == Role::Secondary && !has_peer {
-        let refusal = Refusal::new(
-            "a secondary without a peer would never receive anything",
+        let rejection = Rejection::new(
+            "a secondary without a peer never receives data",
             "add [datastore.peer], or make this node the primary",
         );
-        problems.report(place.line("role"), &place.title, "role", refusal);
+        problems.report(lines.line("role"), &lines.title, "role", rejection);
     }
-    let (Some(peer), Some(place)) = (&datastore.peer, peer_place) else {
+    let (Some(peer), Some(lines)) = (&datastore.peer, peer_lines) else {
         return;
     };
     let own = node.listen.map(|listen| listen.to_string());
     if own.is_some_and(|own| own == peer.address.to_string()) {
-        let refusal = Refusal::new(
+        let rejection = Rejection::new(
             format!("{} is this node itself (its `listen`)", peer.address),
             "write the `listen` of the other node",
         );
-        problems.report(place.line("address"), &place.title, "address", refusal);
+        problems.report(lines.line("address"), &lines.title, "address", rejection);
     }
 }

@@ -1,10 +1,10 @@
-//! What can be wrong with a configuration, as an operator reads it.
+//! Mistakes in a configuration, as an operator reads them.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// A configuration that cannot be used. Nothing has been started or changed.
+/// Why a configuration cannot be used. Nothing has been started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -12,7 +12,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file holds mistakes.
@@ -22,12 +22,12 @@ pub enum ConfigError {
         path: PathBuf,
         /// The first [`LISTED_MAX`] mistakes in the order of their lines; never empty.
         problems: Vec<Problem>,
-        /// How many were found besides.
+        /// Number of further mistakes.
         more: usize,
     },
-    /// A path that a configuration file cannot hold.
+    /// A configuration file cannot hold this path.
     #[error(
-        "the path {path:?} is not UTF-8 text, which a configuration file must be\n  \
+        "the path {path:?} is not UTF-8 text, but a configuration file must be\n  \
          cure: choose another path"
     )]
     NotText {
@@ -54,17 +54,17 @@ fn read_cure(source: &io::Error) -> &'static str {
 pub struct Problem {
     /// Line in the file, counted from one.
     pub line: usize,
-    /// The key, or what stands in the place of one.
+    /// The key, or `syntax`.
     pub key: String,
-    /// The section the key belongs to, such as `[node]`; empty for the top of the file.
+    /// The section of the key, such as `[node]`; empty for the top of the file.
     pub section: String,
-    /// What is wrong.
+    /// The cause.
     pub cause: String,
-    /// What to do about it.
+    /// The cure.
     pub cure: String,
 }
 
-/// Most mistakes that are listed at once: in what is no TOML at all, each character may be one.
+/// Most mistakes that are listed at once: in a file that is not TOML, each character may be a mistake.
 pub const LISTED_MAX: usize = 50;
 
 struct InvalidText<'a>(&'a PathBuf, &'a [Problem], usize);
@@ -84,7 +84,7 @@ impl fmt::Display for InvalidText<'_> {
             0 => Ok(()),
             more => write!(
                 f,
-                "\n\nand {more} more, to be seen when these are corrected"
+                "\n\nand {more} more, which are listed when these are corrected"
             ),
         }
     }
@@ -109,8 +109,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// One line of text as a terminal may show it: what steers a terminal, or has no shape of its own,
-/// is written as an escape, for parts of the file may be in it.
+/// One line of text that is safe for a terminal. The text may quote the file, so control characters and invisible
+/// characters are escaped.
 struct Plain<'a>(&'a str);
 
 impl fmt::Display for Plain<'_> {
@@ -125,14 +125,14 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-/// Why a value was not taken.
+/// Why a value is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     pub(super) cause: String,
     pub(super) cure: String,
 }
 
-impl Refusal {
+impl Rejection {
     pub(super) fn new(cause: impl Into<String>, cure: impl Into<String>) -> Self {
         Self {
             cause: cause.into(),
@@ -141,14 +141,14 @@ impl Refusal {
     }
 }
 
-/// The first [`LISTED_MAX`] mistakes, and how many there are besides.
+/// The first [`LISTED_MAX`] mistakes, and the number of further ones.
 pub(super) type Listed = (Vec<Problem>, usize);
 
 /// The mistakes found so far in one text.
 pub(super) struct Problems<'t> {
     text: &'t str,
     found: Vec<Problem>,
-    /// How many there are that nobody looked at more closely.
+    /// Number of mistakes that are counted only.
     unlisted: usize,
 }
 
@@ -161,23 +161,23 @@ impl<'t> Problems<'t> {
         }
     }
 
-    /// The line that the byte at `offset` lies on, counted from one.
+    /// Returns the line of the byte at `offset`, counted from one.
     pub(super) fn line_at(&self, offset: usize) -> usize {
         let before = self.text.get(..offset).unwrap_or(self.text);
         1 + before.matches('\n').count()
     }
 
-    pub(super) fn report(&mut self, line: usize, section: &str, key: &str, refusal: Refusal) {
+    pub(super) fn report(&mut self, line: usize, section: &str, key: &str, rejection: Rejection) {
         self.found.push(Problem {
             line,
             key: key.to_owned(),
             section: section.to_owned(),
-            cause: refusal.cause,
-            cure: refusal.cure,
+            cause: rejection.cause,
+            cure: rejection.cure,
         });
     }
 
-    /// Counts mistakes that will not be listed, as there are too many.
+    /// Counts mistakes beyond the listed ones.
     pub(super) const fn add_unlisted(&mut self, count: usize) {
         self.unlisted += count;
     }
@@ -186,7 +186,7 @@ impl<'t> Problems<'t> {
         self.found.is_empty()
     }
 
-    /// The first mistakes in the order of their lines, and how many there are besides.
+    /// Returns the first mistakes in the order of their lines, and the number of further ones.
     pub(super) fn into_listed(mut self) -> Listed {
         self.found.sort_by_key(|problem| problem.line);
         let more = self.unlisted + self.found.len().saturating_sub(LISTED_MAX);

@@ -1,7 +1,7 @@
-//! One table of a configuration file while it is being read.
+//! One table of a configuration file, while it is being read.
 //!
-//! Every value is taken through a reader that either returns it typed or reports why not, with
-//! the line it stands on. A caller goes on after a mistake, so that all of them are reported.
+//! A reader converts each value to its type, or reports the mistake with its line. A caller goes on after a
+//! mistake, so that all mistakes are reported.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,36 +9,36 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Problems, Refusal};
+use super::problem::{Problems, Rejection};
 
-/// Where each key of a section stands, for mistakes that show only when sections are compared.
+/// The lines of the keys of a section, for mistakes that only a comparison of sections shows.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct KeyLines {
     pub(super) title: String,
     header_line: usize,
     lines: BTreeMap<String, usize>,
 }
 
-impl Place {
-    /// The line of `key`, or of the section's header when the key is not written.
+impl KeyLines {
+    /// Returns the line of `key`, or of the section's header if the file does not have the key.
     pub(super) fn line(&self, key: &str) -> usize {
         self.lines.get(key).copied().unwrap_or(self.header_line)
     }
 }
 
-/// What became of a key.
+/// The outcome of reading a key.
 #[derive(Debug)]
-pub(super) enum Found<T> {
-    /// It is not written.
+pub(super) enum KeyValue<T> {
+    /// The file does not have the key.
     Absent,
-    /// It is written wrongly, which has been reported.
+    /// The value is wrong, and the mistake is reported.
     Refused,
-    /// It is written and right.
+    /// The value is valid.
     Value(T),
 }
 
-impl<T> Found<T> {
-    /// The value, if there is one.
+impl<T> KeyValue<T> {
+    /// Returns the value, if it is valid.
     pub(super) fn value(self) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
@@ -47,7 +47,7 @@ impl<T> Found<T> {
     }
 }
 
-/// One table with its name and its place in the file.
+/// One table, with its title and the line of its header.
 pub(super) struct Section<'d> {
     table: &'d DeTable<'d>,
     title: String,
@@ -72,15 +72,15 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// Adds what tells this section from others like it, such as `"alpha"`.
+    /// Sets a title that distinguishes this section from others of its kind, such as `[[datastore]] "alpha"`.
     pub(super) fn set_title(&mut self, title: String) {
         self.title = title;
     }
 
-    pub(super) fn place(&self, problems: &Problems<'_>) -> Place {
+    pub(super) fn key_lines(&self, problems: &Problems<'_>) -> KeyLines {
         let line = |span: Range<usize>| problems.line_at(span.start);
         let keys = self.table.keys();
-        Place {
+        KeyLines {
             title: self.title.clone(),
             header_line: self.header_line,
             lines: keys
@@ -99,74 +99,76 @@ impl<'d> Section<'d> {
         self.table.iter().find(|(known, _)| known.get_ref() == key)
     }
 
-    /// Reports every key that is not in `known`, with the nearest one that is.
+    /// Reports every key that is not in `known`, with the most similar known key.
     pub(super) fn refuse_unknown(&self, problems: &mut Problems<'_>, known: &[&str]) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
-                let refusal = Refusal::new("there is no such key here", nearest_cure(name, known));
+                let rejection =
+                    Rejection::new("there is no such key here", nearest_cure(name, known));
                 problems.report(
                     problems.line_at(key.span().start),
                     &self.title,
                     name,
-                    refusal,
+                    rejection,
                 );
             }
         }
     }
 
-    /// The value of `key`, or `default` when the key is not written (or is refused and reported).
+    /// Returns the value of `key`, or `default` if the key is missing (or is refused and reported).
     pub(super) fn optional<T>(
         &self,
         problems: &mut Problems<'_>,
         key: &str,
         default: T,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, Refusal>,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Rejection>,
     ) -> T {
         self.read(problems, key, read).value().unwrap_or(default)
     }
 
-    /// The value of `key`; its absence is a mistake.
+    /// Returns the value of `key`. A missing key is a mistake.
     pub(super) fn required<T>(
         &self,
         problems: &mut Problems<'_>,
         key: &str,
         example: &str,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, Refusal>,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Rejection>,
     ) -> Option<T> {
         let found = self.read(problems, key, read);
-        if matches!(found, Found::Absent) {
+        if matches!(found, KeyValue::Absent) {
             self.report_missing(problems, key, example);
         }
         found.value()
     }
 
-    /// The value of `key` as `read` makes it; what `read` refuses is reported.
+    /// Converts the value of `key` with `read`. If `read` refuses the value, the mistake is reported.
     pub(super) fn read<T>(
         &self,
         problems: &mut Problems<'_>,
         key: &str,
-        read: impl FnOnce(&DeValue<'_>) -> Result<T, Refusal>,
-    ) -> Found<T> {
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Rejection>,
+    ) -> KeyValue<T> {
         let Some((name, value)) = self.find(key) else {
-            return Found::Absent;
+            return KeyValue::Absent;
         };
         let line = problems.line_at(name.span().start);
         match read(value.get_ref()) {
-            Ok(value) => Found::Value(value),
-            Err(refusal) => {
-                problems.report(line, &self.title, key, refusal);
-                Found::Refused
+            Ok(value) => KeyValue::Value(value),
+            Err(rejection) => {
+                problems.report(line, &self.title, key, rejection);
+                KeyValue::Refused
             }
         }
     }
 
     pub(super) fn report_missing(&self, problems: &mut Problems<'_>, key: &str, example: &str) {
-        let refusal = Refusal::new("this key is required but missing", format!("add {example}"));
-        problems.report(self.header_line, &self.title, key, refusal);
+        let rejection =
+            Rejection::new("this key is required but missing", format!("add {example}"));
+        problems.report(self.header_line, &self.title, key, rejection);
     }
 
-    /// The table `[key]` below this one, if it is written and is a table.
+    /// Returns the table `[key]` below this one, if `key` exists and is a table.
     pub(super) fn table(
         &self,
         problems: &mut Problems<'_>,
@@ -178,12 +180,12 @@ impl<'d> Section<'d> {
         if let DeValue::Table(table) = value.get_ref() {
             return Some(Section::new(table, title, line));
         }
-        let refusal = Refusal::new("this must be a table", format!("write it as {title}"));
-        problems.report(line, &self.title, key, refusal);
+        let rejection = Rejection::new("this must be a table", format!("write it as {title}"));
+        problems.report(line, &self.title, key, rejection);
         None
     }
 
-    /// The tables `[[key]]` below this one.
+    /// Returns the tables `[[key]]` below this one.
     pub(super) fn tables(&self, problems: &mut Problems<'_>, key: &str) -> Vec<Section<'d>> {
         let title = format!("[[{key}]]");
         let Some((name, value)) = self.find(key) else {
@@ -196,7 +198,7 @@ impl<'d> Section<'d> {
             tables.into_iter().map(with_line).collect()
         });
         sections.unwrap_or_else(|| {
-            let refusal = Refusal::new(
+            let rejection = Rejection::new(
                 "this must be a list of tables",
                 format!("write {title} with double brackets, once for each"),
             );
@@ -204,7 +206,7 @@ impl<'d> Section<'d> {
                 problems.line_at(name.span().start),
                 &self.title,
                 key,
-                refusal,
+                rejection,
             );
             Vec::new()
         })
@@ -233,7 +235,7 @@ fn nearest_cure(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// The word of `known` most like `name`, if any is like it at all.
+/// Returns the word of `known` that is most similar to `name`, if any is similar at all.
 pub(super) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let likeness = |word: &&str| strsim::jaro_winkler(&name.to_lowercase(), word);
     known

@@ -1,25 +1,25 @@
-//! The sections of a configuration file: which keys each has, and how they become a
-//! [`NodeConfig`].
+//! The keys of each section of a configuration file, and the conversion of a file to a [`NodeConfig`].
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockstep_driver::config::{
+    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FUSE_THREADS_BOUNDS,
+    FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
+    PEER_TIMEOUT_DEFAULT, PeerConfig,
+};
 use lockstep_types::DatastoreUuid;
+use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, Role};
 use toml::de::DeTable;
 
 use super::check;
-use super::problem::{LISTED_MAX, Listed, Problems, Refusal};
-use super::section::{Place, Section};
+use super::located::{LocatedDatastore, NodeSection};
+use super::node_config::NodeConfig;
+use super::problem::{LISTED_MAX, Listed, Problems, Rejection};
+use super::section::{KeyLines, Section};
 use super::value;
-use super::{
-    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, Durability, Encryption,
-    FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, LinkConfig, NodeConfig, OnPeerLoss,
-    PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT,
-    PeerConfig, Role,
-};
 
-/// Sections a file may have.
+/// Sections of a file.
 pub(super) const DOCUMENT_KEYS: &[&str] = &["node", "datastore"];
 /// Keys of `[node]`.
 pub(super) const NODE_KEYS: &[&str] = &["name", "identity", "listen", "control"];
@@ -49,7 +49,7 @@ pub(super) fn read(text: &str) -> Result<NodeConfig, Listed> {
         report_syntax(&mut problems, error);
     }
     problems.add_unlisted(syntax_errors.len().saturating_sub(LISTED_MAX));
-    // After a syntax error, keys may be lost: what else seems missing may be there.
+    // After a syntax error the parser may have lost keys, so a missing key may be no mistake.
     if !problems.is_empty() {
         return Err(problems.into_listed());
     }
@@ -62,11 +62,11 @@ pub(super) fn read(text: &str) -> Result<NodeConfig, Listed> {
 
 fn report_syntax(problems: &mut Problems<'_>, error: &toml::de::Error) {
     let offset = error.span().map_or(0, |span| span.start);
-    let refusal = Refusal::new(
+    let rejection = Rejection::new(
         error.message(),
         "correct the TOML of this line: key = value, with strings in double quotes",
     );
-    problems.report(problems.line_at(offset), "", "syntax", refusal);
+    problems.report(problems.line_at(offset), "", "syntax", rejection);
 }
 
 fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<NodeConfig> {
@@ -75,7 +75,7 @@ fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<
     let datastores = read_datastores(problems, document);
     let node = node?;
     check::datastores(problems, &node, &datastores);
-    let mirrored = datastores.iter().any(|placed| placed.has_peer);
+    let mirrored = datastores.iter().any(|located| located.has_peer);
     let link = node.link(problems, mirrored);
     Some(NodeConfig {
         name: node.name?,
@@ -83,44 +83,9 @@ fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<
         link,
         datastores: datastores
             .into_iter()
-            .map(|placed| placed.datastore)
+            .map(|located| located.datastore)
             .collect(),
     })
-}
-
-/// `[node]` as it is written.
-pub(super) struct NodeSection<'d> {
-    section: Section<'d>,
-    pub(super) place: Place,
-    name: Option<String>,
-    pub(super) control: Option<PathBuf>,
-    pub(super) identity: Option<PathBuf>,
-    pub(super) listen: Option<SocketAddr>,
-}
-
-impl NodeSection<'_> {
-    /// How the node meets peers; the keys are required as soon as there is a peer to meet.
-    fn link(&self, problems: &mut Problems<'_>, mirrored: bool) -> Option<LinkConfig> {
-        let required = [
-            (
-                "identity",
-                "identity = \"/etc/lockstep/a\", the directory made by `lockstep init`",
-            ),
-            (
-                "listen",
-                "listen = \"10.0.0.1:7400\", the address of this server for replication",
-            ),
-        ];
-        for (key, example) in required {
-            if mirrored && !self.section.has(key) {
-                self.section.report_missing(problems, key, example);
-            }
-        }
-        Some(LinkConfig {
-            identity: self.identity.clone()?,
-            listen: self.listen?,
-        })
-    }
 }
 
 fn read_node<'d>(problems: &mut Problems<'_>, document: &Section<'d>) -> Option<NodeSection<'d>> {
@@ -134,7 +99,7 @@ fn read_node<'d>(problems: &mut Problems<'_>, document: &Section<'d>) -> Option<
     let section = document.table(problems, "node", "[node]")?;
     section.refuse_unknown(problems, NODE_KEYS);
     Some(NodeSection {
-        place: section.place(problems),
+        lines: section.key_lines(problems),
         name: section.required(
             problems,
             "name",
@@ -155,31 +120,20 @@ fn read_node<'d>(problems: &mut Problems<'_>, document: &Section<'d>) -> Option<
     })
 }
 
-/// A datastore as it is written, and where.
-pub(super) struct PlacedDatastore {
-    /// Complete, but for a peer that has been refused.
-    pub(super) datastore: DatastoreConfig,
-    pub(super) place: Place,
-    /// Whether a peer is written, rightly or wrongly.
-    pub(super) has_peer: bool,
-    /// Where the keys of the peer stand, if it is written as a section.
-    pub(super) peer_place: Option<Place>,
-}
-
-fn read_datastores(problems: &mut Problems<'_>, document: &Section<'_>) -> Vec<PlacedDatastore> {
+fn read_datastores(problems: &mut Problems<'_>, document: &Section<'_>) -> Vec<LocatedDatastore> {
     let sections = document.tables(problems, "datastore");
     if sections.is_empty() && !document.has("datastore") {
         let example = "a section [[datastore]] for each directory to keep";
         document.report_missing(problems, "datastore", example);
     }
-    let read_one = |section| read_datastore(problems, section);
-    sections.into_iter().filter_map(read_one).collect()
+    let read = |section| read_datastore(problems, section);
+    sections.into_iter().filter_map(read).collect()
 }
 
 fn read_datastore(
     problems: &mut Problems<'_>,
     mut section: Section<'_>,
-) -> Option<PlacedDatastore> {
+) -> Option<LocatedDatastore> {
     let name = section.required(problems, "name", "name = \"alpha\"", value::name);
     if let Some(name) = &name {
         section.set_title(format!("[[datastore]] {name:?}"));
@@ -188,8 +142,8 @@ fn read_datastore(
     let (durability, on_peer_loss) = read_policies(problems, &section);
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section);
     let fuse_threads = read_fuse_threads(problems, &section);
-    let place = section.place(problems);
-    let (peer, peer_place) = read_peer(problems, &section).unzip();
+    let lines = section.key_lines(problems);
+    let (peer, peer_lines) = read_peer(problems, &section).unzip();
     let required = read_required(problems, &section);
     let (uuid, store, mount, role) = required;
     let datastore = DatastoreConfig {
@@ -206,11 +160,11 @@ fn read_datastore(
         fuse_threads,
         peer: peer.flatten(),
     };
-    Some(PlacedDatastore {
+    Some(LocatedDatastore {
         datastore,
-        place,
+        lines,
         has_peer: section.has("peer"),
-        peer_place,
+        peer_lines,
     })
 }
 
@@ -246,7 +200,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> (Durabil
     )
 }
 
-/// How long a lost peer is waited for, a silent one believed, and an answer waited for.
+/// Reads `pause_limit_ms`, `peer_timeout_ms` and `answer_limit_ms`.
 fn read_limits(
     problems: &mut Problems<'_>,
     section: &Section<'_>,
@@ -275,14 +229,14 @@ fn read_fuse_threads(problems: &mut Problems<'_>, section: &Section<'_>) -> usiz
     })
 }
 
-/// The peer, unless it is refused, and where its keys stand.
+/// Reads the peer. The result has no peer if it is refused, but always the lines of its keys.
 fn read_peer(
     problems: &mut Problems<'_>,
     datastore: &Section<'_>,
-) -> Option<(Option<PeerConfig>, Place)> {
+) -> Option<(Option<PeerConfig>, KeyLines)> {
     let section = datastore.table(problems, "peer", "[datastore.peer]")?;
-    let place = section.place(problems);
-    Some((read_peer_keys(problems, &section), place))
+    let lines = section.key_lines(problems);
+    Some((read_peer_keys(problems, &section), lines))
 }
 
 fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<PeerConfig> {

@@ -1,44 +1,37 @@
-//! The configuration file that `lockstep init` and the playground write: commented, ready to edit,
-//! and read back by the same reader as any other.
+//! The configuration file that `lockstep init` and the playground write: commented and ready to edit.
 //!
-//! What is not known yet is written as a string the reader refuses, so that a node never runs
-//! unmirrored because somebody forgot a line.
+//! In place of an unknown value stands a string that the check of the configuration refuses, so that a node never
+//! runs unmirrored because an operator has forgotten a line.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockstep_driver::config::{PAUSE_LIMIT_DEFAULT, PeerAddress};
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
+use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 
-use super::{
-    Choice, ConfigError, Durability, Encryption, OnPeerLoss, PAUSE_LIMIT_DEFAULT, PeerAddress, Role,
-};
+use super::problem::ConfigError;
 
-/// What a new configuration file is to say: one node with one datastore.
+/// The values of a new configuration file: one node with one datastore.
 #[derive(Clone, Debug)]
-pub struct Draft {
-    /// Name of the node.
-    pub node: String,
-    /// Directory with the node's key and certificate.
-    pub identity: PathBuf,
-    /// Address for replication.
-    pub listen: SocketAddr,
-    /// Socket for the commands.
-    pub control: PathBuf,
+pub struct ConfigDraft {
+    /// The node.
+    pub node: NodeDraft,
     /// Name of the datastore.
     pub datastore: String,
-    /// Identity of the datastore.
+    /// UUID of the datastore.
     pub uuid: DatastoreUuid,
-    /// Where this node keeps the data.
+    /// Directory of the store.
     pub store: PathBuf,
-    /// Where programs find the directory.
+    /// Mount point.
     pub mount: PathBuf,
-    /// What this node is for the datastore.
+    /// Role of the node for the datastore.
     pub role: Role,
     /// When an acknowledged write is on stable storage.
     pub durability: Durability,
-    /// What happens when the peer stays away.
+    /// Policy of the primary when the peer stays away.
     pub on_peer_loss: OnPeerLoss,
     /// How long acknowledgements wait for a lost peer.
     pub pause_limit: Duration,
@@ -46,25 +39,42 @@ pub struct Draft {
     pub peer: Option<DraftPeer>,
 }
 
-/// What is known of the other node so far.
+/// The values of the node in a new configuration file.
+#[derive(Clone, Debug)]
+pub struct NodeDraft {
+    /// Name of the node.
+    pub name: String,
+    /// Directory with the node's key and certificate.
+    pub identity: PathBuf,
+    /// Address for replication.
+    pub listen: SocketAddr,
+    /// Socket for the commands.
+    pub control: PathBuf,
+}
+
+/// The known values of the other node.
+///
+/// `None` for an address or a fingerprint becomes a string that the check refuses.
 #[derive(Clone, Debug, Default)]
 pub struct DraftPeer {
-    /// Where it listens.
+    /// Address of the other node.
     pub address: Option<PeerAddress>,
-    /// The certificate it will show.
+    /// Fingerprint of the other node's certificate.
     pub fingerprint: Option<Fingerprint>,
     /// Whether the bytes between the nodes are encrypted.
     pub encryption: Encryption,
 }
 
-impl Draft {
-    /// A draft with the defaults of the reference, for a datastore with a peer not known yet.
+impl ConfigDraft {
+    /// A draft with the defaults of the reference, for a datastore with an unknown peer.
     pub fn new(node: &str, identity: &Path, control: &Path, listen: SocketAddr) -> Self {
         Self {
-            node: node.to_owned(),
-            identity: identity.to_owned(),
-            listen,
-            control: control.to_owned(),
+            node: NodeDraft {
+                name: node.to_owned(),
+                identity: identity.to_owned(),
+                listen,
+                control: control.to_owned(),
+            },
             datastore: "data".to_owned(),
             uuid: DatastoreUuid::random(),
             store: PathBuf::from("/var/lib/lockstep/data"),
@@ -78,11 +88,11 @@ impl Draft {
     }
 }
 
-/// The text of the configuration file for `draft`.
-pub fn draft_text(draft: &Draft) -> Result<String, ConfigError> {
+/// Returns the text of the configuration file for `draft`.
+pub fn draft_text(draft: &ConfigDraft) -> Result<String, ConfigError> {
     Ok(format!(
         "{}\n{}\n{}",
-        node_text(draft)?,
+        node_text(&draft.node)?,
         datastore_text(draft)?,
         draft
             .peer
@@ -95,7 +105,7 @@ const UNMIRRORED_TEXT: &str = "\
 # There is no [datastore.peer] here: this datastore has one copy only.
 ";
 
-fn node_text(draft: &Draft) -> Result<String, ConfigError> {
+fn node_text(node: &NodeDraft) -> Result<String, ConfigError> {
     Ok(format!(
         "\
 # Configuration of a Lockstep node. Every key is described in docs/reference-config.md.
@@ -103,36 +113,36 @@ fn node_text(draft: &Draft) -> Result<String, ConfigError> {
 
 [node]
 name = {name}
-# Directory with node.key and node.crt. Keep the key secret: it is what the peer trusts.
+# Directory with node.key and node.crt. Keep the key secret: the peer trusts its owner.
 identity = {identity}
-# Where the peer connects to for replication.
+# Address that the peer connects to for replication.
 listen = {listen}
 # Unix socket for `lockstep status` and the other commands.
 control = {control}
 ",
-        name = toml_text(&draft.node),
-        identity = toml_path(&draft.identity)?,
-        listen = toml_text(&draft.listen.to_string()),
-        control = toml_path(&draft.control)?,
+        name = toml_text(&node.name),
+        identity = toml_path(&node.identity)?,
+        listen = toml_text(&node.listen.to_string()),
+        control = toml_path(&node.control)?,
     ))
 }
 
-fn datastore_text(draft: &Draft) -> Result<String, ConfigError> {
+fn datastore_text(draft: &ConfigDraft) -> Result<String, ConfigError> {
     Ok(format!(
         "\
 [[datastore]]
 name = {name}
-# The identity of the datastore: the same on both nodes, never changed.
+# Identity of the datastore: the same on both nodes, never changed.
 uuid = {uuid}
-# Where this node keeps the data. Programs must not touch it.
+# Directory where this node keeps the data. Programs must not touch it.
 store = {store}
-# Where programs find the directory while this node is the primary.
+# Directory where programs find the data while this node is the primary.
 mount = {mount}
-# One node says \"primary\", the other \"secondary\".
+# \"primary\" on one node, \"secondary\" on the other.
 role = {role}
 # \"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every operation.
 durability = {durability}
-# When the peer stays away: \"continue\" with one copy (status says so) or \"freeze\" until it is back.
+# When the peer stays away: \"continue\" with one copy (status shows that), or \"freeze\" until the peer is back.
 on_peer_loss = {on_peer_loss}
 # How long writes wait for a lost peer before on_peer_loss decides.
 pause_limit_ms = {pause_limit_ms}
@@ -158,7 +168,7 @@ fn peer_text(peer: &DraftPeer) -> String {
 address = {address}
 # Printed by `lockstep init` on the other node.
 fingerprint = {fingerprint}
-# \"off\" leaves authentication on but sends the data in the clear: only for a dedicated link.
+# \"off\" sends the data in the clear, for a dedicated link. Authentication is never off.
 encryption = {encryption}
 ",
         address = toml_text(

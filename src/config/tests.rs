@@ -1,4 +1,4 @@
-//! Every kind of mistake a configuration can hold, and what is said about it.
+//! Every kind of mistake in a configuration, and its message.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn a_good_file_is_read_whole() {
 }
 
 #[test]
-fn what_is_not_written_has_its_default() {
+fn a_missing_key_has_its_default() {
     let config = read(&good()).unwrap();
     let beta = config.datastore("beta").unwrap();
     assert_eq!(beta.durability, Durability::Posix);
@@ -140,7 +140,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 }
 
 #[test]
-fn a_wrong_word_is_refused_with_those_that_are_right() {
+fn a_wrong_word_is_refused_with_the_valid_words() {
     refused(
         "\"primary\"",
         "\"primry\"",
@@ -357,7 +357,7 @@ fn broken_toml_is_refused_by_line() {
 }
 
 #[test]
-fn duplicates_are_refused_where_the_second_stands() {
+fn duplicates_are_refused_at_the_line_of_the_second() {
     refused("\"beta\"", "\"alpha\"", 23, "name", "line 8", "own name");
     refused("3a002", "3a001", 24, "uuid", "line 9", "own uuid");
     refused(
@@ -422,7 +422,7 @@ fn roles_and_peers_must_fit() {
 }
 
 #[test]
-fn datastores_of_one_node_are_encrypted_alike() {
+fn datastores_of_one_node_have_the_same_encryption() {
     let peer = |encryption: &str| {
         format!(
             "\n[datastore.peer]\naddress = \"10.0.0.3:7400\"\nfingerprint = \"{FINGERPRINT}\"\n\
@@ -436,7 +436,7 @@ fn datastores_of_one_node_are_encrypted_alike() {
     assert_eq!(place, (32, "encryption"), "{}", found[0]);
     let cause = "it is \"off\" here, but \"on\" in the [datastore.peer] at line 20";
     assert_eq!(found[0].cause, cause);
-    // Where the key is not written, its default counts, and the section is named.
+    // If the key is missing, its default counts, and the message names the section.
     let off = good().replace("encryption = \"on\"", "encryption = \"off\"");
     let found = problems(&(off + &peer("")));
     assert_eq!((found.len(), found[0].line), (1, 29), "{found:#?}");
@@ -479,7 +479,7 @@ fn a_file_that_cannot_be_read_says_what_to_do() {
 }
 
 #[test]
-fn a_refused_peer_does_not_hide_what_else_is_wrong() {
+fn a_refused_peer_does_not_hide_other_mistakes() {
     let text = good()
         .replace(FINGERPRINT, "")
         .replace("/srv/beta", "/srv/alpha");
@@ -487,9 +487,9 @@ fn a_refused_peer_does_not_hide_what_else_is_wrong() {
     assert_eq!(lines, [19, 26]);
 }
 
-fn draft() -> Draft {
+fn draft() -> ConfigDraft {
     let listen = "10.0.0.1:7400".parse().unwrap();
-    Draft::new(
+    ConfigDraft::new(
         "a",
         Path::new("/etc/\"x\""),
         Path::new("/run/a.sock"),
@@ -505,13 +505,13 @@ fn a_draft_without_a_known_peer_is_refused_until_it_is_filled_in() {
 }
 
 #[test]
-fn a_filled_draft_is_read_back_as_meant() {
+fn a_filled_draft_is_read_back_unchanged() {
     let known = DraftPeer {
         address: Some("10.0.0.2:7400".parse().unwrap()),
         fingerprint: Some(FINGERPRINT.parse().unwrap()),
         encryption: Encryption::Off,
     };
-    let draft = Draft {
+    let draft = ConfigDraft {
         peer: Some(known),
         pause_limit: Duration::from_millis(1234),
         ..draft()
@@ -527,9 +527,9 @@ fn a_filled_draft_is_read_back_as_meant() {
 }
 
 #[test]
-fn an_unmirrored_draft_is_read_back_as_such() {
+fn an_unmirrored_draft_is_read_back_unmirrored() {
     let config = read(
-        &draft_text(&Draft {
+        &draft_text(&ConfigDraft {
             peer: None,
             ..draft()
         })
@@ -557,7 +557,7 @@ fn the_reference_describes_every_key() {
 }
 
 #[test]
-fn what_is_no_configuration_at_all_is_refused_in_few_words() {
+fn a_file_that_is_no_configuration_is_refused_in_few_words() {
     let noise = "a\r\u{7}b = = \n".repeat(4000);
     let unknown: Vec<String> = (0..4000).map(|key| format!("key{key} = 1")).collect();
     for text in [noise, unknown.join("\n")] {
@@ -569,7 +569,7 @@ fn what_is_no_configuration_at_all_is_refused_in_few_words() {
         let said = error.to_string();
         let (total, more) = (
             LISTED_MAX + more,
-            format!("and {more} more, to be seen when"),
+            format!("and {more} more, which are listed when"),
         );
         assert!(
             said.contains(&format!("has {total} mistakes")) && total >= 4000,
@@ -596,7 +596,7 @@ fn a_file_that_is_too_large_is_not_read() {
 }
 
 #[test]
-fn what_steers_a_terminal_is_shown_as_text() {
+fn control_characters_are_shown_as_text() {
     let good = good().replacen("name = \"a\"", "\"na\\u001bme\\n\" = 1", 1);
     let said = read(&good).unwrap_err().to_string();
     assert!(said.contains("na\\u{1b}me\\n in [node]"), "{said}");

@@ -1,26 +1,27 @@
 //! Readers of single values: from TOML to the types of a configuration.
 //!
-//! Each refuses with the cause and the cure in words, and never touches the disk.
+//! A refusal of a reader names cause and cure. No reader touches the disk.
 
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use lockstep_driver::config::PeerAddress;
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
+use lockstep_types::settings::Choice;
 use toml::de::DeValue;
 
-use super::Choice;
-use super::problem::Refusal;
+use super::node_config::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
+use super::problem::Rejection;
 use super::section::nearest;
-use super::{NAME_BYTES_MAX, PeerAddress, SOCKET_PATH_BYTES_MAX};
 
-type Read<T> = Result<T, Refusal>;
+type Read<T> = Result<T, Rejection>;
 
 fn text<'v>(value: &'v DeValue<'_>) -> Read<&'v str> {
     value.as_str().ok_or_else(|| {
-        Refusal::new(
+        Rejection::new(
             format!(
                 "this must be a string, but is {}",
                 article(value.type_str())
@@ -35,19 +36,19 @@ fn article(kind: &str) -> String {
     format!("{} {kind}", if vowel { "an" } else { "a" })
 }
 
-/// A name of a node or datastore.
+/// Reads a name of a node or datastore.
 pub(super) fn name(value: &DeValue<'_>) -> Read<String> {
     let name = text(value)?;
     if is_name(name) {
         return Ok(name.to_owned());
     }
-    Err(Refusal::new(
+    Err(Rejection::new(
         format!("{name:?} cannot be a name"),
         name_rule(),
     ))
 }
 
-/// Whether `name` may name a node or datastore.
+/// Whether `name` is a valid name of a node or datastore.
 pub(super) fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.len() <= NAME_BYTES_MAX
@@ -61,19 +62,19 @@ pub(super) fn name_rule() -> String {
     )
 }
 
-/// An absolute path, cleaned of doubled and trailing slashes.
+/// Reads an absolute path, without doubled and trailing slashes.
 pub(super) fn path(value: &DeValue<'_>) -> Read<PathBuf> {
     let written = text(value)?;
     let path = Path::new(written);
     if !path.is_absolute() {
-        return Err(Refusal::new(
+        return Err(Rejection::new(
             format!("{written:?} is not an absolute path"),
             "write the whole path, beginning with `/`",
         ));
     }
     let climbs = path.components().any(|part| part == Component::ParentDir);
     if climbs || written.contains('\0') {
-        return Err(Refusal::new(
+        return Err(Rejection::new(
             format!("{written:?} holds `..` or a NUL character"),
             "write the path directly, without them",
         ));
@@ -81,14 +82,14 @@ pub(super) fn path(value: &DeValue<'_>) -> Read<PathBuf> {
     Ok(path.components().collect())
 }
 
-/// A path short enough for a Unix socket.
+/// Reads a path that is short enough for a Unix socket.
 pub(super) fn socket_path(value: &DeValue<'_>) -> Read<PathBuf> {
     let path = path(value)?;
     let length = path.as_os_str().len();
     if length <= SOCKET_PATH_BYTES_MAX {
         return Ok(path);
     }
-    Err(Refusal::new(
+    Err(Rejection::new(
         format!(
             "the path has {length} bytes, and Linux binds sockets up to {SOCKET_PATH_BYTES_MAX}"
         ),
@@ -96,29 +97,32 @@ pub(super) fn socket_path(value: &DeValue<'_>) -> Read<PathBuf> {
     ))
 }
 
-/// The identity of a datastore.
+/// Reads the UUID of a datastore.
 pub(super) fn uuid(value: &DeValue<'_>) -> Read<DatastoreUuid> {
     let written = text(value)?;
     let cure = "copy the uuid that `lockstep init` printed; it is the same on both nodes";
     let uuid = DatastoreUuid::from_str(written)
-        .map_err(|error| Refusal::new(format!("{written:?} is not a UUID: {error}"), cure))?;
+        .map_err(|error| Rejection::new(format!("{written:?} is not a UUID: {error}"), cure))?;
     if uuid.as_bytes() == &[0; 16] {
-        return Err(Refusal::new("a UUID of zeros names nothing", cure));
+        return Err(Rejection::new(
+            "a UUID of zeros identifies no datastore",
+            cure,
+        ));
     }
     Ok(uuid)
 }
 
-/// An address to listen on.
+/// Reads an address to listen on.
 pub(super) fn listen_address(value: &DeValue<'_>) -> Read<SocketAddr> {
     let written = text(value)?;
     let address = SocketAddr::from_str(written).map_err(|_| {
-        Refusal::new(
+        Rejection::new(
             format!("{written:?} is not an address with a port"),
             "write address:port of this server, such as \"10.0.0.1:7400\" or \"[::]:7400\"",
         )
     })?;
     if address.port() == 0 {
-        return Err(Refusal::new(
+        return Err(Rejection::new(
             "port 0 cannot be reached",
             "choose a port, such as 7400",
         ));
@@ -126,29 +130,29 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Read<SocketAddr> {
     Ok(address)
 }
 
-/// Where a peer accepts connections.
+/// Reads the address of a peer.
 pub(super) fn peer_address(value: &DeValue<'_>) -> Read<PeerAddress> {
     let written = text(value)?;
     PeerAddress::from_str(written).map_err(|error| {
-        Refusal::new(
+        Rejection::new(
             error.to_string(),
             "write the `listen` of the other node, such as \"10.0.0.2:7400\"",
         )
     })
 }
 
-/// The fingerprint of a peer's certificate.
+/// Reads the fingerprint of a peer's certificate.
 pub(super) fn fingerprint(value: &DeValue<'_>) -> Read<Fingerprint> {
     let written = text(value)?;
     Fingerprint::from_str(written).map_err(|error| {
-        Refusal::new(
+        Rejection::new(
             error.to_string(),
             "copy the fingerprint that `lockstep init` printed on the other node",
         )
     })
 }
 
-/// One word of a few.
+/// Reads one of the words of a setting.
 pub(super) fn choice<T: Choice>(value: &DeValue<'_>) -> Read<T> {
     let words: Vec<&str> = T::ALL.iter().map(|(_, word)| *word).collect();
     let cure = format!("write {}", quoted(&words));
@@ -157,14 +161,14 @@ pub(super) fn choice<T: Choice>(value: &DeValue<'_>) -> Read<T> {
             "this must be a word in quotes, but is {}",
             article(value.type_str())
         );
-        return Err(Refusal::new(cause, cure));
+        return Err(Rejection::new(cause, cure));
     };
     T::find(written).ok_or_else(|| {
         let near = nearest(written, &words);
         let hint = near
             .map(|word| format!("; did you mean {word:?}?"))
             .unwrap_or_default();
-        Refusal::new(
+        Rejection::new(
             format!("{written:?} is not a valid value for this key"),
             cure + &hint,
         )
@@ -176,7 +180,7 @@ fn quoted(words: &[&str]) -> String {
     quoted.join(" or ")
 }
 
-/// A whole number within bounds, both included.
+/// Reads a whole number within bounds, both included.
 pub(super) fn number(value: &DeValue<'_>, (least, most): (u64, u64)) -> Read<u64> {
     let cure = || format!("write a whole number from {least} to {most}, without quotes");
     let Some(written) = value.as_integer() else {
@@ -184,24 +188,24 @@ pub(super) fn number(value: &DeValue<'_>, (least, most): (u64, u64)) -> Read<u64
             "this must be a whole number, but is {}",
             article(value.type_str())
         );
-        return Err(Refusal::new(cause, cure()));
+        return Err(Rejection::new(cause, cure()));
     };
     let parsed = i128::from_str_radix(written.as_str(), written.radix());
     match parsed.map(u64::try_from) {
         Ok(Ok(number)) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(Refusal::new(
+        _ => Err(Rejection::new(
             format!("{} is out of bounds", written.as_str()),
             cure(),
         )),
     }
 }
 
-/// A length of time in milliseconds within bounds.
+/// Reads a number of milliseconds within bounds.
 pub(super) fn millis(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Duration> {
     number(value, bounds).map(Duration::from_millis)
 }
 
-/// A count of things within bounds.
+/// Reads a count within bounds.
 pub(super) fn count(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<usize> {
     number(value, bounds).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
 }

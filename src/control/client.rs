@@ -1,18 +1,23 @@
-//! The asking side of the control socket, as blocking calls.
+//! The client of the control socket, with blocking calls.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lockstep_driver::report::{VerifyProgress, VerifyReport};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use super::error::ControlError;
 use super::proto::control_client::ControlClient as Stub;
 use super::proto::verify_event::Event;
+use super::report::NodeStatus;
 use super::socket::socket_error;
-use super::{ControlError, NodeStatus, VerifyProgress, VerifyReport, proto, wire};
+use super::{proto, wire};
 
-/// How long a node may take to say how it is; it answers from memory.
+/// Longest wait for a status. The node answers from memory.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to the control socket of a running node.
@@ -44,15 +49,15 @@ impl ControlClient {
         })
     }
 
-    /// How the node is now.
+    /// Requests the current status of the node.
     pub fn status(&mut self) -> Result<NodeStatus, ControlError> {
-        let asked = async {
+        let request = async {
             let answer = self.stub.status(proto::StatusRequest {});
             tokio::time::timeout(STATUS_TIMEOUT, answer).await
         };
-        match self.runtime.block_on(asked) {
+        match self.runtime.block_on(request) {
             Ok(Ok(reply)) => {
-                wire::node_status(reply.into_inner()).map_err(|word| unknown(&self.path, word))
+                wire::node_status(reply.into_inner()).map_err(|error| unknown(&self.path, error))
             }
             Ok(Err(status)) => Err(refused(&self.path, &status)),
             Err(_) => Err(ControlError::Unreachable {
@@ -62,7 +67,7 @@ impl ControlClient {
         }
     }
 
-    /// Compares both nodes of the datastore `name`, however long that takes, telling `progress`.
+    /// Compares both nodes of the datastore `name`, without a time limit, and calls `progress` meanwhile.
     pub fn verify(
         &mut self,
         name: &str,
@@ -84,10 +89,10 @@ impl ControlClient {
                     .await
                     .map_err(|status| refused(path, &status))?;
                 match event.and_then(|event| event.event) {
-                    Some(Event::Progress(step)) => progress(wire::verify_progress(step)),
-                    Some(Event::Report(report)) => return Ok(wire::verify_report(report)),
+                    Some(Event::Progress(step)) => progress(converted(path, step)?),
+                    Some(Event::Report(report)) => return converted(path, report),
                     Some(Event::Failure(failure)) => {
-                        return Err(ControlError::Verify(wire::verify_failure(failure)));
+                        return Err(ControlError::Verify(converted(path, failure)?));
                     }
                     None => return Err(cut_short(path)),
                 }
@@ -113,7 +118,7 @@ fn is_not_allowed(error: &dyn std::error::Error) -> bool {
     })
 }
 
-/// The transport wraps what the system said in words of its own that tell nothing.
+/// Returns the innermost cause. The transport wraps the error of the system in texts without information.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -133,12 +138,13 @@ fn refused(path: &Path, status: &Status) -> ControlError {
     }
 }
 
-fn unknown(path: &Path, (what, value): wire::UnknownWord) -> ControlError {
-    ControlError::Unknown {
-        path: path.to_owned(),
-        what,
-        value,
-    }
+fn converted<T: DeserializeOwned>(path: &Path, message: impl Serialize) -> Result<T, ControlError> {
+    wire::convert(message).map_err(|error| unknown(path, error))
+}
+
+fn unknown(path: &Path, source: serde_json::Error) -> ControlError {
+    let path = path.to_owned();
+    ControlError::Unknown { path, source }
 }
 
 fn cut_short(path: &Path) -> ControlError {

@@ -1,9 +1,9 @@
-//! What can go wrong on the control socket, with what to do about it.
+//! Errors of the control socket, with cause and cure.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::VerifyFailure;
+use lockstep_driver::report::VerifyFailure;
 
 fn socket_cure(source: &io::Error) -> &'static str {
     match source.kind() {
@@ -17,25 +17,25 @@ fn socket_cure(source: &io::Error) -> &'static str {
     }
 }
 
-/// A control socket that cannot be made or asked.
+/// Why the control socket could not be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Another process answers on the socket.
     #[error(
-        "another node is running: something answers on the control socket {}\n  \
-         cure: stop it, or give this node a `control` of its own", path.display()
+        "another node is running: a process answers on the control socket {}\n  \
+         cure: stop that node, or give this node a `control` of its own", path.display()
     )]
     InUse {
         /// The socket.
         path: PathBuf,
     },
-    /// Something that is no socket stands in the place of the socket.
+    /// The path of the socket holds a file of another type.
     #[error(
         "{} exists and is not a socket\n  cure: name another `control`, or move that file away",
         path.display()
     )]
     NotSocket {
-        /// The place.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused a step of making the socket.
@@ -48,23 +48,23 @@ pub enum ControlError {
         operation: &'static str,
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Nobody answers on the socket.
+    /// No process answers on the socket.
     #[error(
         "no node answers on {}: {cause}\n  \
-         cure: start it with `lockstep node --config FILE`; if it runs, give its configuration \
+         cure: start the node with `lockstep node --config FILE`; if the node runs, name its configuration \
          with --config", path.display()
     )]
     Unreachable {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: String,
     },
-    /// Whoever asks may not use the socket.
-    #[error("not allowed to ask the node at {}\n  cure: ask as root, or as the user who started it", path.display())]
+    /// The user of the command may not open the socket.
+    #[error("not allowed to ask the node at {}\n  cure: run the command as root, or as the user who started the node", path.display())]
     NotAllowed {
         /// The socket.
         path: PathBuf,
@@ -74,21 +74,19 @@ pub enum ControlError {
     Refused {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// The node answered something this program does not understand.
+    /// The answer of the node holds a word that this program does not know.
     #[error(
-        "the node at {} answers with an unknown {what} {value:?}\n  \
+        "the answer of the node at {} is not understood: {source}\n  \
          cure: use the `lockstep` of the same version as the node", path.display()
     )]
     Unknown {
         /// The socket.
         path: PathBuf,
-        /// What it is about.
-        what: &'static str,
-        /// The answer.
-        value: String,
+        /// The word, and the known words.
+        source: serde_json::Error,
     },
     /// The nodes could not be compared.
     #[error("could not compare: {0}")]

@@ -1,8 +1,7 @@
-//! The answering side of the control socket.
+//! The server of the control socket.
 //!
-//! One thread of its own runs the runtime; the service's methods run on the runtime's blocking
-//! threads, so that a long comparison never delays a status. Stopping waits for nobody: whoever
-//! is still asking sees the connection end.
+//! A thread of its own runs the tokio runtime. The service's methods run on the runtime's blocking threads, so that
+//! a long comparison never delays a status. A stop does not wait for clients: their connections end.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -16,13 +15,15 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
+use super::error::ControlError;
+use super::service::ControlService;
 use super::socket::{self, SocketFile, socket_error};
-use super::{ControlError, ControlService, proto, wire};
+use super::{proto, wire};
 
-/// Answers to one comparison that may wait for a slow reader.
-const EVENTS_WAITING_MAX: usize = 16;
+/// Most events of one comparison that wait for a slow client.
+const QUEUED_EVENTS_MAX: usize = 16;
 
-/// Answers commands until it is dropped, which also removes the socket.
+/// Answers commands until it is dropped. The drop also removes the socket.
 #[derive(Debug)]
 pub struct ControlServer {
     socket: Option<SocketFile>,
@@ -31,20 +32,19 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Looks whether [`Self::start`] could answer at `path`, for who wants to know before there is a
-    /// service.
+    /// Checks, before there is a service, whether [`Self::start`] could make the socket at `path`.
     ///
     /// # Errors
-    /// The [`ControlError`] that it would give.
+    /// The [`ControlError`] that [`Self::start`] would return.
     pub fn check(path: &Path) -> Result<(), ControlError> {
         let (listener, file) = socket::listen(path)?;
-        // The file first: while we still listen, no other node takes the path for its own.
+        // The file goes first: as long as this process listens, no other node takes over the path.
         drop(file);
         drop(listener);
         Ok(())
     }
 
-    /// Answers on a socket at `path` for `service`. Fails if another node answers there.
+    /// Makes the socket at `path` and answers requests with `service`. Fails if another node answers there.
     pub fn start(path: &Path, service: Arc<dyn ControlService>) -> Result<Self, ControlError> {
         let failed = |operation| move |source| socket_error(operation, path, source);
         let (listener, socket) = socket::listen(path)?;
@@ -59,7 +59,7 @@ impl ControlServer {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || serve(runtime, listener, Answers { service }, stopped))
+            .spawn(move || serve(runtime, listener, ControlHandler { service }, stopped))
             .map_err(failed("start a thread"))?;
         Ok(Self {
             socket: Some(socket),
@@ -71,11 +71,11 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        // The file first: while we still listen, no other node takes the path for its own.
+        // The file goes first: as long as this process listens, no other node takes over the path.
         drop(self.socket.take());
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic in there has been reported by the panic hook.
+            // The panic hook has reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -84,10 +84,10 @@ impl Drop for ControlServer {
 fn serve(
     runtime: Runtime,
     listener: UnixListener,
-    answers: Answers,
+    handler: ControlHandler,
     stopped: oneshot::Receiver<()>,
 ) {
-    let service = proto::control_server::ControlServer::new(answers);
+    let service = proto::control_server::ControlServer::new(handler);
     let incoming = UnixListenerStream::new(listener);
     runtime.block_on(async {
         tokio::select! {
@@ -99,28 +99,26 @@ fn serve(
             _ = stopped => {}
         }
     });
-    // Comparisons that still run end by themselves.
+    // Running comparisons end by themselves.
     runtime.shutdown_background();
 }
 
-struct Answers {
+struct ControlHandler {
     service: Arc<dyn ControlService>,
 }
 
 type Events = Pin<Box<ReceiverStream<Result<proto::VerifyEvent, Status>>>>;
 
 #[tonic::async_trait]
-impl proto::control_server::Control for Answers {
+impl proto::control_server::Control for ControlHandler {
     async fn status(
         &self,
         _request: Request<proto::StatusRequest>,
     ) -> Result<Response<proto::StatusReply>, Status> {
         let service = Arc::clone(&self.service);
         let status = tokio::task::spawn_blocking(move || service.status());
-        let status = status
-            .await
-            .map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Response::new(wire::status_reply(status)))
+        let status = status.await.map_err(internal)?;
+        Ok(Response::new(wire::convert(status).map_err(internal)?))
     }
 
     type VerifyStream = Events;
@@ -131,7 +129,7 @@ impl proto::control_server::Control for Answers {
     ) -> Result<Response<Events>, Status> {
         let service = Arc::clone(&self.service);
         let name = request.into_inner().datastore;
-        let (events, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
         tokio::task::spawn_blocking(move || verify(&*service, &name, &events));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
@@ -141,10 +139,16 @@ type EventSender = mpsc::Sender<Result<proto::VerifyEvent, Status>>;
 
 fn verify(service: &dyn ControlService, name: &str, events: &EventSender) {
     let mut progress = |progress| {
-        // A reader that lags misses a step; one that has left misses nothing.
-        let _ = events.try_send(Ok(wire::progress_event(progress)));
+        // A slow client misses a step. If the client has left, the event is not needed.
+        let _ = events.try_send(wire::progress_event(progress).map_err(internal));
     };
     let outcome = service.verify(name, &mut progress);
-    // A reader that has left asked for nothing more.
-    let _ = events.blocking_send(Ok(wire::outcome_event(outcome)));
+    // If the client has left, the outcome is not needed.
+    let _ = events.blocking_send(wire::outcome_event(outcome).map_err(internal));
+}
+
+/// An error of this program, as an answer.
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+fn internal(error: impl ToString) -> Status {
+    Status::internal(error.to_string())
 }

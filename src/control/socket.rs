@@ -1,10 +1,10 @@
-//! Making and removing the control socket.
+//! Creation and removal of the control socket.
 //!
-//! Invariants: a socket on which somebody answers is never taken away; the socket has mode 0600
-//! from the moment it exists; of two nodes that start at once on one path, one is refused.
+//! Invariants: a socket on which a process answers is never removed. The socket has mode 0600 from the moment it
+//! exists. Of two nodes that start at once on one path, one is refused.
 //!
-//! The two are kept apart by a lock on a file beside the socket that only its owner can open. A lock on
-//! the directory would not do: everybody who can open a directory can hold a lock on it.
+//! A lock on a file beside the socket, which only its owner can open, serializes the two nodes. A lock on the
+//! directory would not be safe: every user who can open a directory can hold a lock on it.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -20,19 +20,18 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::ControlError;
+use super::error::ControlError;
 
-/// Connections that may wait to be accepted.
+/// Most connections in the accept queue.
 const BACKLOG: i32 = 64;
 
-/// How long a node waits for another one that is just starting on the same socket: it only has to look at
-/// the path and to bind.
+/// Longest wait for another node that starts on the same socket. That node only has to check the path and to bind.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// How often the node looks meanwhile.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
+/// Pause between two attempts to take the lock.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A bound, listening socket that is removed from the file system when dropped.
+/// The file of a listening socket. A drop removes the file.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -40,12 +39,12 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // A missing file is as good as a removed one.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Makes the socket at `path`, replacing one that nobody answers on.
+/// Makes the socket at `path`. Replaces a socket on which no process answers.
 pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlError> {
     let failed = |operation| move |source: io::Error| socket_error(operation, path, source);
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -54,7 +53,7 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlE
     private
         .create(directory)
         .map_err(failed("make the directory"))?;
-    // Held until the socket listens, so that no other node judges the path in between.
+    // Held until the socket listens, so that no other node checks the path in between.
     let _lock = lock_beside(path).map_err(failed("take the lock file (.lock)"))?;
     remove_dead(path)?;
     let listener = bind(path).map_err(failed("bind"))?;
@@ -64,23 +63,25 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlE
     Ok((listener, file))
 }
 
-/// The lock file of the socket at `path`.
+/// Returns the path of the lock file of the socket at `path`.
 fn lock_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)
 }
 
-/// Takes the lock of the socket at `path`, waiting for another node that is just starting.
+/// Takes the lock of the socket at `path`. Waits for another node that is starting.
 fn lock_beside(path: &Path) -> io::Result<OwnedFd> {
     let file = open_lock(&lock_of(path))?;
     let deadline = Instant::now() + LOCK_WAIT_MAX;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(LOCK_RETRY),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                thread::sleep(LOCK_RETRY_INTERVAL);
+            }
             Err(Errno::WOULDBLOCK) => {
-                let who = describe(&holders(file.as_fd()));
-                let why = format!("another process has held it for {LOCK_WAIT_MAX:?}{who}");
+                let holder = describe(&holders(file.as_fd()));
+                let why = format!("another process has held it for {LOCK_WAIT_MAX:?}{holder}");
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
             }
             Err(Errno::INTR) => {}
@@ -89,7 +90,7 @@ fn lock_beside(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the lock file, which must be one that nobody else can open.
+/// Opens the lock file. No other user may be able to open it.
 fn open_lock(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
@@ -108,7 +109,7 @@ fn remove_dead(path: &Path) -> Result<(), ControlError> {
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(socket_error("look at the path", path, source)),
+        Err(source) => return Err(socket_error("check the path", path, source)),
     };
     if !metadata.file_type().is_socket() {
         return Err(ControlError::NotSocket {
@@ -123,14 +124,18 @@ fn remove_dead(path: &Path) -> Result<(), ControlError> {
             std::fs::remove_file(path)
                 .map_err(|source| socket_error("remove the dead socket", path, source))
         }
-        Err(source) => Err(socket_error("ask who uses the path", path, source)),
+        Err(source) => Err(socket_error(
+            "connect to the socket at the path",
+            path,
+            source,
+        )),
     }
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // On Linux the file gets the mode of the descriptor: it is never open to others.
+    // On Linux the file gets the mode of the descriptor, so it is never open to other users.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -155,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    fn place() -> (tempfile::TempDir, PathBuf) {
+    fn socket_path() -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/node.sock");
         (directory, path)
@@ -163,16 +168,16 @@ mod tests {
 
     #[test]
     fn only_the_owner_may_reach_the_socket() {
-        let (_directory, path) = place();
+        let (_directory, path) = socket_path();
         let _held = listen(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
-    /// What anybody could do who can open the directory.
+    /// Every user who can open the directory can take such a lock.
     #[test]
-    fn a_lock_on_the_directory_holds_nobody_up() {
-        let (_directory, path) = place();
+    fn a_lock_on_the_directory_does_not_delay_the_node() {
+        let (_directory, path) = socket_path();
         let directory = path.parent().unwrap();
         std::fs::create_dir(directory).unwrap();
         let theirs = std::fs::File::open(directory).unwrap();
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_directory_and_the_lock_are_private() {
-        let (_directory, path) = place();
+        let (_directory, path) = socket_path();
         drop(listen(&path).unwrap());
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(path.parent().unwrap()), 0o700);
@@ -194,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_not_given_back_is_an_error_that_names_the_process() {
-        let (_directory, path) = place();
+    fn a_lock_that_is_not_released_is_an_error_that_names_the_process() {
+        let (_directory, path) = socket_path();
         drop(listen(&path).unwrap());
         let lock = std::fs::File::open(lock_of(&path)).unwrap();
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -206,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_live_socket_is_left_alone() {
-        let (_directory, path) = place();
+        let (_directory, path) = socket_path();
         let _held = listen(&path).unwrap();
         assert!(matches!(listen(&path), Err(ControlError::InUse { .. })));
         assert!(UnixStream::connect(&path).is_ok());
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_dead_socket_is_replaced() {
-        let (_directory, path) = place();
+        let (_directory, path) = socket_path();
         let (listener, file) = listen(&path).unwrap();
         drop(listener);
         std::mem::forget(file);
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_file_in_its_place_is_not_touched() {
-        let (_directory, path) = place();
+        let (_directory, path) = socket_path();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "precious").unwrap();
         assert!(matches!(listen(&path), Err(ControlError::NotSocket { .. })));
@@ -232,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_socket_goes_when_the_node_goes() {
-        let (_directory, path) = place();
+        let (_directory, path) = socket_path();
         drop(listen(&path).unwrap());
         assert!(!path.exists());
     }

@@ -1,11 +1,11 @@
-//! Asking a node that only pretends to be one.
+//! Requests over the control socket to a fake node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
     DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SpaceStatus, StrayStatus, VerifiedStatus,
+    SpaceStatus, StrayStatus, VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport,
 };
 
 use super::*;
@@ -141,6 +141,21 @@ fn status_arrives_as_it_was_given() {
         ControlClient::connect(&path).unwrap().status().unwrap(),
         fake_status()
     );
+}
+
+#[test]
+fn an_unknown_word_of_a_newer_node_is_reported() {
+    let mut reply: proto::StatusReply = wire::convert(fake_status()).unwrap();
+    reply.datastores[0].role = "witness".to_owned();
+    let error = wire::node_status(reply).unwrap_err().to_string();
+    assert!(error.contains("`witness`"), "{error}");
+}
+
+#[test]
+fn an_older_node_shows_only_running_datastores() {
+    let mut reply: proto::StatusReply = wire::convert(fake_status()).unwrap();
+    reply.datastores[0].started = None;
+    assert!(wire::node_status(reply).unwrap().datastores[0].started);
 }
 
 #[test]

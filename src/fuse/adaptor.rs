@@ -1,8 +1,8 @@
-//! The callbacks of the kernel: each turns a request into calls of the service and its outcome
-//! into a reply.
+//! The callbacks for the kernel's requests: each callback turns a request into calls of the service, and the
+//! outcome into a reply.
 //!
-//! Requests that a mount of ours never sends (locks, `access`, `bmap`) are left to fuser's
-//! defaults; those that would make it log a warning each time are refused here.
+//! Requests that the kernel never sends for such a mount (locks, `access`, `bmap`) keep fuser's defaults. Where
+//! fuser's default logs a warning for each request, a callback refuses the request instead.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,30 +20,30 @@ use fuser::{
 use lockstep_types::{Errno, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
-use super::birth::Birth;
 use super::context::Context;
+use super::create::NewInode;
 use super::privileges::Caller;
-use super::queue::Queue;
-use super::reply::{self, Refuse};
-use super::steps::{self, Wish};
-use super::write::{self, How};
-use super::{content, extended, handshake, listing, names};
+use super::refuse::Refuse;
+use super::request_queue::RequestQueue;
+use super::setattr::{self, SetAttrRequest};
+use super::write::{self, WriteRequest};
+use super::{content, extended, init, listing, names, reply};
 
-/// Permission bits of a symbolic link, which nobody checks.
+/// Permission bits of a symbolic link. Linux never checks them.
 const LINK_MODE: u32 = 0o777;
 
-/// The file system as fuser calls it.
+/// The file system that fuser calls.
 pub(super) struct Adaptor {
     context: Arc<Context>,
-    queue: Queue,
+    queue: RequestQueue,
 }
 
 impl Adaptor {
-    pub fn new(context: Arc<Context>, queue: Queue) -> Self {
+    pub fn new(context: Arc<Context>, queue: RequestQueue) -> Self {
         Self { context, queue }
     }
 
-    /// Answers one request that is no write; see [`Context::answer`].
+    /// Answers one request other than a write; see [`Context::answer`].
     fn answer<R: Refuse>(
         &self,
         operation: &'static str,
@@ -57,18 +57,18 @@ impl Adaptor {
         });
     }
 
-    /// Answers one request to make an inode.
-    fn make(
+    /// Answers one request to create an inode.
+    fn create_inode(
         &self,
         operation: &'static str,
         request: &Request,
-        birth: Birth<'_>,
+        new: NewInode<'_>,
         reply: ReplyEntry,
     ) {
         self.answer(operation, reply, |context, reply| {
             let shared = Arc::clone(context);
-            birth.begin(context, request, move |made| {
-                reply::entry(&shared, reply, made);
+            new.submit(context, request, move |outcome| {
+                reply::entry(&shared, reply, outcome);
             });
         });
     }
@@ -85,15 +85,15 @@ impl Adaptor {
         });
     }
 
-    /// Takes up one request that asks nothing of the service.
-    fn hurry_for(&self, operation: &'static str) {
+    /// Flushes deferred writes for a request that needs nothing else of the service.
+    fn flush_deferred_for(&self, operation: &'static str) {
         let context = &self.context;
-        context.tell(operation, || context.service().hurry());
+        context.run_without_reply(operation, || context.service().hurry());
     }
 
-    /// Counts references of the kernel that are gone; such requests have no reply.
+    /// Subtracts references that the kernel has dropped. A `forget` request has no reply.
     fn forget_one(&self, node: INodeNo, count: u64) {
-        self.context.tell("forget", || {
+        self.context.run_without_reply("forget", || {
             self.context.service().hurry();
             if let Ok(ino) = ino(node) {
                 self.context.service().forgotten(ino, count);
@@ -104,7 +104,7 @@ impl Adaptor {
 
 impl Filesystem for Adaptor {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        handshake::negotiate(config)
+        init::negotiate(config)
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -113,7 +113,7 @@ impl Filesystem for Adaptor {
         });
     }
 
-    /// `batch_forget` comes here too, one by one.
+    /// fuser calls this for each inode of a `batch_forget`, too.
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
         self.forget_one(node, count);
     }
@@ -149,7 +149,7 @@ impl Filesystem for Adaptor {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let wish = Wish {
+        let attributes = SetAttrRequest {
             mode: mode.map(permissions),
             uid,
             gid,
@@ -159,7 +159,7 @@ impl Filesystem for Adaptor {
         };
         let caller = Caller::of(request);
         self.answer("setattr", reply, |context, reply| {
-            steps::set_attr(context, node, wish, caller, reply);
+            setattr::set_attr(context, node, attributes, caller, reply);
         });
     }
 
@@ -186,7 +186,7 @@ impl Filesystem for Adaptor {
             Ok(parts) => parts,
             Err(errno) => return reply.refuse(errno),
         };
-        let birth = Birth {
+        let new = NewInode {
             parent,
             name,
             kind,
@@ -195,7 +195,7 @@ impl Filesystem for Adaptor {
             rdev,
             target: &[],
         };
-        self.make("mknod", request, birth, reply);
+        self.create_inode("mknod", request, new, reply);
     }
 
     fn mkdir(
@@ -207,7 +207,7 @@ impl Filesystem for Adaptor {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let birth = Birth {
+        let new = NewInode {
             parent,
             name,
             kind: NodeKind::Directory,
@@ -216,7 +216,7 @@ impl Filesystem for Adaptor {
             rdev: 0,
             target: &[],
         };
-        self.make("mkdir", request, birth, reply);
+        self.create_inode("mkdir", request, new, reply);
     }
 
     fn symlink(
@@ -227,7 +227,7 @@ impl Filesystem for Adaptor {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let birth = Birth {
+        let new = NewInode {
             parent,
             name,
             kind: NodeKind::Symlink,
@@ -236,7 +236,7 @@ impl Filesystem for Adaptor {
             rdev: 0,
             target: target.as_os_str().as_bytes(),
         };
-        self.make("symlink", request, birth, reply);
+        self.create_inode("symlink", request, new, reply);
     }
 
     fn create(
@@ -249,7 +249,7 @@ impl Filesystem for Adaptor {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let birth = Birth {
+        let new = NewInode {
             parent,
             name,
             kind: NodeKind::File,
@@ -260,8 +260,8 @@ impl Filesystem for Adaptor {
         };
         self.answer("create", reply, |context, reply| {
             let shared = Arc::clone(context);
-            birth.begin(context, request, move |made| {
-                reply::created(&shared, reply, made);
+            new.submit(context, request, move |outcome| {
+                reply::created(&shared, reply, outcome);
             });
         });
     }
@@ -352,7 +352,7 @@ impl Filesystem for Adaptor {
         });
     }
 
-    /// Closing has nothing to flush: every write is answered when it is done.
+    /// A close has nothing to flush: every write is answered when it is done.
     fn flush(
         &self,
         _request: &Request,
@@ -361,7 +361,7 @@ impl Filesystem for Adaptor {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.hurry_for("flush");
+        self.flush_deferred_for("flush");
         reply.ok();
     }
 
@@ -388,7 +388,7 @@ impl Filesystem for Adaptor {
         _handle: FileHandle,
         offset: u64,
         data: &[u8],
-        how: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -396,8 +396,8 @@ impl Filesystem for Adaptor {
         let context = &self.context;
         let caller = Caller::of(request);
         context.answer("write", reply, |reply| {
-            let how = How::new(caller, how, flags, &self.queue);
-            write::write(context, how, node, offset, data, reply);
+            let request = WriteRequest::new(caller, write_flags, flags, &self.queue);
+            write::write(context, request, node, offset, data, reply);
         });
     }
 
@@ -477,10 +477,10 @@ impl Filesystem for Adaptor {
         });
     }
 
-    /// Directories need no opening: the kernel stops asking after this answer, and caches names,
-    /// which it drops itself at every change through the mount.
+    /// Directories need no opening. After this answer the kernel sends no further `opendir`, and caches names; at
+    /// every change through the mount it drops them itself.
     fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.hurry_for("opendir");
+        self.flush_deferred_for("opendir");
         reply.refuse(Errno::NotImplemented);
     }
 
@@ -571,11 +571,11 @@ impl Filesystem for Adaptor {
         _room: u32,
         reply: ReplyIoctl,
     ) {
-        self.hurry_for("ioctl");
+        self.flush_deferred_for("ioctl");
         reply.error(fuser::Errno::ENOTTY);
     }
 
-    /// Files are always ready; the kernel does not ask again.
+    /// Files are always ready. After this answer the kernel sends no further `poll`.
     fn poll(
         &self,
         _request: &Request,
@@ -586,7 +586,7 @@ impl Filesystem for Adaptor {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        self.hurry_for("poll");
+        self.flush_deferred_for("poll");
         reply.refuse(Errno::NotImplemented);
     }
 }

@@ -1,4 +1,4 @@
-//! Translation between the kernel's words, as fuser speaks them, and ours. Pure.
+//! Translation between fuser's types and those of Lockstep. Pure functions.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,17 +14,17 @@ use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 /// Permission, set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
 
-/// The inode a request is about.
+/// The inode of a request.
 pub(super) fn ino(node: INodeNo) -> Result<Ino, Errno> {
     Ino::new(node.0).ok_or(Errno::Stale)
 }
 
-/// The name a request is about.
+/// The name of a request.
 pub(super) fn file_name(name: &OsStr) -> Result<FileName, Errno> {
     FileName::new(name.as_bytes())
 }
 
-/// Our error as fuser's.
+/// An error as fuser's.
 pub(super) fn kernel_errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.code())
 }
@@ -42,7 +42,7 @@ pub(super) fn file_type(kind: NodeKind) -> FileType {
     }
 }
 
-/// The kind and permission bits that `mknod` asks for; no kind means a regular file.
+/// The kind and permission bits in the mode of `mknod`; a mode without a kind means a regular file.
 pub(super) fn kind_and_mode(mode: u32) -> Result<(NodeKind, u32), Errno> {
     let permissions = mode & MODE_BITS;
     if mode == permissions {
@@ -78,7 +78,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// What a name that leads nowhere has for attributes: node zero.
+/// The attributes of a name without an inode: node zero.
 pub(super) fn no_attr() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -99,7 +99,7 @@ pub(super) fn no_attr() -> FileAttr {
     }
 }
 
-/// A time to set.
+/// The time that a request sets.
 pub(super) fn timestamp(time: TimeOrNow) -> Timestamp {
     match time {
         TimeOrNow::Now => SystemTime::now().into(),
@@ -107,7 +107,7 @@ pub(super) fn timestamp(time: TimeOrNow) -> Timestamp {
     }
 }
 
-/// fuser 0.18 reads the kernel's (-3 s, +5 ns) as 3.000000005 s before the epoch; this undoes it.
+/// Undoes an error of fuser 0.18, which reads the kernel's (-3 s, +5 ns) as 3.000000005 s before the epoch.
 fn specific(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(_) => time.into(),
@@ -118,24 +118,24 @@ fn specific(time: SystemTime) -> Timestamp {
     }
 }
 
-/// Whether a write through a file opened so must be on stable storage before it is answered.
+/// Whether a write through a file with these open flags must be on stable storage before its answer.
 pub(super) fn is_durable(flags: OpenFlags) -> bool {
     let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
     flags.intersects(OFlags::SYNC | OFlags::DSYNC)
 }
 
-/// What a rename does about its target.
+/// The treatment of an existing target by a rename.
 pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
     match flags {
         _ if flags.is_empty() => Ok(RenameMode::Replace),
         RenameFlags::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         RenameFlags::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        // RENAME_WHITEOUT is for the layers of overlayfs; both at once make no sense
+        // RENAME_WHITEOUT is for the layers of overlayfs; NOREPLACE and EXCHANGE exclude each other.
         _ => Err(Errno::Invalid),
     }
 }
 
-/// What a `fallocate` asks for.
+/// The mode of a `fallocate`.
 pub(super) fn allocate_mode(mode: i32) -> Result<AllocateMode, Errno> {
     let (keep, punch) = (FallocateFlags::KEEP_SIZE, FallocateFlags::PUNCH_HOLE);
     let zero = FallocateFlags::ZERO_RANGE;
@@ -149,7 +149,7 @@ pub(super) fn allocate_mode(mode: i32) -> Result<AllocateMode, Errno> {
     }
 }
 
-/// What `setxattr` asks of an existing attribute.
+/// The condition that `setxattr` puts on an existing attribute.
 pub(super) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
     match XattrFlags::from_bits_retain(flags.cast_unsigned()) {
         flags if flags.is_empty() => Ok(XattrMode::Any),
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(allocate_mode(3), Ok(AllocateMode::PunchHole));
         assert_eq!(allocate_mode(0x10), Ok(AllocateMode::ZeroRange));
         assert_eq!(allocate_mode(0x11), Ok(AllocateMode::ZeroRangeKeepSize));
-        // a hole that grows the file, collapse and insert range
+        // a hole that grows the file; collapse range; insert range
         for refused in [2, 8, 0x20] {
             assert_eq!(allocate_mode(refused), Err(Errno::NotSupported));
         }

@@ -1,4 +1,4 @@
-//! The content of files: reading, syncing, allocating, seeking, copying.
+//! Requests about the content of files: read, sync, allocate, seek and copy.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use lockstep_types::{Errno, Ino, MetaRequest};
 
 use super::attributes::{allocate_mode, ino};
 use super::context::Context;
-use super::page_cache::{self, Change, Kind};
+use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
-use super::reply::{self, Refuse};
-use super::steps;
+use super::refuse::Refuse;
+use super::reply;
 
-/// `lseek`'s numbers for the two ways that are not the kernel's own business.
+/// `lseek`'s numbers for the two modes that the kernel does not handle itself.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Reads; fewer bytes only at the end of the file. A read without an owner fills pages of the kernel's cache.
+/// Reads; fewer bytes only at the end of the file. A read without a lock owner fills pages of the kernel's cache.
 pub(super) fn read(
     context: &Context,
     node: INodeNo,
@@ -54,7 +54,7 @@ pub(super) fn sync(context: &Context, node: INodeNo, reply: ReplyEmpty) {
     }
 }
 
-/// `fallocate` of a range given by offset and length.
+/// Carries out a `fallocate` of a range, given by offset and length.
 pub(super) fn allocate(
     context: &Arc<Context>,
     caller: Caller,
@@ -63,43 +63,47 @@ pub(super) fn allocate(
     mode: i32,
     reply: ReplyEmpty,
 ) {
-    let planned = allocate_steps(context, caller, node, range, mode);
-    let (ino, steps) = match planned {
+    let planned = allocate_operations(context, caller, node, range, mode);
+    let (ino, operations) = match planned {
         Ok(planned) => planned,
         Err(errno) => return reply.refuse(errno),
     };
     let bytes = range.0..range.0.saturating_add(range.1);
     change_directly(context, ino, bytes, move |context, change| {
-        let expires = steps.len() > 1;
+        let clears_set_id = operations.len() > 1;
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<_, Errno>| {
-            if expires {
-                shared.expire(ino);
+            if clears_set_id {
+                shared.kernel_cache().expire(ino);
             }
             let answer = move || reply::empty(reply, outcome);
-            page_cache::finish(&shared, change, outcome.is_ok(), answer);
+            let cache = shared.page_cache();
+            cache.finish(change, outcome.is_ok(), answer);
         });
-        steps::run(context, steps, done);
+        context.change_in_order(operations, done);
     });
 }
 
-/// Begins a direct change that is no write, now or once the write-backs of its pages are done.
+/// Begins a direct change other than a write: now, or when the write-backs of its pages are done.
 fn change_directly(
     context: &Arc<Context>,
     ino: Ino,
     bytes: Range<u64>,
-    begin: impl FnOnce(&Arc<Context>, Change) + Send + 'static,
+    begin: impl FnOnce(&Arc<Context>, ContentChange) + Send + 'static,
 ) {
     let cache = context.page_cache();
-    if let Some(change) = cache.changes().begin(ino, Kind::Direct, bytes.clone()) {
+    if let Some(change) = cache
+        .changes()
+        .begin(ino, ChangeKind::Direct, bytes.clone())
+    {
         return begin(context, change);
     }
     let shared = Arc::clone(context);
-    let start = move |change| shared.tell("write", || begin(&shared, change));
-    cache.begin_later(ino, Kind::Direct, bytes, Box::new(start));
+    let start = move |change| shared.run_without_reply("write", || begin(&shared, change));
+    cache.begin_later(ino, ChangeKind::Direct, bytes, Box::new(start));
 }
 
-fn allocate_steps(
+fn allocate_operations(
     context: &Context,
     caller: Caller,
     node: INodeNo,
@@ -108,17 +112,17 @@ fn allocate_steps(
 ) -> Result<(Ino, Vec<MetaRequest>), Errno> {
     let mode = allocate_mode(mode)?;
     let ino = ino(node)?;
-    let mut steps = privileges::drop_before(context.service(), caller, ino)?;
-    steps.push(MetaRequest::Allocate {
+    let mut operations = privileges::drop_before(context.service(), caller, ino)?;
+    operations.push(MetaRequest::Allocate {
         ino,
         offset,
         length,
         mode,
     });
-    Ok((ino, steps))
+    Ok((ino, operations))
 }
 
-/// The next data or hole.
+/// Finds the next data or hole.
 pub(super) fn seek(context: &Context, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
     match find(context, node, offset, whence) {
         Ok(found) => reply.offset(found),
@@ -127,17 +131,17 @@ pub(super) fn seek(context: &Context, node: INodeNo, offset: i64, whence: i32, r
 }
 
 fn find(context: &Context, node: INodeNo, offset: i64, whence: i32) -> Result<i64, Errno> {
-    let what = match whence {
+    let target = match whence {
         SEEK_DATA => Seek::Data,
         SEEK_HOLE => Seek::Hole,
         _ => return Err(Errno::Invalid),
     };
     let offset = u64::try_from(offset).map_err(|_| Errno::NoDevice)?;
-    let found = context.service().seek(ino(node)?, offset, what)?;
+    let found = context.service().seek(ino(node)?, offset, target)?;
     i64::try_from(found).map_err(|_| Errno::TooBig)
 }
 
-/// Copies from one file to another.
+/// Carries out a `copy_file_range`.
 pub(super) fn copy(
     context: &Arc<Context>,
     caller: Caller,
@@ -149,29 +153,30 @@ pub(super) fn copy(
     let plan = || {
         let (from, to) = ((ino(from.0)?, from.1), (ino(to.0)?, to.1));
         check_copy(context, to, length)?;
-        let steps = privileges::drop_before(context.service(), caller, to.0)?;
-        Ok((from, to, steps))
+        let operations = privileges::drop_before(context.service(), caller, to.0)?;
+        Ok((from, to, operations))
     };
-    let (from, to, steps) = match plan() {
+    let (from, to, operations) = match plan() {
         Ok(plan) => plan,
         Err(errno) => return Refuse::refuse(reply, errno),
     };
     let shared = Arc::clone(context);
-    let dropped = !steps.is_empty();
+    let clears_set_id = !operations.is_empty();
     let then = Box::new(move |outcome: Result<_, Errno>| {
-        if dropped {
-            shared.expire(to.0);
+        if clears_set_id {
+            shared.kernel_cache().expire(to.0);
         }
         match outcome {
             Ok(_) => begin_copy(&shared, from, to, length, reply),
             Err(errno) => reply.refuse(errno),
         }
     });
-    steps::run(context, steps, then);
+    context.change_in_order(operations, then);
 }
 
-/// Refuses a copy after which the kernel would drop bytes that a mapping stored beside the copied range: the
-/// kernel drops all pages that the range touches, dirty or not. The kernel then copies by reads and writes.
+/// Refuses a copy that would lose bytes that a mapping has stored beside the copied range: after a copy the
+/// kernel drops all pages that the range touches, dirty or not. After the refusal the kernel copies by reads and
+/// writes.
 fn check_copy(context: &Context, to: (Ino, u64), length: u64) -> Result<(), Errno> {
     let page = BLOCK_BYTES as u64;
     let end = to.1.saturating_add(length);
@@ -197,7 +202,8 @@ fn begin_copy(
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<u64, Errno>| {
             let answer = move || reply::written(reply, outcome);
-            page_cache::finish(&shared, change, outcome.is_ok(), answer);
+            let cache = shared.page_cache();
+            cache.finish(change, outcome.is_ok(), answer);
         });
         context.service().copy(from, to, length, done);
     });

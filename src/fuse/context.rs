@@ -1,30 +1,30 @@
-//! What every callback and every completion of one mount shares.
+//! The state that all callbacks and completions of one mount share.
 //!
 //! Invariant: a request is answered exactly once. The reply object travels into the completion; if
 //! a callback panics or a completion is dropped uncalled, dropping the reply answers `EIO`.
 
 use std::any::Any;
-use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::vec;
 
-use fuser::{INodeNo, Notifier};
-use lockstep_driver::client::FileService;
+use lockstep_driver::client::{Done, FileService};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
-use super::MountError;
-use super::doorway::Doorway;
-use super::ending::Ending;
+use super::error::MountError;
+use super::kernel_cache::KernelCache;
 use super::page_cache::PageCache;
-use super::reply::Refuse;
+use super::refuse::Refuse;
+use super::request_gate::RequestGate;
+use super::session_end::SessionEnd;
 
-/// The service, and the way back to the kernel.
+/// One mount: the service, the kernel's caches and the end of the session.
 pub(super) struct Context {
     service: Arc<dyn FileService>,
-    notifier: OnceLock<Notifier>,
-    ending: Arc<Ending>,
-    doorway: Doorway,
-    page_cache: PageCache,
+    kernel_cache: Arc<KernelCache>,
+    session_end: Arc<SessionEnd>,
+    gate: RequestGate,
+    page_cache: Arc<PageCache>,
 }
 
 impl std::fmt::Debug for Context {
@@ -34,12 +34,17 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    pub fn new(service: Arc<dyn FileService>, ending: Arc<Ending>, page_cache: PageCache) -> Self {
+    pub fn new(
+        service: Arc<dyn FileService>,
+        session_end: Arc<SessionEnd>,
+        kernel_cache: Arc<KernelCache>,
+        page_cache: Arc<PageCache>,
+    ) -> Self {
         Self {
             service,
-            notifier: OnceLock::new(),
-            ending,
-            doorway: Doorway::default(),
+            kernel_cache,
+            session_end,
+            gate: RequestGate::default(),
             page_cache,
         }
     }
@@ -49,70 +54,69 @@ impl Context {
         &*self.service
     }
 
-    /// What is known of the kernel's page cache.
-    pub const fn page_cache(&self) -> &PageCache {
+    /// The kernel's page cache, as far as this process knows it.
+    pub const fn page_cache(&self) -> &Arc<PageCache> {
         &self.page_cache
     }
 
-    /// How the mount ends.
-    pub fn ending(&self) -> &Ending {
-        &self.ending
+    /// The kernel's caches.
+    pub fn kernel_cache(&self) -> &KernelCache {
+        &self.kernel_cache
     }
 
-    /// Gives the way to tell the kernel things, before the first request is answered.
-    pub fn connect(&self, notifier: Notifier) {
-        // Set once, when the mount is made.
-        let _ = self.notifier.set(notifier);
+    /// The end of the session.
+    pub fn session_end(&self) -> &SessionEnd {
+        &self.session_end
     }
 
-    /// From now on requests are refused instead of given to the service. Returns when those that were
-    /// being given to it are: they may wait for answers, but work on the store no more.
+    /// Refuses all further requests. Returns when no thread hands a request to the service any more: an
+    /// operation may still wait for its answer, but no request works on the store.
     pub fn close(&self) {
         self.service.closing();
-        self.doorway.close();
+        self.gate.close();
     }
 
-    /// Runs `body`, which answers `reply`, so that a panic in it costs one request and is told.
+    /// Runs `body`, which answers `reply`. A panic in `body` costs one request and is reported.
     pub fn answer<R: Refuse>(&self, operation: &'static str, reply: R, body: impl FnOnce(R)) {
-        match self.doorway.enter() {
-            Some(_inside) => self.guard(operation, || body(reply)),
+        match self.gate.enter() {
+            Some(_in_flight) => self.catch_panic(operation, || body(reply)),
             None => reply.refuse(Errno::Io),
         }
     }
 
-    /// Runs `body`, which has nobody to answer, unless the mount is closed.
-    pub fn tell(&self, operation: &'static str, body: impl FnOnce()) {
-        if let Some(_inside) = self.doorway.enter() {
-            self.guard(operation, body);
+    /// Runs `body` for a request without a reply, unless the mount is closed.
+    pub fn run_without_reply(&self, operation: &'static str, body: impl FnOnce()) {
+        if let Some(_in_flight) = self.gate.enter() {
+            self.catch_panic(operation, body);
         }
     }
 
-    /// Runs `body` so that a panic in it ends neither the thread nor goes unheard.
-    fn guard(&self, operation: &'static str, body: impl FnOnce()) {
+    /// Runs `body`. A panic in `body` is logged and reported, and does not end the thread.
+    fn catch_panic(&self, operation: &'static str, body: impl FnOnce()) {
         let Err(panic) = panic::catch_unwind(AssertUnwindSafe(body)) else {
             return;
         };
         let message = message_of(&*panic);
         tracing::error!(operation, message, "a request panicked");
         self.service.panicked();
-        self.ending
+        self.session_end
             .fail(MountError::Panicked { operation, message });
     }
 
-    /// A program has opened a file.
+    /// Counts an `open` of a file.
     pub fn open(&self, ino: Ino) -> Result<(), Errno> {
         self.service.opened(ino)?;
         self.page_cache.changes().opened(ino);
         Ok(())
     }
 
-    /// A program has closed a file that it had opened.
+    /// Counts the close of an open file.
     pub fn close_one(&self, ino: Ino) {
         self.page_cache.changes().closed(ino);
         self.service.closed(ino);
     }
 
-    /// Asks for a change; one that could not even be formed goes to `then` as its error.
+    /// Submits a change. If the request could not even be formed, `then` receives the error at once.
     pub fn change(
         &self,
         request: Result<MetaRequest, Errno>,
@@ -124,42 +128,34 @@ impl Context {
         }
     }
 
-    /// The attributes a change answered with, or those the inode has now.
+    /// Submits several changes of one inode one after the other, and stops at the first failure. `done` receives the
+    /// outcome of the last submitted change. The kernel holds the lock of the inode meanwhile, so no other change
+    /// comes in between.
+    pub fn change_in_order(self: &Arc<Self>, changes: Vec<MetaRequest>, done: Done<Option<Attr>>) {
+        self.submit_next(changes.into_iter(), None, done);
+    }
+
+    fn submit_next(
+        self: &Arc<Self>,
+        mut changes: vec::IntoIter<MetaRequest>,
+        last: Option<Attr>,
+        done: Done<Option<Attr>>,
+    ) {
+        let Some(change) = changes.next() else {
+            return done(Ok(last));
+        };
+        let shared = Arc::clone(self);
+        self.change(Ok(change), move |outcome| match outcome {
+            Ok(attr) => shared.submit_next(changes, attr, done),
+            Err(errno) => done(Err(errno)),
+        });
+    }
+
+    /// The attributes that a change has answered with; otherwise the current ones of the inode.
     pub fn attributes(&self, ino: Ino, changed: Option<Attr>) -> Result<Attr, Errno> {
         match changed {
             Some(attr) => Ok(attr),
             None => self.service.getattr(ino),
-        }
-    }
-
-    /// Makes the kernel ask again for the attributes of `ino`, where it would not know by itself
-    /// that they changed.
-    pub fn expire(&self, ino: Ino) {
-        /// An offset that says: attributes only, leave cached data.
-        const ATTRIBUTES_ONLY: i64 = -1;
-        let Some(notifier) = self.notifier.get() else {
-            return;
-        };
-        let told = notifier.inval_inode(INodeNo(ino.get()), ATTRIBUTES_ONLY, 0);
-        if let Err(error) = told {
-            tracing::warn!(%ino, %error, "the kernel may show old attributes");
-        }
-    }
-}
-
-impl Context {
-    /// Makes the kernel write back and drop the pages that it holds of a range. Waits for the write-backs: no
-    /// thread that takes requests of the kernel may call this.
-    pub fn drop_pages(&self, ino: Ino, bytes: Range<u64>) {
-        let Some(notifier) = self.notifier.get() else {
-            return;
-        };
-        let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
-        // Zero says: to the end of the file.
-        let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
-        if let Err(error) = notifier.inval_inode(INodeNo(ino.get()), offset, length) {
-            // The mount is ending, and the mapping with it.
-            tracing::debug!(%ino, %error, "the kernel did not drop pages");
         }
     }
 }

@@ -1,14 +1,7 @@
-//! What can go wrong with a mount. Every message names the cause and the cure.
+//! Errors of a mount. Every message names the cause and the cure.
 
 use std::io;
 use std::path::PathBuf;
-
-use super::handshake::OLDEST_KERNEL;
-
-fn oldest_kernel() -> String {
-    let (major, minor) = OLDEST_KERNEL;
-    format!("{major}.{minor}")
-}
 
 fn device_cure(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied {
@@ -24,11 +17,10 @@ pub enum MountError {
     #[error("/dev/fuse cannot be used ({source}): {}", device_cure(source))]
     NoFuse { source: io::Error },
     #[error(
-        "this kernel is Linux {found}, whose FUSE lacks what is needed: use {} or newer (on Debian 12 \
-         from bookworm-backports)",
-        oldest_kernel()
+        "this kernel is Linux {found}, whose FUSE lacks features that Lockstep needs: use {oldest} or newer (on Debian 12 \
+         from bookworm-backports)"
     )]
-    KernelTooOld { found: String },
+    KernelTooOld { found: String, oldest: String },
     #[error("mount point {} does not exist: create it (mkdir -p {0})", mount_point.display())]
     Missing { mount_point: PathBuf },
     #[error("mount point {} is not a directory: name a directory", mount_point.display())]
@@ -45,7 +37,7 @@ pub enum MountError {
     )]
     AlreadyMounted { mount_point: PathBuf, what: String },
     #[error(
-        "mount point {} has {what} mounted already: another node serves it there; stop that one first",
+        "mount point {} already has {what} mounted: another node serves it there; stop that node first",
         mount_point.display()
     )]
     Served { mount_point: PathBuf, what: String },
@@ -64,7 +56,7 @@ pub enum MountError {
         source: io::Error,
     },
     #[error("the kernel and Lockstep did not agree on {}: {source}", mount_point.display())]
-    Handshake {
+    Init {
         mount_point: PathBuf,
         source: io::Error,
     },

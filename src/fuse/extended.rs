@@ -1,10 +1,10 @@
-//! Extended attributes: what the kernel leaves to the file system.
+//! Extended attributes: the checks that the kernel leaves to the file system.
 //!
-//! The kernel (`fs/xattr.c`, and its capability module) checks before a request arrives who may use
-//! `user.*`, `trusted.*`, `security.*` and the access control lists. It checks nothing for other names
-//! that begin with `system.`, and knows nothing of other namespaces: those are refused, as ext4 does.
-//! Values of the access control lists pass through to the service, which keeps them in step with
-//! the permission bits.
+//! Before a request arrives, the kernel (`fs/xattr.c`, and its capability module) checks the caller's right to
+//! use `user.*`, `trusted.*`, `security.*` and the access control lists. The kernel checks nothing for other
+//! names that begin with `system.`, and knows no other namespaces: this module refuses both, as ext4 does.
+//! Values of the access control lists pass through to the service, which keeps them consistent with the
+//! permission bits.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -18,16 +18,17 @@ use lockstep_types::{Errno, Ino, MetaRequest, XattrNamespace};
 use super::attributes::{ino, xattr_mode};
 use super::context::Context;
 use super::privileges::{self, Caller};
-use super::{reply, steps};
+use super::reply;
 
-/// The value of an attribute.
+/// Returns the value of an attribute.
 pub(super) fn get(context: &Context, node: INodeNo, name: &OsStr) -> Result<Vec<u8>, Errno> {
     let name = name.as_bytes();
     XattrNamespace::of(name)?;
     context.service().getxattr(ino(node)?, name)
 }
 
-/// Sets an attribute. Setting an access ACL costs the set-group-id bit those who may not have it.
+/// Sets an attribute. If it is an access ACL, the file loses its set-group-id bit unless the caller may set that
+/// bit.
 pub(super) fn set(
     context: &Arc<Context>,
     caller: Caller,
@@ -37,33 +38,31 @@ pub(super) fn set(
     flags: i32,
     reply: ReplyEmpty,
 ) {
-    let steps = set_steps(context, caller, node, name, value, flags);
-    run(context, steps, reply);
+    let changes = set_changes(context, caller, node, name, value, flags);
+    submit(context, changes, reply);
 }
 
 /// Removes an attribute.
 pub(super) fn remove(context: &Arc<Context>, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-    let steps = || {
+    let changes = || {
         XattrNamespace::of(name.as_bytes())?;
         let (ino, name) = (ino(node)?, name.as_bytes().to_vec());
         Ok(vec![MetaRequest::RemoveXattr { ino, name }])
     };
-    let steps = steps();
-    run(context, steps, reply);
+    submit(context, changes(), reply);
 }
 
-fn run(context: &Arc<Context>, steps: Result<Vec<MetaRequest>, Errno>, reply: ReplyEmpty) {
-    match steps {
-        Ok(steps) => steps::run(
-            context,
-            steps,
-            Box::new(|outcome| reply::empty(reply, outcome)),
-        ),
+fn submit(context: &Arc<Context>, changes: Result<Vec<MetaRequest>, Errno>, reply: ReplyEmpty) {
+    match changes {
+        Ok(changes) => {
+            let done = Box::new(|outcome| reply::empty(reply, outcome));
+            context.change_in_order(changes, done);
+        }
         Err(errno) => reply::empty::<()>(reply, Err(errno)),
     }
 }
 
-fn set_steps(
+fn set_changes(
     context: &Context,
     caller: Caller,
     node: INodeNo,
@@ -79,11 +78,11 @@ fn set_steps(
         value: value.to_vec(),
         mode: xattr_mode(flags)?,
     };
-    let mut steps = vec![set];
+    let mut changes = vec![set];
     if name.as_bytes() == ACCESS_ACL {
-        steps.splice(0..0, without_set_gid(context, caller, ino)?);
+        changes.splice(0..0, without_set_gid(context, caller, ino)?);
     }
-    Ok(steps)
+    Ok(changes)
 }
 
 fn without_set_gid(
@@ -103,8 +102,8 @@ fn without_set_gid(
     }))
 }
 
-/// The names in `list` that `caller` may see. A name outside all namespaces, which a store may hold
-/// from before they were checked, is shown to nobody: it cannot be read.
+/// Returns the names in `list` that `caller` may see. An old store may hold a name outside all namespaces, set
+/// before namespaces were checked. Such a name is never listed, because its value cannot be read.
 pub(super) fn visible(list: &[u8], caller: Caller) -> Vec<u8> {
     let sees_trusted = LazyCell::new(|| caller.sees_trusted());
     let is_visible = |name: &&[u8]| match namespace_of_listed(name) {

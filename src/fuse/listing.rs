@@ -1,8 +1,8 @@
-//! Directories as the kernel reads them: names, or names with attributes.
+//! Listings of directories for the kernel: names, or names with attributes.
 //!
-//! `.` has the cookie 1 and `..` the cookie 2; all others are the service's own. The service lists the
-//! newest entry first, so a listing meets nothing that was made after it had begun, and needs no
-//! state: directories are not opened.
+//! `.` has the cookie 1 and `..` the cookie 2; all other cookies come from the service. The service lists the
+//! newest entry first, so a listing never meets an entry that was made after the listing had begun. A listing
+//! needs no state: directories are not opened.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -14,19 +14,18 @@ use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, file_type, ino};
 use super::context::Context;
-use super::reply::{GENERATION, LIFETIME, Refuse};
+use super::refuse::Refuse;
+use super::reply::{GENERATION, LIFETIME};
 
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
-/// Entries fetched at once when attributes go with them; they are fetched outside the listing, so
-/// that no lock of the directory is held meanwhile. A reply of the usual 32 KiB holds about 190.
+/// Entries in one batch of a listing with attributes. The attributes are read after the batch, so that no
+/// lock of the directory is held meanwhile. A reply of the usual 32 KiB holds about 190 entries.
 const BATCH: usize = 96;
 
-/// Whether the reply has room for more.
-type Room = ControlFlow<()>;
-
-fn room(full: bool) -> Room {
+/// Breaks off the listing when the reply is full.
+fn until_full(full: bool) -> ControlFlow<()> {
     if full {
         ControlFlow::Break(())
     } else {
@@ -34,7 +33,7 @@ fn room(full: bool) -> Room {
     }
 }
 
-/// Where the service goes on after the kernel's position.
+/// The service's position for a position of the kernel.
 fn service_cookie(offset: u64) -> u64 {
     if offset <= DOT_DOT { 0 } else { offset }
 }
@@ -77,7 +76,7 @@ fn fill(
     let mut add = |entry: DirEntry| {
         let name = OsStr::from_bytes(entry.name.as_bytes());
         let node = INodeNo(entry.ino.get());
-        room(reply.add(node, entry.cookie, file_type(entry.kind), name))
+        until_full(reply.add(node, entry.cookie, file_type(entry.kind), name))
     };
     context
         .service()
@@ -91,9 +90,9 @@ fn fill_plus(
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<(), Errno> {
     let dots = dots(context, directory, offset)?;
-    let mut reply = Filling::new(context, reply);
+    let mut reply = PlusReply::new(context, reply);
     for (attr, cookie, name) in dots {
-        // the kernel counts no reference for these two
+        // The kernel counts no reference for `.` and `..`.
         if reply.add(&attr, cookie, OsStr::new(name)).is_break() {
             return Ok(());
         }
@@ -113,7 +112,7 @@ fn fill_plus(
     }
 }
 
-/// `.` and `..` as far as they come after `offset`.
+/// Returns `.` and `..`, if they come after `offset`.
 fn dots(
     context: &Context,
     directory: Ino,
@@ -131,20 +130,20 @@ fn fetch(context: &Context, directory: Ino, after: u64) -> Result<Vec<DirEntry>,
     let mut batch = Vec::with_capacity(BATCH);
     let mut keep = |entry| {
         batch.push(entry);
-        room(batch.len() == BATCH)
+        until_full(batch.len() == BATCH)
     };
     context.service().readdir(directory, after, &mut keep)?;
     Ok(batch)
 }
 
-/// A reply that is being filled with names and attributes.
-struct Filling<'a> {
+/// A reply with names and attributes, while it is being filled.
+struct PlusReply<'a> {
     context: &'a Context,
     reply: &'a mut ReplyDirectoryPlus,
     is_empty: bool,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> PlusReply<'a> {
     fn new(context: &'a Context, reply: &'a mut ReplyDirectoryPlus) -> Self {
         Self {
             context,
@@ -153,10 +152,10 @@ impl<'a> Filling<'a> {
         }
     }
 
-    fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> Room {
+    fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> ControlFlow<()> {
         let node = INodeNo(attr.ino.get());
         let attr = file_attr(attr);
-        let added = room(
+        let added = until_full(
             self.reply
                 .add(node, cookie, name, &LIFETIME, &attr, GENERATION),
         );
@@ -164,10 +163,10 @@ impl<'a> Filling<'a> {
         added
     }
 
-    /// Adds one entry, for which the kernel counts a reference; one that vanished is left out. One whose
-    /// attributes cannot be read is not, or a program would take it for gone: the reply ends before it.
-    /// The kernel asks again from there, and hears of the failure or is content with the names.
-    fn plus(&mut self, entry: &DirEntry) -> Result<Room, Errno> {
+    /// Adds one entry, for which the kernel counts a reference. A removed entry is left out. An entry whose
+    /// attributes cannot be read must not be left out, or a program would believe that it was removed: the reply
+    /// ends before it. The kernel's next request begins with that entry and gets the error, or asks for names only.
+    fn plus(&mut self, entry: &DirEntry) -> Result<ControlFlow<()>, Errno> {
         let service = self.context.service();
         let attr = match service.getattr(entry.ino) {
             Ok(attr) => attr,

@@ -1,8 +1,7 @@
-//! One mount point: the checks before, `mount(2)`, `umount(2)`.
+//! One mount point: the checks before mounting, `mount(2)`, `umount(2)`.
 //!
-//! The mount is made here and not by the `fusermount3` helper, which need not be installed.
-//! Looking at the path of a mount of ours may ask our own process: after mounting, only the mount
-//! table is read.
+//! This module calls `mount(2)` itself, so the `fusermount3` helper need not be installed. After mounting, this
+//! module must only read the mount table: a system call on the mount's path may send a request to this process.
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -14,23 +13,24 @@ use lockstep_types::limits::WRITE_BYTES_MAX;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::mount_table::{self, Entry};
-use super::{MountError, handshake};
+use super::error::MountError;
+use super::init;
+use super::mount_table::{self, MountEntry};
 
-/// Type of our mounts in the mount table.
+/// Type of Lockstep's mounts in the mount table.
 const KIND: &str = "fuse.lockstep";
 
 /// A mount that this process made.
 #[derive(Debug)]
 pub(super) struct MountPoint {
     path: PathBuf,
-    /// Number of the mount in the mount table, so that nobody else's is unmounted.
+    /// Number of the mount in the mount table, so that no other mount on the same path is unmounted.
     id: u64,
 }
 
-/// What an attempt to unmount found.
+/// The outcome of one `umount(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Release {
+pub(super) enum UnmountAttempt {
     /// The mount is gone.
     Gone,
     /// Programs use it.
@@ -38,18 +38,18 @@ pub(super) enum Release {
 }
 
 impl MountPoint {
-    /// Looks whether the datastore `name` could be mounted on `path`.
+    /// Checks whether the datastore `name` could be mounted on `path`.
     pub fn check(path: &Path, name: &str) -> Result<(), MountError> {
         open_device()?;
-        handshake::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
-        usable(path, &source_of(name)).map(drop)
+        init::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
+        check_usable(path, &source_of(name)).map(drop)
     }
 
-    /// Mounts the datastore `name` on `path`; the descriptor is the kernel's end of it.
+    /// Mounts the datastore `name` on `path`. Returns the descriptor of the FUSE device, too.
     pub fn mount(path: &Path, name: &str) -> Result<(Self, OwnedFd), MountError> {
         let source = source_of(name);
         let device = open_device()?;
-        let path = usable(path, &source)?;
+        let path = check_usable(path, &source)?;
         attach(&path, &source, &device)?;
         let Some(entry) = mount_table::mounts_on(&path)?.pop() else {
             let source = io::Error::other("the new mount is not in the mount table");
@@ -61,28 +61,28 @@ impl MountPoint {
         Ok((Self { path, id: entry.id }, device))
     }
 
-    /// Where it is, symbolic links resolved.
+    /// Path of the mount point, symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Tries to unmount.
-    pub fn unmount(&self) -> Result<Release, MountError> {
+    pub fn unmount(&self) -> Result<UnmountAttempt, MountError> {
         self.unmount_with(UnmountFlags::empty())
     }
 
-    /// Takes the mount out of the name space, whoever uses it.
+    /// Takes the mount out of the mount namespace, even while programs use it.
     pub fn detach(&self) -> Result<(), MountError> {
         self.unmount_with(UnmountFlags::DETACH).map(drop)
     }
 
-    fn unmount_with(&self, flags: UnmountFlags) -> Result<Release, MountError> {
+    fn unmount_with(&self, flags: UnmountFlags) -> Result<UnmountAttempt, MountError> {
         if !self.is_visible()? {
-            return Ok(Release::Gone);
+            return Ok(UnmountAttempt::Gone);
         }
         match rustix::mount::unmount(&self.path, flags | UnmountFlags::NOFOLLOW) {
-            Ok(()) => Ok(Release::Gone),
-            Err(Errno::BUSY) => Ok(Release::Busy),
+            Ok(()) => Ok(UnmountAttempt::Gone),
+            Err(Errno::BUSY) => Ok(UnmountAttempt::Busy),
             Err(errno) => Err(MountError::Unmount {
                 mount_point: self.path.clone(),
                 source: errno.into(),
@@ -90,7 +90,7 @@ impl MountPoint {
         }
     }
 
-    /// Whether our mount is the one that its path shows; false when it is gone.
+    /// Returns whether this mount is the visible mount of its path; false when it is gone.
     fn is_visible(&self) -> Result<bool, MountError> {
         let mounts = mount_table::mounts_on(&self.path)?;
         let ours = mounts.iter().any(|entry| entry.id == self.id);
@@ -104,7 +104,7 @@ impl MountPoint {
     }
 }
 
-/// Number of the device that the kernel speaks FUSE on.
+/// Device number of `/dev/fuse`.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
 
 fn open_device() -> Result<OwnedFd, MountError> {
@@ -117,19 +117,19 @@ fn open_device() -> Result<OwnedFd, MountError> {
         if (rustix::fs::major(number), rustix::fs::minor(number)) == FUSE_DEVICE {
             return Ok(device.into());
         }
-        Err(io::Error::other("something else is in its place"))
+        Err(io::Error::other("it is another device"))
     };
     open().map_err(|source| MountError::NoFuse { source })
 }
 
-/// What the mount table shows as mounted.
+/// The source of the mount, as the mount table shows it.
 fn source_of(name: &str) -> String {
     format!("lockstep:{name}")
 }
 
-/// Checks that `path` can be mounted on, and gives it without symbolic links. A dead mount of the
-/// same datastore, left by a process that was killed, is cleared away.
-fn usable(path: &Path, source: &str) -> Result<PathBuf, MountError> {
+/// Checks that `path` can be mounted on, and resolves its symbolic links. Unmounts a dead mount of the same
+/// datastore, which a killed process has left behind.
+fn check_usable(path: &Path, source: &str) -> Result<PathBuf, MountError> {
     let path = resolve(path)?;
     while let Some(top) = mount_table::mounts_on(&path)?.pop() {
         clear_dead(&path, &top, source)?;
@@ -143,7 +143,7 @@ fn usable(path: &Path, source: &str) -> Result<PathBuf, MountError> {
 
 fn resolve(path: &Path) -> Result<PathBuf, MountError> {
     match fs::canonicalize(path) {
-        // A dead mount may refuse even this look at it.
+        // A dead mount may refuse even `realpath`.
         Err(error) if is_dead(&error) => {
             std::path::absolute(path).map_err(|error| inspect(path, error))
         }
@@ -167,38 +167,38 @@ fn is_dead(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
-fn clear_dead(path: &Path, top: &Entry, source: &str) -> Result<(), MountError> {
+fn clear_dead(path: &Path, top: &MountEntry, source: &str) -> Result<(), MountError> {
     let mount_point = path.to_path_buf();
     let what = top.describe();
-    // Not its attributes, which the kernel may still remember.
+    // `statfs` and not `stat`: the kernel may answer `stat` from its cache.
     let dead = rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN);
     let is_ours = top.kind == KIND && top.source == source;
     match (dead, is_ours) {
         (true, true) => {}
         (true, false) => return Err(MountError::Dead { mount_point, what }),
-        // To unmount it would end the service of that node.
+        // An unmount would stop the service of the other node.
         (false, true) => return Err(MountError::Served { mount_point, what }),
         (false, false) => return Err(MountError::AlreadyMounted { mount_point, what }),
     }
-    tracing::warn!(mount = %path.display(), "removing the mount a dead process left");
+    tracing::warn!(mount = %path.display(), "removing a mount that a dead process has left behind");
     rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
         .map_err(|errno| refused(path, errno))
 }
 
-/// Most names of a bare mount directory that are told.
-const NAMES_TOLD: usize = 5;
+/// Most names of a bare mount directory that are reported.
+const REPORTED_NAMES_MAX: usize = 5;
 
-/// What a mount directory itself holds.
+/// Entries of a mount directory itself, below any mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BareEntries {
-    /// Some of the names, in the order of the alphabet; bytes that are no UTF-8 are replaced.
+    /// Some of the names, in the order of the alphabet; bytes outside UTF-8 are replaced.
     pub names: Vec<String>,
-    /// Whether there are more.
+    /// Whether the directory holds further names.
     pub more: bool,
 }
 
-/// What the directory at `path` holds while nothing is mounted there; `None` if it is empty or missing, or if
-/// something is mounted, for then it cannot be seen. Reads a few names and no more.
+/// Returns entries of the directory at `path` while nothing is mounted there. `None` if the directory is empty
+/// or missing, or if a mount hides it. Reads only a few names.
 pub fn bare_entries(path: &Path) -> Option<BareEntries> {
     let path = fs::canonicalize(path).ok()?;
     if !mount_table::mounts_on(&path).ok()?.is_empty() {
@@ -206,18 +206,18 @@ pub fn bare_entries(path: &Path) -> Option<BareEntries> {
     }
     let entries = fs::read_dir(path).ok()?.filter_map(Result::ok);
     let mut names: Vec<_> = entries
-        .take(NAMES_TOLD + 1)
+        .take(REPORTED_NAMES_MAX + 1)
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    let more = names.len() > NAMES_TOLD;
-    names.truncate(NAMES_TOLD);
+    let more = names.len() > REPORTED_NAMES_MAX;
+    names.truncate(REPORTED_NAMES_MAX);
     names.sort();
     (!names.is_empty()).then_some(BareEntries { names, more })
 }
 
 fn attach(path: &Path, source: &str, device: &OwnedFd) -> Result<(), MountError> {
-    // Device nodes and set-id bits of the datastore count: no NODEV, no NOSUID. Reading changes no access
-    // time (docs/semantics.md), and the mount says so.
+    // Device nodes and set-id bits of the datastore are honoured: no NODEV, no NOSUID. Reads change no access
+    // time (docs/semantics.md), and the mount options show that.
     let flags = MountFlags::NOATIME;
     let options = options(device).map_err(|source| MountError::Mount {
         mount_point: path.to_path_buf(),
@@ -227,7 +227,7 @@ fn attach(path: &Path, source: &str, device: &OwnedFd) -> Result<(), MountError>
         .map_err(|errno| refused(path, errno))
 }
 
-/// The kernel checks permissions (`default_permissions`) for everybody (`allow_other`).
+/// The kernel checks permissions (`default_permissions`), and every user may use the mount (`allow_other`).
 fn options(device: &OwnedFd) -> io::Result<CString> {
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read={}",

@@ -1,51 +1,51 @@
-//! The kernel's table of mounts, `/proc/self/mountinfo`. Reading it asks no mount anything, also none
-//! whose process is gone.
+//! The kernel's table of mounts, `/proc/self/mountinfo`. Reading the table sends no request to any mount, so a
+//! mount whose process is gone does not disturb it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::MountError;
+use super::error::MountError;
 
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MountEntry {
     /// Number of the mount, unique while it exists.
     pub id: u64,
-    /// Where it is mounted.
+    /// Mount point.
     pub path: PathBuf,
     /// Type of the file system, with the subtype after a dot.
     pub kind: String,
-    /// What is mounted.
+    /// The mounted source, such as `lockstep:data`.
     pub source: String,
 }
 
-impl Entry {
-    /// How to call it in a message.
+impl MountEntry {
+    /// Describes the mount in a message.
     pub fn describe(&self) -> String {
         format!("{} (type {})", self.source, self.kind)
     }
 }
 
-/// All mounts on `path`, which must be free of symbolic links; the visible one last.
-pub fn mounts_on(path: &Path) -> Result<Vec<Entry>, MountError> {
+/// Returns all mounts on `path`, which must be free of symbolic links. The visible mount is the last.
+pub fn mounts_on(path: &Path) -> Result<Vec<MountEntry>, MountError> {
     let table = std::fs::read(TABLE).map_err(|source| MountError::Table { source })?;
     let entries = table.split(|&byte| byte == b'\n').filter_map(parse);
     Ok(entries.filter(|entry| entry.path == path).collect())
 }
 
-/// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw`, where any number of
-/// optional fields stands before the dash.
-fn parse(line: &[u8]) -> Option<Entry> {
+/// Parses a line such as `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw`. Before the
+/// dash stands any number of optional fields.
+fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let path = unescape(fields.nth(3)?);
     let mut rest = fields.skip_while(|field| field != b"-").skip(1);
     let kind = text(rest.next()?);
     let source = text(rest.next()?);
-    Some(Entry {
+    Some(MountEntry {
         id,
         path: PathBuf::from(OsString::from_vec(path)),
         kind,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_what_is_no_entry() {
+    fn skips_incomplete_lines() {
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"41 29 0:36 / /mnt rw"), None);
     }

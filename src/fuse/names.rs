@@ -1,4 +1,4 @@
-//! The lookup of names.
+//! `lookup` requests.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,8 +10,8 @@ use super::attributes::{file_name, ino};
 use super::context::Context;
 use super::reply;
 
-/// Looks up `name`, where `.` and `..` find inodes that the kernel has forgotten but a file handle
-/// still names.
+/// Looks up `name`. The kernel sends `.` and `..` to find an inode of a file handle after it has forgotten the
+/// inode.
 pub(super) fn look_up(context: &Context, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
     let service = context.service();
     let found = ino(parent).and_then(|parent| match name.as_bytes() {
@@ -25,8 +25,8 @@ pub(super) fn look_up(context: &Context, parent: INodeNo, name: &OsStr, reply: R
     }
 }
 
-/// Finds an inode by its number. No directory is locked, so it could go at any moment: it is held
-/// while it is looked at.
+/// Finds an inode by its number. No directory is locked, so the inode could be removed at any moment: a reference
+/// keeps it alive while its attributes are read.
 fn revive(context: &Context, ino: Ino) -> Result<Attr, Errno> {
     let service = context.service();
     service.remembered(ino, 1);

@@ -1,14 +1,13 @@
-//! What the caller of a request may do where the kernel leaves the decision to the file system: keep
-//! set-id bits on a file that changes, and see `trusted.*` attributes.
+//! The two rights of a caller that the kernel leaves to the file system: to keep set-id bits on a file that
+//! changes, and to see `trusted.*` attributes.
 //!
-//! The rule for set-id bits is that of Linux's own file systems (`FUSE_HANDLE_KILLPRIV_V2` leaves the
-//! rule to us): a change of content takes set-user-id; it takes set-group-id where the group may
-//! execute the file, or where the caller is no member of the group. A caller with `CAP_FSETID` keeps both.
+//! The rule for set-id bits is that of Linux's own file systems (with `FUSE_HANDLE_KILLPRIV_V2` the file system
+//! applies it): a change of content clears set-user-id. It clears set-group-id where the group may execute the
+//! file, or where the caller is no member of the group. A caller with `CAP_FSETID` keeps both bits.
 //!
-//! The kernel says for a write whether the writer has `CAP_FSETID`. For other requests fuser 0.18 does not
-//! pass on what the kernel says, so the caller's rights are read from `/proc`, and only when they
-//! matter: when the file has such bits, or such attributes. Capabilities of files
-//! (`security.capability`) the kernel removes by itself.
+//! For a write the kernel says whether the writer has `CAP_FSETID`. For other requests fuser 0.18 drops that
+//! flag, so this module reads the caller's rights from `/proc`, and only when they matter: when the file has
+//! such bits, or such attributes. The kernel itself removes capabilities of files (`security.capability`).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +27,7 @@ const CAP_FSETID: u64 = 1 << 4;
 /// Bit of `CAP_SYS_ADMIN` in a capability set.
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
-/// The process that asks.
+/// The process that has sent a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     uid: u32,
@@ -36,10 +35,10 @@ pub(super) struct Caller {
     pid: u32,
 }
 
-/// What `/proc` says about it.
+/// The rights of a process, from `/proc`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rights {
-    /// The user that counts for access to files.
+    /// The user id for access to files.
     fs_uid: Option<u32>,
     /// Effective capabilities.
     capabilities: u64,
@@ -48,7 +47,7 @@ struct Rights {
 }
 
 impl Caller {
-    /// Who sent `request`.
+    /// The caller of `request`.
     pub fn of(request: &Request) -> Self {
         Self {
             uid: request.uid(),
@@ -57,12 +56,12 @@ impl Caller {
         }
     }
 
-    /// Whether it may see the names of `trusted.*` attributes.
+    /// Whether this caller may see the names of `trusted.*` attributes.
     pub fn sees_trusted(self) -> bool {
         self.rights().has(CAP_SYS_ADMIN)
     }
 
-    /// The set-id bits that `attr` loses when this caller changes the content; zero if none.
+    /// Returns the set-id bits that the file loses when this caller changes its content; zero if none.
     fn dropped(self, attr: &Attr) -> u32 {
         if !has_set_id(attr) || self.rights().has(CAP_FSETID) {
             return 0;
@@ -70,7 +69,7 @@ impl Caller {
         attr.mode & self.droppable(attr)
     }
 
-    /// The set-id bits that a caller without `CAP_FSETID` may not keep on the file.
+    /// Returns the set-id bits that a caller without `CAP_FSETID` may not keep on the file.
     fn droppable(self, attr: &Attr) -> u32 {
         let keeps_group_bit = attr.mode & GROUP_EXECUTE == 0 && self.may_set_gid(attr);
         if keeps_group_bit {
@@ -80,7 +79,7 @@ impl Caller {
         }
     }
 
-    /// Permission bits of a file after this caller gave it another owner; `None` if unchanged.
+    /// Returns the permission bits of a file after this caller has given it another owner; `None` if unchanged.
     pub fn mode_after_chown(self, attr: &Attr) -> Option<u32> {
         if !has_set_id(attr) {
             return None;
@@ -88,7 +87,7 @@ impl Caller {
         Some(attr.mode & !self.droppable(attr))
     }
 
-    /// Whether it may have a set-group-id bit on the file: a member of its group, or privileged.
+    /// Whether this caller may put a set-group-id bit on the file: a member of the file's group, or privileged.
     pub fn may_set_gid(self, attr: &Attr) -> bool {
         if self.gid == attr.gid {
             return true;
@@ -97,14 +96,14 @@ impl Caller {
         rights.has(CAP_FSETID) || rights.groups.contains(&attr.gid)
     }
 
-    /// A process that cannot be looked at (another PID namespace) is judged by its user alone. So is one
-    /// that acts for another user than it says (a kernel thread with borrowed credentials).
+    /// Returns the rights of the caller. Only its user id counts if `/proc` does not show the process (another PID
+    /// namespace), or if the process acts for another user (a kernel thread with borrowed credentials).
     fn rights(self) -> Rights {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok();
         let rights = status.map(|status| Rights::parse(&status));
         match rights.filter(|rights| rights.fs_uid == Some(self.uid)) {
             Some(rights) if is_in_our_user_namespace(self.pid) => rights,
-            // Capabilities in a namespace of its own count for nothing outside of it.
+            // Capabilities in another user namespace do not count in this one.
             Some(rights) => Rights {
                 capabilities: 0,
                 ..rights
@@ -114,7 +113,7 @@ impl Caller {
     }
 }
 
-/// Whether the capabilities of a process are those that the kernel asks for.
+/// Whether a process is in the user namespace of this process. Only there do its capabilities count.
 fn is_in_our_user_namespace(pid: u32) -> bool {
     let namespace = |process: &str| {
         let metadata = fs::metadata(format!("/proc/{process}/ns/user"));
@@ -130,7 +129,7 @@ impl Rights {
     fn parse(status: &str) -> Self {
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
         let effective = field("CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-        // real, effective, saved, file system
+        // The fields are: real, effective, saved, file system.
         let uids = field("Uid:").unwrap_or_default().split_whitespace();
         let groups = field("Groups:").unwrap_or_default().split_whitespace();
         Self {
@@ -140,7 +139,7 @@ impl Rights {
         }
     }
 
-    /// What a user has of whom nothing else is known.
+    /// The rights that follow from the user id alone.
     fn of_user(uid: u32) -> Self {
         Self {
             fs_uid: Some(uid),
@@ -154,12 +153,12 @@ impl Rights {
     }
 }
 
-/// Whether a file has set-id bits that count; on directories they mean something else.
+/// Whether a file has set-id bits. On directories these bits have another meaning.
 pub(super) fn has_set_id(attr: &Attr) -> bool {
     attr.kind != NodeKind::Directory && attr.mode & (SET_UID | SET_GID) != 0
 }
 
-/// The changes that must come before `caller` changes the content of `ino`; usually none.
+/// Returns the changes that must precede a change of the content of `ino` by `caller`; usually none.
 pub(super) fn drop_before(
     service: &dyn FileService,
     caller: Caller,
@@ -168,16 +167,16 @@ pub(super) fn drop_before(
     let attr = service.getattr(ino)?;
     let dropped = caller.dropped(&attr);
     let drop = (dropped != 0).then_some(MetaRequest::DropPrivileges { ino });
-    Ok(plain_set_gid_away(&attr, dropped)
+    Ok(clear_plain_set_gid(&attr, dropped)
         .into_iter()
         .chain(drop)
         .collect())
 }
 
-/// The change that must come before a write, of which the kernel says that the writer lacks `CAP_FSETID`;
-/// [`lockstep_driver::client::WriteOptions::drop_set_id`] sees to the bits that every such writer loses.
+/// Returns the change that must precede a write whose writer lacks `CAP_FSETID` according to the kernel.
+/// [`lockstep_driver::client::WriteOptions::drop_set_id`] clears the bits that every such writer loses.
 pub(super) fn before_write(caller: Caller, attr: &Attr) -> Option<MetaRequest> {
-    plain_set_gid_away(
+    clear_plain_set_gid(
         attr,
         if is_plain_set_gid(attr) {
             caller.droppable(attr)
@@ -187,11 +186,11 @@ pub(super) fn before_write(caller: Caller, attr: &Attr) -> Option<MetaRequest> {
     )
 }
 
-/// Takes set-group-id from a file that the group may not execute: [`MetaRequest::DropPrivileges`] and
-/// [`MetaRequest::Truncate`] leave that bit, for both nodes do the same and only this one knows the caller.
-fn plain_set_gid_away(attr: &Attr, dropped: u32) -> Option<MetaRequest> {
-    let falls = is_plain_set_gid(attr) && dropped & SET_GID != 0;
-    falls.then_some(MetaRequest::SetAttr {
+/// Clears set-group-id of a file that the group may not execute. [`MetaRequest::DropPrivileges`] and
+/// [`MetaRequest::Truncate`] leave that bit: both nodes apply them alike, and only this node knows the caller.
+fn clear_plain_set_gid(attr: &Attr, dropped: u32) -> Option<MetaRequest> {
+    let clears = is_plain_set_gid(attr) && dropped & SET_GID != 0;
+    clears.then_some(MetaRequest::SetAttr {
         ino: attr.ino,
         mode: Some(attr.mode & !SET_GID),
         uid: None,
@@ -205,7 +204,7 @@ fn is_plain_set_gid(attr: &Attr) -> bool {
     has_set_id(attr) && attr.mode & (SET_GID | GROUP_EXECUTE) == SET_GID
 }
 
-/// The operations by which `caller` gives a file another size.
+/// Returns the operations that truncate a file to `size` for `caller`.
 pub(super) fn truncation(caller: Caller, attr: &Attr, size: u64) -> Vec<MetaRequest> {
     let dropped = caller.dropped(attr);
     let truncate = MetaRequest::Truncate {
@@ -213,11 +212,11 @@ pub(super) fn truncation(caller: Caller, attr: &Attr, size: u64) -> Vec<MetaRequ
         size,
         drop_set_id: dropped != 0,
     };
-    let set_gid = plain_set_gid_away(attr, dropped);
+    let set_gid = clear_plain_set_gid(attr, dropped);
     set_gid.into_iter().chain([truncate]).collect()
 }
 
-/// Permission bits of a file after `caller` gave it an access ACL; `None` if unchanged.
+/// Returns the permission bits of a file after `caller` has given it an access ACL; `None` if unchanged.
 pub(super) fn mode_after_acl(caller: Caller, attr: &Attr) -> Option<u32> {
     let drops = attr.mode & SET_GID != 0 && !caller.may_set_gid(attr);
     drops.then_some(attr.mode & !SET_GID)
@@ -246,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Process number zero has no entry in `/proc`: judged by user and group alone.
+    /// Process number zero has no entry in `/proc`, so only user and group count.
     fn caller(uid: u32, gid: u32) -> Caller {
         Caller { uid, gid, pid: 0 }
     }
@@ -261,10 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn a_new_owner_costs_the_set_id_bits() {
+    fn a_new_owner_clears_the_set_id_bits() {
         assert_eq!(caller(1, 2).mode_after_chown(&file(0o755)), None);
         assert_eq!(caller(0, 0).mode_after_chown(&file(0o6755)), Some(0o755));
-        // without group execute the bit means mandatory locking, and members may keep it
+        // Without group execute the bit means mandatory locking, and members of the group may keep it.
         assert_eq!(caller(1, 2).mode_after_chown(&file(0o6744)), Some(0o2744));
         assert_eq!(caller(1, 3).mode_after_chown(&file(0o6744)), Some(0o744));
     }
@@ -280,10 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn changing_content_costs_the_bits_unless_root() {
+    fn a_change_of_content_clears_the_bits_unless_root() {
         assert_eq!(caller(1, 2).dropped(&file(0o4755)), SET_UID);
         assert_eq!(caller(0, 0).dropped(&file(0o4755)), 0);
-        // without group execute a member keeps the bit of the group
+        // Without group execute a member of the group keeps set-group-id.
         assert_eq!(caller(1, 2).dropped(&file(0o2666)), 0);
         assert_eq!(caller(1, 3).dropped(&file(0o2666)), SET_GID);
         assert_eq!(caller(1, 2).dropped(&file(0o6676)), SET_UID | SET_GID);

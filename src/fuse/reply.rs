@@ -1,71 +1,37 @@
-//! Answers to the kernel: how each kind of reply is sent, and for how long the kernel may rely on
-//! what it says.
+//! Answers to the kernel: how each kind of reply is sent, and how long the kernel may cache it.
 
 use std::time::Duration;
 
 use fuser::{
-    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use lockstep_types::backing::Space;
 use lockstep_types::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use lockstep_types::{Attr, Errno};
 
-use super::attributes::{file_attr, kernel_errno, no_attr};
+use super::attributes::{file_attr, no_attr};
 use super::context::Context;
+use super::refuse::Refuse;
 
-/// How long names and attributes may be cached. Everything that changes them comes through this
-/// mount, so the kernel knows when they change; the one case where it does not is told to it by
-/// [`Context::expire`].
+/// How long the kernel may cache names and attributes. Every change of them comes through this mount, so the
+/// kernel knows of it. The only exception is a change of content that clears set-id bits: then
+/// [`KernelCache::expire`](super::kernel_cache::KernelCache::expire) notifies the kernel.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Inode numbers are never reused, so none needs a generation: handles are equal on both nodes.
+/// Inode numbers are never reused, so no inode needs a generation, and file handles are equal on both nodes.
 pub(super) const GENERATION: Generation = Generation(0);
 
-/// Files need no handle: every request names the inode.
+/// Open files need no handle: every request names the inode.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// Files bypass the page cache, so that writes to one file run in parallel (measured: three times
-/// as many); shared mappings work all the same. Closing has nothing to flush.
+/// Open files bypass the page cache, so that writes to one file run in parallel (measured: three times
+/// as many); shared mappings still work. Closing has nothing to flush.
 const FILE_FLAGS: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
     .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
     .union(FopenFlags::FOPEN_NOFLUSH);
 
-/// A reply that can say no.
-pub(super) trait Refuse {
-    /// Answers with an error.
-    fn refuse(self, errno: Errno);
-}
-
-macro_rules! can_refuse {
-    ($($reply:ty),* $(,)?) => {
-        $(impl Refuse for $reply {
-            fn refuse(self, errno: Errno) {
-                self.error(kernel_errno(errno));
-            }
-        })*
-    };
-}
-
-can_refuse!(
-    ReplyAttr,
-    ReplyCreate,
-    ReplyData,
-    ReplyDirectory,
-    ReplyDirectoryPlus,
-    ReplyEmpty,
-    ReplyEntry,
-    ReplyIoctl,
-    ReplyLseek,
-    ReplyOpen,
-    ReplyPoll,
-    ReplyStatfs,
-    ReplyWrite,
-    ReplyXattr,
-);
-
-/// Done, or not.
+/// Success without a value, or an error.
 pub(super) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
     match outcome.map(drop) {
         Ok(()) => reply.ok(),
@@ -73,7 +39,7 @@ pub(super) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
     }
 }
 
-/// A name and what it leads to. The kernel now counts one reference more.
+/// The inode of a name. The kernel counts one more reference from now on.
 pub(super) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, Errno>) {
     match outcome {
         Ok(attr) => {
@@ -84,12 +50,12 @@ pub(super) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, 
     }
 }
 
-/// The name leads nowhere, and the kernel may remember that: names come by this mount only.
+/// The name does not exist. The kernel may cache that: names appear through this mount only.
 pub(super) fn no_entry(reply: ReplyEntry) {
     reply.entry(&LIFETIME, &no_attr(), GENERATION);
 }
 
-/// Attributes.
+/// The attributes of an inode.
 pub(super) fn attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
     match outcome {
         Ok(attr) => reply.attr(&LIFETIME, &file_attr(&attr)),
@@ -97,7 +63,7 @@ pub(super) fn attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
     }
 }
 
-/// A file is open.
+/// An opened file.
 pub(super) fn opened(reply: ReplyOpen, outcome: Result<(), Errno>) {
     match outcome {
         Ok(()) => reply.opened(NO_HANDLE, FILE_FLAGS),
@@ -105,7 +71,7 @@ pub(super) fn opened(reply: ReplyOpen, outcome: Result<(), Errno>) {
     }
 }
 
-/// A file is made and open. The kernel now counts one reference more.
+/// A created and opened file. The kernel counts one more reference from now on.
 pub(super) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Attr, Errno>) {
     match outcome.and_then(|attr| open_new(context, attr)) {
         Ok(attr) => reply.created(
@@ -125,7 +91,7 @@ fn open_new(context: &Context, attr: Attr) -> Result<Attr, Errno> {
     Ok(attr)
 }
 
-/// So many bytes were written or copied; the service cuts a copy to much less than 4 GiB.
+/// The number of bytes written or copied; the service limits a copy to much less than 4 GiB.
 pub(super) fn written(reply: ReplyWrite, outcome: Result<u64, Errno>) {
     match outcome {
         Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
@@ -133,7 +99,7 @@ pub(super) fn written(reply: ReplyWrite, outcome: Result<u64, Errno>) {
     }
 }
 
-/// A value whose size is asked first: size zero asks, any other is the room there is.
+/// A value for a buffer of `room` bytes. With a `room` of zero the kernel asks for the size of the value.
 pub(super) fn sized(reply: ReplyXattr, room: u32, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
         Ok(value) if room == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
@@ -143,7 +109,7 @@ pub(super) fn sized(reply: ReplyXattr, room: u32, outcome: Result<Vec<u8>, Errno
     }
 }
 
-/// Room on both nodes, in blocks.
+/// Space on both nodes, in blocks.
 pub(super) fn space(reply: ReplyStatfs, outcome: Result<Space, Errno>) {
     let space = match outcome {
         Ok(space) => space,

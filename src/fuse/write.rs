@@ -1,8 +1,10 @@
-//! The writes of programs, and the pages of mappings that the kernel writes back.
+//! Writes of programs, and write-backs of the pages of mappings.
 //!
-//! Invariants: a write that meets another one of the same page in [`super::page_cache`] waits there, and the
-//! service keeps its bytes meanwhile; stale bytes of a write-back do not reach the file; set-id bits that a write takes
-//! away are gone before the write is answered.
+//! Invariants:
+//! - A write that conflicts with another change of the same page waits in [`super::page_cache`]; the service
+//!   keeps its bytes meanwhile.
+//! - Stale bytes of a write-back do not reach the file.
+//! - The set-id bits that a write clears are gone before the write is answered.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,39 +16,46 @@ use parking_lot::Mutex;
 
 use super::attributes::{ino, is_durable};
 use super::context::Context;
-use super::page_cache::{self, Change, Kind};
+use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
-use super::queue::Queue;
-use super::reply::{self, Refuse};
+use super::refuse::Refuse;
+use super::reply;
+use super::request_queue::RequestQueue;
 
-/// How the kernel wants a write done, and for whom.
+/// How a write is to be done, and for which caller.
 #[derive(Clone, Copy)]
-pub(super) struct How<'a> {
+pub(super) struct WriteRequest<'a> {
     caller: Caller,
-    kind: Kind,
+    kind: ChangeKind,
     durable: bool,
     drop_set_id: bool,
-    queue: Option<&'a Queue>,
+    queue: Option<&'a RequestQueue>,
 }
 
-impl<'a> How<'a> {
-    /// As the flags of the request and of the open file say.
-    pub fn new(caller: Caller, how: WriteFlags, flags: OpenFlags, queue: &'a Queue) -> Self {
+impl<'a> WriteRequest<'a> {
+    /// Reads the flags of the request and of the open file.
+    pub fn new(
+        caller: Caller,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        queue: &'a RequestQueue,
+    ) -> Self {
         Self {
             caller,
-            kind: if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
-                Kind::WriteBack
+            kind: if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                ChangeKind::WriteBack
             } else {
-                Kind::Direct
+                ChangeKind::Direct
             },
             durable: is_durable(flags),
-            drop_set_id: how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            drop_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
             queue: Some(queue),
         }
     }
 
-    /// The same for a write that is done later, when other requests wait behind it or none.
-    const fn later(self) -> How<'static> {
+    /// The same request without the queue: when a delayed write begins, the queue says nothing about the requests
+    /// after it.
+    const fn delayed(self) -> WriteRequest<'static> {
         let Self {
             caller,
             kind,
@@ -54,7 +63,7 @@ impl<'a> How<'a> {
             drop_set_id,
             queue: _,
         } = self;
-        How {
+        WriteRequest {
             caller,
             kind,
             durable,
@@ -73,26 +82,26 @@ impl<'a> How<'a> {
 }
 
 /// The bytes of a write.
-enum Bytes<'a> {
-    /// In the buffer of this thread.
-    Here(&'a [u8]),
-    /// Kept by the service.
+enum WriteBytes<'a> {
+    /// The buffer of this thread.
+    Borrowed(&'a [u8]),
+    /// Bytes that the service keeps.
     Kept(Arc<dyn KeptBytes>),
 }
 
-impl Bytes<'_> {
-    /// Has the service keep them, as they are past the door.
+impl WriteBytes<'_> {
+    /// Lets the service keep the bytes of an admitted write.
     fn keep(self, context: &Context) -> Arc<dyn KeptBytes> {
         match self {
-            Self::Here(data) => context.service().keep_past_door(data),
+            Self::Borrowed(data) => context.service().keep_past_door(data),
             Self::Kept(kept) => kept,
         }
     }
 
-    /// Some of them.
+    /// Returns a part of the bytes.
     fn part(&self, range: Range<usize>) -> Self {
         match self {
-            Self::Here(data) => Self::Here(data.get(range).unwrap_or_default()),
+            Self::Borrowed(data) => Self::Borrowed(data.get(range).unwrap_or_default()),
             Self::Kept(whole) => Self::Kept(Arc::new(KeptPart {
                 whole: Arc::clone(whole),
                 range,
@@ -100,7 +109,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Has the service write them at an offset of a file.
+    /// Lets the service write the bytes at an offset of a file.
     fn write(
         self,
         service: &dyn FileService,
@@ -109,13 +118,13 @@ impl Bytes<'_> {
         done: Done<()>,
     ) {
         match self {
-            Self::Here(data) => service.write(ino, offset, data, options, done),
+            Self::Borrowed(data) => service.write(ino, offset, data, options, done),
             Self::Kept(kept) => service.write_kept(ino, offset, kept, options, done),
         }
     }
 }
 
-/// Some of the bytes that are kept of a write.
+/// A part of the kept bytes of a write.
 struct KeptPart {
     whole: Arc<dyn KeptBytes>,
     range: Range<usize>,
@@ -133,11 +142,11 @@ impl KeptBytes for KeptPart {
     }
 }
 
-/// Writes. The kernel does not know that a write can change permission bits, and would go on to
-/// run the new content with the old set-id bits: it is told before the write is answered.
+/// Carries out a write. The kernel does not know that a write can change permission bits, and would run the new
+/// content with the old set-id bits: it is notified before the write is answered.
 pub(super) fn write(
     context: &Arc<Context>,
-    how: How<'_>,
+    request: WriteRequest<'_>,
     node: INodeNo,
     offset: u64,
     data: &[u8],
@@ -147,120 +156,126 @@ pub(super) fn write(
         Ok(ino) => ino,
         Err(errno) => return reply.refuse(errno),
     };
-    // Nothing is registered or locked yet: this thread may wait for room.
-    let door = context.service();
-    let bytes = match door.keep_at_door(ino, offset, data, how.options()) {
-        Ok(Some(kept)) => Bytes::Kept(kept),
-        Ok(None) => Bytes::Here(data),
+    // Nothing is registered or locked yet: this thread may wait for memory.
+    let service = context.service();
+    let bytes = match service.keep_at_door(ino, offset, data, request.options()) {
+        Ok(Some(kept)) => WriteBytes::Kept(kept),
+        Ok(None) => WriteBytes::Borrowed(data),
         Err(errno) => return reply.refuse(errno),
     };
     let range = offset..offset.saturating_add(data.len() as u64);
     let changes = context.page_cache().changes();
-    match changes.begin(ino, how.kind, range.clone()) {
-        Some(change) => begin(context, how, change, bytes, reply),
-        None => begin_later(context, how, (ino, range), bytes, reply),
+    match changes.begin(ino, request.kind, range.clone()) {
+        Some(change) => begin(context, request, change, bytes, reply),
+        None => begin_later(context, request, (ino, range), bytes, reply),
     }
 }
 
-/// Writes once the changes of the same pages are done that came before.
+/// Begins a write after the earlier changes of the same pages are done.
 fn begin_later(
     context: &Arc<Context>,
-    how: How<'_>,
+    request: WriteRequest<'_>,
     (ino, range): (Ino, Range<u64>),
-    bytes: Bytes<'_>,
+    bytes: WriteBytes<'_>,
     reply: ReplyWrite,
 ) {
     context.service().hurry();
-    // Nothing is registered yet: this is still the door.
+    // Nothing is registered yet: this thread may still wait for memory.
     let kept = match bytes {
-        Bytes::Kept(kept) => Ok(kept),
-        Bytes::Here(data) => context.service().keep(data, how.options().waiting),
+        WriteBytes::Kept(kept) => Ok(kept),
+        WriteBytes::Borrowed(data) => context.service().keep(data, request.options().waiting),
     };
     let kept = match kept {
         Ok(kept) => kept,
         Err(errno) => return reply.refuse(errno),
     };
-    let (shared, how) = (Arc::clone(context), how.later());
+    let (shared, request) = (Arc::clone(context), request.delayed());
     let start = move |change| {
         shared.answer("write", reply, |reply| {
-            begin(&shared, how, change, Bytes::Kept(kept), reply);
+            begin(&shared, request, change, WriteBytes::Kept(kept), reply);
         });
     };
     let cache = context.page_cache();
-    cache.begin_later(ino, how.kind, range, Box::new(start));
+    cache.begin_later(ino, request.kind, range, Box::new(start));
 }
 
-/// Begins a write that meets no other.
+/// Begins a write that conflicts with no other change.
 fn begin(
     context: &Arc<Context>,
-    how: How<'_>,
-    change: Change,
-    bytes: Bytes<'_>,
+    request: WriteRequest<'_>,
+    change: ContentChange,
+    bytes: WriteBytes<'_>,
     reply: ReplyWrite,
 ) {
     let ino = change.ino;
-    let parts = Parts::of(context, &change);
-    let set_id = with_set_id(context, ino, how);
-    let expires = set_id.is_some();
+    let parts = WriteParts::of(context, &change);
+    let set_id = with_set_id(context, ino, request);
+    let clears_set_id = set_id.is_some();
     let count = change.bytes.end - change.bytes.start;
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<(), Errno>| {
-        if expires {
-            shared.expire(ino);
+        if clears_set_id {
+            shared.kernel_cache().expire(ino);
         }
         let answer = move || reply::written(reply, outcome.map(|()| count));
-        page_cache::finish(&shared, change, outcome.is_ok(), answer);
+        let cache = shared.page_cache();
+        cache.finish(change, outcome.is_ok(), answer);
     });
-    match set_id.and_then(|attr| privileges::before_write(how.caller, &attr)) {
-        None => parts.write(context.service(), bytes, how.options(), done),
-        Some(first) => write_after(context, how, first, parts, bytes, done),
+    match set_id.and_then(|attr| privileges::before_write(request.caller, &attr)) {
+        None => parts.write(context.service(), bytes, request.options(), done),
+        Some(first) => write_after(context, request, first, parts, bytes, done),
     }
 }
 
-/// The attributes of a file that a write is about to take set-id bits from.
-fn with_set_id(context: &Context, ino: Ino, how: How<'_>) -> Option<Attr> {
+/// Returns the attributes of the file if the write is about to clear set-id bits.
+fn with_set_id(context: &Context, ino: Ino, request: WriteRequest<'_>) -> Option<Attr> {
     let attr = || context.service().getattr(ino).ok();
-    let attr = how.drop_set_id.then(attr).flatten();
+    let attr = request.drop_set_id.then(attr).flatten();
     attr.filter(privileges::has_set_id)
 }
 
-/// Changes the file, then writes.
+/// Submits a change of the attributes, then writes.
 fn write_after(
     context: &Arc<Context>,
-    how: How<'_>,
+    request: WriteRequest<'_>,
     first: MetaRequest,
-    parts: Parts,
-    bytes: Bytes<'_>,
+    parts: WriteParts,
+    bytes: WriteBytes<'_>,
     done: Done<()>,
 ) {
     context.service().hurry();
     let kept = bytes.keep(context);
-    let (shared, how) = (Arc::clone(context), how.later());
+    let (shared, request) = (Arc::clone(context), request.delayed());
     context.change(Ok(first), move |changed| match changed {
-        Ok(_) => parts.write(shared.service(), Bytes::Kept(kept), how.options(), done),
+        Ok(_) => parts.write(
+            shared.service(),
+            WriteBytes::Kept(kept),
+            request.options(),
+            done,
+        ),
         Err(errno) => done(Err(errno)),
     });
 }
 
-/// What of a write reaches the file.
-struct Parts {
+/// The parts of a write that reach the file.
+struct WriteParts {
     ino: Ino,
     bytes: Range<u64>,
-    /// The ranges that a write-back may change; all of `bytes` where nothing is left out.
+    /// The ranges that a write-back may change; `None` if that is all of `bytes`.
     fresh: Option<Vec<Range<u64>>>,
 }
 
-/// The parts of a write that are not written yet.
-struct Left {
+/// The parts of a write that are not done yet.
+struct PendingParts {
     count: usize,
     failed: Option<Errno>,
     done: Option<Done<()>>,
 }
 
-impl Parts {
-    fn of(context: &Context, change: &Change) -> Self {
+impl WriteParts {
+    fn of(context: &Context, change: &ContentChange) -> Self {
         let fresh = || context.page_cache().changes().fresh_parts(change);
-        let fresh = (change.kind == Kind::WriteBack).then(fresh);
+        let fresh = (change.kind == ChangeKind::WriteBack).then(fresh);
         Self {
             ino: change.ino,
             bytes: change.bytes.clone(),
@@ -271,7 +286,7 @@ impl Parts {
     fn write(
         self,
         service: &dyn FileService,
-        bytes: Bytes<'_>,
+        bytes: WriteBytes<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
@@ -282,18 +297,18 @@ impl Parts {
         }
     }
 
-    /// Each part is a write of its own. The answer is that of all; the first error counts. Without parts there
-    /// is nothing to write.
+    /// Submits each part as a write of its own. `done` runs after all parts, with the first error, if there is
+    /// one. Without parts nothing is written.
     fn write_each(
         &self,
         parts: &[Range<u64>],
         service: &dyn FileService,
-        bytes: &Bytes<'_>,
+        bytes: &WriteBytes<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
-        let left = Arc::new(Mutex::new(Left {
-            // One more, for the end of this function.
+        let pending = Arc::new(Mutex::new(PendingParts {
+            // One more for this function itself, so that no part ends the write too early.
             count: parts.len() + 1,
             failed: None,
             done: Some(done),
@@ -301,24 +316,24 @@ impl Parts {
         for part in parts {
             let at = |offset: u64| usize::try_from(offset - self.bytes.start).unwrap_or(usize::MAX);
             let bytes = bytes.part(at(part.start)..at(part.end));
-            let left = Arc::clone(&left);
-            let done = Box::new(move |outcome| Left::end_one(&left, outcome));
+            let pending = Arc::clone(&pending);
+            let done = Box::new(move |outcome| PendingParts::end_one(&pending, outcome));
             bytes.write(service, (self.ino, part.start), options, done);
         }
-        Left::end_one(&left, Ok(()));
+        PendingParts::end_one(&pending, Ok(()));
     }
 }
 
-impl Left {
-    /// One part is over; after the last one the whole write is.
-    fn end_one(left: &Mutex<Self>, outcome: Result<(), Errno>) {
+impl PendingParts {
+    /// Ends one part, and the whole write after the last part.
+    fn end_one(pending: &Mutex<Self>, outcome: Result<(), Errno>) {
         let ended = {
-            let mut left = left.lock();
-            left.count -= 1;
-            left.failed = left.failed.or(outcome.err());
-            let is_last = left.count == 0;
-            let outcome = left.failed.map_or(Ok(()), Err);
-            let done = left.done.take_if(|_| is_last);
+            let mut pending = pending.lock();
+            pending.count -= 1;
+            pending.failed = pending.failed.or(outcome.err());
+            let is_last = pending.count == 0;
+            let outcome = pending.failed.map_or(Ok(()), Err);
+            let done = pending.done.take_if(|_| is_last);
             done.map(|done| (done, outcome))
         };
         if let Some((done, outcome)) = ended {

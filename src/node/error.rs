@@ -1,4 +1,4 @@
-//! Why a node could not start, or had to stop.
+//! Errors at the start of a node, and errors that stop a node.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,23 +9,23 @@ use lockstep_link::LinkError;
 use crate::control::ControlError;
 use crate::fuse::MountError;
 
-/// Why a node could not start, or had to stop, with what to do about it.
+/// Why a node could not start, or had to stop, with the cure.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The system refused something that every node needs.
+    /// The system refused an operation that every node needs.
     #[error("cannot {operation}: {source}")]
     System {
-        /// What.
+        /// The refused operation.
         operation: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The address for peers cannot be listened on.
+    /// The node cannot listen on the address for peers.
     #[error("cannot listen on {listen}: {source}\n  cure: {}", listen_cure(source))]
     Listen {
-        /// By the configuration.
+        /// Address in the configuration.
         listen: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The keys of this node cannot be used.
@@ -43,23 +43,23 @@ pub enum NodeError {
     /// None of several datastores could be started.
     #[error("none of the datastores could be started:{failures}")]
     NoneStarted {
-        /// A line for each.
+        /// A line for each datastore.
         failures: String,
     },
-    /// Somebody else unmounted a datastore.
+    /// A program other than this node has unmounted a datastore.
     #[error(
-        "somebody unmounted {}, so this node stopped\n  cure: start it again", mount_point.display()
+        "another program has unmounted {}, so this node stopped\n  cure: start the node again", mount_point.display()
     )]
     Unmounted {
-        /// Where it was mounted.
+        /// The mount point.
         mount_point: PathBuf,
     },
-    /// Not everything was put away.
+    /// The shutdown was not clean.
     #[error(
-        "this node did not stop in order: its log says what failed; what was acknowledged is as safe as \
-         after a kill, and the next start recovers it"
+        "the shutdown of this node was not clean: its log names the failure; acknowledged changes are as safe \
+         as after a kill, and the next start recovers them"
     )]
-    NotInOrder,
+    UncleanShutdown,
 }
 
 fn listen_cure(source: &io::Error) -> &'static str {
@@ -75,12 +75,12 @@ fn listen_cure(source: &io::Error) -> &'static str {
     }
 }
 
-/// An error of the system.
+/// Makes an error of the system into a [`NodeError`].
 pub(super) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> NodeError {
     move |source| NodeError::System { operation, source }
 }
 
-/// A message of several lines as one line, for the log and the status.
+/// Joins the lines of a message into one line, for the log and the status.
 pub(super) fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join("; ")
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cure_for_an_address_fits_what_is_wrong_with_it() {
+    fn the_cure_for_an_address_fits_the_error() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let again = std::net::TcpListener::bind(taken.local_addr().unwrap()).unwrap_err();
         assert!(refused(again).contains("stop what uses the port"));

@@ -1,4 +1,5 @@
-//! Peers that connect: they are let in, authenticated, and led to their datastore.
+//! The listener for peers: it accepts connections, authenticates the peers, and hands each connection to its
+//! datastore.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,50 +12,50 @@ use lockstep_driver::{Datastore, refuse, threads};
 use lockstep_link::{Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, MessageError};
 
-use super::Shared;
-use super::door::{Door, Visit};
+use super::admission::{AdmissionGuard, PreAuthLimiter};
 use super::error::{NodeError, system};
-use super::slot::Slot;
+use super::shared::NodeShared;
+use super::slot::DatastoreSlot;
 use crate::config::{Encryption, LinkConfig, NodeConfig};
 
-/// Between two looks whether somebody connects, or the node stops.
-const LOOK: Duration = Duration::from_millis(20);
-/// Before the next look, when the system could not let somebody in.
-const BREATH: Duration = Duration::from_millis(200);
+/// Pause between two checks for a new connection, or for the stop of the node.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause after the system could not accept a connection.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The listener for peers and what it needs.
-pub(super) struct Listening {
+/// The listener for peers, with the identity and the options of its connections.
+pub(super) struct PeerListener {
     pub identity: Arc<Identity>,
     listener: TcpListener,
     options: LinkOptions,
 }
 
-/// Why a connection was not let in, for the log.
+/// Why a connection was refused, for the log.
 #[derive(Debug, thiserror::Error)]
-enum Rejected {
+enum ConnectionRefused {
     #[error("cannot {operation}: {source}")]
     System {
         operation: &'static str,
         source: io::Error,
     },
-    #[error("too many connections at once that have not proven who they are")]
-    Crowd,
-    #[error("the peer did not introduce itself")]
-    NotIntroduced,
+    #[error("too many connections at once that are not authenticated")]
+    TooManyPending,
+    #[error("the first message of the peer is none of Hello, Poisoned and Waiting")]
+    WrongFirstMessage,
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
     Message(#[from] MessageError),
 }
 
-impl Rejected {
+impl ConnectionRefused {
     fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { operation, source }
     }
 }
 
-impl Listening {
-    /// Binds the address for peers, if this node has any.
+impl PeerListener {
+    /// Binds the address for peers, if this node has peers.
     pub fn open(config: &NodeConfig) -> Result<Option<Self>, NodeError> {
         let Some(LinkConfig { identity, listen }) = &config.link else {
             return Ok(None);
@@ -78,56 +79,56 @@ impl Listening {
         }))
     }
 
-    /// Takes connections until the node stops; each is answered on a thread of its own.
-    pub fn run(self, shared: &Arc<Shared>) {
-        let door = Arc::new(Door::default());
+    /// Accepts connections until the node stops. A thread of its own answers each connection.
+    pub fn run(self, shared: &Arc<NodeShared>) {
+        let limiter = Arc::new(PreAuthLimiter::default());
         while !shared.stopping.load(Ordering::Acquire) {
             match self.listener.accept() {
                 Ok((socket, from)) => {
-                    if let Err(error) = self.let_in(shared, &door, socket, from) {
-                        say_refused(shared, from, &error);
+                    if let Err(error) = self.accept(shared, &limiter, socket, from) {
+                        log_refused(shared, from, &error);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot let anybody in for the moment");
-                    std::thread::sleep(BREATH);
+                    tracing::warn!(%error, "cannot accept a connection at the moment");
+                    std::thread::sleep(ACCEPT_BACKOFF);
                 }
             }
         }
     }
 
-    /// Has a connection answered on a thread of its own, unless too many are.
-    fn let_in(
+    /// Starts a thread that answers a connection, unless too many connections are pending.
+    fn accept(
         &self,
-        shared: &Arc<Shared>,
-        door: &Arc<Door>,
+        shared: &Arc<NodeShared>,
+        limiter: &Arc<PreAuthLimiter>,
         socket: TcpStream,
         from: SocketAddr,
-    ) -> Result<(), Rejected> {
-        let visit = door
+    ) -> Result<(), ConnectionRefused> {
+        let guard = limiter
             .enter(&socket)
-            .map_err(Rejected::system("watch the socket"))?
-            .ok_or(Rejected::Crowd)?;
+            .map_err(ConnectionRefused::system("watch the socket"))?
+            .ok_or(ConnectionRefused::TooManyPending)?;
         let shared = Arc::clone(shared);
         let (identity, options) = (Arc::clone(&self.identity), self.options);
         let answer = move || {
-            if let Err(error) = answer(&shared, visit, socket, &identity, &options) {
+            if let Err(error) = answer(&shared, guard, socket, &identity, &options) {
                 if is_wrong_peer(&error) {
-                    tell_of_stranger(&shared, &without_port(&error, from));
+                    note_unauthenticated_peer(&shared, &without_port(&error, from));
                 }
-                say_refused(&shared, from, &error);
+                log_refused(&shared, from, &error);
             }
         };
-        threads::spawn("peer", answer).map_err(Rejected::system("start a thread"))?;
+        threads::spawn("peer", answer).map_err(ConnectionRefused::system("start a thread"))?;
         Ok(())
     }
 }
 
-/// The encryption setting that all datastores of a node share (their configuration was checked), for it
-/// counts before anything is said of datastores.
+/// Returns the encryption setting. All datastores of a node share it, as the check of the configuration ensures: it
+/// applies before the first message names a datastore.
 fn encryption(config: &NodeConfig) -> Encryption {
     let mut peers = config
         .datastores
@@ -136,28 +137,28 @@ fn encryption(config: &NodeConfig) -> Encryption {
     peers.next().map_or(Encryption::On, |peer| peer.encryption)
 }
 
-/// Answers one connection: authenticates it, finds out which datastore it is for, and serves it.
+/// Answers one connection: authenticates the peer, finds the datastore of the first message, and serves the peer.
 fn answer(
-    shared: &Shared,
-    visit: Visit,
+    shared: &NodeShared,
+    guard: AdmissionGuard,
     socket: TcpStream,
     identity: &Identity,
     options: &LinkOptions,
-) -> Result<(), Rejected> {
+) -> Result<(), ConnectionRefused> {
     let from = socket
         .peer_addr()
-        .map_err(Rejected::system("ask who connects"))?;
+        .map_err(ConnectionRefused::system("read the address of the peer"))?;
     socket
         .set_nonblocking(false)
-        .map_err(Rejected::system("set up the socket"))?;
+        .map_err(ConnectionRefused::system("set up the socket"))?;
     let pinned: BTreeSet<Fingerprint> = shared
         .slots
         .iter()
         .filter_map(|slot| Some(slot.config().peer.as_ref()?.fingerprint))
         .collect();
     let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
-    // From here on it is one of few.
-    drop(visit);
+    // The number of authenticated peers is small, so the connection counts no longer.
+    drop(guard);
     let fingerprint = connection.peer_fingerprint();
     let (sender, mut receiver) = connection.split();
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
@@ -175,10 +176,10 @@ fn answer(
             shared.name, envelope.datastore
         );
         refuse(&*sender, &envelope, &cause);
-        for datastore in led_by(shared, fingerprint) {
+        for datastore in datastores_of_peer(shared, fingerprint) {
             datastore.note_refused_peer(&cause);
         }
-        say_refused(shared, from, &cause);
+        log_refused(shared, from, &cause);
         return Ok(());
     };
     let Some(datastore) = slot.running() else {
@@ -191,53 +192,62 @@ fn answer(
         }
         Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
         Message::Waiting => datastore.answer_secondary(&*sender, &envelope),
-        _ => return Err(Rejected::NotIntroduced),
+        _ => return Err(ConnectionRefused::WrongFirstMessage),
     }
     Ok(())
 }
 
-/// Whether the other end is a node, or might be, that one of the configurations does not fit.
-fn is_wrong_peer(error: &Rejected) -> bool {
+/// Whether the other end is, or may be, a node whose configuration does not match this node's.
+fn is_wrong_peer(error: &ConnectionRefused) -> bool {
     use LinkError::{ProtocolMismatch, RefusedByPeer, WrongFingerprint};
     matches!(
         error,
-        Rejected::Link(WrongFingerprint { .. } | RefusedByPeer { .. } | ProtocolMismatch { .. })
+        ConnectionRefused::Link(
+            WrongFingerprint { .. } | RefusedByPeer { .. } | ProtocolMismatch { .. }
+        )
     )
 }
 
-/// The address without the port, which is another at each attempt.
+/// Removes the port of the peer, which differs at each attempt.
 fn without_port(error: &impl ToString, from: SocketAddr) -> String {
     let text = error.to_string();
     text.replace(&from.to_string(), &from.ip().to_string())
 }
 
-/// Logs a refused connection, unless the same one was logged a short time ago.
-fn say_refused(shared: &Shared, from: SocketAddr, error: &impl ToString) {
+/// Logs a refused connection, unless the same warning was logged a short time ago.
+fn log_refused(shared: &NodeShared, from: SocketAddr, error: &impl ToString) {
     let error = without_port(error, from);
     if let Some(repeated) = shared.refusals.is_due(&error, Instant::now()) {
         tracing::warn!(error, repeated, "connection refused");
     }
 }
 
-/// Every datastore that waits for its primary shows that somebody was refused who may be that: which of them it
-/// was for is not known before it is authenticated.
-fn tell_of_stranger(shared: &Shared, reason: &str) {
-    for datastore in shared.slots.iter().filter_map(Slot::running) {
+/// Shows in every datastore that waits for its primary that this node has refused a peer, which may be that
+/// primary. The datastore that the peer wanted is unknown before authentication.
+fn note_unauthenticated_peer(shared: &NodeShared, reason: &str) {
+    for datastore in shared.slots.iter().filter_map(DatastoreSlot::running) {
         datastore.note_unauthenticated(reason);
     }
 }
 
-/// The datastores that this node shares with that peer.
-fn led_by(shared: &Shared, fingerprint: Fingerprint) -> impl Iterator<Item = Arc<Datastore>> {
-    let is_of = move |slot: &&Slot| {
+/// Returns the datastores that this node shares with the peer.
+fn datastores_of_peer(
+    shared: &NodeShared,
+    fingerprint: Fingerprint,
+) -> impl Iterator<Item = Arc<Datastore>> {
+    let is_of = move |slot: &&DatastoreSlot| {
         let peer = slot.config().peer.as_ref();
         peer.is_some_and(|peer| peer.fingerprint == fingerprint)
     };
-    shared.slots.iter().filter(is_of).filter_map(Slot::running)
+    shared
+        .slots
+        .iter()
+        .filter(is_of)
+        .filter_map(DatastoreSlot::running)
 }
 
-/// Why a datastore of this node follows nobody yet.
-fn not_started(shared: &Shared, slot: &Slot) -> String {
+/// Why a datastore of this node serves no primary yet.
+fn not_started(shared: &NodeShared, slot: &DatastoreSlot) -> String {
     let reason = slot
         .reason()
         .unwrap_or_else(|| "it is being opened".to_owned());

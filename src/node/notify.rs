@@ -1,40 +1,39 @@
-//! What the node tells whoever started it: ready, how it is, stopping, and that it still works.
+//! Notifications of the node to the service manager: ready, status, stopping, and watchdog keep-alives.
 //!
 //! The protocol is `sd_notify(3)` of systemd: datagrams to the Unix socket that `NOTIFY_SOCKET` names.
-//! `lockstep node --background` listens to the same messages. Without that variable nothing is sent.
+//! `lockstep node --background` reads the same messages. Without that variable the node sends nothing.
 //!
-//! Invariant: a sign of life for the watchdog is sent only while the maintenance of every datastore that
-//! runs goes on.
+//! Invariant: the node sends a keep-alive only while the maintenance of every running datastore makes progress.
 
 use std::env;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::error::one_line;
+use super::shared::NodeShared;
 
-/// How often the status text is worked out.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// Interval between two status texts.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tells whoever started this process how it is.
+/// Sends notifications to the service manager of this process.
 pub(super) struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Watchdog>,
     status: String,
-    looked: Instant,
+    status_checked: Instant,
 }
 
-/// Somebody ends this process unless it shows signs of life.
+/// The watchdog of the service manager, which ends this process unless it gets keep-alives.
 struct Watchdog {
-    /// The longest time between two signs of life.
+    /// Longest time between two keep-alives.
     limit: Duration,
     fed: Instant,
     is_withheld: bool,
 }
 
 impl Notifier {
-    /// As the environment of this process says.
+    /// Reads the environment of this process.
     pub fn from_environment() -> Self {
         let to = env::var_os("NOTIFY_SOCKET").and_then(|path| open(path.as_encoded_bytes()));
         let watchdog = to.as_ref().and_then(|_| watchdog_limit());
@@ -46,34 +45,34 @@ impl Notifier {
                 is_withheld: false,
             }),
             status: String::new(),
-            looked: Instant::now(),
+            status_checked: Instant::now(),
         }
     }
 
-    /// The node serves all datastores that it could start.
-    pub fn ready(&mut self, shared: &Shared) {
+    /// Reports that the node serves all datastores that it could start.
+    pub fn ready(&mut self, shared: &NodeShared) {
         self.status = shared.summary();
         self.send(&format!("READY=1\nSTATUS={}", self.status));
     }
 
-    /// The node begins to stop.
+    /// Reports that the node begins to stop.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=stopping");
     }
 
-    /// The node could not start, or ends with an error.
+    /// Reports that the node could not start, or ends with an error.
     pub fn failed(&self, error: &str) {
         self.send(&format!("STATUS={}", one_line(error)));
     }
 
-    /// To be called every fraction of a second while the node runs.
-    pub fn tick(&mut self, shared: &Shared) {
+    /// Feeds the watchdog and reports a new status. Call it every fraction of a second while the node runs.
+    pub fn tick(&mut self, shared: &NodeShared) {
         if self.to.is_none() {
             return;
         }
         self.feed(shared);
-        if self.looked.elapsed() >= STATUS_EVERY {
-            self.looked = Instant::now();
+        if self.status_checked.elapsed() >= STATUS_INTERVAL {
+            self.status_checked = Instant::now();
             let status = shared.summary();
             if status != self.status {
                 self.send(&format!("STATUS={status}"));
@@ -82,7 +81,7 @@ impl Notifier {
         }
     }
 
-    fn feed(&mut self, shared: &Shared) {
+    fn feed(&mut self, shared: &NodeShared) {
         let Some(watchdog) = &mut self.watchdog else {
             return;
         };
@@ -96,7 +95,7 @@ impl Notifier {
         {
             tracing::error!(
                 datastore,
-                "its maintenance does not go on: the watchdog gets no sign of life"
+                "its maintenance makes no progress: the watchdog gets no keep-alive"
             );
         }
         watchdog.is_withheld = stuck.is_some();
@@ -105,7 +104,7 @@ impl Notifier {
         }
     }
 
-    /// Whoever listens may have gone, which is no business of the node.
+    /// Sends a message. An error is ignored: the service manager may have gone, which does not affect the node.
     fn send(&self, message: &str) {
         if let Some((socket, address)) = &self.to {
             let _sent = socket.send_to_addr(message.as_bytes(), address);
@@ -113,7 +112,7 @@ impl Notifier {
     }
 }
 
-/// A name that begins with `@` is one of the abstract name space.
+/// Opens the notification socket. A name that begins with `@` is in the abstract namespace.
 fn open(path: &[u8]) -> Option<(UnixDatagram, SocketAddr)> {
     let address = match path.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -124,7 +123,7 @@ fn open(path: &[u8]) -> Option<(UnixDatagram, SocketAddr)> {
     Some((socket, address.ok()?))
 }
 
-/// The limit of the watchdog, if it watches this process.
+/// Returns the limit of the watchdog, if the watchdog is for this process.
 fn watchdog_limit() -> Option<Duration> {
     if let Ok(pid) = env::var("WATCHDOG_PID")
         && pid != std::process::id().to_string()

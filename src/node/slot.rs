@@ -1,8 +1,8 @@
-//! One datastore of a node: it runs, or it could not be started and is tried again.
+//! One datastore of a node: it runs, or it is not started and the node tries again.
 //!
-//! Invariants: a datastore that cannot be started leaves nothing open, mounted or locked behind; one that
-//! runs is never started a second time. The lock of the standing is never held while a store is opened or a
-//! mount is made, so that whoever asks for the status need not wait for a disk.
+//! Invariants: a failed start leaves nothing open, mounted or locked behind. A running datastore is never started a
+//! second time. The lock of the state is never held while a store is opened or mounted, so that a request for the
+//! status never waits for a disk.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,43 +18,43 @@ use crate::config::{DatastoreConfig, Role};
 use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
 
 /// One datastore of the configuration.
-pub(super) struct Slot {
+pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
-    standing: Mutex<Standing>,
+    state: Mutex<SlotState>,
 }
 
 /// Whether a datastore runs.
-enum Standing {
-    /// It was not started yet, or could not be.
-    Down(Down),
-    /// It runs.
-    Up(Up),
+enum SlotState {
+    /// The datastore was not started yet, or could not be started.
+    Stopped(StoppedDatastore),
+    /// The datastore runs.
+    Running(RunningDatastore),
 }
 
-struct Down {
+struct StoppedDatastore {
     since: Instant,
-    /// Why it could not be started; `None` before the first attempt has ended.
+    /// Why the last start failed; `None` before the first attempt has ended.
     reason: Option<String>,
 }
 
-struct Up {
+struct RunningDatastore {
     datastore: Arc<Datastore>,
     mounted: Option<Mounted>,
     threads: Vec<JoinHandle<()>>,
-    /// What the mount directory itself held before the mount hid it.
+    /// Entries of the mount directory itself, which the mount hides.
     hidden: Option<StrayStatus>,
 }
 
-impl Slot {
-    /// A datastore that was not started yet.
+impl DatastoreSlot {
+    /// A datastore before its first start.
     pub fn new(config: DatastoreConfig) -> Self {
-        let down = Down {
+        let stopped = StoppedDatastore {
             since: Instant::now(),
             reason: None,
         };
         Self {
             config,
-            standing: Mutex::new(Standing::Down(down)),
+            state: Mutex::new(SlotState::Stopped(stopped)),
         }
     }
 
@@ -62,29 +62,29 @@ impl Slot {
         &self.config
     }
 
-    /// The datastore, if it runs.
+    /// Returns the datastore, if it runs.
     pub fn running(&self) -> Option<Arc<Datastore>> {
-        match &*self.standing.lock() {
-            Standing::Up(up) => Some(Arc::clone(&up.datastore)),
-            Standing::Down(_) => None,
+        match &*self.state.lock() {
+            SlotState::Running(running) => Some(Arc::clone(&running.datastore)),
+            SlotState::Stopped(_) => None,
         }
     }
 
-    /// Why it could not be started; `None` if it runs or no attempt has ended yet.
+    /// Returns why the last start failed; `None` if the datastore runs or no attempt has ended yet.
     pub fn reason(&self) -> Option<String> {
-        match &*self.standing.lock() {
-            Standing::Up(_) => None,
-            Standing::Down(down) => down.reason.clone(),
+        match &*self.state.lock() {
+            SlotState::Running(_) => None,
+            SlotState::Stopped(stopped) => stopped.reason.clone(),
         }
     }
 
-    /// Opens the store, mounts it if this node is the primary, and starts its threads. Called by one thread
-    /// at a time, and only while it does not run.
+    /// Opens the store, mounts it if this node is the primary, and starts its threads. Only one thread at a time
+    /// may call this, and only while the datastore does not run.
     pub fn start(&self, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
-        match self.bring_up(identity) {
-            Ok(up) => {
-                self.say_hidden(up.hidden.as_ref());
-                *self.standing.lock() = Standing::Up(up);
+        match self.open_and_serve(identity) {
+            Ok(running) => {
+                self.log_hidden(running.hidden.as_ref());
+                *self.state.lock() = SlotState::Running(running);
                 tracing::info!(datastore = self.config.name, "started");
                 Ok(())
             }
@@ -95,74 +95,81 @@ impl Slot {
         }
     }
 
-    /// Keeps why it could not be started, and logs a reason that is another than before.
+    /// Stores the reason of a failed start, and logs the reason if it is a new one.
     fn note_failure(&self, error: &NodeError) {
         let reason = one_line(&error.to_string());
-        let Standing::Down(down) = &mut *self.standing.lock() else {
+        let SlotState::Stopped(stopped) = &mut *self.state.lock() else {
             return;
         };
-        if down.reason.as_ref() != Some(&reason) {
+        if stopped.reason.as_ref() != Some(&reason) {
             let datastore = &self.config.name;
             tracing::error!(datastore, reason, "cannot start this datastore");
-            down.reason = Some(reason);
+            stopped.reason = Some(reason);
         }
     }
 
-    fn say_hidden(&self, hidden: Option<&StrayStatus>) {
+    fn log_hidden(&self, hidden: Option<&StrayStatus>) {
         if let Some(stray) = hidden {
             tracing::warn!(
                 datastore = self.config.name,
                 mount = %self.config.mount.display(),
                 names = stray.names.join(", "),
-                "the mount directory itself holds files, which are not part of the datastore: they were \
-                 written while nothing was mounted there; move them away while the node is stopped"
+                "the mount directory itself holds files, which are not part of the datastore: programs wrote \
+                 them while nothing was mounted there; move them away while the node is stopped"
             );
         }
     }
 
-    fn bring_up(&self, identity: Option<&Arc<Identity>>) -> Result<Up, NodeError> {
+    fn open_and_serve(
+        &self,
+        identity: Option<&Arc<Identity>>,
+    ) -> Result<RunningDatastore, NodeError> {
         let is_primary = self.config.role == Role::Primary;
         if is_primary {
             fuse::check(&self.mount_options())?;
         }
         let place = Place::on_this_machine(&self.config)?;
         let datastore = prepare(self.config.clone(), place)?.open()?;
-        let mut up = Up {
+        let mut running = RunningDatastore {
             hidden: self.stray(),
             datastore,
             mounted: None,
             threads: Vec::new(),
         };
-        match self.serve(&mut up, identity) {
-            Ok(()) => Ok(up),
+        match self.serve(&mut running, identity) {
+            Ok(()) => Ok(running),
             Err(error) => {
-                // What is wrong with stopping is in the log; what was wrong before counts.
-                let _in_order = up.unmount();
-                up.stop();
-                let _in_order = up.close();
+                // The caller gets the first error; errors of this shutdown are in the log.
+                let _is_clean = running.unmount();
+                running.stop();
+                let _is_clean = running.close();
                 Err(error)
             }
         }
     }
 
     /// Mounts the datastore and starts its threads.
-    fn serve(&self, up: &mut Up, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
+    fn serve(
+        &self,
+        running: &mut RunningDatastore,
+        identity: Option<&Arc<Identity>>,
+    ) -> Result<(), NodeError> {
         if self.config.role == Role::Primary {
-            let service = Arc::new(DatastoreHandle(Arc::clone(&up.datastore)));
-            up.mounted = Some(fuse::mount(service, &self.mount_options())?);
-            up.datastore.reap_orphans();
+            let service = Arc::new(DatastoreHandle(Arc::clone(&running.datastore)));
+            running.mounted = Some(fuse::mount(service, &self.mount_options())?);
+            running.datastore.reap_orphans();
         }
-        let maintained = Arc::clone(&up.datastore);
-        up.start_thread("maintenance", move || maintained.run_maintenance())?;
+        let maintained = Arc::clone(&running.datastore);
+        running.start_thread("maintenance", move || maintained.run_maintenance())?;
         let dialer = identity.and_then(|identity| Dialer::new(&self.config, Arc::clone(identity)));
         if let Some(dialer) = dialer {
-            let datastore = Arc::clone(&up.datastore);
+            let datastore = Arc::clone(&running.datastore);
             match self.config.role {
                 Role::Primary => {
-                    up.start_thread("primary", move || datastore.run_dialer(&dialer))?;
+                    running.start_thread("primary", move || datastore.run_dialer(&dialer))?;
                 }
                 Role::Secondary => {
-                    up.start_thread("waiting", move || datastore.run_dialer(&dialer))?;
+                    running.start_thread("waiting", move || datastore.run_dialer(&dialer))?;
                 }
             }
         }
@@ -176,7 +183,7 @@ impl Slot {
         }
     }
 
-    /// What the mount directory holds while nothing is mounted there.
+    /// Returns entries of the mount directory itself while nothing is mounted there.
     fn stray(&self) -> Option<StrayStatus> {
         let stray = fuse::bare_entries(&self.config.mount)?;
         Some(StrayStatus {
@@ -185,13 +192,13 @@ impl Slot {
         })
     }
 
-    /// What ended the mount, if it has ended or failed.
-    pub fn mount_news(&self) -> Option<NodeError> {
-        let Standing::Up(up) = &*self.standing.lock() else {
+    /// Takes the event that the mount has ended or failed, as an error.
+    pub fn take_mount_event(&self) -> Option<NodeError> {
+        let SlotState::Running(running) = &*self.state.lock() else {
             return None;
         };
-        let mount = up.mounted.as_ref()?;
-        Some(match mount.news()? {
+        let mount = running.mounted.as_ref()?;
+        Some(match mount.take_event()? {
             Err(error) => NodeError::Mount(error),
             Ok(()) => NodeError::Unmounted {
                 mount_point: mount.mount_point().to_owned(),
@@ -199,11 +206,11 @@ impl Slot {
         })
     }
 
-    /// Takes the mount away; whether that could be done.
+    /// Unmounts the datastore. Returns whether that succeeded.
     pub fn unmount(&self) -> bool {
-        match &mut *self.standing.lock() {
-            Standing::Up(up) => up.unmount(),
-            Standing::Down(_) => true,
+        match &mut *self.state.lock() {
+            SlotState::Running(running) => running.unmount(),
+            SlotState::Stopped(_) => true,
         }
     }
 
@@ -214,33 +221,35 @@ impl Slot {
         }
     }
 
-    /// Waits for its threads and puts everything on stable storage; whether all of it could be.
+    /// Waits for the threads of the datastore and puts everything on stable storage. Returns whether that succeeded.
     pub fn close(&self) -> bool {
-        match &mut *self.standing.lock() {
-            Standing::Up(up) => up.close(),
-            Standing::Down(_) => true,
+        match &mut *self.state.lock() {
+            SlotState::Running(running) => running.close(),
+            SlotState::Stopped(_) => true,
         }
     }
 
-    /// Everything an operator may want to know.
+    /// Returns the status for operators.
     pub fn status(&self) -> DatastoreStatus {
-        let hidden = match &*self.standing.lock() {
-            Standing::Up(up) => up.mounted.is_some().then(|| up.hidden.clone()),
-            Standing::Down(_) => None,
+        let hidden = match &*self.state.lock() {
+            SlotState::Running(running) => {
+                running.mounted.is_some().then(|| running.hidden.clone())
+            }
+            SlotState::Stopped(_) => None,
         };
-        // Nothing is mounted: the directory can be looked at.
+        // Without a mount the directory itself can be read.
         let stray = hidden.unwrap_or_else(|| self.stray());
         let status = match self.running() {
             Some(datastore) => datastore.status(),
-            None => self.status_while_down(),
+            None => self.status_while_stopped(),
         };
         DatastoreStatus { stray, ..status }
     }
 
-    fn status_while_down(&self) -> DatastoreStatus {
-        let (since, reason) = match &*self.standing.lock() {
-            Standing::Down(down) => (down.since.elapsed(), down.reason.clone()),
-            Standing::Up(_) => (Duration::ZERO, None),
+    fn status_while_stopped(&self) -> DatastoreStatus {
+        let (since, reason) = match &*self.state.lock() {
+            SlotState::Stopped(stopped) => (stopped.since.elapsed(), stopped.reason.clone()),
+            SlotState::Running(_) => (Duration::ZERO, None),
         };
         let state = if reason.is_some() {
             "not started"
@@ -258,7 +267,7 @@ impl Slot {
     }
 }
 
-impl Up {
+impl RunningDatastore {
     fn start_thread(
         &mut self,
         name: &str,
@@ -285,7 +294,7 @@ impl Up {
 
     fn close(&mut self) -> bool {
         for thread in self.threads.drain(..) {
-            // One that had panicked would have ended the process.
+            // A thread that panics ends the process, so there is no panic to handle.
             let _ended = thread.join();
         }
         self.datastore.close()

@@ -1,14 +1,13 @@
-//! Clients that write records to cells of files and keep account of what was acknowledged.
+//! Clients that write records to cells of files and keep account of the acknowledged ones.
 //!
-//! A *cell* is a range of a file that one client alone writes, always whole; each write of it is a
-//! *version* with content of its own, so that any byte that is found tells when it was written.
-//! Cells of different clients lie in one file and share blocks.
+//! A *cell* is a range of a file that only one client writes, always whole. Each write of a cell is a *version* with
+//! content of its own, so that any found byte tells its version. Cells of different clients lie in one file and share
+//! blocks.
 //!
-//! Invariants: a version is noted as tried before it is written and as acknowledged only after the
-//! write has returned; the account is in the memory of the test, outside of everything that is
-//! tested. A write that failed may have happened or not, in each block anew; what a check has
-//! found is final from then on. After the primary has lost power each block may hold any version since
-//! the one that is known to be on stable storage, and nothing older.
+//! Invariants: a version is noted as tried before its write and as acknowledged only after the write has returned.
+//! The account is in the memory of the test, outside the tested system. A failed write has happened or not, in each
+//! block independently; the version that a check finds is final from then on. After a power loss of the primary, each
+//! block may hold any version since the one that is known to be on stable storage, and nothing older.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -17,35 +16,35 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::chance::{Chance, mix};
+use crate::chance::{Chance, content, mix};
 use crate::writers::Client;
 
-/// What the nodes order by and recover.
+/// The unit in which the nodes order and recover writes.
 const BLOCK_BYTES: u64 = 4096;
 /// Blocks of each file.
 const FILE_BLOCKS: u64 = 256;
-/// Lengths of the cells of a file whose cells do not lie on blocks, one after the other.
+/// Lengths of consecutive cells in a file whose cells are not whole blocks.
 const ODD_LENGTHS: [u64; 8] = [1, 700, 4096, 5003, 3, 9001, 2048, 33_001];
-/// Cells written between two `fsync`, by who does that.
+/// Cells written between two `fsync` calls of a client that calls it.
 const FSYNC_INTERVAL: u64 = 8;
 
-/// How a client asks for durability.
+/// How a client requests durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asking {
+pub enum SyncMode {
     Never,
     EachWrite,
     Fsync,
 }
 
 /// Every way.
-pub const ASKING: [Asking; 3] = [Asking::Never, Asking::EachWrite, Asking::Fsync];
+pub const SYNC_MODES: [SyncMode; 3] = [SyncMode::Never, SyncMode::EachWrite, SyncMode::Fsync];
 
 /// The files that all clients share, and whether their cells are whole blocks.
 const SHARED: [(&str, bool); 2] = [("shared-blocks", true), ("shared-odd", false)];
 
 /// A client that writes cells.
 pub struct CellWriter {
-    asking: Asking,
+    sync_mode: SyncMode,
     chance: Chance,
     names: Vec<String>,
     files: Vec<File>,
@@ -53,8 +52,8 @@ pub struct CellWriter {
 }
 
 impl CellWriter {
-    /// Client `number` of `clients`: has a file of its own and its share of the common ones, which
-    /// are made below `root` if they are not there.
+    /// Client `number` of `clients`: has a file of its own and its share of the common files. Missing files are made
+    /// below `root`.
     pub fn new(root: &Path, number: usize, clients: usize, mut chance: Chance) -> Self {
         let own = (format!("own-{number}"), chance.percent(50));
         let shared = SHARED.map(|(name, whole)| (name.to_owned(), whole));
@@ -72,7 +71,7 @@ impl CellWriter {
             names.push(name);
         }
         Self {
-            asking: ASKING[number % ASKING.len()],
+            sync_mode: SYNC_MODES[number % SYNC_MODES.len()],
             chance,
             names,
             files: Vec::new(),
@@ -86,7 +85,7 @@ impl CellWriter {
         let content = cell.begin();
         self.files[cell.file].write_all_at(&content, cell.offset)?;
         cell.acknowledged();
-        if self.asking == Asking::EachWrite {
+        if self.sync_mode == SyncMode::EachWrite {
             cell.saved();
         }
         Ok(())
@@ -95,13 +94,13 @@ impl CellWriter {
 
 impl Client for CellWriter {
     fn name(&self) -> String {
-        format!("the writer of {} ({:?})", self.names[0], self.asking)
+        format!("the writer of {} ({:?})", self.names[0], self.sync_mode)
     }
 
     fn open(&mut self, root: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true);
-        if self.asking == Asking::EachWrite {
+        if self.sync_mode == SyncMode::EachWrite {
             options.custom_flags(libc::O_SYNC);
         }
         let opened = self.names.iter().map(|name| options.open(root.join(name)));
@@ -111,7 +110,7 @@ impl Client for CellWriter {
 
     fn step(&mut self) -> io::Result<()> {
         self.write()?;
-        if self.asking == Asking::Fsync && self.chance.within(0..FSYNC_INTERVAL) == 0 {
+        if self.sync_mode == SyncMode::Fsync && self.chance.within(0..FSYNC_INTERVAL) == 0 {
             self.files.iter().try_for_each(File::sync_data)?;
             self.saved();
         }
@@ -132,7 +131,7 @@ impl Client for CellWriter {
 
     fn copy(&self) -> Box<dyn Client> {
         Box::new(Self {
-            asking: self.asking,
+            sync_mode: self.sync_mode,
             chance: self.chance.clone(),
             names: self.names.clone(),
             files: Vec::new(),
@@ -180,22 +179,21 @@ fn ranges(whole_blocks: bool) -> impl Iterator<Item = (u64, u64)> {
     cells.take_while(|(offset, length)| offset + length <= FILE_BLOCKS * BLOCK_BYTES)
 }
 
-/// A range of a file and what is known of its content.
+/// A range of a file, and the client's account of its content.
 #[derive(Clone)]
 struct Cell {
     file: usize,
     offset: u64,
     length: usize,
-    /// What distinguishes the content of this cell from that of all others.
+    /// Distinguishes the content of this cell from that of all others.
     key: u64,
-    /// The last version that was tried; 0 is the zeros of a file never written.
+    /// The last tried version; 0 is the zeros of a file that was never written.
     last: u64,
-    /// What each of its pieces must hold at least: acknowledged, or found by a check.
+    /// The least version that each piece must hold: acknowledged, or found by a check.
     settled: Vec<u64>,
-    /// What each of its pieces holds at least on stable storage.
+    /// The least version of each piece on stable storage.
     saved: Vec<u64>,
-    /// Versions that were tried and not acknowledged. Those not later than what a piece holds do not
-    /// count there.
+    /// Tried versions that are not acknowledged. A version does not count for a piece that holds a later one.
     in_doubt: Vec<u64>,
 }
 
@@ -217,25 +215,25 @@ impl Cell {
         cell
     }
 
-    /// The next version, from now on in doubt.
+    /// Begins the next version, which is in doubt from now on, and returns its content.
     fn begin(&mut self) -> Vec<u8> {
         self.last += 1;
         self.in_doubt.push(self.last);
         self.content(self.last)
     }
 
-    /// The version begun last is written.
+    /// Notes that the last version is written.
     fn acknowledged(&mut self) {
         self.settled.fill(self.last);
         self.in_doubt.clear();
     }
 
-    /// What is settled is on stable storage.
+    /// Notes that every settled version is on stable storage.
     fn saved(&mut self) {
         self.saved.clone_from(&self.settled);
     }
 
-    /// What is not on stable storage may be lost.
+    /// Notes that every version that is not on stable storage may be lost.
     fn power_lost(&mut self) {
         self.settled.clone_from(&self.saved);
         let first = self.saved.iter().min().map_or(1, |oldest| oldest + 1);
@@ -246,14 +244,10 @@ impl Cell {
         if version == 0 {
             return vec![0; self.length];
         }
-        let start = mix(self.key ^ version);
-        let words = (0..self.length.div_ceil(8) as u64).map(|at| mix(start.wrapping_add(at)));
-        let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        content.truncate(self.length);
-        content
+        content(mix(self.key ^ version), self.length)
     }
 
-    /// The parts of the cell that lie in one block each: a write may have happened in some.
+    /// The parts of the cell by block: a failed write may have reached some of them.
     fn pieces(&self) -> Vec<std::ops::Range<usize>> {
         let end = self.offset + self.length as u64;
         let inner = (self.offset / BLOCK_BYTES + 1) * BLOCK_BYTES;
@@ -267,7 +261,7 @@ impl Cell {
             .collect()
     }
 
-    /// Compares with the content of the file and takes what is found as final.
+    /// Compares the cell with the content of the file, and takes the found versions as final.
     fn check(&mut self, file: &[u8]) -> Result<(), String> {
         let offset = usize::try_from(self.offset).unwrap();
         let found = &file[offset..offset + self.length];
@@ -289,7 +283,7 @@ impl Cell {
 
     fn explain(&self, piece: usize, found: Option<u64>) -> String {
         let range = &self.pieces()[piece];
-        let found = found.map_or("what was never written".to_owned(), |version| {
+        let found = found.map_or("bytes that were never written".to_owned(), |version| {
             format!("version {version}")
         });
         format!(

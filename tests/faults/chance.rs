@@ -1,21 +1,24 @@
-//! Chance, from a seed: which fault comes when. It must never be asked for content that is compared
-//! later: that has numbers of its own (see `cells`).
+//! Random numbers from a seed: they choose the faults and their times. Content that is compared later must not come
+//! from here: it has numbers of its own (see `cells`).
 //!
-//! The same seed gives the same order of events; how they meet what the nodes do at that moment is
-//! left to the machine.
+//! The same seed gives the same order of events. The timing between these events and the nodes depends on the
+//! machine.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The variable of the environment that brings a run back.
+/// The environment variable that repeats a run.
 const SEED_VARIABLE: &str = "LOCKSTEP_FAULT_SEED";
+
+/// Longest time between two events that come at random moments.
+const MOMENT_MAX: Duration = Duration::from_millis(600);
 
 /// A source of random numbers.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The source of a test: of the seed in the environment, or of a fresh one, which is printed.
+    /// The source of a test, from the seed in the environment or from a fresh one, which is printed.
     pub fn of_run() -> Self {
         let given = std::env::var(SEED_VARIABLE);
         let seed = given.map_or_else(|_| fresh(), |text| text.parse().expect(SEED_VARIABLE));
@@ -23,12 +26,12 @@ impl Chance {
         Self::of(seed)
     }
 
-    /// The source of that seed.
+    /// The source from that seed.
     pub const fn of(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A source of its own for one client.
+    /// A separate source for one client.
     pub fn fork(&mut self) -> Self {
         Self(self.any())
     }
@@ -44,18 +47,18 @@ impl Chance {
         range.start + self.any() % (range.end - range.start)
     }
 
-    /// True so many times in a hundred.
+    /// True in `chance` of a hundred calls.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.within(0..100) < chance
     }
 
-    /// One of these, of which there is at least one.
+    /// One of these; there must be at least one.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         let index = self.any() % from.len() as u64;
         &from[usize::try_from(index).unwrap()]
     }
 
-    /// The same things in another order.
+    /// The same things in random order.
     pub fn shuffled<T>(&mut self, mut things: Vec<T>) -> Vec<T> {
         for last in (1..things.len()).rev() {
             let other = self.any() % (last as u64 + 1);
@@ -64,21 +67,34 @@ impl Chance {
         things
     }
 
-    /// Lets a random time up to `longest` pass.
+    /// Sleeps for a random time between two events.
+    pub fn pause_moment(&mut self) {
+        self.pause(MOMENT_MAX);
+    }
+
+    /// Sleeps for a random time up to `longest`.
     pub fn pause(&mut self, longest: Duration) {
         let longest = u64::try_from(longest.as_micros()).unwrap();
         std::thread::sleep(Duration::from_micros(self.within(0..longest + 1)));
     }
 }
 
-/// A number that looks as if it had nothing to do with `number` (the last step of splitmix64).
+/// A number that looks unrelated to `number` (the last step of splitmix64).
 pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
 }
 
-/// A seed that no run before had.
+/// Reproducible content: `length` bytes that look unrelated for different `start`.
+pub fn content(start: u64, length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).map(|at| mix(start.wrapping_add(at)));
+    let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    content.truncate(length);
+    content
+}
+
+/// A seed that no earlier run had.
 pub fn fresh() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::from(now.subsec_nanos()) << 20 ^ u64::from(std::process::id())

@@ -1,7 +1,7 @@
-//! After the faults: nothing acknowledged is lost, and both nodes hold the same.
+//! The checks after the faults: no acknowledged operation is lost, and both nodes hold the same.
 //!
-//! Everything is looked at from outside: through the mount, and in what `lockstep export` makes of
-//! each store alone, compared by the tools of `tests/acceptance/lib/compare.bash`.
+//! Everything is checked from outside: through the mount, and in the export of each store alone. The tools of
+//! `tests/acceptance/lib/compare.bash` compare the exports.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -12,19 +12,19 @@ use std::process::{Command, Output};
 use parking_lot::MutexGuard;
 
 use crate::nodes::{DATASTORE, Node, PROGRAM, Pair, Which};
-use crate::writers::{Seat, Writers};
+use crate::writers::{Client, Seat, Writers};
 
 /// How both nodes go down before their stores are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// One after the other, as asked.
+    /// By SIGTERM, one after the other.
     Stopped,
-    /// By SIGKILL while nothing is under way.
+    /// By SIGKILL while no operation is in flight.
     Killed,
 }
 
-/// Waits until the nodes are in sync, holds the clients still, compares everything, and starts the
-/// nodes again, after `while_down` was done. Nothing but the clients may be at work.
+/// Waits until the nodes are in sync, holds the clients still, compares everything, calls `while_down` while the
+/// nodes are down, and starts the nodes again. Only the clients may be at work.
 pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending, while_down: impl FnOnce()) {
     pair.await_in_sync();
     let mut seats = writers.still();
@@ -34,7 +34,7 @@ pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending, while_down: imp
     }
     end(pair, ending);
     if ending == Ending::Stopped {
-        // A store that is closed in order has everything on stable storage.
+        // A store after a clean shutdown has everything on stable storage.
         for seat in &mut seats {
             seat.client.saved();
         }
@@ -49,7 +49,7 @@ pub fn check(pair: &mut Pair, writers: &Writers, ending: Ending, while_down: imp
     pair.start();
 }
 
-/// Stops both nodes in order, once they are in sync, and compares their stores.
+/// Stops both nodes cleanly once they are in sync, and compares their stores.
 pub fn at_rest(pair: &mut Pair) {
     pair.await_in_sync();
     end(pair, Ending::Stopped);
@@ -77,31 +77,25 @@ fn end(pair: &mut Pair, ending: Ending) {
 
 fn against_accounts(root: &Path, seats: &mut [MutexGuard<'_, Seat>]) {
     for seat in seats {
-        if let Err(wrong) = seat.client.check(root) {
-            panic!(
-                "{} misses something in {}: {wrong}",
-                seat.client.name(),
-                root.display()
-            );
-        }
+        against_account(root, &mut *seat.client);
     }
 }
 
-/// Holds copies of the clients' accounts against what lies below `root`: what is found is not final.
+/// Checks copies of the clients' accounts against the tree below `root`. The accounts themselves stay unchanged.
 pub fn copies_against(root: &Path, seats: &[MutexGuard<'_, Seat>]) {
     for seat in seats {
-        let mut copy = seat.client.copy();
-        if let Err(wrong) = copy.check(root) {
-            panic!(
-                "{} misses something in {}: {wrong}",
-                copy.name(),
-                root.display()
-            );
-        }
+        against_account(root, &mut *seat.client.copy());
     }
 }
 
-/// Writes the node's store out as a tree and a manifest in `place`.
+fn against_account(root: &Path, client: &mut dyn Client) {
+    if let Err(wrong) = client.check(root) {
+        let (name, root) = (client.name(), root.display());
+        panic!("{name} misses something in {root}: {wrong}");
+    }
+}
+
+/// Exports the node's store as a tree and a manifest in `place`.
 pub fn export(node: &Node, place: &Path) {
     fs::create_dir(place).unwrap();
     let mut command = Command::new(PROGRAM);
@@ -111,7 +105,7 @@ pub fn export(node: &Node, place: &Path) {
     judge(&node.run(&mut command), "lockstep export");
 }
 
-/// Compares two exports with tools that are not ours.
+/// Compares two exports with standard tools.
 fn compare(one: &Path, other: &Path) {
     let tools = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -128,7 +122,7 @@ fn compare(one: &Path, other: &Path) {
 }
 
 fn judge(output: &Output, what: &str) {
-    let said = [&output.stdout[..], &output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "{what}: {said}");
+    let printed = [&output.stdout[..], &output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(output.status.success(), "{what}: {printed}");
 }

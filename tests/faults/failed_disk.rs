@@ -1,9 +1,9 @@
-//! A node whose disk fails under load, for real: what clients see of it, what the nodes say, what a
-//! restart changes, and what `lockstep clear-poison` does.
+//! A real node whose disk fails under load: the errors of the clients, the reports of the nodes, the effect of a
+//! restart and of `lockstep clear-poison`.
 //!
-//! The disk is the simulator's, mounted (`crates/lossy`). A call of it fails with `EIO`, one or all of a
-//! class from then on; what a failed sync should have saved is seen as long as memory holds it, and is
-//! not on the disk. So nothing that was acknowledged as durable may count on this disk alone.
+//! The disk is the simulator's disk, mounted (`crates/lossy`). One call, or all later calls of a class, fail with
+//! `EIO`. The data of a failed sync stays visible while it is in memory, and is not on the disk. So no write that was
+//! acknowledged as durable may depend on this disk alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -21,15 +21,13 @@ use crate::nodes::{DATASTORE, PROGRAM, Pair, Which, await_that};
 use crate::server::Failure;
 use crate::site::Site;
 
-/// Longest time between two events that come at random moments.
-const MOMENT_MAX: Duration = Duration::from_millis(600);
-/// One call that fails is one of so many that come next: also one for a directory, the log, a table.
+/// The failing call is one of so many next calls: also a call for a directory, the log, or a table.
 const NEXT_CALLS: u64 = 40;
-/// A failure that nobody has told of for so long has met nobody who could.
+/// A failure that no node reports for so long has hit no node.
 const SPENT_AFTER: Duration = Duration::from_secs(10);
 const EIO: Option<i32> = Some(5);
 
-/// Every way in which a disk fails, in any order.
+/// Every kind of disk failure, in random order.
 pub fn ways(chance: &mut Chance) -> Vec<Failure> {
     let mut nth = || 1 + chance.within(0..NEXT_CALLS);
     let ways = vec![
@@ -41,15 +39,15 @@ pub fn ways(chance: &mut Chance) -> Vec<Failure> {
     chance.shuffled(ways)
 }
 
-/// The secondary's disk fails: clients go on at once and see nothing of it. The node follows nobody until
-/// its mark is cleared; then it is made equal.
+/// The secondary's disk fails: clients continue at once and see no error. The node follows no primary until its mark
+/// is cleared; then it is made equal.
 pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     println!("the secondary's disk: {failure:?}");
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     let failed = fail(site, Which::Secondary, failure);
     await_left_alone(site, &failed);
-    says_so(&site.load.pair, Which::Secondary, &failed);
+    assert_reported(&site.load.pair, Which::Secondary, &failed);
     restart(site, Which::Secondary, chance);
     let still = await_poisoned(&mut site.load.pair, Which::Secondary);
     assert_eq!(still, failed, "a restart changes nothing");
@@ -70,7 +68,7 @@ pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) 
     site.load.check(chance);
 }
 
-/// The primary goes on alone, says why, and clients see no error.
+/// The primary continues alone and reports the reason, and clients see no error.
 fn await_left_alone(site: &mut Site, failed: &PoisonStatus) {
     let why = format!("the secondary's disk failed at {}", failed.time);
     site.load.pair.await_status("goes on alone", |status| {
@@ -80,23 +78,23 @@ fn await_left_alone(site: &mut Site, failed: &PoisonStatus) {
     site.load.writers.await_progress();
 }
 
-/// The primary's disk fails: clients can read and nothing else. The secondary has all that was
-/// acknowledged. The primary has what was acknowledged as durable, and counts once somebody says so.
+/// The primary's disk fails: clients can only read. The secondary has all acknowledged operations. The primary has
+/// the ones acknowledged as durable, and is usable again after an operator accepts the loss.
 pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     println!("the primary's disk: {failure:?}");
     let known = site.load.pair.mount().join("known");
     write_synced(&known, b"known");
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     site.load.primary_goes();
     let failed = fail(site, Which::Primary, failure);
-    says_so(&site.load.pair, Which::Primary, &failed);
+    assert_reported(&site.load.pair, Which::Primary, &failed);
     site.load.end_programs();
-    only_reads(site, &failed);
+    assert_only_reads(site, &failed);
     restart(site, Which::Primary, chance);
     let still = await_poisoned(&mut site.load.pair, Which::Primary);
     assert_eq!(still, failed, "a restart changes nothing");
-    only_reads(site, &failed);
+    assert_only_reads(site, &failed);
     end(site, Which::Primary, chance);
     end(site, Which::Secondary, chance);
     the_secondary_has_everything(site);
@@ -106,8 +104,8 @@ pub fn of_the_primary(site: &mut Site, failure: Failure, chance: &mut Chance) {
     site.load.check(chance);
 }
 
-/// What is there can be read, and that is all; and the secondary knows why.
-fn only_reads(site: &mut Site, failed: &PoisonStatus) {
+/// Existing content can be read, every change is refused, and the secondary knows the reason.
+fn assert_only_reads(site: &mut Site, failed: &PoisonStatus) {
     let pair = &mut site.load.pair;
     let (known, more) = (pair.mount().join("known"), pair.mount().join("more"));
     await_that("the primary to have mounted", || known.exists());
@@ -136,7 +134,7 @@ fn is_refused(outcome: std::io::Result<()>) {
     assert_eq!(error.raw_os_error(), EIO, "{error}");
 }
 
-/// All that was acknowledged, durable or not: it was in sync up to the failure.
+/// The secondary has every acknowledged operation, durable or not: it was in sync up to the failure.
 fn the_secondary_has_everything(site: &mut Site) {
     let place = site.load.pair.outside("export-of-what-is-left");
     check::export(&site.load.pair.secondary, &place);
@@ -144,7 +142,7 @@ fn the_secondary_has_everything(site: &mut Site) {
     fs::remove_dir_all(place).unwrap();
 }
 
-/// Has the primary's disk count again: of what was not durable anything may be gone.
+/// Makes the primary's disk usable again: any operation that was not durable may be lost.
 fn clear_the_primary(
     site: &mut Site,
     failure: Failure,
@@ -161,24 +159,24 @@ fn clear_the_primary(
     assert_still_broken(pair, Which::Primary, failure);
     repair(site, Which::Primary, chance);
     site.load.writers.primary_lost_power();
-    let (code, said, error) = clear(&site.load.pair, Which::Primary, &["--accept-loss"]);
+    let (code, printed, error) = clear(&site.load.pair, Which::Primary, &["--accept-loss"]);
     assert_eq!(code, Some(0), "{error}");
     for part in [
         "can be used again",
         &failed.reason,
         "the secondary is made equal",
     ] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
 }
 
-/// Waits until the node says that its disk has failed, and how.
+/// Waits until the node reports that its disk has failed, and returns the report.
 fn await_poisoned(pair: &mut Pair, which: Which) -> PoisonStatus {
     await_poisoned_or(pair, which, || ())
 }
 
-/// The same for a failure that is yet to come. One call alone may be the kernel's own, which writes a
-/// table back now and then: nobody hears of that, and another has to fail.
+/// Fails the disk and waits for the report. A single failure may hit the kernel's own writeback of a table, which no
+/// node sees. Then another call has to fail.
 fn fail(site: &mut Site, which: Which, failure: Failure) -> PoisonStatus {
     site.server(which).fail(failure);
     let mut since = Instant::now();
@@ -204,36 +202,36 @@ fn await_poisoned_or(pair: &mut Pair, which: Which, mut if_not: impl FnMut()) ->
     found.unwrap()
 }
 
-/// What an operator sees who asks the node, and who is too hasty.
-fn says_so(pair: &Pair, which: Which, failed: &PoisonStatus) {
+/// Checks the status that an operator sees, and the refusal of a premature `clear-poison`.
+fn assert_reported(pair: &Pair, which: Which, failed: &PoisonStatus) {
     assert!(failed.reason.contains("Input/output error"), "{failed:?}");
-    let (code, said, _) = lockstep(pair, which, &["status"]);
-    assert_eq!(code, Some(1), "{said}");
+    let (code, printed, _) = lockstep(pair, which, &["status"]);
+    assert_eq!(code, Some(1), "{printed}");
     for part in ["POISONED", &failed.time, &failed.reason, "clear-poison"] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
     let (code, _, error) = clear(pair, which, &["--accept-loss"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("in use by another node process"), "{error}");
 }
 
-/// A disk that goes on failing cannot be cleared.
+/// A disk that still fails cannot be cleared.
 fn assert_still_broken(pair: &Pair, which: Which, failure: Failure) {
     if matches!(failure, Failure::OfAll(_)) {
-        let (code, said, error) = clear(pair, which, &["--accept-loss"]);
-        assert_eq!(code, Some(2), "{said}{error}");
+        let (code, printed, error) = clear(pair, which, &["--accept-loss"]);
+        assert_eq!(code, Some(2), "{printed}{error}");
         assert!(error.contains("Input/output error"), "{error}");
     } else {
         assert!(mark_of(pair, which).exists());
     }
 }
 
-/// The disk works again; by chance its file system was unmounted for that.
+/// Repairs the disk; by chance its file system is remounted for that.
 fn repair(site: &Site, which: Which, chance: &mut Chance) {
     if chance.percent(50) {
         site.server(which).repair();
     } else {
-        site.server(which).repair_and_mount_anew();
+        site.server(which).repair_and_remount();
     }
 }
 
@@ -242,7 +240,7 @@ fn restart(site: &mut Site, which: Which, chance: &mut Chance) {
     site.load.pair.node_mut(which).start();
 }
 
-/// Ends the node, in order or not.
+/// Ends the node, by a kill or a clean shutdown.
 fn end(site: &mut Site, which: Which, chance: &mut Chance) {
     if chance.percent(50) {
         return site.load.kill(which);
@@ -251,14 +249,14 @@ fn end(site: &mut Site, which: Which, chance: &mut Chance) {
     if which == Which::Secondary {
         seats.clear();
     }
-    // Nobody has anything open on a mount that is about to go, or comes back before it has.
+    // No client has a file open on a mount that is about to go, or opens one before it is gone.
     for seat in &mut seats {
         seat.leave();
     }
     site.load.pair.node_mut(which).stop();
 }
 
-/// Runs a command on a node's configuration, where the node runs: exit code, output, errors.
+/// Runs a command with a node's configuration on the node's environment: exit code, output, errors.
 fn lockstep(pair: &Pair, which: Which, arguments: &[&str]) -> (Option<i32>, String, String) {
     let node = pair.node(which);
     let mut command = Command::new(PROGRAM);

@@ -1,29 +1,26 @@
-//! Disks that get full: ordinary users fill them through the mount in every way they have, and other programs from
-//! outside. The nodes stay in sync, start on a full disk, and let users delete; with room they go on (rule P20).
+//! Full disks: ordinary users fill them through the mount in every possible way, and other programs from outside. The
+//! nodes stay in sync, start on a full disk, and let users delete; with free space they continue (rule P20).
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use crate::check;
-use crate::nodes::{IMPATIENT, PATIENT, Pair, Settings, Which, await_that};
+use crate::nodes::{IMPATIENT, OUT_OF_SYNC, PATIENT, Pair, Settings, Which, as_nobody, await_that};
 use crate::small_disk::{DISK_BYTES, SmallDisk};
 
-/// The number of `nobody`, and of its group.
-const NOBODY: &str = "65534";
-/// Inodes of a small disk, so few that a user has used them up soon.
+/// Inodes of a small disk: so few that a user soon has used them up.
 const FILES: &str = "1500";
 const FULL: &str = "No space left on device";
-/// What the primary logs when it goes on alone.
-const OUT_OF_SYNC: &str = "state=\"out of sync\"";
+/// The log text of a primary that begins to continue alone.
 const LEAVING: &str = "state=\"leaving sync\"";
 
-/// Two nodes of which one has a small disk, and a user of their mount.
+/// Two nodes, one of them with a small disk, and a user of their mount.
 struct Site {
     pair: Pair,
     disk: SmallDisk,
-    /// That of the other node, which nobody else uses.
+    /// The disk of the other node; only that node uses it.
     _larger: SmallDisk,
     /// How often the primary was alone before the user came.
     alone_before: usize,
@@ -33,11 +30,11 @@ impl Site {
     fn start(settings: Settings, small: Which) -> Self {
         let disk = SmallDisk::of(DISK_BYTES, &["-N", FILES]);
         let larger = SmallDisk::of(2 * DISK_BYTES, &[]);
-        let grounds = match small {
-            Which::Primary => [disk.ground(), larger.ground()],
-            Which::Secondary => [larger.ground(), disk.ground()],
+        let environments = match small {
+            Which::Primary => [disk.environment(), larger.environment()],
+            Which::Secondary => [larger.environment(), disk.environment()],
         };
-        let mut pair = Pair::prepare(settings, grounds);
+        let mut pair = Pair::prepare(settings, environments);
         pair.start();
         let site = Self {
             alone_before: times_alone(&pair),
@@ -54,60 +51,59 @@ impl Site {
         site
     }
 
-    /// Where the user writes.
+    /// The user's directory.
     fn home(&self) -> PathBuf {
         self.pair.mount().join("home")
     }
 
-    /// Lets the user run something.
+    /// Runs a script as the user.
     fn run(&self, script: &str) -> Output {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+        let mut command = as_nobody();
         command.args(["--", "sh", "-c", script]);
         command.current_dir(self.home()).output().unwrap()
     }
 
-    /// The same for what must succeed.
-    fn does(&self, script: &str) {
+    /// Runs a script as the user; it must succeed.
+    fn succeed(&self, script: &str) {
         let output = self.run(script);
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
-    /// The same for what must fail, as there is no room.
-    fn finds_no_room(&self, script: &str) {
+    /// Runs a script as the user; it must fail because the disk is full.
+    fn run_out_of_space(&self, script: &str) {
         let output = self.run(script);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
-            !output.status.success() && said.contains(FULL),
+            !output.status.success() && errors.contains(FULL),
             "{script}: {output:?}"
         );
     }
 
     /// Fills the disk in every way that a user has.
-    fn is_filled(&self) {
-        // More than there is, which reserves nothing.
-        self.finds_no_room("fallocate -l 15T reserved");
-        self.finds_no_room("fallocate -n -l 1200M reserved");
-        self.does("echo more > note; rm reserved");
+    fn fill_disk(&self) {
+        // Larger than the disk, so the request reserves nothing.
+        self.run_out_of_space("fallocate -l 15T reserved");
+        self.run_out_of_space("fallocate -n -l 1200M reserved");
+        self.succeed("echo more > note; rm reserved");
         // Many small files use up the inodes.
-        self.finds_no_room("i=0; while echo x > small-$i; do i=$((i+1)); done; false");
-        self.does("find . -name 'small-*[0-8]' -delete");
-        self.finds_no_room("dd if=/dev/zero of=large bs=1M");
-        self.finds_no_room("dd if=/dev/zero of=tail bs=4k");
-        // Names take room, too: their targets are as long as can be.
-        self.does("rm tail; truncate -s -6M large");
-        self.finds_no_room(
+        self.run_out_of_space("i=0; while echo x > small-$i; do i=$((i+1)); done; false");
+        self.succeed("find . -name 'small-*[0-8]' -delete");
+        self.run_out_of_space("dd if=/dev/zero of=large bs=1M");
+        self.run_out_of_space("dd if=/dev/zero of=tail bs=4k");
+        // Names take space, too: their targets have the greatest length.
+        self.succeed("rm tail; truncate -s -6M large");
+        self.run_out_of_space(
             "target=$(printf '%4000s' | tr ' ' a); i=0; while ln -s $target name-$i; do i=$((i+1)); \
              done; false",
         );
-        self.does("echo again > note");
+        self.succeed("echo again > note");
     }
 
     fn was_alone(&self) -> bool {
         times_alone(&self.pair) > self.alone_before
     }
 
-    /// Both nodes start on a full disk.
+    /// Restarts both nodes while a disk is full.
     fn restart_both(&mut self) {
         self.pair.secondary.kill();
         self.pair.secondary.start();
@@ -124,39 +120,38 @@ impl Site {
 
 /// How often the primary has given the secondary up.
 fn times_alone(pair: &Pair) -> usize {
-    let logged = pair.primary.logged();
-    logged.matches(OUT_OF_SYNC).count() + logged.matches(LEAVING).count()
+    pair.primary.times_logged(OUT_OF_SYNC) + pair.primary.times_logged(LEAVING)
 }
 
-/// Users fill the disk of one node; both are restarted, and users make room.
+/// Users fill the disk of one node; both nodes are restarted, and users free space.
 pub fn users_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
-    site.is_filled();
+    site.fill_disk();
     assert!(!site.was_alone(), "a user has cost the nodes their sync");
     site.restart_both();
-    site.finds_no_room("dd if=/dev/zero of=more bs=1M");
-    site.does("rm -rf large tail more name-* small-*");
-    site.does("dd if=/dev/zero of=large bs=1M count=50 conv=fsync");
+    site.run_out_of_space("dd if=/dev/zero of=more bs=1M");
+    site.succeed("rm -rf large tail more name-* small-*");
+    site.succeed("dd if=/dev/zero of=large bs=1M count=50 conv=fsync");
     assert!(!site.was_alone(), "a user has cost the nodes their sync");
     site.end();
 }
 
-/// While the secondary is away, users get no more than it will have room for.
-pub fn users_fill_what_an_absent_secondary_has() {
+/// While the secondary is away, users get only as much space as the secondary will have.
+pub fn users_fill_while_the_secondary_is_absent() {
     let mut site = Site::start(IMPATIENT, Which::Secondary);
     site.pair.secondary.stop();
     site.pair.await_state("out of sync");
-    site.finds_no_room("dd if=/dev/zero of=large bs=1M");
+    site.run_out_of_space("dd if=/dev/zero of=large bs=1M");
     site.pair.secondary.start();
     site.pair.await_in_sync();
-    site.does("rm large");
+    site.succeed("rm large");
     site.end();
 }
 
-/// Other programs take all of the disk, the reserve's room included, as soon as it is used.
+/// Other programs take the whole disk. They also take the space of the reserve as soon as the node uses the reserve.
 pub fn others_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
-    site.does("dd if=/dev/zero of=large bs=1M count=20; echo more > note");
+    site.succeed("dd if=/dev/zero of=large bs=1M count=20; echo more > note");
     let ballast = site.disk.fill();
     site.pair.node_mut(small).kill();
     site.pair.node_mut(small).start();
@@ -166,11 +161,11 @@ pub fn others_fill(small: Which) {
         let output = site.run("dd if=/dev/zero of=more bs=64k count=1 conv=fsync");
         String::from_utf8_lossy(&output.stderr).contains(FULL)
     });
-    site.does("rm large note");
+    site.succeed("rm large note");
     site.pair.node_mut(small).kill();
     drop((ballast, ballast_again));
     site.pair.node_mut(small).start();
     site.pair.await_in_sync();
-    site.does("dd if=/dev/zero of=large bs=1M count=20 conv=fsync");
+    site.succeed("dd if=/dev/zero of=large bs=1M count=20 conv=fsync");
     site.end();
 }

@@ -1,8 +1,7 @@
-//! A secondary whose disk hangs: no sync of it ends, for longer than operations are waited for.
+//! A secondary whose disk hangs: no sync ends for longer than operations are waited for.
 //!
-//! All else goes on there, as it does in memory, and most often the node says that it is there. But the
-//! kernel has a write to a file on a FUSE disk wait for a sync of that file: a node that meets that falls
-//! silent.
+//! The node's other work continues in memory, and mostly the node still answers pings. But the kernel blocks a write
+//! to a file on a FUSE disk until a sync of that file ends: a node that meets this case falls silent.
 
 use std::time::Duration;
 
@@ -10,52 +9,47 @@ use crate::chance::Chance;
 use crate::nodes::{ANSWER_LIMIT_LEAST_MS, FREEZING, Settings, await_that};
 use crate::site::Site;
 
-/// Longest time between two events that come at random moments.
-const MOMENT_MAX: Duration = Duration::from_millis(600);
-/// Longer than [`ANSWER_LIMIT_LEAST_MS`], and than what else a node waits for before it goes on alone.
+/// Longer than [`ANSWER_LIMIT_LEAST_MS`], and than every other wait of a node before it continues alone.
 const LONGER_THAN_ANSWERS_ARE_WAITED_FOR: Duration = Duration::from_secs(4);
 
-/// Clients wait for it, with every operation.
+/// Clients wait for the secondary with every operation.
 pub const WAITING: Settings = Settings {
     answer_limit_ms: ANSWER_LIMIT_LEAST_MS,
     durability: "always",
     ..FREEZING
 };
 
-/// What the primary logs when it has waited long enough for a secondary that is there, or that is silent.
+/// The log texts of a primary that has waited long enough for a secondary that answers pings, or for a silent one.
 const GIVEN_UP: [&str; 2] = [
     "has not answered an operation for 1000 ms",
     "the secondary has been silent for 500 ms",
 ];
 
-/// The primary gives the secondary up, and clients go on.
+/// The primary gives the secondary up, and clients continue.
 pub fn is_given_up(site: &mut Site, chance: &mut Chance) {
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
-    let given_up = |site: &Site| {
-        let logged = site.load.pair.primary.logged();
-        GIVEN_UP.map(|why| logged.matches(why).count())
-    };
+    chance.pause_moment();
+    let given_up = |site: &Site| GIVEN_UP.map(|why| site.load.pair.primary.times_logged(why));
     let before = given_up(site);
     let hang = site.secondary.hang();
     site.load.pair.await_state("out of sync");
     let after = given_up(site);
     assert_ne!(after, before, "given up for another reason");
     println!("given up {before:?} to {after:?} times for {GIVEN_UP:?}");
-    // Also while the primary tries to reach it again.
+    // Clients also continue while the primary tries to reach the secondary again.
     for _ in 0..3 {
         site.load.writers.await_progress();
-        chance.pause(MOMENT_MAX);
+        chance.pause_moment();
     }
     site.load.pair.await_state("out of sync");
     drop(hang);
     site.load.check(chance);
 }
 
-/// The primary waits, and clients with it: nothing is acknowledged meanwhile.
+/// The primary and the clients wait: meanwhile no operation is acknowledged.
 pub fn is_waited_for(site: &mut Site, chance: &mut Chance) {
     site.load.start_programs(chance);
-    chance.pause(MOMENT_MAX);
+    chance.pause_moment();
     let hang = site.secondary.hang();
     await_that("syncs to hang", || hang.waiting() > 0);
     let before = site.load.writers.acknowledged();

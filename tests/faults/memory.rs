@@ -1,5 +1,5 @@
-//! Writes that wait, and where their bytes are meanwhile (rule P19): in memory up to a limit, on the disk of the
-//! store beyond it.
+//! Waiting writes and the place of their bytes (rule P19): in memory up to a limit, beyond it on the disk of the
+//! store.
 
 use std::fs::File;
 use std::io;
@@ -11,9 +11,9 @@ use lockstep_types::limits::{BLOCK_BYTES, BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, K
 use rustix::mount::UnmountFlags;
 
 use crate::check;
-use crate::nodes::{Ground, Pair, Which, await_that};
+use crate::nodes::{NodeEnvironment, Pair, Which, await_that};
 use crate::slow::{
-    Changes, SILENT, WRITE_BYTES, all_end, all_end_well, nobody_else_waits, open, start,
+    Changes, SILENT, WRITE_BYTES, all_end, all_end_well, assert_reads_continue, open, start,
 };
 use crate::small_disk::SmallDisk;
 
@@ -21,35 +21,35 @@ use crate::small_disk::SmallDisk;
 const RIVALS: usize = 300;
 /// Programs that write a file each.
 const OWNERS: usize = 60;
-/// The largest write that is one request wherever its buffer begins in a page: of two requests each has an order
-/// of its own.
+/// The largest write that is one request wherever its buffer begins in a page: two requests would have two positions
+/// in the order.
 const BYTES: usize = WRITE_BYTES - BLOCK_BYTES;
-/// Threads that take requests of the kernel, as configured where nothing is said.
+/// Threads that take requests from the kernel, in the default configuration.
 const MOUNT_THREADS: usize = 8;
-/// Threads that bring writes: each may have kept one more, and has a buffer of its own.
+/// Threads that bring writes: each may hold one more write, and has a buffer of its own.
 const THREADS: u64 = 2 * MOUNT_THREADS as u64;
-/// What else a node takes while it is busy.
+/// Other memory of a busy node.
 const SLACK_BYTES: u64 = 32 << 20;
 
-/// More than this is never there beyond what an idle node has: what is kept, what is on its way and was read for
-/// that, once more in the queue of the connection, and the buffers of the threads.
+/// Most memory beyond that of an idle node: the kept bytes, the bytes in flight with their read copy and their copy
+/// in the queue of the connection, and the buffers of the threads.
 const BOUND_BYTES: u64 =
     KEPT_BYTES_MAX + 2 * BYTES_IN_FLIGHT_MAX + 2 * THREADS * (WRITE_BYTES as u64) + SLACK_BYTES;
 
-/// This much is on the disk when all wait: neither kept in memory nor on its way.
+/// Bytes on the disk when all writes wait: neither kept in memory nor in flight.
 const ON_DISK_BYTES: u64 = (RIVALS + OWNERS) as u64 * BYTES as u64
     - KEPT_BYTES_MAX
     - BYTES_IN_FLIGHT_MAX
     - THREADS * WRITE_BYTES as u64;
 
-/// The disk needs it for the first test: what stays available while the waiting file grows to this, as much for
-/// the content of all that waits, and the content of both nodes.
+/// Free space that the first test needs: the space that stays available while the waiting file grows to this size, as
+/// much for the content of all waiting writes, and the content of both nodes.
 const NEEDED_BYTES: u64 = KEPT_SPARE_BYTES + 3 * (RIVALS + OWNERS) as u64 * BYTES as u64;
 
-/// What is left of the memory when nothing waits any more.
+/// Memory that remains when no write waits any more.
 const REST_BYTES: u64 = 64 << 20;
 
-/// Bytes that show whose they are, and whether all are there.
+/// Bytes that identify their writer, so that a missing part is found.
 fn bytes_of(writer: usize) -> Vec<u8> {
     let number = u32::try_from(writer).unwrap().to_le_bytes();
     number.repeat(BYTES / number.len())
@@ -59,14 +59,15 @@ fn write(file: File, writer: usize) -> thread::JoinHandle<io::Result<()>> {
     thread::spawn(move || file.write_all_at(&bytes_of(writer), 0))
 }
 
-/// The file of the rivals. The kernel lets one at a time make a file longer, so it is as long as it will be.
+/// The file of the rivals. Only one write at a time can extend a file, so the file has its final length from the
+/// start.
 fn open_contended(pair: &Pair) -> File {
     let contended = open(pair, "contended", 0);
     contended.write_all_at(&bytes_of(0), 0).unwrap();
     contended
 }
 
-/// Rivals, who write to one file, and owners of a file each.
+/// Rivals, which write to one file, and owners of a file each.
 struct Writers {
     contended: File,
     owned: Vec<File>,
@@ -82,7 +83,7 @@ impl Writers {
         }
     }
 
-    /// All begin to write.
+    /// Begins all writes.
     fn write(self) -> Changes {
         let rival = |writer| write(self.contended.try_clone().unwrap(), writer);
         let owner = |(number, file)| write(file, 1 + RIVALS + number);
@@ -91,7 +92,8 @@ impl Writers {
         changes
     }
 
-    /// Each owner's file below `root` has the owner's bytes, and the contended one those of one rival: which.
+    /// Checks that each owner's file below `root` holds the owner's bytes, and the contended file those of one rival.
+    /// Returns that rival.
     fn check(root: &Path) -> usize {
         let content = |name: &str| std::fs::read(root.join(name)).unwrap();
         for number in 0..OWNERS {
@@ -107,9 +109,13 @@ impl Writers {
     }
 }
 
-/// What a node that waits for a stopped secondary takes, what it gives back, and who waits with it.
+/// Checks the memory and disk of a primary that waits for a stopped secondary, that it gives both back, and that only
+/// the writers wait.
 pub fn of_writes_that_wait_for_a_stopped_secondary() {
-    let mut pair = start(SILENT, [Ground::default(), Ground::default()]);
+    let mut pair = start(
+        SILENT,
+        [NodeEnvironment::default(), NodeEnvironment::default()],
+    );
     assert_room(pair.primary.store());
     let before = pair.primary.resident_bytes();
     let writers = Writers::open(&pair);
@@ -118,7 +124,7 @@ pub fn of_writes_that_wait_for_a_stopped_secondary() {
     await_that("the bytes of most writes to be on the disk", || {
         kept_on_disk(&pair) >= ON_DISK_BYTES
     });
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     pair.node(Which::Secondary).thaw();
     all_end_well(changes);
     assert_bounded(&pair, before);
@@ -132,23 +138,22 @@ pub fn of_writes_that_wait_for_a_stopped_secondary() {
     assert_eq!(Writers::check(&copy.join("tree")), winner);
 }
 
-/// How a test ends that writes find no room.
+/// How a test of writes without space ends.
 #[derive(Clone, Copy)]
 enum End {
-    /// The secondary goes on.
+    /// The secondary continues.
     Thaw,
-    /// Somebody else takes the mount away.
+    /// Another process takes the mount away.
     Unmount,
     /// The node is stopped.
     Stop,
 }
 
-/// Where the disk has no room for the bytes of writes that wait either: the node takes no more requests for a
-/// while, but memory stays bounded, all writes end well, and meanwhile the mount can be taken away and the node
-/// stopped.
+/// The disk has no space for the bytes of waiting writes either. The node takes no more requests for a while, but
+/// memory stays bounded and all writes end well. Meanwhile the mount can be taken away and the node stopped.
 pub fn of_writes_that_find_no_room_to_wait() {
     let disk = SmallDisk::make();
-    let mut pair = start(SILENT, [disk.ground(), Ground::default()]);
+    let mut pair = start(SILENT, [disk.environment(), NodeEnvironment::default()]);
     drop(open_contended(&pair));
     let ballast = disk.leave(KEPT_SPARE_BYTES / 2);
     let mut before = pair.primary.resident_bytes();
@@ -173,7 +178,7 @@ pub fn of_writes_that_find_no_room_to_wait() {
                 all_end_well(changes);
             }
             End::Unmount => {
-                // It is in use still, but the kernel gives up what it has asked.
+                // The mount is still in use, but the kernel gives its requests up.
                 let _busy = rustix::mount::unmount(pair.mount(), UnmountFlags::FORCE);
                 all_end(&changes);
                 pair.primary.await_end();
@@ -197,10 +202,10 @@ fn assert_room(store: &Path) {
     let disk = rustix::fs::statvfs(store).unwrap();
     let available = disk.f_bavail * disk.f_frsize;
     let (there, needed) = (available >> 20, NEEDED_BYTES >> 20);
-    let told = "this test needs more room for temporary files";
+    let message = "this test needs more room for temporary files";
     assert!(
         available >= NEEDED_BYTES,
-        "{told}: {needed} MiB, {there} MiB are available"
+        "{message}: {needed} MiB, {there} MiB are available"
     );
 }
 
@@ -210,7 +215,7 @@ fn assert_bounded(pair: &Pair, before: u64) {
     assert!(most < BOUND_BYTES, "{most} bytes, bound {BOUND_BYTES}");
 }
 
-/// What the file takes in which the primary keeps the bytes of writes that wait.
+/// Disk space of the file in which the primary keeps the bytes of waiting writes.
 fn kept_on_disk(pair: &Pair) -> u64 {
     let is_waiting_file = |path: &Path| path.to_string_lossy().contains("/store/waiting.");
     let files = pair.primary.open_files().into_iter();

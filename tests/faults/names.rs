@@ -1,10 +1,9 @@
 //! A client that makes, renames and removes names in one directory and keeps account.
 //!
-//! Invariants: what is about to be done is noted before it is tried and taken over only after it
-//! has returned. An operation that failed has happened once or not at all; which of the two the next
-//! check finds out, and that is final. Until then its names are left alone. After the primary has lost
-//! power the last operations may be undone, down to those that are on stable storage, but none without
-//! all that came after it.
+//! Invariants: an operation is noted before it is tried and applied to the account only after it has returned. A
+//! failed operation has happened once or not at all. The next check finds out, and that result is final; until then
+//! the client leaves the names of the operation alone. After a power loss of the primary, the last operations may be
+//! undone, down to the ones on stable storage, but an undone operation has no surviving successor.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,14 +16,14 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use crate::chance::Chance;
 use crate::writers::Client;
 
-/// How many names there are about.
+/// Approximate number of names.
 const NAMES: usize = 100;
 /// Operations between two syncs.
 const SYNC_INTERVAL: u64 = 32;
 /// The directory, below the root.
 const DIRECTORY: &str = "names";
 
-/// What a name leads to: for a symbolic link its target, which is never used again.
+/// The target of a name. A symbolic link has a target that is never used again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Thing {
     File,
@@ -54,7 +53,7 @@ impl Step {
 
 type Tree = BTreeMap<String, Thing>;
 
-/// An operation that was tried.
+/// A tried operation.
 #[derive(Clone)]
 struct Tried {
     step: Step,
@@ -66,11 +65,11 @@ pub struct NameChanger {
     chance: Chance,
     directory: Option<OwnedFd>,
     made: u64,
-    /// All that was acknowledged.
+    /// All acknowledged operations.
     tree: Tree,
-    /// What is on stable storage.
+    /// The operations on stable storage.
     saved: Tree,
-    /// What was tried since, in its order: `saved` and what of this was acknowledged make `tree`.
+    /// The operations tried since, in order: `saved` and the acknowledged ones of these make `tree`.
     since: Vec<Tried>,
     power_lost: bool,
 }
@@ -128,7 +127,7 @@ impl NameChanger {
         (!names.is_empty()).then(|| (*self.chance.pick(&names)).clone())
     }
 
-    /// Saves all that was acknowledged.
+    /// Puts all acknowledged operations on stable storage.
     fn sync(&mut self) -> io::Result<()> {
         rustix::fs::fsync(self.directory.as_ref().expect("the client is open"))?;
         self.saved();
@@ -244,7 +243,7 @@ impl Client for NameChanger {
 }
 
 impl NameChanger {
-    /// What was found is final.
+    /// Takes the found names as final.
     fn settle(&mut self, found: Tree, happened: &[bool]) {
         let mut happened = happened.iter();
         self.since.retain_mut(|tried| {
@@ -256,8 +255,8 @@ impl NameChanger {
     }
 }
 
-/// The tree after all that was acknowledged, and what of the rest seems to have happened, as far as
-/// the names that are found can tell; and which have happened.
+/// Returns the tree after the acknowledged operations, and after those other operations that the found names show.
+/// Also returns for each operation whether it has happened.
 fn after(saved: &Tree, since: &[Tried], found: &Tree) -> (Tree, Vec<bool>) {
     let mut tree = saved.clone();
     for tried in since.iter().filter(|tried| tried.acknowledged) {
@@ -274,7 +273,7 @@ fn after(saved: &Tree, since: &[Tried], found: &Tree) -> (Tree, Vec<bool>) {
     (tree, happened)
 }
 
-/// Whether the names of a step are found as they are after it.
+/// Whether the found names of a step are the ones after the step.
 fn would_show(tree: &Tree, step: &Step, found: &Tree) -> bool {
     let mut done = tree.clone();
     apply(&mut done, step.clone());

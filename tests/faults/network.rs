@@ -1,9 +1,7 @@
-//! The network between the two nodes, with faults: cut, stalled in one or both directions, and with
-//! bits flipped.
+//! The network between the two nodes, with faults: cut, stalled in one or both directions, and with flipped bits.
 //!
-//! The primary dials a [`DelayProxy`], which cuts and corrupts; behind it a relay holds back what
-//! goes in one direction; behind that the secondary listens. Bytes are never dropped or reordered
-//! while a connection lasts.
+//! The primary dials a [`DelayProxy`], which cuts and corrupts. Behind the proxy, a relay stalls one direction.
+//! Behind the relay, the secondary listens. Bytes are never dropped or reordered while a connection lasts.
 //!
 //! Invariant: all threads have ended when [`Network`] is dropped.
 
@@ -15,43 +13,43 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lockstep_link::DelayProxy;
+use lockstep_delay_proxy::DelayProxy;
 use parking_lot::{Condvar, Mutex};
 
-/// A way through the network.
+/// A direction through the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     ToSecondary,
     ToPrimary,
 }
 
-/// What may happen to the network.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// Connections are closed and new ones refused.
     Cut,
-    /// Connections stay up, nothing gets through.
+    /// Connections stay up, no byte passes.
     Stall,
-    /// Connections stay up, nothing gets through in this direction.
+    /// Connections stay up, no byte passes in this direction.
     StallOneWay(Direction),
 }
 
 /// Every fault that lasts until it is healed.
-pub const LASTING: [Fault; 4] = [
+pub const LASTING_FAULTS: [Fault; 4] = [
     Fault::Cut,
     Fault::Stall,
     Fault::StallOneWay(Direction::ToSecondary),
     Fault::StallOneWay(Direction::ToPrimary),
 ];
 
-/// Between the primary and where the secondary listens.
+/// The network between the primary and the port of the secondary.
 pub struct Network {
     proxy: DelayProxy,
     relay: Relay,
 }
 
 impl Network {
-    /// A sound network before `secondary`, on free ports of `host`, which takes so much each way.
+    /// A healthy network in front of `secondary`, on free ports of `host`, with this rate in each direction.
     pub fn start(host: IpAddr, secondary: SocketAddr, bytes_per_sec: Option<u64>) -> Self {
         let any = SocketAddr::new(host, 0);
         let relay = Relay::start(any, secondary);
@@ -59,13 +57,13 @@ impl Network {
         Self { proxy, relay }
     }
 
-    /// Where the primary finds the secondary.
+    /// The address of the secondary for the primary.
     pub fn address(&self) -> SocketAddr {
         self.proxy.local_addr()
     }
 
-    /// Lets it happen.
-    pub fn suffer(&self, fault: Fault) {
+    /// Begins a fault.
+    pub fn apply_fault(&self, fault: Fault) {
         match fault {
             Fault::Cut => self.proxy.cut(),
             Fault::Stall => self.proxy.stall(true),
@@ -80,7 +78,7 @@ impl Network {
         self.proxy.corrupt_next(pieces);
     }
 
-    /// Ends every fault; what was held back goes on its way.
+    /// Ends every fault; the delayed bytes continue.
     pub fn heal(&self) {
         self.relay.gates.set(|gates| gates.held = None);
         self.proxy.stall(false);
@@ -88,7 +86,7 @@ impl Network {
     }
 }
 
-/// Passes bytes on, and holds them back in one direction when told.
+/// Passes bytes on, and stalls one direction on request.
 struct Relay {
     gates: Arc<Gates>,
     listener: TcpListener,
@@ -115,7 +113,7 @@ impl Gates {
         self.changed.notify_all();
     }
 
-    /// Waits while this direction is held; false when all is over.
+    /// Waits while this direction is stalled; false after the end of the relay.
     fn pass(&self, direction: Direction) -> bool {
         let mut state = self.state.lock();
         while state.held == Some(direction) && !state.stopped {
@@ -124,7 +122,7 @@ impl Gates {
         !state.stopped
     }
 
-    /// Notes a socket that is to be shut when all is over; false when it is.
+    /// Registers a socket for the shutdown at the end of the relay; false if the relay has ended.
     fn note(&self, socket: &Arc<TcpStream>) -> bool {
         let mut state = self.state.lock();
         state.sockets.retain(|kept| kept.strong_count() > 0);
@@ -164,7 +162,7 @@ impl Drop for Relay {
                 let _ = socket.shutdown(Shutdown::Both);
             }
         });
-        // Wakes the thread that accepts; it joins all others.
+        // Wakes the acceptor, which joins all other threads.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -187,7 +185,7 @@ fn serve(client: TcpStream, target: SocketAddr, gates: &Gates) {
     }
 }
 
-/// Passes bytes on until either end is gone. The end of the connection is held back like bytes.
+/// Passes bytes on until either end is gone. The end of the connection is stalled like bytes.
 fn pump(mut from: &TcpStream, mut to: &TcpStream, direction: Direction, gates: &Gates) {
     let mut chunk = vec![0; 64 << 10];
     while let Ok(bytes @ 1..) = from.read(&mut chunk) {

@@ -1,21 +1,20 @@
-//! Both nodes of one datastore as processes of this machine, with a faulty network between them:
-//! starting, killing, stopping and freezing them, and what they say of themselves.
+//! Both nodes of one datastore as processes of this machine, with a faulty network between them: starting, killing,
+//! stopping and freezing them, and their status and logs.
 //!
-//! It must never look at content: that is the business of `check`.
+//! Nothing here reads content: `check` does that.
 //!
-//! Invariant: when a [`Pair`] is dropped its processes are gone and nothing is mounted, however the
-//! test ended. The kernel kills the nodes of a test that is itself killed.
+//! Invariant: when a [`Pair`] is dropped, its processes are gone and nothing is mounted, however the test ended. The
+//! kernel kills the nodes if the test itself is killed.
 
 #![allow(dead_code)] // not every test uses all of it
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::DatastoreStatus;
@@ -25,6 +24,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::address::own_address;
 use crate::network::Network;
 
 /// The program under test.
@@ -33,17 +33,21 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 pub const DATASTORE: &str = "data";
 /// Name of the directory of a store on its disk.
 pub const STORE: &str = "store";
-/// Keeps the directory of a test that failed.
+/// The log text of a primary that continues alone.
+pub const OUT_OF_SYNC: &str = "state=\"out of sync\"";
+/// The user id and the group id of `nobody`.
+const NOBODY: &str = "65534";
+/// Keeps the directory of a failed test.
 const KEEP_VARIABLE: &str = "LOCKSTEP_FAULT_KEEP";
 
-/// How long anything that must come may take.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How often is looked whether it has.
+/// Longest wait for an expected event.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
+/// Pause between two checks for the event.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Lines of each log that a failed test shows.
+/// Lines of each log that a failed test prints.
 const LOG_TAIL_LINES: usize = 40;
 
-/// What differs between the datastores of the tests.
+/// The settings that differ between the tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub pause_limit_ms: u64,
@@ -55,11 +59,11 @@ pub struct Settings {
     pub encryption: &'static str,
     /// `posix` or `always`.
     pub durability: &'static str,
-    /// What the network takes each way, if it is slow.
+    /// The rate of the network in each direction, if it is slow.
     pub bytes_per_sec: Option<u64>,
 }
 
-/// The peer may stay away for as long as any test takes.
+/// The peer may stay away for the whole test.
 pub const PATIENT: Settings = Settings {
     pause_limit_ms: 600_000,
     peer_timeout_ms: 500,
@@ -69,20 +73,20 @@ pub const PATIENT: Settings = Settings {
     durability: "posix",
     bytes_per_sec: None,
 };
-/// A peer that is away is soon given up.
+/// An absent peer is soon given up.
 pub const IMPATIENT: Settings = Settings {
     pause_limit_ms: 400,
     ..PATIENT
 };
 
-/// The least time that can be configured for an answer of a peer that is there, in milliseconds.
+/// The lowest configurable limit for an answer of a connected peer, in milliseconds.
 pub const ANSWER_LIMIT_LEAST_MS: u64 = 1000;
-/// Neither a peer that is away is waited for, nor one that does not answer.
+/// Both an absent peer and a peer that does not answer are soon given up.
 pub const HASTY: Settings = Settings {
     answer_limit_ms: ANSWER_LIMIT_LEAST_MS,
     ..IMPATIENT
 };
-/// Rather no answer than one copy; the network is trusted to keep secrets.
+/// No answer is better than one copy; the network is trusted to keep secrets.
 pub const FREEZING: Settings = Settings {
     pause_limit_ms: 400,
     on_peer_loss: "freeze",
@@ -93,17 +97,17 @@ pub const FREEZING: Settings = Settings {
 /// Starts a process.
 type Spawn = dyn Fn(&mut Command) -> io::Result<Child> + Send + Sync;
 
-/// What a node stands on.
+/// The disk of a node, and the way to start its processes.
 #[derive(Clone)]
-pub struct Ground {
-    /// Where its store is made; in a directory of the test if nothing is said.
+pub struct NodeEnvironment {
+    /// The directory in which the store is made; by default a directory of the test.
     pub disk: Option<PathBuf>,
     /// How its processes are started.
     pub spawn: Arc<Spawn>,
 }
 
-impl Default for Ground {
-    /// This machine as it is.
+impl Default for NodeEnvironment {
+    /// This machine, unchanged.
     fn default() -> Self {
         Self {
             disk: None,
@@ -112,7 +116,7 @@ impl Default for Ground {
     }
 }
 
-/// Which of the two.
+/// One of the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Primary,
@@ -129,16 +133,19 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(root: &Path, which: Which, ground: Ground) -> Self {
+    fn new(root: &Path, which: Which, environment: NodeEnvironment) -> Self {
         let mut node = Self {
             which,
             dir: PathBuf::new(),
             store: PathBuf::new(),
-            spawn: ground.spawn,
+            spawn: environment.spawn,
             process: None,
         };
         node.dir = root.join(node.word());
-        node.store = ground.disk.unwrap_or_else(|| node.dir.clone()).join(STORE);
+        node.store = environment
+            .disk
+            .unwrap_or_else(|| node.dir.clone())
+            .join(STORE);
         fs::create_dir_all(node.dir.join("mount")).unwrap();
         node
     }
@@ -150,17 +157,17 @@ impl Node {
         }
     }
 
-    /// Its configuration.
+    /// The configuration file.
     pub fn config(&self) -> PathBuf {
         self.dir.join("node.toml")
     }
 
-    /// The socket that commands reach it by.
+    /// The control socket.
     pub fn control(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
 
-    /// The directory of its store.
+    /// The directory of the store.
     pub fn store(&self) -> &Path {
         &self.store
     }
@@ -169,18 +176,23 @@ impl Node {
         self.dir.join("node.log")
     }
 
-    /// What it has logged so far, over all its lives.
+    /// The log over all lives of the node.
     pub fn logged(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
     }
 
-    /// What it says of the datastore; `None` if it does not answer.
+    /// How often this text is in the log.
+    pub fn times_logged(&self, text: &str) -> usize {
+        self.logged().matches(text).count()
+    }
+
+    /// The node's status of the datastore; `None` if the node does not answer.
     pub fn status(&self) -> Option<DatastoreStatus> {
         let mut client = ControlClient::connect(&self.control()).ok()?;
         client.status().ok()?.datastores.pop()
     }
 
-    /// Makes its store, if it has none, as an operator would.
+    /// Makes a missing store, as an operator would.
     fn make_store(&self) {
         if self.store.join("format.json").exists() {
             return;
@@ -191,7 +203,7 @@ impl Node {
         assert!(made.status.success(), "{made:?}");
     }
 
-    /// Starts its process.
+    /// Starts the process.
     pub fn start(&mut self) {
         self.make_store();
         let log = OpenOptions::new()
@@ -199,7 +211,7 @@ impl Node {
             .append(true)
             .open(self.log());
         let log = log.unwrap();
-        // `setpriv` becomes the node: it ends with the test whatever ends that.
+        // `setpriv` becomes the node: the node dies with the test, however the test ends.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--", PROGRAM, "node", "--config"])
@@ -211,12 +223,12 @@ impl Node {
         assert!(self.process.replace(process).is_none());
     }
 
-    /// How much memory it has, in bytes.
+    /// Resident memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most it ever had.
+    /// The most resident memory so far, in bytes.
     pub fn most_resident_bytes(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -232,10 +244,10 @@ impl Node {
         PathBuf::from(format!("/proc/{}", self.pid().as_raw_nonzero()))
     }
 
-    /// The files it has open, also those that have no name any more.
+    /// The open files, also those without a name.
     pub fn open_files(&self) -> Vec<(PathBuf, fs::Metadata)> {
         let open = fs::read_dir(self.proc().join("fd")).unwrap();
-        // One that is closed meanwhile is not open.
+        // A file that is closed meanwhile is left out.
         let file = |entry: io::Result<fs::DirEntry>| {
             let path = entry.ok()?.path();
             Some((fs::read_link(&path).ok()?, fs::metadata(&path).ok()?))
@@ -243,7 +255,7 @@ impl Node {
         open.filter_map(file).collect()
     }
 
-    /// How many of its threads of such a name wait in such a place of the kernel.
+    /// The number of threads with this name that wait at this place in the kernel.
     pub fn threads_in(&self, name: &str, place: &str) -> usize {
         let threads = fs::read_dir(self.proc().join("task")).unwrap();
         let is_there = |entry: &io::Result<fs::DirEntry>| {
@@ -254,7 +266,7 @@ impl Node {
         threads.filter(is_there).count()
     }
 
-    /// Lets another program run where the node does, to its end.
+    /// Runs another program on the node's environment, to its end.
     pub fn run(&self, command: &mut Command) -> Output {
         let command = command.stdin(Stdio::null());
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -266,7 +278,7 @@ impl Node {
         Pid::from_child(self.process.as_ref().expect("the node runs"))
     }
 
-    /// SIGKILL, as a crash.
+    /// Ends the node with SIGKILL, as a crash does.
     pub fn kill(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         let status = self.process.take().unwrap().wait().unwrap();
@@ -274,7 +286,7 @@ impl Node {
         assert!(killed, "the {} ended by itself: {status}", self.word());
     }
 
-    /// SIGTERM, as an administrator.
+    /// Ends the node with SIGTERM, as an administrator does.
     pub fn stop(&mut self) {
         kill_process(self.pid(), Signal::TERM).unwrap();
         let mut process = self.process.take().unwrap();
@@ -285,7 +297,7 @@ impl Node {
         assert!(status.success(), "the {} stopped: {status}", self.word());
     }
 
-    /// Waits until it has ended by itself, with an error.
+    /// Waits until the node has ended by itself, with an error.
     pub fn await_end(&mut self) {
         let what = format!("the {} to end by itself", self.word());
         let process = self.process.as_mut().unwrap();
@@ -294,12 +306,12 @@ impl Node {
         assert_eq!(status.code(), Some(2), "{what}");
     }
 
-    /// SIGSTOP: it holds all it has, and does nothing.
+    /// Stops the process with SIGSTOP: it keeps its locks and connections.
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
     }
 
-    /// SIGCONT.
+    /// Continues the process with SIGCONT.
     pub fn thaw(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
@@ -335,8 +347,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes configurations and identities of a primary and a secondary; nothing runs yet.
-    pub fn prepare(settings: Settings, [of_primary, of_secondary]: [Ground; 2]) -> Self {
+    /// Makes configurations and identities of a primary and a secondary, and starts no node.
+    pub fn prepare(settings: Settings, [of_primary, of_secondary]: [NodeEnvironment; 2]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let host = own_address();
         // Held until the network has its own ports, so that all four differ.
@@ -379,7 +391,7 @@ impl Pair {
             .configure(&secondary, &primary, &of_primary, &rest);
     }
 
-    /// Where clients find the datastore.
+    /// The mount of the datastore.
     pub fn mount(&self) -> PathBuf {
         self.primary.dir.join("mount")
     }
@@ -412,23 +424,23 @@ impl Pair {
         self.await_in_sync();
     }
 
-    /// Stops both in order.
+    /// Stops both cleanly.
     pub fn stop(&mut self) {
         self.primary.stop();
         self.secondary.stop();
     }
 
-    /// Waits until both nodes say that they are connected and in sync.
+    /// Waits until both nodes report that they are connected and in sync.
     pub fn await_in_sync(&mut self) {
         self.await_both("in sync", |status| status.state == "synced and connected");
     }
 
-    /// Waits until the primary says this of its state.
+    /// Waits until the primary reports this state.
     pub fn await_state(&mut self, state: &str) {
         self.await_status(state, |status| status.state == state);
     }
 
-    /// Waits until the primary says something of which this is true.
+    /// Waits until the primary reports a status for which `is` holds.
     pub fn await_status(&mut self, what: &str, is: impl Fn(&DatastoreStatus) -> bool) {
         await_that(&format!("the primary: {what}"), || {
             self.assert_alive();
@@ -451,7 +463,7 @@ impl Pair {
         self.secondary.assert_alive();
     }
 
-    /// Kills what runs and unmounts, after a report if the test has failed.
+    /// Kills the running nodes and unmounts. Prints a report first if the test has failed.
     pub fn end(&mut self) {
         if self.ended {
             return;
@@ -466,7 +478,7 @@ impl Pair {
                 let _ = process.wait();
             }
         }
-        // A killed primary leaves a dead mount; there is none after a stop.
+        // A killed primary leaves a dead mount; a stopped one leaves none.
         while rustix::mount::unmount(self.mount(), UnmountFlags::DETACH).is_ok() {}
     }
 
@@ -477,7 +489,7 @@ impl Pair {
             let tail: Vec<&str> = log.lines().skip(skipped).collect();
             let (name, status) = (node.word(), node.status());
             println!(
-                "{name} says {status:#?}\nand has logged ...\n{}",
+                "status of the {name}: {status:#?}\nend of its log:\n{}",
                 tail.join("\n")
             );
         }
@@ -494,20 +506,28 @@ impl Drop for Pair {
     }
 }
 
-/// Waits until `done` says so.
+/// The number in an environment variable, or else the default; `None` if this machine cannot mount.
+pub fn repetitions(variable: &str, default: u64) -> Option<u64> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return None;
+    }
+    let given = std::env::var(variable);
+    Some(given.map_or(default, |text| text.parse().expect(variable)))
+}
+
+/// A command that runs its arguments as the user and the group `nobody`.
+pub fn as_nobody() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+    command
+}
+
+/// Waits until `done` returns true.
 pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(LOOK_INTERVAL);
     }
-}
-
-/// An address of the loopback network that no other test and no connection of others has: outgoing
-/// connections there come from 127.0.0.1.
-fn own_address() -> IpAddr {
-    static TESTS: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let test = TESTS.fetch_add(1, Ordering::Relaxed);
-    Ipv4Addr::new(127, 100 + test, high, low).into()
 }

@@ -1,7 +1,7 @@
-//! Programs that check what they write themselves, as further load: fio, and fsx.
+//! Further load by programs that check their own data: fio and fsx.
 //!
-//! Invariant: they run until they are asked to end, so one that has ended before has found a fault,
-//! or lost its mount, and what it has said tells which. None is left when [`Programs`] is dropped.
+//! Invariant: the programs run until they are asked to end. A program that has ended earlier has found a fault or
+//! lost its mount, and its output tells which. No program is left when [`Programs`] is dropped.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -19,11 +19,11 @@ use crate::nodes::await_that;
 /// The files that show that a program has begun.
 const FILES: [&str; 3] = ["load.0.0", "load.1.0", "fsx"];
 
-/// How fio exits after a signal if it has found nothing.
-const FIO_OBEYED: Option<i32> = Some(128);
+/// The exit code of fio after a signal without a finding.
+const FIO_ENDED_ON_REQUEST: Option<i32> = Some(128);
 
-/// What only a program says that has read something else than it wrote. The first three are fio's,
-/// the last of them the error that it makes of it; the others are those of fsx.
+/// Output of a program that has read other bytes than it wrote. The first three texts are fio's; the third is the
+/// error that fio makes of the finding. The others are those of fsx.
 const FINDINGS: [&str; 5] = [
     "verify failed at",
     "verify: bad",
@@ -31,9 +31,8 @@ const FINDINGS: [&str; 5] = [
     "miscompare:",
     "Size error:",
 ];
-/// What a program says that has lost its mount, or was refused: `EIO`, `ENOTCONN`, `ECONNABORTED` and
-/// `ESTALE` as the C library, and as Rust has them; and a call that was cut short, as it is when the
-/// error comes in the middle.
+/// Output of a program that has lost its mount or was refused: `EIO`, `ENOTCONN`, `ECONNABORTED` and `ESTALE` in the
+/// words of the C library and of Rust, and a short call, because the error came in the middle.
 const LOSSES: [&str; 10] = [
     "Input/output error",
     "Transport endpoint is not connected",
@@ -47,14 +46,14 @@ const LOSSES: [&str; 10] = [
     "short write:",
 ];
 
-/// Programs that run.
+/// The running programs.
 pub struct Programs {
     running: Vec<Program>,
 }
 
 struct Program {
     name: &'static str,
-    said: PathBuf,
+    log_path: PathBuf,
     process: Child,
 }
 
@@ -81,24 +80,24 @@ impl Programs {
         programs
     }
 
-    /// None has found a fault so far, or ended for another reason.
+    /// Checks that no program has found a fault so far, or has ended for another reason.
     pub fn look(&mut self) {
         for program in &mut self.running {
             program.look();
         }
     }
 
-    /// Ends them; none may have found a fault.
+    /// Ends the programs; none may have found a fault.
     pub fn finish(&mut self) {
         for program in &mut self.running {
             program.finish();
         }
     }
 
-    /// Ends them after their mount was taken from them, or has refused them: errors are no faults, but
-    /// none may have read something else than it wrote.
-    pub fn finish_bereft(&mut self) -> Result<(), String> {
-        let ended = self.running.iter_mut().map(Program::finish_bereft);
+    /// Ends the programs after their mount was removed or has refused them. Errors are no faults then, but no program
+    /// may have read other bytes than it wrote.
+    pub fn finish_without_mount(&mut self) -> Result<(), String> {
+        let ended = self.running.iter_mut().map(Program::finish_without_mount);
         let found: Vec<String> = ended.filter_map(Result::err).collect();
         if found.is_empty() {
             return Ok(());
@@ -106,8 +105,8 @@ impl Programs {
         Err(found.join("\n"))
     }
 
-    /// Damages what they have written until each has ended.
-    pub fn mislead(&mut self, mount: &Path) {
+    /// Damages the files of the programs until each program has ended.
+    pub fn damage_files(&mut self, mount: &Path) {
         let names = [&FILES[..2], &FILES[2..]];
         for (program, names) in self.running.iter_mut().zip(names) {
             await_that(program.name, || {
@@ -133,8 +132,8 @@ impl Drop for Programs {
 
 impl Program {
     fn start(name: &'static str, mut command: Command, outside: &Path) -> Self {
-        let said = outside.join(format!("{name}.log"));
-        let log = File::create(&said).unwrap();
+        let log_path = outside.join(format!("{name}.log"));
+        let log = File::create(&log_path).unwrap();
         let process = command
             .current_dir(outside)
             .stdin(Stdio::null())
@@ -144,14 +143,18 @@ impl Program {
             .unwrap_or_else(|error| panic!("cannot run {name}: {error}; see scripts/setup"));
         Self {
             name,
-            said,
+            log_path,
             process,
         }
     }
 
     fn look(&mut self) {
         if let Some(status) = self.process.try_wait().unwrap() {
-            panic!("{} ended by itself ({status}): {}", self.name, self.said());
+            panic!(
+                "{} ended by itself ({status}): {}",
+                self.name,
+                self.output()
+            );
         }
     }
 
@@ -159,27 +162,27 @@ impl Program {
         self.look();
         let status = self.end();
         assert!(
-            obeyed(status),
+            ended_on_request(status),
             "{} found a fault ({status}): {}",
             self.name,
-            self.said()
+            self.output()
         );
     }
 
-    fn finish_bereft(&mut self) -> Result<(), String> {
+    fn finish_without_mount(&mut self) -> Result<(), String> {
         let status = self.end();
-        let said = self.said();
-        let any_of = |words: &[&str]| words.iter().any(|word| said.contains(word));
-        // A page of a mapping that cannot be had.
+        let output = self.output();
+        let any_of = |words: &[&str]| words.iter().any(|word| output.contains(word));
+        // A page of a mapping cannot be read.
         let is_bus_error = status.signal() == Some(Signal::BUS.as_raw());
-        let has_lost = any_of(&LOSSES) || is_bus_error || obeyed(status);
+        let has_lost = any_of(&LOSSES) || is_bus_error || ended_on_request(status);
         if any_of(&FINDINGS) || !has_lost {
-            return Err(format!("{} found a fault ({status}): {said}", self.name));
+            return Err(format!("{} found a fault ({status}): {output}", self.name));
         }
         Ok(())
     }
 
-    /// Asks it to end, if it still runs, and waits for that.
+    /// Asks the program to end, if it still runs, and waits for its end.
     fn end(&mut self) -> ExitStatus {
         if self.process.try_wait().unwrap().is_none() {
             kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
@@ -188,18 +191,18 @@ impl Program {
         self.process.wait().unwrap()
     }
 
-    fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
+    fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log_path).unwrap_or_default()).into_owned()
     }
 }
 
-/// Whether a program that was asked to end did so without having found anything.
-fn obeyed(status: ExitStatus) -> bool {
-    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_OBEYED
+/// Whether a program has ended on request without a finding.
+fn ended_on_request(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == FIO_ENDED_ON_REQUEST
 }
 
-/// Blocks that carry their own sums, read back while others are written. All of one size: what it
-/// expects of ranges that overlap is wrong when it writes a file for the second time.
+/// Blocks with their own checksums, read back while others are written. All have one size: fio expects wrong content
+/// of overlapping ranges when it writes a file for the second time.
 fn fio(files: &Path, seed: &str) -> Command {
     let mut command = Command::new("setpriv");
     command

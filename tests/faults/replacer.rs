@@ -1,15 +1,15 @@
-//! A client that replaces files as editors and databases do: it writes the new content to a file of
-//! another name, syncs that, renames it over the old one, and often syncs the directory.
+//! A client that replaces files as editors and databases do: it writes the new content to a file of another name,
+//! syncs that file, renames it over the old one, and often syncs the directory.
 //!
-//! Invariants: a file is found whole, as one of its versions: the last that was acknowledged, or one
-//! tried since; after the primary has lost power, one not older than what is on stable storage.
+//! Invariants: a file is found whole, as one of its versions: the last acknowledged one, or one tried since. After a
+//! power loss of the primary, the version is not older than the one on stable storage.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::chance::{Chance, mix};
+use crate::chance::{Chance, content, mix};
 use crate::writers::Client;
 
 /// The directory, below the root.
@@ -19,16 +19,16 @@ const FILES: usize = 24;
 /// Longest content.
 const BYTES_MAX: u64 = 20_000;
 
-/// What is known of a file. Version 0 is that it does not exist.
+/// The client's account of a file. Version 0 means that the file does not exist.
 #[derive(Clone, Default)]
 struct Replaced {
-    /// The last that was tried.
+    /// The last tried version.
     last: u64,
-    /// The last that was acknowledged, or found.
+    /// The last version that was acknowledged, or found by a check.
     settled: u64,
-    /// The last that is on stable storage.
+    /// The last version on stable storage.
     saved: u64,
-    /// Tried and not acknowledged.
+    /// Tried versions that are not acknowledged.
     in_doubt: Vec<u64>,
 }
 
@@ -55,13 +55,10 @@ impl Replacer {
     fn content(&self, index: usize, version: u64) -> Vec<u8> {
         let start = mix(self.key ^ (index as u64) << 32 ^ version);
         let length = usize::try_from(1 + start % BYTES_MAX).unwrap();
-        let words = (0..length.div_ceil(8) as u64).map(|at| mix(start.wrapping_add(at)));
-        let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        content.truncate(length);
-        content
+        content(start, length)
     }
 
-    /// Writes the file anew under another name, durably by one way or the other, and renames it.
+    /// Writes the new content under another name, durably in one of two ways, and renames the file.
     fn replace(&mut self, index: usize, version: u64) -> io::Result<()> {
         let (path, _) = self.directory.as_ref().expect("the client is open");
         let [draft, name] = [format!("{index}.new"), index.to_string()].map(|name| path.join(name));

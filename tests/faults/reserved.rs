@@ -1,5 +1,5 @@
-//! Space that programs have reserved, before and after a resync: it is there on both disks. Otherwise a
-//! later write could find no room on the secondary alone.
+//! Reserved space before and after a resync: both disks have it. Otherwise a later write could find no space on the
+//! secondary alone.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,12 +9,12 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::nodes::{Node, Pair};
 
-/// So much is reserved in each file that has reserved space.
+/// Reserved bytes of each file with reserved space.
 const RESERVED_BYTES: u64 = 8 << 20;
-/// Beside it a file system may need some blocks of its own.
+/// Blocks that a file system may need in addition.
 const OWN_BYTES_MAX: u64 = 64 << 10;
 const BLOCK_BYTES: usize = 4096;
-/// What `st_blocks` counts in.
+/// The unit of `st_blocks`.
 const SECTOR_BYTES: u64 = 512;
 
 /// Ways to reserve space. Each file takes [`RESERVED_BYTES`] in the end, the last one next to nothing.
@@ -26,7 +26,7 @@ const WAYS: [&str; 5] = [
     "sparse",
 ];
 
-/// Makes a file of each kind, with names of their own.
+/// Makes a file of each kind, under names of this series.
 fn reserve(mount: &Path, series: &str) -> Vec<Reserved> {
     let make = |way: &'static str| {
         let path = mount.join(format!("{series} {way}"));
@@ -67,7 +67,7 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// It takes its space on the disk of that node.
+    /// Checks that the file takes its space on the disk of that node.
     fn check_on(&self, node: &Node) {
         let directories = fs::read_dir(node.store().join("content")).unwrap();
         let name = format!("{:x}", self.ino);
@@ -94,7 +94,7 @@ fn check(pair: &Pair, files: &[Reserved]) {
     }
 }
 
-/// Reserved before a resync, and while the secondary was away; then on a new disk.
+/// Checks space that was reserved before a resync and while the secondary was away, then a resync onto a new disk.
 pub fn survives_a_resync(pair: &mut Pair) {
     pair.start();
     let mut files = reserve(&pair.mount(), "in sync:");

@@ -1,4 +1,4 @@
-//! What is slow, and who waits for it: whoever changes something, and nobody else (rule P19).
+//! Slow parts of the system hold up only clients that change something, and no other client (rule P19).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, setxattr};
 
-use crate::nodes::{DATASTORE, Ground, PATIENT, PROGRAM, Pair, Settings, Which, await_that};
+use crate::nodes::{
+    DATASTORE, NodeEnvironment, PATIENT, PROGRAM, Pair, Settings, Which, await_that,
+};
 use crate::server::{self, Hang, Server};
 
-/// A peer may be silent for as long as any of these tests takes.
+/// A peer may be silent for the whole test.
 pub const SILENT: Settings = Settings {
     peer_timeout_ms: 60_000,
     answer_limit_ms: 600_000,
@@ -25,41 +27,41 @@ pub const SILENT: Settings = Settings {
 /// How long a peer may be silent in [`CHATTY`], in milliseconds.
 const SILENCE_MAX_MS: u64 = 2000;
 const LONGER_THAN_SILENCE_MAX: Duration = Duration::from_millis(SILENCE_MAX_MS / 4 * 5);
-/// A peer must be heard, and may take as long as it likes for its answers.
+/// A peer must answer pings, and may take any time for its other answers.
 const CHATTY: Settings = Settings {
     peer_timeout_ms: SILENCE_MAX_MS,
     ..SILENT
 };
-/// What a checkpoint writes and syncs, and nothing else does.
+/// A file that only checkpoints write and sync.
 const NAMESPACE_FILE: &str = "namespace.redb";
 /// More files than a node writes without a checkpoint (`times::SLOTS`).
 const WRITTEN_FILES: u64 = (16 << 10) + 64;
 const FILE_WRITERS: u64 = 8;
-/// More of them, each in a record of its own, than the intent log holds before a checkpoint: 96 MiB.
+/// More attribute values, each in a record of its own, than the intent log holds before a checkpoint: 96 MiB.
 const VALUES: u64 = 2000;
 const VALUE_BYTES: usize = 64 << 10;
-/// Clients that have got nothing done for so long wait.
+/// Clients without progress for so long are waiting.
 const STALL: Duration = Duration::from_millis(500);
-/// A write as large as any.
+/// The largest write.
 pub const WRITE_BYTES: usize = 1 << 20;
-/// More than one connection, its queue and all threads of a mount hold, and what tests put between.
+/// More than one connection, its queue, all threads of a mount and the test network hold.
 const WRITERS: usize = 64;
-/// More than there are threads of a mount.
+/// More than a mount has threads.
 const SYNCERS: usize = 12;
-/// How often one looks for something that has not been looked for before.
+/// Number of lookups of new names.
 const LOOKS: usize = 100;
-/// Somebody else's file.
+/// A file that no test changes.
 const OTHER: &str = "other";
 
-pub fn start(settings: Settings, grounds: [Ground; 2]) -> Pair {
-    let mut pair = Pair::prepare(settings, grounds);
+pub fn start(settings: Settings, environments: [NodeEnvironment; 2]) -> Pair {
+    let mut pair = Pair::prepare(settings, environments);
     pair.start();
     fs::write(pair.mount().join(OTHER), [7; 4096]).unwrap();
     pair
 }
 
-/// Looks up what is not there, reads, and lists: none of it is being changed.
-fn look_around(mount: &Path) {
+/// Looks up missing names, reads, and lists: nothing here is being changed.
+fn read_everything(mount: &Path) {
     for number in 0..LOOKS {
         let absent = fs::metadata(mount.join(format!("absent {number}")));
         assert_eq!(absent.unwrap_err().kind(), ErrorKind::NotFound);
@@ -71,10 +73,10 @@ fn look_around(mount: &Path) {
     }
 }
 
-/// Nor has the connection been given up for it.
-pub fn nobody_else_waits(pair: &Pair) {
+/// Checks that lookups, reads and listings are answered, and that the connection is still up.
+pub fn assert_reads_continue(pair: &Pair) {
     let mount = pair.mount();
-    let looker = thread::spawn(move || look_around(&mount));
+    let looker = thread::spawn(move || read_everything(&mount));
     await_that("lookups, reads and listings", || looker.is_finished());
     looker.join().unwrap();
     let state = pair.primary.status().unwrap().state;
@@ -89,7 +91,7 @@ pub fn open(pair: &Pair, name: &str, flags: i32) -> File {
 
 pub type Changes = Vec<JoinHandle<io::Result<()>>>;
 
-/// Writes a file each, by so many at once.
+/// Returns a function that starts `writers` writes at once, each to a file of its own.
 fn write_each(pair: &Pair, writers: usize, bytes: usize) -> impl FnOnce() -> Changes {
     let open = |number| open(pair, &format!("written {number}"), 0);
     let files: Vec<File> = (0..writers).map(open).collect();
@@ -99,7 +101,7 @@ fn write_each(pair: &Pair, writers: usize, bytes: usize) -> impl FnOnce() -> Cha
     }
 }
 
-/// However slow the machine is, one after the other ends.
+/// Waits until all changes have ended. On a slow machine, one after the other ends.
 pub fn all_end(changes: &Changes) {
     let is_finished = |change: &&JoinHandle<_>| change.is_finished();
     let ended = || changes.iter().filter(is_finished).count();
@@ -131,12 +133,15 @@ pub fn network_that_passes_nothing() {
             encryption,
             ..SILENT
         };
-        let mut pair = start(settings, [Ground::default(), Ground::default()]);
+        let mut pair = start(
+            settings,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        );
         let writers = write_each(&pair, WRITERS, WRITE_BYTES);
-        pair.network.suffer(crate::network::Fault::Stall);
+        pair.network.apply_fault(crate::network::Fault::Stall);
         let changes = writers();
         await_writes_in_flight(&mut pair);
-        nobody_else_waits(&pair);
+        assert_reads_continue(&pair);
         pair.network.heal();
         all_end_well(changes);
         pair.stop();
@@ -144,12 +149,15 @@ pub fn network_that_passes_nothing() {
 }
 
 pub fn secondary_that_is_stopped() {
-    let mut pair = start(SILENT, [Ground::default(), Ground::default()]);
+    let mut pair = start(
+        SILENT,
+        [NodeEnvironment::default(), NodeEnvironment::default()],
+    );
     let writers = write_each(&pair, WRITERS, WRITE_BYTES);
     pair.node(Which::Secondary).freeze();
     let changes = writers();
     await_writes_in_flight(&mut pair);
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     pair.node(Which::Secondary).thaw();
     all_end_well(changes);
     pair.stop();
@@ -158,7 +166,7 @@ pub fn secondary_that_is_stopped() {
 pub fn disk_that_flushes_nothing() {
     server::isolate();
     let disk = Server::new();
-    let mut pair = start(SILENT, [disk.ground(), Ground::default()]);
+    let mut pair = start(SILENT, [disk.environment(), NodeEnvironment::default()]);
     let files: Vec<File> = (0..SYNCERS)
         .map(|number| open(&pair, &format!("synced {number}"), 0))
         .collect();
@@ -174,7 +182,7 @@ pub fn disk_that_flushes_nothing() {
     await_that("flushes to hang", || hang.waiting() > 0);
     let write = |file: File| thread::spawn(move || file.write_all_at(&[2; 4096], 0));
     changes.extend(durable.into_iter().map(write));
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     drop(hang);
     all_end_well(changes);
     pair.stop();
@@ -192,18 +200,13 @@ pub fn network_that_is_slow() {
             encryption,
             ..settings
         };
-        let mut pair = start(settings, [Ground::default(), Ground::default()]);
-        let before = pair
-            .primary
-            .logged()
-            .matches("acknowledgements paused")
-            .count();
+        let mut pair = start(
+            settings,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        );
+        let before = pauses(&pair);
         all_end_well(write_each(&pair, 3, BYTES)());
-        let after = pair
-            .primary
-            .logged()
-            .matches("acknowledgements paused")
-            .count();
+        let after = pauses(&pair);
         assert_eq!(after, before, "the connection was there all the time");
         pair.await_in_sync();
         pair.stop();
@@ -212,18 +215,17 @@ pub fn network_that_is_slow() {
 
 /// How often the primary has lost the connection while in sync.
 fn pauses(pair: &Pair) -> usize {
-    let logged = pair.primary.logged();
-    logged.matches("acknowledgements paused").count()
+    pair.primary.times_logged("acknowledgements paused")
 }
 
-/// Clients that change something, and how often they have.
+/// Clients that change something, and the number of their changes.
 struct Clients {
     changes: Changes,
     done: Arc<AtomicU64>,
 }
 
 impl Clients {
-    /// So many clients, which do `change` for all numbers below `end` among them.
+    /// Starts so many clients. Together they call `change` for all numbers below `end`.
     fn start(
         clients: u64,
         end: u64,
@@ -247,7 +249,7 @@ impl Clients {
         Self { changes, done }
     }
 
-    /// Waits until none of them gets on any more, as the disk hangs. None may be done.
+    /// Waits until no client makes progress any more, because the disk hangs. No client may have finished.
     fn await_stall(&self, hang: &Hang) {
         let (mut seen, mut since) = (0, Instant::now());
         await_that("the clients to wait", || {
@@ -282,12 +284,13 @@ fn set_more_attributes_than_the_log_holds(mount: &Path) -> Clients {
     })
 }
 
-/// What must wait for a checkpoint on the secondary waits; the connection does not. Metadata operations
-/// wait when its log is filling; in the long form also writes, when it has no slot left for the times of files.
+/// An operation that must wait for a checkpoint on the secondary waits; the connection does not. Metadata operations
+/// wait when the log is filling. In the long form writes wait, too, when there is no slot left for the times of
+/// files.
 pub fn checkpoints_that_hang(is_long: bool) {
     server::isolate();
     let disk = Server::new();
-    let mut pair = start(CHATTY, [Ground::default(), disk.ground()]);
+    let mut pair = start(CHATTY, [NodeEnvironment::default(), disk.environment()]);
     let before = pauses(&pair);
     let hang = disk.hang_on(NAMESPACE_FILE);
     let kinds: [fn(&Path) -> Clients; 2] = [
@@ -300,9 +303,9 @@ pub fn checkpoints_that_hang(is_long: bool) {
         clients.await_stall(&hang);
         waiting.push(clients);
     }
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     thread::sleep(LONGER_THAN_SILENCE_MAX);
-    nobody_else_waits(&pair);
+    assert_reads_continue(&pair);
     assert_eq!(pauses(&pair), before, "the peer was there all the time");
     for node in [&pair.primary, &pair.secondary] {
         assert!(!node.logged().contains("silent"));
@@ -315,7 +318,7 @@ pub fn checkpoints_that_hang(is_long: bool) {
     pair.stop();
 }
 
-/// The nodes hold the same, by their own comparison.
+/// Checks that the nodes' own comparison finds no difference.
 fn verify(pair: &mut Pair) {
     pair.await_in_sync();
     let mut command = Command::new(PROGRAM);

@@ -1,4 +1,4 @@
-//! A small file system of its own for one store, which can be filled up from outside and emptied.
+//! A small file system for one store, which a test can fill from outside and empty.
 //!
 //! Invariant: nothing is mounted and no loop device is in use after [`SmallDisk`] is dropped.
 
@@ -11,11 +11,11 @@ use rustix::fs::FallocateFlags;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
-use crate::nodes::Ground;
+use crate::nodes::NodeEnvironment;
 
-/// Room for the store of a test and little more.
+/// Space for the store of a test and little more.
 pub const DISK_BYTES: u64 = 512 << 20;
-/// Written at once to fill the last gaps.
+/// Bytes of one write to the last gaps.
 const DROP_BYTES: usize = 4096;
 
 /// The file system, in a file.
@@ -29,7 +29,7 @@ impl SmallDisk {
         Self::of(DISK_BYTES, &[])
     }
 
-    /// The same of so many bytes, made with these options of `mkfs.ext4`.
+    /// An empty ext4 of so many bytes, made with these options of `mkfs.ext4`.
     pub fn of(bytes: u64, options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let disk = Self { dir };
@@ -45,20 +45,20 @@ impl SmallDisk {
         disk
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
     /// This machine, with the store on this disk.
-    pub fn ground(&self) -> Ground {
-        Ground {
+    pub fn environment(&self) -> NodeEnvironment {
+        NodeEnvironment {
             disk: Some(self.root()),
-            ..Ground::default()
+            ..NodeEnvironment::default()
         }
     }
 
-    /// Leaves so many bytes until the result is dropped.
+    /// Leaves so many bytes free until the result is dropped.
     pub fn leave(&self, bytes: u64) -> Ballast {
         let space = rustix::fs::statvfs(self.root()).unwrap();
         let path = self.root().join("ballast");
@@ -69,12 +69,12 @@ impl SmallDisk {
         ballast
     }
 
-    /// Leaves no room until the result is dropped.
+    /// Leaves no free space until the result is dropped.
     pub fn fill(&self) -> Ballast {
         self.fill_with("ballast")
     }
 
-    /// The same beside other ballast.
+    /// Fills the disk beside other ballast.
     pub fn fill_more(&self) -> Ballast {
         self.fill_with("more ballast")
     }
@@ -84,11 +84,11 @@ impl SmallDisk {
         let file = File::create(&path);
         let ballast = Ballast { path };
         let Ok(mut file) = file else {
-            // There is no room for a file either.
+            // The disk has no space for a new file either.
             return ballast;
         };
         while file.write_all(&[0; DROP_BYTES]).is_ok() {}
-        // Also what was promised to pages not written yet.
+        // Also takes the space that was promised to unwritten pages.
         let _ = file.sync_all();
         while file.write_all(&[0; DROP_BYTES]).is_ok() {}
         ballast
@@ -101,7 +101,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// What fills a disk; dropping it makes room.
+/// A file that fills the disk; dropping it frees the space.
 pub struct Ballast {
     path: PathBuf,
 }

@@ -1,29 +1,26 @@
-//! Other users of the machine, who hold locks on whatever of a node they can open.
+//! Other users of the machine hold locks on every file of a node that they can open.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::nodes::{Node, PROGRAM, Pair, Which, await_that};
+use crate::nodes::{Node, PROGRAM, Pair, Which, as_nobody, await_that};
 
-/// The number of `nobody`, and of its group.
-const NOBODY: &str = "65534";
 const NODES: [Which; 2] = [Which::Primary, Which::Secondary];
 
 /// A process of `nobody` that waits for a lock on a file or directory, and keeps it.
 struct Stranger {
     process: Child,
-    said: PathBuf,
+    log_path: PathBuf,
 }
 
 impl Stranger {
     fn start(pair: &Pair, number: usize, target: &Path) -> Self {
-        let said = pair.outside(&format!("stranger {number}"));
-        let output = File::create(&said).unwrap();
-        let mut command = Command::new("setpriv");
+        let log_path = pair.outside(&format!("stranger {number}"));
+        let output = File::create(&log_path).unwrap();
+        let mut command = as_nobody();
         command
-            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
             .args(["--pdeathsig", "KILL", "--", "flock", "--no-fork"])
             .arg(target)
             .args(["sh", "-c", "echo held; exec cat"])
@@ -31,21 +28,21 @@ impl Stranger {
             .stdout(output.try_clone().unwrap())
             .stderr(output);
         let process = command.spawn().unwrap();
-        Self { process, said }
+        Self { process, log_path }
     }
 
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap()
+    fn output(&self) -> String {
+        fs::read_to_string(&self.log_path).unwrap()
     }
 
     fn await_lock(&self) {
-        await_that("the lock of a stranger", || self.said() == "held\n");
+        await_that("the lock of a stranger", || self.output() == "held\n");
     }
 
     fn must_be_refused(mut self) {
         let status = self.process.wait().unwrap();
-        let said = self.said();
-        assert!(said.contains("Permission denied"), "{status}: {said}");
+        let output = self.output();
+        assert!(output.contains("Permission denied"), "{status}: {output}");
     }
 }
 
@@ -60,8 +57,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Lets everybody look into the directories: that of the test, those with the control sockets, and the
-/// stores, as if an earlier version had made them.
+/// Opens the directories to all users: that of the test, those with the control sockets, and the stores, as an
+/// earlier version made them.
 fn open_directories(pair: &Pair) -> Vec<PathBuf> {
     let mut directories = vec![pair.outside(".")];
     for which in NODES {
@@ -75,7 +72,7 @@ fn open_directories(pair: &Pair) -> Vec<PathBuf> {
     directories
 }
 
-/// The files that say who has a store, and who has a control socket.
+/// The lock files of a store and of a control socket.
 fn lock_files(node: &Node) -> [PathBuf; 2] {
     let mut beside = node.control().into_os_string();
     beside.push(".lock");
@@ -88,8 +85,8 @@ fn says_in_sync(node: &Node) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Nodes start, killed or stopped before, though `nobody` holds locks on all directories of them.
-pub fn hold_no_node_up(pair: &mut Pair) {
+/// Checks that nodes start after a kill and after a stop, although `nobody` holds locks on all their directories.
+pub fn check_locks_of_other_users(pair: &mut Pair) {
     pair.start();
     let directories = open_directories(pair);
     let stranger = |(number, path): (usize, &PathBuf)| Stranger::start(pair, number, path);

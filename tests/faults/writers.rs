@@ -1,9 +1,9 @@
-//! The clients of a test: threads that change the datastore without end and note what was
-//! acknowledged, and the moments at which all of them hold still.
+//! The clients of a test: threads that change the datastore without end and keep account of the acknowledged
+//! operations, and the moments at which all of them hold still.
 //!
-//! Invariants: a client that sees an error ends the test, unless the primary has been away since the
-//! client opened its files; then it opens them anew as soon as that is possible (on a dead mount a
-//! directory can still be opened). While a client is locked nothing of it is under way.
+//! Invariants: a client that sees an error fails the test, unless the primary has been away since the client opened
+//! its files. Then the client opens them again as soon as possible (a directory can still be opened on a dead mount).
+//! While a client is locked, it has no operation in flight.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -25,35 +25,35 @@ use crate::replacer::Replacer;
 
 /// Clients that write cells.
 const CELL_WRITERS: usize = 6;
-/// How long a client waits for a mount that is not there.
+/// Pause before a client tries an absent mount again.
 const REOPEN_PAUSE: Duration = Duration::from_millis(5);
-/// Between two operations of a client: they are to be many, and to leave room for the nodes.
+/// Pause between two operations of a client, so that the nodes get the processor, too.
 const STEP_PAUSE: Duration = Duration::from_micros(300);
 
-/// Somebody who changes the datastore and keeps account.
+/// A client that changes the datastore and keeps account.
 pub trait Client: Send {
-    /// What failures call it.
+    /// The name of the client in failures.
     fn name(&self) -> String;
 
-    /// Opens what it needs below `root`, which exists in the datastore and nowhere else.
+    /// Opens its files below `root`, which exist in the datastore and nowhere else.
     fn open(&mut self, root: &Path) -> io::Result<()>;
 
-    /// One change.
+    /// Makes one change.
     fn step(&mut self) -> io::Result<()>;
 
-    /// Closes what it has open.
+    /// Closes its open files.
     fn close(&mut self);
 
-    /// Everything acknowledged so far is on stable storage.
+    /// Notes that everything acknowledged so far is on stable storage.
     fn saved(&mut self);
 
-    /// The primary has lost power: only what is on stable storage is sure to be there.
+    /// Notes that the primary has lost power: only operations on stable storage are sure to survive.
     fn power_lost(&mut self);
 
-    /// Compares what lies below `root` with the account; says what is lost or should not be.
+    /// Compares the tree below `root` with the account; the error tells which names are lost or unexpected.
     fn check(&mut self, root: &Path) -> Result<(), String>;
 
-    /// The same account once more: what a check finds by it is not final for this one.
+    /// A copy of the account. A check of the copy leaves this account unchanged.
     fn copy(&self) -> Box<dyn Client>;
 }
 
@@ -62,20 +62,20 @@ pub struct Seat {
     pub client: Box<dyn Client>,
     /// `absences` before the client opened its files, if they are open.
     opened_at: Option<u64>,
-    /// Power was lost, and what is left was not looked at yet.
+    /// Power was lost, and the client has not checked its files since.
     power_lost: bool,
 }
 
 impl Seat {
-    /// Closes the client's files; they are opened again with its next step.
+    /// Closes the client's files; its next step opens them again.
     pub fn leave(&mut self) {
         self.client.close();
         self.opened_at = None;
     }
 
-    /// Looks what a loss of power has left, before anything else is done there. That is what the
-    /// primary's disk holds, and so on stable storage.
-    fn take_stock(&mut self, root: &Path) -> io::Result<()> {
+    /// After a power loss, checks the client's files before its next step. The primary's disk holds exactly the found
+    /// content, so it is on stable storage.
+    fn check_after_power_loss(&mut self, root: &Path) -> io::Result<()> {
         if self.power_lost {
             self.client.check(root).map_err(io::Error::other)?;
             self.client.saved();
@@ -93,19 +93,19 @@ pub struct Writers {
 
 struct Shared {
     root: PathBuf,
-    /// What is acknowledged is on stable storage, whether that was asked for or not.
+    /// Every acknowledged operation is on stable storage, requested or not.
     always: bool,
     seats: Vec<Mutex<Seat>>,
     /// Operations acknowledged to each client.
     acknowledged: Vec<AtomicU64>,
-    /// Raised when the primary goes and when it is back: odd in between.
+    /// Incremented when the primary goes and when it is back: odd in between.
     absences: AtomicU64,
     stopped: AtomicBool,
     failures: Mutex<Vec<String>>,
 }
 
 impl Writers {
-    /// Starts the clients below `root`; `always` if all that is acknowledged is on stable storage.
+    /// Starts the clients below `root`; `always` if every acknowledged operation is on stable storage.
     pub fn start(root: &Path, always: bool, chance: &mut Chance) -> Self {
         let mut clients: Vec<Box<dyn Client>> = Vec::new();
         for number in 0..CELL_WRITERS {
@@ -114,7 +114,7 @@ impl Writers {
         }
         clients.push(Box::new(NameChanger::new(root, chance.fork())));
         clients.push(Box::new(Replacer::new(root, chance.fork())));
-        // What the clients have made is there whatever happens.
+        // The files of the clients exist from now on, even after a power loss.
         File::open(root).unwrap().sync_all().unwrap();
         let seat = |client| {
             Mutex::new(Seat {
@@ -155,7 +155,7 @@ impl Writers {
         }
     }
 
-    /// The primary is back and has mounted the datastore: what is opened from now on must work.
+    /// The primary is back and has mounted the datastore: operations on files opened from now on must succeed.
     pub fn primary_is_back(&self) {
         let absences = &self.shared.absences;
         let _ = absences.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
@@ -163,7 +163,7 @@ impl Writers {
         });
     }
 
-    /// Waits until every client has seen some operations of its own acknowledged from now on.
+    /// Waits until every client has had three operations acknowledged from now on.
     pub fn await_progress(&self) {
         let counts = || {
             self.shared
@@ -178,14 +178,14 @@ impl Writers {
         });
     }
 
-    /// All clients, holding still as long as the result lives.
+    /// All clients. They hold still while the result lives.
     pub fn still(&self) -> Vec<MutexGuard<'_, Seat>> {
         let seats = self.shared.seats.iter().map(Mutex::lock).collect();
         self.assert_no_failure();
         seats
     }
 
-    /// How many clients there are.
+    /// The number of clients.
     pub fn count(&self) -> usize {
         self.shared.seats.len()
     }
@@ -232,14 +232,14 @@ impl Shared {
         }
     }
 
-    /// One step; an error that nothing excuses is told.
+    /// Runs one step; returns an error only if no absence of the primary explains it.
     fn step(&self, seat: &mut Seat) -> Result<(), Option<io::Error>> {
         let opened_at = match seat.opened_at {
             Some(opened_at) => opened_at,
             None => self.open(seat).map_err(|_| None)?,
         };
         let done = seat
-            .take_stock(&self.root)
+            .check_after_power_loss(&self.root)
             .and_then(|()| seat.client.step());
         if done.is_ok() && self.always {
             seat.client.saved();

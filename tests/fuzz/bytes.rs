@@ -1,8 +1,8 @@
-//! Bytes as chance would have them: random ones, and those of others after an accident.
+//! Random bytes, and given bytes after a random accident.
 
 use crate::chance::Chance;
 
-/// Numbers at which lengths, counts and offsets go wrong.
+/// Values at which lengths, counts and offsets go wrong.
 const EDGES: [u64; 22] = [
     0,
     1,
@@ -28,7 +28,7 @@ const EDGES: [u64; 22] = [
     u64::MAX,
 ];
 
-/// A number from all sizes there are, those at the edges more often.
+/// A number of any magnitude; values at the edges are more frequent.
 pub fn number(chance: &mut Chance) -> u64 {
     match chance.within(0..4) {
         0 => *chance.pick(&EDGES),
@@ -46,7 +46,7 @@ pub fn index(chance: &mut Chance, bound: usize) -> usize {
     usize::try_from(chance.within(0..bound as u64)).unwrap()
 }
 
-/// Up to `longest` random bytes, seldom many.
+/// Up to `longest` random bytes, mostly few.
 pub fn random(chance: &mut Chance, longest: usize) -> Vec<u8> {
     let longest = if chance.percent(90) {
         longest.min(300)
@@ -61,14 +61,14 @@ fn byte(chance: &mut Chance) -> u8 {
     chance.any().to_le_bytes()[0]
 }
 
-/// A piece of `bytes`, which are not empty: its start and its end.
+/// Start and end of a piece of `bytes`, which are not empty.
 fn piece(chance: &mut Chance, bytes: &[u8]) -> (usize, usize) {
     let start = index(chance, bytes.len());
     let longest = (bytes.len() - start).min(*chance.pick(&[1, 8, 64, 600, 5000]));
     (start, start + 1 + index(chance, longest))
 }
 
-/// One accident. The bytes may be the same afterwards. Returns what it was.
+/// Applies one accident and returns its kind. The bytes may be the same afterwards.
 pub fn mutate(chance: &mut Chance, bytes: &mut Vec<u8>) -> &'static str {
     if bytes.is_empty() {
         *bytes = random(chance, 100);
@@ -118,7 +118,7 @@ pub fn mutate(chance: &mut Chance, bytes: &mut Vec<u8>) -> &'static str {
     }
 }
 
-/// One to a few accidents.
+/// Applies one to three accidents.
 pub fn mutate_often(chance: &mut Chance, bytes: &mut Vec<u8>) {
     for _ in 0..chance.within(1..4) {
         mutate(chance, bytes);

@@ -1,4 +1,4 @@
-//! A client of a datastore of this process, without a mount: asks and waits for the answer.
+//! A client of a datastore of this process, without a mount: sends operations and waits for the answers.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -8,25 +8,25 @@ use lockstep_driver::client::{Done, FileService, WriteOptions};
 use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind};
 
-/// Longer than anything may take that must come.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest wait for an expected event.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
-/// An answer that is to come.
+/// An answer that has yet to come.
 pub struct Answer<T>(Receiver<Result<T, Errno>>);
 
 impl<T: Send + 'static> Answer<T> {
     fn new() -> (Done<T>, Self) {
         let (sender, receiver) = channel();
         let done = move |result| {
-            // Whoever asked may have gone.
-            let _heard = sender.send(result);
+            // The caller may have gone.
+            let _sent = sender.send(result);
         };
         (Box::new(done), Self(receiver))
     }
 
-    /// Waits for it.
+    /// Waits for the answer.
     pub fn get(self) -> Result<T, Errno> {
-        let answer = self.0.recv_timeout(PATIENCE);
+        let answer = self.0.recv_timeout(WAIT_LIMIT);
         answer.expect("an operation is never answered")
     }
 }
@@ -40,7 +40,7 @@ impl Client {
         Self(DatastoreHandle(Arc::clone(datastore)))
     }
 
-    /// Begins to make something in the root directory.
+    /// Begins to make an inode in the root directory.
     pub fn begin_create(&self, name: &str, kind: NodeKind, target: &[u8]) -> (Ino, Answer<()>) {
         let ino = self.0.next_ino().unwrap();
         let request = MetaRequest::Create {
@@ -84,7 +84,7 @@ impl Client {
         answer
     }
 
-    /// Writes.
+    /// Writes, and waits for the answer.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) {
         self.begin_write(ino, offset, data, false).get().unwrap();
     }
@@ -96,7 +96,7 @@ impl Client {
         answer
     }
 
-    /// Fills a new datastore with something of every kind.
+    /// Fills a new datastore with inodes of every kind.
     pub fn fill(&self) {
         for (number, length) in [0, 1, 4096, 10_000, 70_000, 1_100_000].iter().enumerate() {
             let ino = self.create(&format!("f{number}"));

@@ -1,4 +1,4 @@
-//! The configuration: whatever text it is, it is read or refused with line, key, cause and cure.
+//! The configuration: any text is read, or is refused with line, key, cause and cure.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -45,7 +45,7 @@ role = "secondary"
 peer = { address = "node-b.example:7400", fingerprint = "SHA256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" }
 "#;
 
-/// What a value may be replaced by, right or wrong.
+/// Replacements for a value, right and wrong ones.
 const VALUES: &[&str] = &[
     "0",
     "-1",
@@ -139,7 +139,7 @@ fn text(chance: &mut Chance) -> String {
     }
 }
 
-/// Pieces of TOML in no order.
+/// Pieces of TOML in random order.
 fn soup(chance: &mut Chance) -> String {
     let pieces = [
         "[",
@@ -175,7 +175,7 @@ fn soup(chance: &mut Chance) -> String {
     (0..count).map(|_| *chance.pick(&pieces)).collect()
 }
 
-/// Something nested as deep as a stack.
+/// Values nested so deep that they could exhaust a stack.
 fn deep(chance: &mut Chance) -> String {
     let depth = *chance.pick(&[10, 79, 80, 81, 128, 1000, 100_000]);
     let (open, close) = *chance.pick(&[("[", "]"), ("{a=", "}"), ("a.", "")]);
@@ -226,17 +226,17 @@ fn has_cause_and_cure(error: &ConfigError, text: &str) {
             assert!(!part.trim().is_empty(), "{problem:?}");
         }
     }
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(
-        said.contains("cause: ") && said.contains("cure: "),
-        "{said}"
+        message.contains("cause: ") && message.contains("cure: "),
+        "{message}"
     );
     let hidden = |c: char| c.is_control() && c != '\n';
-    assert!(!said.contains(hidden), "{said:?}");
-    assert!(said.len() < 200_000, "{} bytes", said.len());
+    assert!(!message.contains(hidden), "{message:?}");
+    assert!(message.len() < 200_000, "{} bytes", message.len());
 }
 
-/// What was read says, written out, the same again.
+/// Writes the configuration out and checks that reading it again gives the same configuration.
 fn read_again(config: &NodeConfig) {
     let text = written(config);
     let again = parse(&text, Path::new("/etc/again.toml"));

@@ -1,5 +1,5 @@
-//! Reading messages: what is not one is refused, what is one says the same when it is written
-//! again, and no length in it makes anybody reserve what has not arrived.
+//! Reading messages: bytes that are no message are refused, a message is the same after it is written again, and no
+//! length in a message makes the reader reserve memory for bytes that have not arrived.
 
 use lockstep_link::frame::HEADER_BYTES_MAX;
 use lockstep_repl::message::Envelope;
@@ -8,16 +8,16 @@ use lockstep_types::DatastoreUuid;
 use crate::bytes;
 use crate::chance::Chance;
 use crate::memory::largest_piece;
-use crate::messages::{self, Knowledge};
+use crate::messages::{self, PeerState};
 use crate::run::cases;
 
-/// The largest thing that is reserved at once by a length alone, whatever it says.
+/// The largest allocation that a length field alone may cause.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 #[test]
-fn a_header_is_refused_or_says_what_it_says() {
+fn a_header_is_refused_or_decodes_to_the_same_message() {
     cases(
-        "decoding::a_header_is_refused_or_says_what_it_says",
+        "decoding::a_header_is_refused_or_decodes_to_the_same_message",
         40_000,
         |chance| {
             let header = header(chance);
@@ -32,7 +32,7 @@ fn a_header_is_refused_or_says_what_it_says() {
                     let again = Envelope::decode(&envelope.encode().unwrap());
                     assert_eq!(again.unwrap(), envelope);
                 }
-                Err(error) => assert!(error.to_string().contains("given up and made anew")),
+                Err(error) => assert!(error.to_string().contains("given up and opened again")),
             }
         },
     );
@@ -42,7 +42,7 @@ fn header(chance: &mut Chance) -> Vec<u8> {
     if chance.percent(5) {
         return bytes::random(chance, HEADER_BYTES_MAX);
     }
-    let known = Knowledge::of(chance, DatastoreUuid::from_bytes([7; 16]));
+    let known = PeerState::of(chance, DatastoreUuid::from_bytes([7; 16]));
     let message = messages::any(chance, &known);
     let envelope = messages::envelope(chance, &known, message);
     let mut header = envelope.encode().unwrap();
@@ -54,14 +54,14 @@ fn header(chance: &mut Chance) -> Vec<u8> {
     header
 }
 
-/// What follows a message is not part of this vocabulary.
+/// Bytes after a message are not part of the protocol.
 #[test]
 fn a_header_with_more_than_a_message_is_refused() {
     cases(
         "decoding::a_header_with_more_than_a_message_is_refused",
         500,
         |chance| {
-            let known = Knowledge::of(chance, DatastoreUuid::from_bytes([7; 16]));
+            let known = PeerState::of(chance, DatastoreUuid::from_bytes([7; 16]));
             let message = messages::any(chance, &known);
             let envelope = messages::envelope(chance, &known, message);
             let mut header = envelope.encode().unwrap();

@@ -1,15 +1,15 @@
-//! The files of a store: whatever happens to one of them, the store opens and holds what it held,
-//! or is refused with an error that names the file and says what to do, and stays as it was.
+//! The files of a store. After damage to one of them, the store opens with its whole content, or is refused with
+//! an error that names the file and a cure, and stays unchanged.
 //!
-//! Where damage looks exactly like something legal, no program can tell, and none is asked to:
+//! Some damage looks exactly like legal data. No program can detect such damage, and this test does not ask for it:
 //!
-//! - bytes of content are not checksummed on one node (`lockstep verify` finds them), and while a file
-//!   has unflushed writes its content alone says how long it is: so content is only cut, extended or
-//!   taken away, and only in stores that were closed in order;
-//! - a slot of `tables/times` that is torn, or empty, is what a killed process may leave: the times of
-//!   last writes may be older then, sizes and bytes may not differ;
-//! - the last record of the log, while nobody asked for stable storage since, may be one whose
-//!   append was not over when the process was killed.
+//! - Content is not checksummed on one node (`lockstep verify` finds wrong bytes), and while a file has unflushed
+//!   writes, only the content tells its length. So content is only cut, extended or removed, and only in stores after
+//!   a clean shutdown.
+//! - A killed process may leave a torn or empty slot of `tables/times`. Then the times of last writes may be older;
+//!   sizes and bytes may not differ.
+//! - The append of the last log record may be incomplete if the process was killed before a request for stable
+//!   storage.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use lockstep_driver::{Datastore, Dial, DialError};
+use lockstep_driver::{Datastore, Dial};
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept, dial};
+use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept};
 use lockstep_paw_saw::{InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
@@ -30,11 +30,12 @@ use lockstepfs::config::{DatastoreConfig, Encryption, Role};
 use crate::bytes;
 use crate::chance::Chance;
 use crate::client::Client;
+use crate::dialer::LinkDialer;
 use crate::run::cases;
 use crate::store::{self, Running};
 
 #[test]
-fn a_damaged_store_is_refused_or_holds_what_it_held() {
+fn a_damaged_store_is_refused_or_keeps_its_content() {
     if !store::can_export() {
         return;
     }
@@ -42,7 +43,7 @@ fn a_damaged_store_is_refused_or_holds_what_it_held() {
     let stores = Undamaged::make_all(place.path());
     let dir = place.path().join("damaged");
     cases(
-        "disk::a_damaged_store_is_refused_or_holds_what_it_held",
+        "disk::a_damaged_store_is_refused_or_keeps_its_content",
         250,
         |chance| {
             let undamaged = &stores[bytes::index(chance, stores.len())];
@@ -56,7 +57,7 @@ fn a_damaged_store_is_refused_or_holds_what_it_held() {
     );
 }
 
-/// A store before anything happens to it.
+/// A store before the damage.
 struct Undamaged {
     name: &'static str,
     dir: PathBuf,
@@ -69,8 +70,8 @@ struct Undamaged {
 }
 
 impl Undamaged {
-    /// The stores of both nodes of a datastore that was used while in sync, after both were killed
-    /// and after both were stopped.
+    /// Uses a datastore in sync. Returns the stores of both nodes, once after a kill of both and once after a clean
+    /// shutdown.
     fn make_all(place: &Path) -> Vec<Self> {
         let pair = Pair::start(place);
         pair.work();
@@ -80,7 +81,7 @@ impl Undamaged {
         let [killed_primary, killed_secondary] = killed;
         let [primary, secondary] = stopped;
         for dir in [&killed_primary, &killed_secondary] {
-            put_in_flight(dir);
+            add_writes_in_flight(dir);
         }
         vec![
             Self::look("killed primary", killed_primary, Role::Primary, true),
@@ -133,7 +134,12 @@ impl Pair {
         let (accepting, pinned) = (Arc::clone(&other), own.fingerprint());
         thread::spawn(move || serve(&listener, &accepting, pinned, &served));
         let pinned = other.fingerprint();
-        let dialer: Box<dyn Dial> = Box::new(PairDialer(address, own, pinned));
+        let dialer: Box<dyn Dial> = Box::new(LinkDialer {
+            address,
+            identity: own,
+            fingerprint: pinned,
+            options: LinkOptions::default(),
+        });
         let primary = start(Role::Primary, "primary", &other, Some(dialer));
         let place = place.to_owned();
         Self {
@@ -143,7 +149,7 @@ impl Pair {
         }
     }
 
-    /// Fills both; some of it after the last checkpoint, and of that some that nobody has synced.
+    /// Fills both stores. Some operations come after the last checkpoint, and some of those stay unsynced.
     fn work(&self) {
         let client = Client::of(&self.primary.datastore);
         self.primary.await_state(State::Synced);
@@ -171,7 +177,7 @@ impl Pair {
             .unwrap();
     }
 
-    /// Both stores as they would be found if both processes were killed now.
+    /// Copies both stores as a kill of both processes would leave them now.
     fn copies(&self, place: &Path, name: &str) -> [PathBuf; 2] {
         ["primary", "secondary"].map(|of| {
             let dir = place.join(format!("{name}-{of}"));
@@ -204,22 +210,8 @@ fn serve(
     datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope);
 }
 
-struct PairDialer(
-    std::net::SocketAddr,
-    Arc<Identity>,
-    lockstep_link::Fingerprint,
-);
-
-impl Dial for PairDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), DialError> {
-        let made = dial(self.0, &self.1, self.2, &LinkOptions::default());
-        let (sender, receiver) = made?.split();
-        Ok((Arc::new(sender), Box::new(receiver)))
-    }
-}
-
-/// Writes that were under way when the process was killed, in both tables.
-fn put_in_flight(dir: &Path) {
+/// Adds writes in flight at the time of the kill, in both tables.
+fn add_writes_in_flight(dir: &Path) {
     let backing = OsBacking::open(dir).unwrap();
     for table in ["tables/paw", "tables/saw"] {
         let mapped = backing.open_table(table, TABLE_BYTES).unwrap();
@@ -239,7 +231,7 @@ fn put_in_flight(dir: &Path) {
     }
 }
 
-/// What happens to one file.
+/// The damage to one file.
 struct Damage {
     file: PathBuf,
     kind: Kind,
@@ -247,9 +239,9 @@ struct Damage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Accidents to the bytes where there are any.
+    /// Accidents to the non-zero bytes.
     Inside,
-    /// Accidents to all of it, its length too.
+    /// Accidents to the whole file, its length included.
     Whole,
     Cut,
     Longer,
@@ -281,7 +273,7 @@ impl Damage {
         Self { file, kind }
     }
 
-    /// Lets it happen; false if the file is the same afterwards.
+    /// Damages the file; false if the file is the same afterwards.
     fn inflict(&self, chance: &mut Chance, dir: &Path) -> bool {
         let path = dir.join(&self.file);
         let before = fs::read(&path).unwrap();
@@ -309,9 +301,9 @@ impl Damage {
         bytes != before
     }
 
-    /// Whether of the log of a killed process nothing is whole behind the first damaged frame: as if
-    /// that had been the last, and not written to its end.
-    fn took_the_tail(&self, undamaged: &Undamaged, dir: &Path) -> bool {
+    /// Whether the log of a killed process has no whole frame behind the first damaged one. Then the damaged frame
+    /// looks like an incomplete last append.
+    fn removed_the_tail(&self, undamaged: &Undamaged, dir: &Path) -> bool {
         if !self.is_of("log") || !undamaged.killed {
             return false;
         }
@@ -329,7 +321,7 @@ impl Damage {
     }
 }
 
-/// Where the frames of a segment of the log lie, by the lengths in them: see `docs/on-disk.md`.
+/// The ranges of the frames in a segment of the log, by their length fields: see `docs/on-disk.md`.
 fn frames(segment: &[u8]) -> Vec<(usize, usize)> {
     let (mut frames, mut at) = (Vec::new(), 4096);
     while segment.get(at + 36).is_some_and(|&kind| kind != 0) {
@@ -341,7 +333,7 @@ fn frames(segment: &[u8]) -> Vec<(usize, usize)> {
     frames
 }
 
-/// An accident to a piece of a file that is not all zeros, if there is one.
+/// Applies an accident to a piece of a file that is not all zeros, if there is one.
 fn inside(chance: &mut Chance, bytes: &mut [u8]) {
     const PIECE_BYTES: usize = 512;
     let filled: Vec<usize> = (0..bytes.len())
@@ -359,7 +351,7 @@ fn inside(chance: &mut Chance, bytes: &mut [u8]) {
     bytes[start..end].copy_from_slice(&piece);
 }
 
-/// What is asked of a store after the damage.
+/// Checks the store after the damage.
 fn judge(undamaged: &Undamaged, damage: &Damage, dir: &Path) {
     let what = format!(
         "{} of a {}: {:?}",
@@ -373,7 +365,7 @@ fn judge(undamaged: &Undamaged, damage: &Damage, dir: &Path) {
         store::all(dir) == before,
         "{what}: export changed the store"
     );
-    let tail_gone = damage.took_the_tail(undamaged, dir);
+    let tail_gone = damage.removed_the_tail(undamaged, dir);
     judge_manifest(undamaged, damage, tail_gone, &what, &written_out);
     let nobody = Identity::ephemeral("nobody").unwrap().fingerprint();
     let config = store::config(dir, undamaged.role, nobody, Encryption::On);
@@ -431,7 +423,7 @@ fn assert_same(what: &str, found: &str, expected: &str) {
         .lines()
         .find(|line| !found.lines().any(|other| other == *line));
     if let Some(line) = missing {
-        panic!("{what}: lost in silence: {line}\n{found}");
+        panic!("{what}: lost silently: {line}\n{found}");
     }
     assert_eq!(found, expected, "{what}: more than there was");
 }
@@ -449,10 +441,10 @@ fn without_times(manifest: &str) -> String {
     manifest.lines().map(line).collect()
 }
 
-/// An error names the file and says what to do.
+/// Checks that an error names the file and a cure.
 fn assert_helpful(damage: &Damage, what: &str, error: &str) {
     let file = damage.file.to_str().unwrap();
-    // What is missing or torn in the table of times shows at the content of a file.
+    // A missing or torn slot of the table of times is reported with the content of its file.
     let named =
         error.contains(file) || (damage.is_of("tables/times") && error.contains("content/"));
     assert!(named, "{what}: the file is not named: {error}");

@@ -1,9 +1,8 @@
-//! A secondary whose primary has the right keys and says the wrong things.
+//! A secondary whose primary has the right keys and sends wrong messages.
 //!
-//! A peer is trusted to mean well, so what it may do to the content of the copy is no question here.
-//! It must not make the node panic, stop answering, or hold more than it may; what it sends is done,
-//! or refused with a reason, or ends the connection; and the store it leaves can be opened and made
-//! equal by the true peer.
+//! A peer is trusted with the content of the copy, so these tests do not check that content. The primary must not
+//! make the node panic, stop answering, or exceed its memory bound. The node carries a message out, refuses it with a
+//! reason, or closes the connection. The store can be opened afterwards, and the true peer can make it equal.
 
 use std::time::Duration;
 
@@ -14,39 +13,39 @@ use lockstepfs::config::Encryption;
 
 use crate::bytes;
 use crate::chance::Chance;
-use crate::messages::{self, Knowledge};
-use crate::node::Besieged;
+use crate::messages::{self, PeerState};
+use crate::node::AttackedNode;
 use crate::run::cases;
 use crate::{store, wire};
 
-/// Cases from one time that the true peer connects to the next.
+/// Cases between two connections of the true peer.
 const CASES_PER_SYNC: u64 = 25;
 /// Most messages of a case.
 const MESSAGES_MAX: u64 = 60;
-/// Longer than an answer takes on a machine with other things to do; not all messages have one.
+/// Longer than an answer takes on a busy machine; some messages have no answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// More large messages than a node may keep.
+/// More large messages than a node may hold.
 const FLOOD_MAX: u64 = 600;
 
 #[test]
-fn an_encrypted_secondary_bears_any_primary() {
+fn an_encrypted_secondary_withstands_any_primary() {
     attack(
-        "hostile_primary::an_encrypted_secondary_bears_any_primary",
+        "hostile_primary::an_encrypted_secondary_withstands_any_primary",
         Encryption::On,
     );
 }
 
 #[test]
-fn a_clear_secondary_bears_any_primary() {
+fn a_clear_secondary_withstands_any_primary() {
     attack(
-        "hostile_primary::a_clear_secondary_bears_any_primary",
+        "hostile_primary::a_clear_secondary_withstands_any_primary",
         Encryption::Off,
     );
 }
 
 fn attack(target: &'static str, encryption: Encryption) {
-    let mut node = Besieged::start(encryption);
+    let mut node = AttackedNode::start(encryption);
     let mut done = 0;
     cases(target, 2 * CASES_PER_SYNC, |chance| {
         connection(chance, &node);
@@ -65,7 +64,7 @@ fn attack(target: &'static str, encryption: Encryption) {
 }
 
 /// One connection, from greeting to end.
-fn connection(chance: &mut Chance, node: &Besieged) {
+fn connection(chance: &mut Chance, node: &AttackedNode) {
     let address = if chance.percent(15) {
         wire::damaged(chance, node.address, 50_000)
     } else {
@@ -77,32 +76,34 @@ fn connection(chance: &mut Chance, node: &Besieged) {
     };
     let (sender, mut receiver) = connection.split();
     receiver.set_timeout(Some(ANSWER_WITHIN)).unwrap();
-    let mut known = Knowledge::of(chance, store::UUID);
+    let mut known = PeerState::of(chance, store::UUID);
     (known.store, known.sync) = node.names();
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         chance,
         known,
         sender,
         receiver,
     };
-    // That it is over before all was said is the node's right.
-    let _over = talk.greet().and_then(|()| talk.go_on());
-    talk.sender.shutdown("enough");
+    // The node may close the connection before all messages are sent.
+    let _ended = conversation
+        .greet()
+        .and_then(|()| conversation.send_messages());
+    conversation.sender.shutdown("enough");
 }
 
-/// Why a talk ends.
-struct Over;
+/// The connection has ended.
+struct Ended;
 
-/// A talk with a secondary.
-struct Talk<'a> {
+/// A conversation with a secondary.
+struct Conversation<'a> {
     chance: &'a mut Chance,
-    known: Knowledge,
+    known: PeerState,
     sender: Sender,
     receiver: Receiver,
 }
 
-impl Talk<'_> {
-    fn greet(&mut self) -> Result<(), Over> {
+impl Conversation<'_> {
+    fn greet(&mut self) -> Result<(), Ended> {
         let greeting = Message::Hello(Hello {
             version: PROTOCOL_VERSION,
             in_sync: self.chance.percent(50),
@@ -113,11 +114,11 @@ impl Talk<'_> {
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);
-            self.say(other)?;
+            self.send(other)?;
         } else {
-            self.say(greeting)?;
+            self.send(greeting)?;
         }
-        if let Message::Welcome(welcome) = self.hear()? {
+        if let Message::Welcome(welcome) = self.receive()? {
             self.known.last = welcome.applied;
         }
         match self.chance.within(0..20) {
@@ -127,11 +128,11 @@ impl Talk<'_> {
         }
     }
 
-    /// Asks much at once and never listens.
-    fn flood(&mut self) -> Result<(), Over> {
-        let sync = messages::sync_told(&self.known);
+    /// Sends many requests at once and reads no answer.
+    fn flood(&mut self) -> Result<(), Ended> {
+        let sync = messages::sync_sent(&self.known);
         let ask = |request| Message::Request { id: 1, request };
-        // What takes a disk some time.
+        // Requests that take a disk some time.
         let floods = [
             ask(Request::InSync),
             ask(Request::BeginResync { sync }),
@@ -153,29 +154,29 @@ impl Talk<'_> {
         let header = messages::envelope(self.chance, &self.known, message).encode();
         let header = header.unwrap();
         for _ in 0..count {
-            self.sender.send(&header, &payload).map_err(|_| Over)?;
+            self.sender.send(&header, &payload).map_err(|_| Ended)?;
         }
         Ok(())
     }
 
-    /// So that what follows meets a copy that is being made.
-    fn begin_resync(&mut self) -> Result<(), Over> {
+    /// Begins a resync, so that the later messages meet an incomplete copy.
+    fn begin_resync(&mut self) -> Result<(), Ended> {
         let applied = self.known.last;
         let end = Request::EndImage {
             applied,
             inos_below: 2,
         };
         let begin = Request::BeginResync {
-            sync: messages::sync_told(&self.known),
+            sync: messages::sync_sent(&self.known),
         };
         for request in [begin, end] {
-            self.say(Message::Request { id: 1, request })?;
-            self.hear()?;
+            self.send(Message::Request { id: 1, request })?;
+            self.receive()?;
         }
         Ok(())
     }
 
-    fn go_on(&mut self) -> Result<(), Over> {
+    fn send_messages(&mut self) -> Result<(), Ended> {
         for _ in 0..self.chance.within(0..MESSAGES_MAX) {
             let message = if self.chance.percent(self.known.wildness) {
                 messages::any(self.chance, &self.known)
@@ -183,17 +184,17 @@ impl Talk<'_> {
                 messages::of_primary(self.chance, &self.known)
             };
             let numbered = matches!(message, Message::Meta { .. });
-            self.say(message)?;
+            self.send(message)?;
             if numbered {
-                self.hear_what_became_of_it()?;
+                self.await_outcome()?;
             } else if self.chance.percent(80) {
-                self.hear()?;
+                self.receive()?;
             }
         }
         Ok(())
     }
 
-    fn say(&mut self, message: Message) -> Result<(), Over> {
+    fn send(&mut self, message: Message) -> Result<(), Ended> {
         let payload = match self.chance.within(0..10) {
             0..4 => Vec::new(),
             4..9 => bytes::random(self.chance, 20_000),
@@ -206,22 +207,23 @@ impl Talk<'_> {
         };
         let envelope = messages::envelope(self.chance, &self.known, message);
         let header = messages::header(self.chance, &self.known, &envelope);
-        self.sender.send(&header, &payload).map_err(|_| Over)
+        self.sender.send(&header, &payload).map_err(|_| Ended)
     }
 
-    /// Whatever was asked, what comes back can be read. That nothing comes is not the end.
-    fn hear(&mut self) -> Result<Message, Over> {
+    /// Receives a message, which must be readable. A timeout does not end the conversation.
+    fn receive(&mut self) -> Result<Message, Ended> {
         match self.receiver.recv() {
             Ok(frame) => Ok(Envelope::decode(frame.header).unwrap().message),
             Err(error) if error.is_timed_out() => Ok(Message::Ping),
-            Err(_) => Err(Over),
+            Err(_) => Err(Ended),
         }
     }
 
-    /// Answers come in the order of questions but for those that wait for a disk.
-    fn hear_what_became_of_it(&mut self) -> Result<(), Over> {
+    /// Waits for the outcome of an operation. Answers come in the order of requests, except those that wait for a
+    /// disk.
+    fn await_outcome(&mut self) -> Result<(), Ended> {
         for _ in 0..MESSAGES_MAX {
-            match self.hear()? {
+            match self.receive()? {
                 Message::MetaAck { osn, outcome } => {
                     if outcome.is_ok() {
                         self.known.last = self.known.last.max(osn);

@@ -1,20 +1,18 @@
-//! A primary whose secondary has the right keys and says the wrong things.
+//! A primary whose secondary has the right keys and sends wrong messages.
 //!
-//! Whatever it is told, the primary does not panic and does not hold more than it may; when the
-//! connection is gone, every client gets its answer, and all that was answered is there when the
-//! store is opened again.
+//! The primary does not panic on any message and does not exceed its memory bound. After the end of the
+//! connection, every client gets its answer, and every acknowledged operation is found when the store is opened
+//! again.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_driver::{Dial, DialError};
 use lockstep_link::{
-    Connection, Fingerprint, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
-    accept, dial,
+    Connection, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender, accept,
 };
 use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_types::backing::Room;
@@ -25,21 +23,22 @@ use tempfile::TempDir;
 use crate::bytes;
 use crate::chance::Chance;
 use crate::client::Client;
-use crate::messages::{self, Knowledge};
+use crate::dialer::LinkDialer;
+use crate::messages::{self, PeerState};
 use crate::run::cases;
 use crate::store::{self, Running};
 
-/// Most frames of the primary that the other end answers, before it goes.
-const HEARD_MAX: u64 = 120;
-/// Signs of life after which nothing else is expected.
+/// Most frames of the primary that the other end answers before it disconnects.
+const ANSWERED_MAX: u64 = 120;
+/// Number of pings after which no other message is expected.
 const PINGS_MAX: u32 = 8;
 /// Most operations of clients in a case.
 const OPERATIONS_MAX: u64 = 12;
-/// From the start of one write to the next.
+/// Distance between the starts of two writes.
 const WRITE_EVERY: u64 = 20_001;
 
 #[test]
-fn a_primary_bears_any_secondary() {
+fn a_primary_withstands_any_secondary() {
     if !store::can_export() {
         return;
     }
@@ -51,7 +50,7 @@ fn a_primary_bears_any_secondary() {
     };
     let mut number = 0;
     cases(
-        "hostile_secondary::a_primary_bears_any_secondary",
+        "hostile_secondary::a_primary_withstands_any_secondary",
         25,
         |chance| {
             number += 1;
@@ -69,7 +68,7 @@ fn template(place: &TempDir) -> std::path::PathBuf {
     store::make(&dir);
     let nobody = Identity::ephemeral("nobody").unwrap().fingerprint();
     let config = store::config(&dir, Role::Primary, nobody, Encryption::On);
-    let running = Running::start(store::open_hastily(&config).unwrap(), None);
+    let running = Running::start(store::open_with_fast_clock(&config).unwrap(), None);
     Client::of(&running.datastore).fill();
     running.stop();
     dir
@@ -80,45 +79,47 @@ struct Keys {
     secondary: Identity,
 }
 
-/// What clients were told is done.
+/// The acknowledged operations of clients.
 struct Acknowledged {
     /// Files made in the root directory.
     names: Vec<String>,
-    /// Writes to one file that was there before, none over another.
+    /// Writes to one file that existed before; none overlaps another.
     writes: Vec<(u64, Vec<u8>)>,
 }
 
 fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let dialer = HostileDialer {
+    let dialer = LinkDialer {
         address: listener.local_addr().unwrap(),
         identity: Arc::clone(&keys.primary),
         fingerprint: keys.secondary.fingerprint(),
+        options: LinkOptions::default(),
     };
     let pinned = keys.secondary.fingerprint();
     let mut config = store::config(dir, Role::Primary, pinned, Encryption::On);
     config.peer_timeout = Duration::from_secs(60);
-    let datastore = store::open_hastily(&config).unwrap();
+    let datastore = store::open_with_fast_clock(&config).unwrap();
     let running = Running::start(datastore, Some(Box::new(dialer)));
     let file = running
         .datastore
         .store()
+        .tree()
         .lookup(Ino::ROOT, &file_name("f5"));
     let file = file.unwrap().ino;
     let connections = chance.within(1..4);
     let mut other = chance.fork();
     let acknowledged = thread::scope(|scope| {
         scope.spawn(move || {
-            let mut known = Knowledge::of(&mut other, store::UUID);
+            let mut known = PeerState::of(&mut other, store::UUID);
             for _ in 0..connections {
                 let (socket, _) = listener.accept().unwrap();
                 let pinned = BTreeSet::from([keys.primary.fingerprint()]);
                 let options = LinkOptions::default();
                 if let Ok(connection) = accept(socket, &keys.secondary, &pinned, &options) {
-                    misbehave(&mut other, &mut known, connection);
+                    answer_badly(&mut other, &mut known, connection);
                 }
             }
-            // From here on nobody listens.
+            // No thread accepts connections from now on.
         });
         if chance.percent(30) {
             // Its outcome depends on the other end.
@@ -128,33 +129,18 @@ fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
         work(chance, &Client::of(&running.datastore), file)
     });
     running.stop();
-    let again = Running::start(store::open_hastily(&config).unwrap(), None);
+    let again = Running::start(store::open_with_fast_clock(&config).unwrap(), None);
     check(&again, file, &acknowledged);
     again.stop();
     store::manifest(dir).unwrap();
 }
 
-struct HostileDialer {
-    address: SocketAddr,
-    identity: Arc<Identity>,
-    fingerprint: Fingerprint,
-}
-
-impl Dial for HostileDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), DialError> {
-        let options = LinkOptions::default();
-        let made = dial(self.address, &self.identity, self.fingerprint, &options);
-        let (sender, receiver) = made?.split();
-        Ok((Arc::new(sender), Box::new(receiver)))
-    }
-}
-
-/// The other end: greets, then answers what it hears rightly, wrongly, twice or not at all.
-fn misbehave(chance: &mut Chance, known: &mut Knowledge, connection: Connection) {
+/// The other end: sends a greeting, then answers each message rightly, wrongly, twice or not at all.
+fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connection) {
     let (sender, mut receiver) = connection.split();
     let patience = Duration::from_millis(100);
     receiver.set_timeout(Some(patience)).unwrap();
-    let Ok(greeting) = hear(&mut receiver) else {
+    let Ok(greeting) = receive(&mut receiver) else {
         return;
     };
     assert_eq!(greeting.datastore, known.datastore);
@@ -163,22 +149,22 @@ fn misbehave(chance: &mut Chance, known: &mut Knowledge, connection: Connection)
     } else {
         messages::any(chance, known)
     };
-    if !say(chance, &sender, known, welcome) {
+    if !send(chance, &sender, known, welcome) {
         return;
     }
-    // One that is mostly right gets further.
+    // A mostly honest peer gets further.
     let honest = *chance.pick(&[0, 50, 90, 99, 100]);
     let mut pings = 0;
-    for _ in 0..chance.within(0..HEARD_MAX) {
-        let Ok(heard) = hear(&mut receiver) else {
+    for _ in 0..chance.within(0..ANSWERED_MAX) {
+        let Ok(envelope) = receive(&mut receiver) else {
             return;
         };
-        pings += u32::from(heard.message == Message::Ping);
+        pings += u32::from(envelope.message == Message::Ping);
         if pings > PINGS_MAX {
             return;
         }
         let answer = if chance.percent(honest) {
-            right_answer(&heard.message, known)
+            right_answer(&envelope.message, known)
         } else {
             Some(messages::of_secondary(chance, known))
         };
@@ -192,19 +178,19 @@ fn misbehave(chance: &mut Chance, known: &mut Knowledge, connection: Connection)
             .cycle()
             .take(answer.iter().len() * usize::try_from(times).unwrap())
         {
-            if !say(chance, &sender, known, answer.clone()) {
+            if !send(chance, &sender, known, answer.clone()) {
                 return;
             }
         }
     }
 }
 
-fn hear(receiver: &mut Receiver) -> Result<Envelope, lockstep_link::LinkError> {
+fn receive(receiver: &mut Receiver) -> Result<Envelope, lockstep_link::LinkError> {
     let frame = receiver.recv()?;
     Ok(Envelope::decode(frame.header).unwrap())
 }
 
-fn say(chance: &mut Chance, sender: &Sender, known: &Knowledge, message: Message) -> bool {
+fn send(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Message) -> bool {
     let envelope = messages::envelope(chance, known, message);
     let payload = if chance.percent(90) {
         Vec::new()
@@ -215,9 +201,9 @@ fn say(chance: &mut Chance, sender: &Sender, known: &Knowledge, message: Message
     sender.send(&header, &payload).is_ok()
 }
 
-/// What a secondary would answer that agrees with everything.
-fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
-    Some(match heard {
+/// The answer of a secondary that accepts everything.
+fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
+    Some(match message {
         Message::Write(write) => Message::WriteAck {
             osn: write.osn,
             failed: None,
@@ -247,7 +233,7 @@ fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
         Message::Request { id, request } => Message::Response {
             id: *id,
             response: Ok(match request {
-                Request::SettleFiles { .. }
+                Request::SetFileTimes { .. }
                 | Request::CompareBlocks { .. }
                 | Request::CompareHole { .. } => Response::Differing(vec![0x55; 40]),
                 Request::Digests { to, .. } => Response::Digests {
@@ -261,7 +247,7 @@ fn right_answer(heard: &Message, known: &mut Knowledge) -> Option<Message> {
     })
 }
 
-/// What clients do meanwhile. Waits for every answer: the other end goes sooner or later.
+/// Runs the operations of clients and waits for every answer: the other end disconnects sooner or later.
 fn work(chance: &mut Chance, client: &Client, file: Ino) -> Acknowledged {
     let (mut making, mut writing, mut syncing) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..chance.within(1..OPERATIONS_MAX) {
@@ -299,7 +285,7 @@ fn work(chance: &mut Chance, client: &Client, file: Ino) -> Acknowledged {
 fn check(running: &Running, file: Ino, acknowledged: &Acknowledged) {
     let store = running.datastore.store();
     for name in &acknowledged.names {
-        let found = store.lookup(Ino::ROOT, &file_name(name));
+        let found = store.tree().lookup(Ino::ROOT, &file_name(name));
         found.unwrap_or_else(|error| panic!("{name} was acknowledged: {error}"));
     }
     for (offset, data) in &acknowledged.writes {

@@ -1,5 +1,5 @@
-//! The files of a node's identity: whatever is in them, it is loaded or refused with a reason, and
-//! what is loaded makes connections or fails to.
+//! The files of a node's identity: files with any content are loaded or refused with a reason, and a loaded identity
+//! connects or fails to connect.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,7 @@ fn a_damaged_identity_is_refused_or_works() {
     );
 }
 
-/// Both ends of a connection with this identity; that it fails is no failure.
+/// Connects both ends with this identity. A failed connection is no failure of the test.
 fn connect(identity: &Identity) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, options) = (listener.local_addr().unwrap(), LinkOptions::default());

@@ -1,5 +1,5 @@
-//! How much memory this process has asked for: so that a length in a message that makes somebody
-//! reserve what has not arrived is seen even if nothing is ever put there.
+//! Counts the memory that this process requests. So a test sees an allocation for bytes that have not arrived, even
+//! if the memory is never written.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,10 +12,10 @@ thread_local! {
     static LARGEST_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator, with counters.
 pub struct Counting;
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
@@ -46,16 +46,16 @@ unsafe impl GlobalAlloc for Counting {
 fn taken(bytes: usize) {
     let live = LIVE_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
     PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
-    // A thread that is ending has no such place any more, and nothing to be measured.
+    // A thread that is ending has no such variable any more, and is not measured.
     let _noted = LARGEST_BYTES.try_with(|largest| largest.set(largest.get().max(bytes)));
 }
 
-/// The most bytes this process ever held at once.
+/// The most bytes that this process ever held at once.
 pub fn peak_bytes() -> usize {
     PEAK_BYTES.load(Ordering::Relaxed)
 }
 
-/// The largest piece of memory that `body` asks for on this thread, in bytes, and what it gives.
+/// Runs `body` and returns the largest allocation on this thread, in bytes, with the result.
 pub fn largest_piece<T>(body: impl FnOnce() -> T) -> (usize, T) {
     LARGEST_BYTES.set(0);
     let given = body();

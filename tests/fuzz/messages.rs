@@ -1,9 +1,10 @@
-//! Messages as no node would send them: well formed, with numbers, names and sizes at the edges of
-//! what their types can hold, now and then with ones that are right.
+//! Messages that no node would send: well formed, with numbers, names and sizes at the edges of their types. Some
+//! messages are right.
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::message::{
-    Envelope, FileFacts, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
+    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireFileTimes,
+    WriteMessage,
 };
 use lockstep_types::backing::Room;
 use lockstep_types::{
@@ -14,24 +15,24 @@ use lockstep_types::{
 use crate::bytes::{index, number, random};
 use crate::chance::Chance;
 
-/// Inode numbers up to here are likely to be in use, those up to the double soon.
+/// Inode numbers below this one are likely to be in use, those below its double soon.
 const INOS: u64 = 15;
 
-/// What the sender of messages knows of the other end, so that some of them hit.
+/// The sender's knowledge of the other end, so that some messages fit its state.
 #[derive(Clone, Debug)]
-pub struct Knowledge {
+pub struct PeerState {
     pub datastore: DatastoreUuid,
-    /// The last metadata operation that it is known to have.
+    /// The last metadata operation that the other end is known to have.
     pub last: Osn,
-    /// Which store it has a copy of, and the last resync it has met.
+    /// The store that the other end has a copy of, and the last resync that it has met.
     pub store: StoreId,
     pub sync: Option<SyncId>,
-    /// So many headers in a hundred have an accident.
+    /// Accidents in a hundred headers.
     pub wildness: u64,
 }
 
-impl Knowledge {
-    /// At first; how wild the sender is, is up to chance.
+impl PeerState {
+    /// The knowledge at the start, with a random number of accidents.
     pub fn of(chance: &mut Chance, datastore: DatastoreUuid) -> Self {
         Self {
             datastore,
@@ -44,7 +45,7 @@ impl Knowledge {
 }
 
 /// A message in its envelope.
-pub fn envelope(chance: &mut Chance, known: &Knowledge, message: Message) -> Envelope {
+pub fn envelope(chance: &mut Chance, known: &PeerState, message: Message) -> Envelope {
     let wild = chance.percent(known.wildness);
     Envelope {
         datastore: if wild && chance.percent(10) {
@@ -67,7 +68,7 @@ pub fn envelope(chance: &mut Chance, known: &Knowledge, message: Message) -> Env
 }
 
 /// A frame's header: that of an envelope, sometimes after an accident, or random bytes.
-pub fn header(chance: &mut Chance, known: &Knowledge, envelope: &Envelope) -> Vec<u8> {
+pub fn header(chance: &mut Chance, known: &PeerState, envelope: &Envelope) -> Vec<u8> {
     let mut bytes = envelope.encode().unwrap();
     if chance.percent(known.wildness) {
         if chance.percent(10) {
@@ -78,8 +79,8 @@ pub fn header(chance: &mut Chance, known: &Knowledge, envelope: &Envelope) -> Ve
     bytes
 }
 
-/// Any message at all.
-pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
+/// Any message.
+pub fn any(chance: &mut Chance, known: &PeerState) -> Message {
     if chance.percent(50) {
         of_primary(chance, known)
     } else {
@@ -87,8 +88,8 @@ pub fn any(chance: &mut Chance, known: &Knowledge) -> Message {
     }
 }
 
-/// What a primary may send after its greeting.
-pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
+/// A message that a primary may send after its greeting.
+pub fn of_primary(chance: &mut Chance, known: &PeerState) -> Message {
     match chance.within(0..20) {
         0..5 => Message::Write(WriteMessage {
             osn: osn(chance, known),
@@ -118,8 +119,8 @@ pub fn of_primary(chance: &mut Chance, known: &Knowledge) -> Message {
     }
 }
 
-/// What a secondary may send after its greeting.
-pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
+/// A message that a secondary may send after its greeting.
+pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
     match chance.within(0..10) {
         0 => Message::Welcome(welcome(chance, known)),
         1 => Message::Refuse {
@@ -147,8 +148,8 @@ pub fn of_secondary(chance: &mut Chance, known: &Knowledge) -> Message {
     }
 }
 
-/// The answer to a greeting; mostly one that is accepted.
-pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
+/// The answer to a greeting, mostly an acceptable one.
+pub fn welcome(chance: &mut Chance, known: &PeerState) -> Welcome {
     let waiting = match chance.within(0..4) {
         0 => 0,
         1 => chance.within(0..2000),
@@ -167,7 +168,7 @@ pub fn welcome(chance: &mut Chance, known: &Knowledge) -> Welcome {
     }
 }
 
-/// Room on a disk: mostly enough.
+/// Free space on a disk, mostly enough.
 fn room(chance: &mut Chance) -> Room {
     if chance.percent(80) {
         return Room::ALL;
@@ -179,10 +180,13 @@ fn room(chance: &mut Chance) -> Room {
 }
 
 /// An answer to a request.
-pub fn answer(chance: &mut Chance) -> Result<Response, String> {
+pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
     Ok(match chance.within(0..8) {
         7 => Response::Room(room(chance)),
-        0 => return Err(String::from_utf8_lossy(&random(chance, 1000)).into_owned()),
+        0 => {
+            let text = String::from_utf8_lossy(&random(chance, 1000)).into_owned();
+            return Err(RequestFailure(text));
+        }
         1 | 2 => Response::Done,
         3 => Response::Differing(random(chance, 2000)),
         4 => Response::Digests {
@@ -208,7 +212,7 @@ fn version(chance: &mut Chance) -> u32 {
     }
 }
 
-fn entry(chance: &mut Chance, known: &Knowledge) -> InFlightEntry {
+fn entry(chance: &mut Chance, known: &PeerState) -> InFlightEntry {
     InFlightEntry {
         ino: ino(chance),
         osn: osn(chance, known),
@@ -217,7 +221,7 @@ fn entry(chance: &mut Chance, known: &Knowledge) -> InFlightEntry {
     }
 }
 
-fn request(chance: &mut Chance, known: &Knowledge) -> Request {
+fn request(chance: &mut Chance, known: &PeerState) -> Request {
     match chance.within(0..16) {
         14 if chance.percent(50) => Request::Reserve {
             ino: ino(chance),
@@ -225,28 +229,28 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
             zero: chance.percent(50),
         },
         14 => Request::ImageChanges,
-        15 => Request::SettleImage,
+        15 => Request::FlushImage,
         13 if chance.percent(50) => Request::Room,
         0 => Request::RecoverRange {
             ino: ino(chance),
             offset: number(chance),
-            facts: facts(chance, known),
+            times: file_times(chance, known),
         },
         1 => Request::RecoveryDone {
             below: osn(chance, known),
         },
         2 => Request::BeginResync {
-            sync: sync_told(known),
+            sync: sync_sent(known),
         },
         3 => Request::ImageChunk,
         4 => Request::EndImage {
             applied: osn(chance, known),
             inos_below: number(chance),
         },
-        5 => Request::SettleFiles {
+        5 => Request::SetFileTimes {
             files: list(chance, |chance| {
                 let hashed = maybe(chance, hash);
-                (ino(chance), facts(chance, known), hashed)
+                (ino(chance), file_times(chance, known), hashed)
             }),
         },
         6 => Request::CompareBlocks {
@@ -279,13 +283,13 @@ fn request(chance: &mut Chance, known: &Knowledge) -> Request {
     }
 }
 
-/// The resync that a secondary may be told of: never one that its true primary could not know.
-pub fn sync_told(known: &Knowledge) -> SyncId {
+/// The resync in a message to the secondary: never one that its true primary could not know.
+pub fn sync_sent(known: &PeerState) -> SyncId {
     known.sync.unwrap_or_else(|| SyncId::next(None, [9; 16]))
 }
 
-/// Of which store a primary is; mostly the one that the other end has a copy of.
-pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
+/// The store of a primary, mostly the one that the other end has a copy of.
+pub fn store(chance: &mut Chance, known: &PeerState) -> StoreId {
     if chance.percent(5) {
         StoreId::from_bytes([9; 16])
     } else {
@@ -293,8 +297,8 @@ pub fn store(chance: &mut Chance, known: &Knowledge) -> StoreId {
     }
 }
 
-/// What the mark of a primary bears; mostly what that of the other end does.
-pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
+/// The sync id in the mark of a primary, mostly the one in the mark of the other end.
+pub fn sync(chance: &mut Chance, known: &PeerState) -> Option<SyncId> {
     match chance.within(0..20) {
         0 => None,
         1 => Some(SyncId::next(None, [9; 16])),
@@ -303,7 +307,7 @@ pub fn sync(chance: &mut Chance, known: &Knowledge) -> Option<SyncId> {
     }
 }
 
-fn op(chance: &mut Chance, known: &Knowledge) -> MetaOp {
+fn op(chance: &mut Chance, known: &PeerState) -> MetaOp {
     MetaOp {
         osn: if chance.percent(known.wildness) {
             osn(chance, known)
@@ -457,7 +461,7 @@ fn xattr(chance: &mut Chance) -> Vec<u8> {
     }
 }
 
-/// Names are few, so that they meet.
+/// There are few names, so that operations meet the same names.
 fn name(chance: &mut Chance) -> FileName {
     if chance.percent(10) {
         let bytes = random(chance, 255);
@@ -468,8 +472,8 @@ fn name(chance: &mut Chance) -> FileName {
     FileName::new(format!("f{}", chance.within(0..12)).as_bytes()).unwrap()
 }
 
-fn facts(chance: &mut Chance, known: &Knowledge) -> FileFacts {
-    FileFacts {
+fn file_times(chance: &mut Chance, known: &PeerState) -> WireFileTimes {
+    WireFileTimes {
         size: number(chance),
         mtime: time(chance),
         ctime: time(chance),
@@ -486,7 +490,7 @@ fn ino(chance: &mut Chance) -> Ino {
     Ino::new(raw).unwrap_or(Ino::ROOT)
 }
 
-fn osn(chance: &mut Chance, known: &Knowledge) -> Osn {
+fn osn(chance: &mut Chance, known: &PeerState) -> Osn {
     if chance.percent(70) {
         let sequence = known.last.sequence;
         let moved = sequence.saturating_add(chance.within(0..4));
@@ -528,7 +532,7 @@ fn maybe<T>(chance: &mut Chance, make: impl FnOnce(&mut Chance) -> T) -> Option<
     chance.percent(50).then(|| make(chance))
 }
 
-/// As many as a frame may hold, seldom.
+/// A list, rarely as long as a frame may hold.
 fn list<T>(chance: &mut Chance, mut make: impl FnMut(&mut Chance) -> T) -> Vec<T> {
     let count = match chance.within(0..10) {
         0 => chance.within(0..2000),

@@ -1,22 +1,18 @@
-//! A real node process under fire: the secondary of a datastore, its port, and the true peer that
-//! must still find it in order afterwards.
+//! A real node process under attack: the secondary of a datastore, its port, and the true peer, which must be able to
+//! sync with it afterwards.
 //!
-//! Invariant: when it is dropped the process is gone. The kernel kills the process of a test that is
-//! itself killed.
+//! Invariant: the process is gone when the value is dropped. The kernel kills the process if the test itself is
+//! killed.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::DatastoreStatus;
-use lockstep_driver::{Dial, DialError};
-use lockstep_link::{
-    Connection, Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial,
-};
+use lockstep_link::{Connection, Fingerprint, Identity, LinkError, LinkOptions, dial};
 use lockstep_repl::state::State;
 use lockstep_types::{StoreId, SyncId};
 use lockstepfs::config::{Encryption, Role};
@@ -24,36 +20,38 @@ use lockstepfs::control::ControlClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::address::own_address;
 use crate::client::Client;
+use crate::dialer::LinkDialer;
 use crate::store::{self, Running};
 
-/// Longer than anything may take that must come.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// What fire may add to the memory of a node: what it holds for as many strangers as it answers at
-/// once, for one peer, and what the allocator keeps back.
+/// Longest wait for an expected event.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
+/// Most memory of a node under attack, in KiB: for as many unauthenticated peers as it serves at once, for one peer,
+/// and for the allocator's reserve.
 const MEMORY_KIB_MAX: u64 = 256 << 10;
-/// Threads of a node with one datastore and as many strangers as it answers at once.
+/// Threads of a node with one datastore and as many unauthenticated peers as it serves at once.
 const THREADS_MAX: u64 = 200;
-/// The same for its open files.
+/// Open files of the same node.
 const OPEN_FILES_MAX: usize = 400;
 
 /// The node, and the true peer.
-pub struct Besieged {
+pub struct AttackedNode {
     pub address: SocketAddr,
     pub control: PathBuf,
     pub encryption: Encryption,
-    /// Of the true peer.
+    /// The identity of the true peer.
     pub identity: Arc<Identity>,
-    /// Of the node.
+    /// The fingerprint of the node.
     pub fingerprint: Fingerprint,
     dir: TempDir,
-    /// What it held at most, in KiB.
+    /// The most memory that the node has held, in KiB.
     pub peak_kib: u64,
     process: Option<Child>,
 }
 
-impl Besieged {
-    /// Makes and starts a node that has seen its true peer once.
+impl AttackedNode {
+    /// Makes and starts a node that has met its true peer once.
     pub fn start(encryption: Encryption) -> Self {
         let dir = tempfile::Builder::new().prefix("lsz.").tempdir().unwrap();
         let own = Identity::create(dir.path(), "besieged").unwrap();
@@ -110,7 +108,7 @@ impl Besieged {
             .append(true)
             .open(self.log());
         let log = log.unwrap();
-        // `setpriv` becomes the node: it ends with the test whatever ends that.
+        // `setpriv` becomes the node: the node dies with the test, however the test ends.
         let process = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_lockstep")])
             // Each refusal is a warning: too many to keep.
@@ -129,7 +127,7 @@ impl Besieged {
     }
 
     fn await_that(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while !done(self) {
             self.assert_alive();
             assert!(Instant::now() < deadline, "waited in vain for {what}");
@@ -137,18 +135,18 @@ impl Besieged {
         }
     }
 
-    /// What it says of the datastore; `None` if it does not answer.
+    /// The node's status of the datastore; `None` if the node does not answer.
     pub fn status(&self) -> Option<DatastoreStatus> {
         let mut client = ControlClient::connect(&self.control).ok()?;
         client.status().ok()?.datastores.pop()
     }
 
-    /// Which store it has a copy of, and the last resync it has met.
+    /// The store that the node has a copy of, and the last resync that it has met.
     pub fn names(&self) -> (StoreId, Option<SyncId>) {
         names(&self.dir.path().join("store"))
     }
 
-    /// It runs, answers, and holds no more than it may.
+    /// Checks that the node runs, answers, and stays within its bounds.
     pub fn assert_in_order(&mut self) {
         self.assert_alive();
         assert!(self.status().is_some(), "the node does not answer");
@@ -167,7 +165,7 @@ impl Besieged {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Open files of the process.
+    /// The number of open files of the process.
     fn open_files(&self) -> usize {
         let pid = self.process.as_ref().unwrap().id();
         fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
@@ -184,7 +182,7 @@ impl Besieged {
         }
     }
 
-    /// Stops it as an administrator would, and starts it again on what it has now.
+    /// Stops the node with SIGTERM, and starts it again on its store.
     pub fn restart(&mut self) {
         self.stop_process();
         self.start_process();
@@ -194,7 +192,7 @@ impl Besieged {
         self.assert_alive();
         let mut process = self.process.take().unwrap();
         kill_process(Pid::from_child(&process), Signal::TERM).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         let status = loop {
             if let Some(status) = process.try_wait().unwrap() {
                 break status;
@@ -209,7 +207,7 @@ impl Besieged {
         assert!(status.success(), "the node stopped: {status}");
     }
 
-    /// How peers connect to it.
+    /// The options of every connection to the node.
     pub fn options(&self) -> LinkOptions {
         LinkOptions {
             encryption: self.encryption,
@@ -218,14 +216,14 @@ impl Besieged {
         }
     }
 
-    /// A connection as the true peer makes it.
+    /// Connects as the true peer.
     pub fn dial(&self, address: SocketAddr) -> Result<Connection, LinkError> {
         dial(address, &self.identity, self.fingerprint, &self.options())
     }
 
-    /// Lets the true peer connect: it makes the node equal to itself, and both are compared. It has lost
-    /// a table, so all is compared each time. A node that was made a copy of another store refuses it, as it
-    /// must; then what it has is taken away first.
+    /// Lets the true peer connect: the peer makes the node equal to itself, and both are compared. The peer has lost
+    /// a table, so each sync compares everything. A node that has become a copy of another store must refuse the
+    /// peer; then the node gets an empty store first.
     pub fn sync_with_true_peer(&mut self) {
         let dir = self.true_store();
         let (store, sync) = names(&dir);
@@ -244,7 +242,7 @@ impl Besieged {
     fn connect_true_peer(&self) {
         let dir = self.true_store();
         let config = store::config(&dir, Role::Primary, self.fingerprint, self.encryption);
-        let dialer = TrueDialer {
+        let dialer = LinkDialer {
             address: self.address,
             identity: Arc::clone(&self.identity),
             fingerprint: self.fingerprint,
@@ -257,7 +255,7 @@ impl Besieged {
     }
 }
 
-impl Drop for Besieged {
+impl Drop for AttackedNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
             print_end(&self.log());
@@ -269,10 +267,10 @@ impl Drop for Besieged {
     }
 }
 
-/// What the role file of a store says of it, and of the last resync.
+/// The store id and the last resync in the role file of a store.
 fn names(store: &Path) -> (StoreId, Option<SyncId>) {
     let role = fs::read(store.join("role.json")).unwrap();
-    // Both slots say the same.
+    // Both slots hold the same.
     let role: serde_json::Value = serde_json::from_slice(&role[..role.len() / 2]).unwrap();
     let state = &role["state"];
     let store = serde_json::from_value(state["store"].clone()).unwrap();
@@ -284,36 +282,7 @@ fn print_end(log: &Path) {
     let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = log.lines().collect();
     let tail = &lines[lines.len().saturating_sub(30)..];
-    println!("the node has logged ...\n{}", tail.join("\n"));
-}
-
-/// Dials as the true peer.
-struct TrueDialer {
-    address: SocketAddr,
-    identity: Arc<Identity>,
-    fingerprint: Fingerprint,
-    options: LinkOptions,
-}
-
-impl Dial for TrueDialer {
-    fn dial(&self) -> Result<(Arc<dyn SendFrames>, Box<dyn ReceiveFrames>), DialError> {
-        let made = dial(
-            self.address,
-            &self.identity,
-            self.fingerprint,
-            &self.options,
-        );
-        let (sender, receiver) = made?.split();
-        Ok((Arc::new(sender), Box::new(receiver)))
-    }
-}
-
-/// An address of the loopback network that no other test and no connection of others has.
-fn own_address() -> IpAddr {
-    static TESTS: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let test = TESTS.fetch_add(1, Ordering::Relaxed);
-    Ipv4Addr::new(127, 180 + test, high, low).into()
+    println!("end of the log of the node:\n{}", tail.join("\n"));
 }
 
 fn free_port(host: IpAddr) -> SocketAddr {

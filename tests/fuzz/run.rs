@@ -1,8 +1,7 @@
-//! Running the cases of a target: which, how long, and how one is brought back.
+//! Runs the cases of a target: which cases, for how long, and how to repeat one.
 //!
-//! A case is made from its seed alone. Any panic while it runs is a failure, on whatever thread and
-//! whoever catches it; the seeds under way are printed first, for a thread of a node that panics
-//! ends this process.
+//! A case is made from its seed alone. Any panic during a case is a failure, on any thread and even if code catches
+//! it. The seeds of the running cases are printed first, because a panic on a node's thread ends this process.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
@@ -15,22 +14,22 @@ use parking_lot::Mutex;
 use crate::chance::{Chance, fresh, mix};
 use crate::memory;
 
-/// Runs one case instead of many.
+/// Runs this one case.
 const SEED_VARIABLE: &str = "LOCKSTEP_FUZZ_SEED";
-/// Runs fresh cases for so long instead of the fixed ones.
+/// Runs fresh cases for this time instead of the fixed ones.
 const SECONDS_VARIABLE: &str = "LOCKSTEP_FUZZ_SECONDS";
 
-/// More than any case may take: it waits in vain.
+/// Longer than any case takes: a longer one hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
-/// More than all that runs here may hold at once, whatever it was sent.
+/// More memory than all code in this process may hold at once.
 const MEMORY_BYTES_MAX: usize = 768 << 20;
 
-/// Seeds of the cases under way and when they began, by target.
+/// Seeds and start times of the running cases, by target.
 static UNDER_WAY: Mutex<BTreeMap<&'static str, (u64, Instant)>> = Mutex::new(BTreeMap::new());
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `case` for the seeds that this run has: `quick` fixed ones, unless the environment says
-/// otherwise. `target` is the path of the test.
+/// Runs `case` for each seed of this run: `quick` fixed seeds, unless the environment says otherwise. `target` is the
+/// path of the test.
 pub fn cases(target: &'static str, quick: u64, mut case: impl FnMut(&mut Chance)) {
     watch();
     let began = Instant::now();
@@ -87,9 +86,9 @@ fn one(target: &'static str, seed: u64, case: &mut impl FnMut(&mut Chance)) {
     }
 }
 
-/// Says how to run a case again.
+/// Prints how to repeat a case.
 fn print_again(target: &str, seed: u64) {
-    // Not captured by the harness: this may be the last word of the process.
+    // Not captured by the harness: this may be the last line of the process.
     eprintln!(
         "run the case again: {SEED_VARIABLE}={seed} cargo test --profile ci --test fuzz -- --exact {target}"
     );
@@ -101,8 +100,7 @@ fn print_all_under_way() {
     }
 }
 
-/// Counts panics from now on, those of threads that nobody waits for too, and ends the process, with
-/// the seeds, when a case hangs.
+/// Counts panics from now on, also those of detached threads. If a case hangs, prints the seeds and ends the process.
 fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -25,9 +25,9 @@ use tempfile::TempDir;
 
 pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 
-/// Longer than anything may take that must come.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Small, so that a store is made and copied soon, and its log is cut now and then.
+/// Longest wait for an expected event.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
+/// Small, so that a store is made and copied quickly, and its log is cut now and then.
 const SEGMENT_BYTES: u64 = 256 << 10;
 
 /// Makes an empty store with a small log in `dir`.
@@ -73,19 +73,19 @@ pub fn open(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> 
     open_in(|| Place::on_this_machine(config), config)
 }
 
-/// The same in a process whose clock runs [`HASTE`] times as fast.
-pub fn open_hastily(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
+/// Opens the datastore in a process whose clock runs [`SPEEDUP`] times as fast.
+pub fn open_with_fast_clock(config: &DatastoreConfig) -> Result<Arc<Datastore>, DatastoreError> {
     let place = || {
         let place = Place::on_this_machine(config)?;
         place.host.stop();
-        let host = Arc::new(Hasty(OsHost::start(&config.name).unwrap()));
+        let host = Arc::new(FastHost(OsHost::start(&config.name).unwrap()));
         Ok(Place { host, ..place })
     };
     open_in(place, config)
 }
 
-/// How much faster time passes, so that waits between two attempts are short.
-const HASTE: u32 = 20;
+/// How much faster the time passes, so that waits between two attempts are short.
+const SPEEDUP: u32 = 20;
 
 fn open_in(
     place: impl Fn() -> Result<Place, DatastoreError>,
@@ -97,8 +97,8 @@ fn open_in(
     )
 }
 
-/// Tries again while a store is in use that was closed. A process that another test starts has all files of
-/// this one, and their locks, until it has become another program.
+/// Tries again while a closed store is still in use. Between fork and exec, a process that another test starts holds
+/// all files of this process, and their locks.
 fn while_in_use<T, E>(
     attempt: impl Fn() -> Result<T, E>,
     is_in_use: impl Fn(&E) -> bool,
@@ -114,15 +114,15 @@ fn while_in_use<T, E>(
     }
 }
 
-/// For longer than that no process has yet to become another program.
+/// Longer than any process stays between fork and exec.
 const IN_USE_MAX: Duration = Duration::from_secs(30);
 
-/// This machine, in haste.
-struct Hasty(OsHost);
+/// This machine, with a faster clock.
+struct FastHost(OsHost);
 
-impl Host for Hasty {
+impl Host for FastHost {
     fn now(&self) -> Duration {
-        self.0.now() * HASTE
+        self.0.now() * SPEEDUP
     }
 
     fn time_of_day(&self) -> Timestamp {
@@ -134,7 +134,7 @@ impl Host for Hasty {
     }
 
     fn sleep(&self, time: Duration) {
-        self.0.sleep(time / HASTE);
+        self.0.sleep(time / SPEEDUP);
     }
 
     fn gate(&self) -> Arc<dyn Gate> {
@@ -161,7 +161,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Runs an opened datastore, which dials if it is the primary's.
+    /// Runs an opened datastore. The datastore of a primary dials.
     pub fn start(datastore: Arc<Datastore>, dialer: Option<Box<dyn Dial>>) -> Self {
         let maintained = Arc::clone(&datastore);
         let mut threads = vec![thread::spawn(move || maintained.run_maintenance())];
@@ -174,7 +174,7 @@ impl Running {
 
     /// Waits for a state.
     pub fn await_state(&self, state: State) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_LIMIT;
         while self.datastore.state() != state {
             assert!(
                 Instant::now() < deadline,
@@ -185,13 +185,13 @@ impl Running {
         }
     }
 
-    /// Whether verify finds both nodes alike.
+    /// Checks that verify finds both nodes identical.
     pub fn assert_identical(&self) {
         let report = self.datastore.verify(&mut |_| {}).unwrap();
         assert!(report.identical, "{report:#?}");
     }
 
-    /// Stops it in order.
+    /// Shuts the datastore down cleanly.
     pub fn stop(self) {
         self.datastore.stop();
         for thread in self.threads {
@@ -201,7 +201,7 @@ impl Running {
     }
 }
 
-/// Copies a store, leaving out what is nothing but zeros.
+/// Copies a store without its zeros.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -243,15 +243,14 @@ pub fn all(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     found
 }
 
-/// A directory where a sync costs nothing, if there is such a place: what is tested here is not lost
-/// with power.
+/// A directory in memory, where a sync costs nothing, if there is one: these tests lose no power.
 pub fn quick_place() -> TempDir {
     let memory = Path::new("/dev/shm");
     let there = tempfile::Builder::new().prefix("lsz.").tempdir_in(memory);
     there.unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-/// Whether stores can be written out with the owners of their files, which only root can.
+/// Whether this process can export stores with the owners of their files, which only root can.
 pub fn can_export() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -260,7 +259,7 @@ pub fn can_export() -> bool {
     root
 }
 
-/// What a store holds, as the manifest of an export tells, or why it cannot be written out.
+/// The content of a store, as the manifest of an export lists it, or the reason why the export fails.
 pub fn manifest(store: &Path) -> Result<String, String> {
     let place = quick_place();
     let (tree, list) = (place.path().join("tree"), place.path().join("manifest"));

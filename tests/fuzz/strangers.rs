@@ -1,8 +1,7 @@
-//! The peer's port, and the control socket, before anybody has proven who he is.
+//! The peer's port and the control socket under attack by unauthenticated peers.
 //!
-//! A case is a volley: many connections at once, each with something else that is wrong, on some
-//! days beside a crowd that connects and says nothing. The node refuses, keeps its memory and
-//! threads within bounds, and the true peer gets through.
+//! A case is a volley: many connections at once, each wrong in another way, sometimes beside a crowd of silent
+//! connections. The node refuses them, keeps its memory and threads within bounds, and accepts the true peer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,24 +15,24 @@ use lockstepfs::config::Encryption;
 
 use crate::bytes;
 use crate::chance::Chance;
-use crate::node::Besieged;
+use crate::node::AttackedNode;
 use crate::run::cases;
 use crate::wire;
 
 /// Connections of a volley.
 const VOLLEY: usize = 120;
-/// Threads that fire it.
+/// Threads that make them.
 const SHOOTERS: usize = 20;
-/// Connections that say nothing, all at once.
+/// Silent connections at once.
 const CROWD: usize = 300;
-/// Volleys from one time that the true peer connects to the next.
+/// Volleys between two connections of the true peer.
 const VOLLEYS_PER_SYNC: u64 = 3;
-/// A refused connection is closed long before.
+/// Longer than the node takes to close a refused connection.
 const CLOSED_WITHIN: Duration = Duration::from_secs(120);
 
 #[test]
 fn an_encrypted_port_serves_its_peer_through_anything() {
-    besiege(
+    attack(
         "strangers::an_encrypted_port_serves_its_peer_through_anything",
         Encryption::On,
     );
@@ -41,14 +40,14 @@ fn an_encrypted_port_serves_its_peer_through_anything() {
 
 #[test]
 fn a_clear_port_serves_its_peer_through_anything() {
-    besiege(
+    attack(
         "strangers::a_clear_port_serves_its_peer_through_anything",
         Encryption::Off,
     );
 }
 
-fn besiege(target: &'static str, encryption: Encryption) {
-    let mut node = Besieged::start(encryption);
+fn attack(target: &'static str, encryption: Encryption) {
+    let mut node = AttackedNode::start(encryption);
     let hello = client_hello(&node);
     let mut volleys = 0;
     cases(target, VOLLEYS_PER_SYNC, |chance| {
@@ -57,7 +56,7 @@ fn besiege(target: &'static str, encryption: Encryption) {
         node.assert_in_order();
         volleys += 1;
         if volleys % VOLLEYS_PER_SYNC == 0 {
-            // With the crowd still there, if there is one.
+            // The crowd, if there is one, is still connected.
             node.sync_with_true_peer();
         }
         drop(crowd);
@@ -67,8 +66,8 @@ fn besiege(target: &'static str, encryption: Encryption) {
     println!("{target}: the node held at most {} KiB", node.peak_kib);
 }
 
-/// What a peer says first: the start of every attempt that gets anywhere.
-fn client_hello(node: &Besieged) -> Vec<u8> {
+/// The first bytes of a true peer. Most attempts that pass the first check start with them.
+fn client_hello(node: &AttackedNode) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
@@ -83,14 +82,14 @@ fn client_hello(node: &Besieged) -> Vec<u8> {
     })
 }
 
-/// Clients that connect and say nothing. Those that the node shuts out are gone.
+/// Silent connections. The node has closed some of them.
 fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     (0..CROWD)
         .filter_map(|_| TcpStream::connect(address).ok())
         .collect()
 }
 
-fn volley(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
+fn volley(chance: &mut Chance, node: &AttackedNode, hello: &[u8]) {
     let mut chances: Vec<Chance> = (0..VOLLEY).map(|_| chance.fork()).collect();
     thread::scope(|scope| {
         for share in chances.chunks_mut(VOLLEY / SHOOTERS) {
@@ -103,7 +102,7 @@ fn volley(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
     });
 }
 
-fn shot(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
+fn shot(chance: &mut Chance, node: &AttackedNode, hello: &[u8]) {
     match chance.within(0..16) {
         0 => refuses(node.address, &bytes::random(chance, 200_000)),
         1..5 => {
@@ -123,12 +122,12 @@ fn shot(chance: &mut Chance, node: &Besieged, hello: &[u8]) {
 }
 
 /// Sends bytes and waits until the node has closed the connection.
-fn refuses(address: SocketAddr, said: &[u8]) {
+fn refuses(address: SocketAddr, sent: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
     };
-    // The node may have heard enough, and closed it, before all is said.
-    let _said = socket.write_all(said);
+    // The node may close the connection before all bytes are sent.
+    let _sent = socket.write_all(sent);
     let _over = socket.shutdown(Shutdown::Write);
     assert_closed(&mut socket);
 }
@@ -149,46 +148,46 @@ fn assert_closed(socket: &mut TcpStream) {
     }
 }
 
-/// A record of TLS, or a message in one, that claims to be longer than anything.
+/// A TLS record, or a message in one, with a huge length field.
 fn lengths(chance: &mut Chance) -> Vec<u8> {
     let kind = *chance.pick(&[0x14, 0x15, 0x16, 0x17, 0x18, 0xff]);
     let claim = bytes::number(chance).to_be_bytes();
-    let mut said = vec![kind, 3, 1, claim[6], claim[7]];
-    said.extend([*chance.pick(&[1, 2, 11, 20]), 0xff, 0xff, 0xff]);
-    said.extend(bytes::random(chance, 70_000));
-    said
+    let mut sent = vec![kind, 3, 1, claim[6], claim[7]];
+    sent.extend([*chance.pick(&[1, 2, 11, 20]), 0xff, 0xff, 0xff]);
+    sent.extend(bytes::random(chance, 70_000));
+    sent
 }
 
-/// Many small records that carry one message that never ends.
+/// Many small records that carry one endless message.
 fn records(chance: &mut Chance) -> Vec<u8> {
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     for number in 0..chance.within(1..2000) {
         let piece = bytes::random(chance, 60);
         let [high, low] = u16::try_from(piece.len() + 4).unwrap().to_be_bytes();
-        said.extend([0x16, 3, 3, high, low]);
-        said.extend(if number == 0 {
+        sent.extend([0x16, 3, 3, high, low]);
+        sent.extend(if number == 0 {
             [1, 0, 0xff, 0xff]
         } else {
             [0; 4]
         });
-        said.extend(piece);
+        sent.extend(piece);
     }
-    said
+    sent
 }
 
-/// Other protocols, and this one without its handshake.
+/// Other protocols, and the link protocol without its handshake.
 fn foreign(chance: &mut Chance) -> Vec<u8> {
-    let mut said = match chance.within(0..4) {
+    let mut sent = match chance.within(0..4) {
         0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
         1 => b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(),
         2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         _ => [&b"LSF3\x0e\0\0\0\xff\xff\xff\xff"[..], b"lockstep hello"].concat(),
     };
-    said.extend(bytes::random(chance, 1000));
-    said
+    sent.extend(bytes::random(chance, 1000));
+    sent
 }
 
-/// Says the right thing so slowly that it never ends.
+/// Sends the right bytes so slowly that the handshake never ends.
 fn dribble(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
@@ -200,17 +199,17 @@ fn dribble(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
         chance.pause(Duration::from_millis(2));
     }
     if chance.percent(3) {
-        // The node is the one who loses patience.
+        // The node closes the connection first.
         assert_closed(&mut socket);
     }
 }
 
-/// Says something or nothing, and stays.
+/// Sends the start of a handshake or nothing, and keeps the connection open.
 fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     let Ok(mut socket) = TcpStream::connect(address) else {
         return;
     };
-    let _said = socket.write_all(&hello[..bytes::index(chance, hello.len())]);
+    let _sent = socket.write_all(&hello[..bytes::index(chance, hello.len())]);
     if chance.percent(5) {
         assert_closed(&mut socket);
     } else {
@@ -218,8 +217,8 @@ fn say_nothing(chance: &mut Chance, address: SocketAddr, hello: &[u8]) {
     }
 }
 
-/// Somebody whose papers are in order, but who is not the peer, or takes the node for another.
-fn stranger(chance: &mut Chance, node: &Besieged) {
+/// A peer with valid credentials that is not the node's peer, or that expects another node.
+fn stranger(chance: &mut Chance, node: &AttackedNode) {
     let identity = Identity::ephemeral("stranger").unwrap();
     let (identity, pinned): (&Identity, Fingerprint) = if chance.percent(50) {
         (&identity, node.fingerprint)
@@ -243,25 +242,24 @@ const fn other(encryption: Encryption) -> Encryption {
     }
 }
 
-/// The true peer, over a wire on which something happens to a byte of the handshake; or later, when
-/// nothing more is said.
-fn damaged(chance: &mut Chance, node: &Besieged) {
+/// Connects the true peer over a wire that damages a byte of the handshake, or a byte after it.
+fn damaged(chance: &mut Chance, node: &AttackedNode) {
     let address = wire::damaged(chance, node.address, 2000);
-    // A handshake that succeeds was not hit.
+    // A handshake that succeeds was not damaged.
     let _outcome = node.dial(address);
 }
 
-/// The control socket answers others, whatever one says there.
+/// Sends garbage to the control socket, which must still answer other clients.
 fn control(chance: &mut Chance, path: &Path) {
     let Ok(mut socket) = UnixStream::connect(path) else {
         return;
     };
-    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     if chance.percent(50) {
-        said.extend(bytes::random(chance, 20_000));
+        sent.extend(bytes::random(chance, 20_000));
     } else {
-        bytes::mutate_often(chance, &mut said);
+        bytes::mutate_often(chance, &mut sent);
     }
-    let _said = socket.write_all(&said);
+    let _sent = socket.write_all(&sent);
     chance.pause(Duration::from_millis(5));
 }

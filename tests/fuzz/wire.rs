@@ -1,4 +1,4 @@
-//! The wire between two ends, with somebody on it who changes bytes.
+//! A wire between two ends that damages bytes on their way.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,15 +7,15 @@ use std::thread;
 use crate::bytes;
 use crate::chance::Chance;
 
-/// What happens to the bytes of one direction, at which place of the stream.
+/// The damage to the bytes of one direction, and its offset in the stream.
 #[derive(Clone, Debug)]
 struct Accident {
     at: u64,
     chance: Chance,
 }
 
-/// Where to dial so that what one connection carries to `target` has an accident on its way, in a
-/// direction and at a place that chance chooses, the place within the first `length` bytes.
+/// Returns an address that forwards one connection to `target` and damages it in a random direction, at a random
+/// offset within the first `length` bytes.
 pub fn damaged(chance: &mut Chance, target: SocketAddr, length: u64) -> SocketAddr {
     let listener = TcpListener::bind((target.ip(), 0)).unwrap();
     let address = listener.local_addr().unwrap();

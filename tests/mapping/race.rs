@@ -1,7 +1,7 @@
 //! Threads that change the same pages of one file by `write`, through mappings, and by punching holes.
 //!
-//! Each word of a page belongs to one thread. So each thread knows what its words hold, whatever the others
-//! do to the rest of the page: it looks before each of its changes, through the mapping and by `read`.
+//! Each word of a page belongs to one thread. So each thread knows the value of its words, although other threads change
+//! the rest of the page. A thread checks the word before each change, through the mapping and by `read`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
@@ -19,10 +19,10 @@ const PAGES: usize = 8;
 const OWNERS: usize = 4;
 /// Changes that each owner makes.
 const CHANGES: u64 = 2_000;
-/// Where the bytes of no owner begin in a page: there holes are punched.
+/// Start of the bytes in a page that have no owner: holes are punched there.
 const HOLES: usize = 2048;
 
-/// Runs the threads on a new file; panics if a word does not hold what its owner put there.
+/// Runs the threads on a new file; panics if a word does not hold the value that its owner wrote.
 pub fn run(path: &Path) {
     open(path).set_len((PAGES * PAGE) as u64).unwrap();
     let ended = AtomicBool::new(false);
@@ -45,7 +45,7 @@ fn open(path: &Path) -> File {
     options.open(path).unwrap()
 }
 
-/// One word of each page, and what it holds.
+/// One word of each page, and the expected values.
 struct Owner {
     number: usize,
     file: File,
@@ -80,7 +80,7 @@ impl Owner {
 
     fn mapped(&self, page: usize) -> &AtomicU64 {
         let at = page * PAGE + self.number * 8;
-        // SAFETY: within the mapping, aligned, and the word lives as long as the mapping.
+        // SAFETY: the word lies within the mapping, is aligned, and lives as long as the mapping.
         unsafe { AtomicU64::from_ptr(self.mapping.as_mut_ptr().add(at).cast()) }
     }
 
@@ -117,7 +117,7 @@ impl Owner {
     }
 }
 
-/// Fills what belongs to nobody, and punches holes into it.
+/// Fills the bytes without an owner, and punches holes into them.
 fn punch(file: &File, ended: &AtomicBool) {
     let holes = (0..PAGES).cycle().map(|page| (page * PAGE + HOLES) as u64);
     for start in holes.take_while(|_| !ended.load(Ordering::SeqCst)) {

@@ -1,4 +1,4 @@
-//! Callers with other rights than the test: each is a thread with credentials of its own.
+//! Clients with other rights than the test. Each client is a thread with its own credentials.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,12 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Who asks.
+/// The credentials of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub uid: u32,
     pub gid: u32,
-    /// The one supplementary group.
+    /// The only supplementary group.
     pub group: Option<u32>,
     pub capabilities: CapabilitySet,
 }
@@ -39,7 +39,7 @@ impl Caller {
         }
     }
 
-    /// This caller, in a further group.
+    /// Adds a further group.
     pub const fn and_group(self, group: u32) -> Self {
         Self {
             group: Some(group),
@@ -47,7 +47,7 @@ impl Caller {
         }
     }
 
-    /// This caller, with these capabilities.
+    /// Replaces the capabilities.
     pub const fn with(self, capabilities: CapabilitySet) -> Self {
         Self {
             capabilities,
@@ -55,7 +55,7 @@ impl Caller {
         }
     }
 
-    /// Runs `body` as this caller.
+    /// Runs `body` with these credentials.
     pub fn run<T: Send>(self, body: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let caller = scope.spawn(|| {

@@ -1,5 +1,5 @@
-//! An ext4 of its own for one test, to compare a mount with: what a program sees there is what it may
-//! expect of a datastore.
+//! A private ext4 for one test, to compare a mount with. A program may expect from a datastore the behaviour
+//! that it sees on ext4.
 //!
 //! Invariant: nothing is mounted and no loop device is in use after [`Ext4`] is dropped.
 
@@ -20,7 +20,7 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// An empty one. Needs root and a loop device.
+    /// Creates and mounts an empty file system. Needs root and a loop device.
     pub fn new() -> Self {
         let ext4 = Self {
             directory: tempfile::tempdir().unwrap(),
@@ -36,7 +36,7 @@ impl Ext4 {
         ext4
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn root(&self) -> PathBuf {
         self.directory.path().join("root")
     }

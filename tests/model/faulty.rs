@@ -1,7 +1,7 @@
-//! The model with faults: writes that wait, and operations that panic or never answer. It remembers how
-//! it was asked.
+//! The model with faults: writes that wait, and operations that panic or never answer. It counts the requests
+//! that it gets.
 
-#![allow(dead_code)] // no test uses all of it
+#![allow(dead_code)] // No test uses all of it.
 #![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
@@ -17,22 +17,22 @@ use parking_lot::Mutex;
 
 use crate::model::ModelFs;
 
-/// What has not come by then does not come.
-const NEVER: Duration = Duration::from_secs(30);
+/// An event that has not come by then never comes.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A write that waits: it is done, or fails.
-type Waiting = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+/// A waiting write: the call does it, or lets it fail.
+type WaitingWrite = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// Reading a symbolic link panics, syncing never answers, writes wait while told to, and the attributes of
-/// one inode cannot be read.
+/// Reading a symbolic link panics, syncing never answers, writes can be held, and the attributes of one inode
+/// can be made unreadable.
 pub struct Faulty {
     model: Arc<ModelFs>,
-    stalls: AtomicBool,
-    waiting: Mutex<Vec<Waiting>>,
+    holds_writes: AtomicBool,
+    waiting: Mutex<Vec<WaitingWrite>>,
     durable: AtomicUsize,
-    hurried: AtomicUsize,
-    looks: AtomicBool,
-    alone: AtomicBool,
+    non_writes: AtomicUsize,
+    awaits_followers: AtomicBool,
+    no_follower: AtomicBool,
     unreadable: Mutex<Option<Ino>>,
 }
 
@@ -40,48 +40,48 @@ impl Faulty {
     pub fn new(model: Arc<ModelFs>) -> Arc<Self> {
         Arc::new(Self {
             model,
-            stalls: AtomicBool::new(false),
+            holds_writes: AtomicBool::new(false),
             waiting: Mutex::default(),
             durable: AtomicUsize::new(0),
-            hurried: AtomicUsize::new(0),
-            looks: AtomicBool::new(false),
-            alone: AtomicBool::new(false),
+            non_writes: AtomicUsize::new(0),
+            awaits_followers: AtomicBool::new(false),
+            no_follower: AtomicBool::new(false),
             unreadable: Mutex::default(),
         })
     }
 
-    /// How many writes had to be durable.
+    /// Number of writes that had to be durable.
     pub fn durable(&self) -> usize {
         self.durable.load(Ordering::SeqCst)
     }
 
-    /// How many requests were no writes.
-    pub fn hurried(&self) -> usize {
-        self.hurried.load(Ordering::SeqCst)
+    /// Number of requests that were no writes.
+    pub fn non_writes(&self) -> usize {
+        self.non_writes.load(Ordering::SeqCst)
     }
 
-    /// From now on writes are done only when one of them has seen that requests wait behind it.
-    pub fn look(&self) {
-        self.looks.store(true, Ordering::SeqCst);
+    /// From now on a write ends only when a write has seen that requests wait behind it.
+    pub fn await_followers(&self) {
+        self.awaits_followers.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a write has seen, since this was asked last, that nothing waits behind it.
-    pub fn was_alone(&self) -> bool {
-        self.alone.swap(false, Ordering::SeqCst)
+    /// Whether, since the last call of this function, a write has seen that no request waits behind it.
+    pub fn saw_no_follower(&self) -> bool {
+        self.no_follower.swap(false, Ordering::SeqCst)
     }
 
-    /// Looks for requests that no thread of the mount has taken up, until a write has seen some.
-    fn look_behind(&self, options: WriteOptions<'_>) {
-        // A write that waited for another one has no requests of its own behind it.
+    /// Polls for requests that no thread of the mount has taken yet, until a write has seen some.
+    fn poll_for_followers(&self, options: WriteOptions<'_>) {
+        // A write that waited for another write has no requests of its own behind it.
         let Some(queue) = options.waiting else { return };
         let any = || queue.any();
-        self.alone.fetch_or(!any(), Ordering::SeqCst);
+        self.no_follower.fetch_or(!any(), Ordering::SeqCst);
         let start = Instant::now();
-        while self.looks.load(Ordering::SeqCst) {
+        while self.awaits_followers.load(Ordering::SeqCst) {
             if any() {
-                self.looks.store(false, Ordering::SeqCst);
+                self.awaits_followers.store(false, Ordering::SeqCst);
             }
-            assert!(start.elapsed() < NEVER, "nothing waits");
+            assert!(start.elapsed() < TIMEOUT, "nothing waits");
             thread::yield_now();
         }
     }
@@ -92,28 +92,28 @@ impl Faulty {
     }
 
     /// From now on writes wait.
-    pub fn stall(&self) {
-        self.stalls.store(true, Ordering::SeqCst);
+    pub fn hold_writes(&self) {
+        self.holds_writes.store(true, Ordering::SeqCst);
     }
 
-    /// How many writes wait.
+    /// Number of waiting writes.
     pub fn waiting(&self) -> usize {
         self.waiting.lock().len()
     }
 
-    /// Does the writes that wait, the last first, and lets others through.
-    pub fn go_on(&self) {
-        self.stalls.store(false, Ordering::SeqCst);
-        self.end_waiting(Ok(()));
+    /// Does the waiting writes, the last first, and ends the waiting of writes.
+    pub fn resume(&self) {
+        self.holds_writes.store(false, Ordering::SeqCst);
+        self.end_waiting_writes(Ok(()));
     }
 
-    /// Lets the writes fail that wait, and lets others through.
+    /// Lets the waiting writes fail, and ends the waiting of writes.
     pub fn fail_waiting(&self) {
-        self.stalls.store(false, Ordering::SeqCst);
-        self.end_waiting(Err(Errno::NoSpace));
+        self.holds_writes.store(false, Ordering::SeqCst);
+        self.end_waiting_writes(Err(Errno::NoSpace));
     }
 
-    fn end_waiting(&self, outcome: Result<(), Errno>) {
+    fn end_waiting_writes(&self, outcome: Result<(), Errno>) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for write in waiting.into_iter().rev() {
             write(outcome);
@@ -123,7 +123,7 @@ impl Faulty {
 
 impl FileService for Faulty {
     fn hurry(&self) {
-        self.hurried.fetch_add(1, Ordering::SeqCst);
+        self.non_writes.fetch_add(1, Ordering::SeqCst);
     }
 
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
@@ -197,7 +197,7 @@ impl FileService for Faulty {
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         self.durable
             .fetch_add(usize::from(options.durable), Ordering::SeqCst);
-        self.look_behind(options);
+        self.poll_for_followers(options);
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);
         let write = move |outcome| {
@@ -211,7 +211,7 @@ impl FileService for Faulty {
             };
             model.write(ino, offset, &data, options, done);
         };
-        if self.stalls.load(Ordering::SeqCst) {
+        if self.holds_writes.load(Ordering::SeqCst) {
             self.waiting.lock().push(Box::new(write));
         } else {
             write(Ok(()));

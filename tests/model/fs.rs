@@ -1,75 +1,150 @@
-//! A file system as simple as it can be: maps in memory behind one lock. Tests mount it in place
-//! of a datastore, and compare datastores with it.
+//! The model of a file system as a service, behind one lock. Tests mount it in place of a datastore, and compare
+//! datastores with it.
 //!
-//! It says what each operation means, without caring how long it takes or what a crash leaves.
+//! Besides the model, the service counts references of the kernel and gives out inode numbers. Every operation is
+//! done when the call returns, and nothing survives the process.
 
-#![allow(dead_code)] // no test uses all of it
+#![allow(dead_code)] // No test uses all of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::SystemTime;
 
 use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
+use lockstep_model::Model;
 use lockstep_types::backing::Space;
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
+use lockstep_types::limits::WRITE_BYTES_MAX;
+use lockstep_types::{AllocateMode, Attr, Errno, FileName, Ino, MetaRequest, Timestamp};
 use parking_lot::Mutex;
 
-pub mod acl;
-pub mod content;
-pub mod tree;
+/// The model lives in memory: a larger `fallocate` is refused.
+const ALLOCATE_MAX: u64 = 1 << 30;
 
-use tree::Tree;
-
-/// The model as a service. Every operation is done when the call returns.
+/// The service.
 #[derive(Default)]
 pub struct ModelFs {
-    tree: Mutex<Tree>,
+    state: Mutex<State>,
+}
+
+struct State {
+    model: Model,
+    /// References that the kernel's cache and open handles hold on inodes.
+    holds: BTreeMap<Ino, u64>,
+    last_ino: Ino,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            model: Model::default(),
+            holds: BTreeMap::new(),
+            last_ino: Ino::ROOT,
+        }
+    }
+}
+
+impl State {
+    fn hold(&mut self, ino: Ino, count: u64) {
+        *self.holds.entry(ino).or_default() += count;
+    }
+
+    /// Drops references. The last one frees an inode without a name.
+    fn release(&mut self, ino: Ino, count: u64) {
+        let held = self.holds.entry(ino).or_default();
+        *held = held.checked_sub(count).expect("released more than held");
+        if *held == 0 {
+            self.holds.remove(&ino);
+            self.reap(ino);
+        }
+    }
+
+    /// Frees an inode without a name that nothing holds.
+    fn reap(&mut self, ino: Ino) {
+        if !self.holds.contains_key(&ino) {
+            // The model refuses if the inode has a name.
+            let _ = self.model.apply(now(), &MetaRequest::Reap { ino });
+        }
+    }
+
+    fn change(&mut self, request: &MetaRequest) -> Result<Option<Attr>, Errno> {
+        if let MetaRequest::Allocate { length, mode, .. } = request
+            && *mode != AllocateMode::PunchHole
+            && *length > ALLOCATE_MAX
+        {
+            return Err(Errno::NoSpace);
+        }
+        let effect = self.model.apply(now(), request)?;
+        if let Some(ino) = effect.orphaned {
+            self.reap(ino);
+        }
+        let subject = effect.subject;
+        subject.map(|ino| self.model.attr(ino)).transpose()
+    }
+
+    fn write(&mut self, ino: Ino, offset: u64, data: &[u8], drop: bool) -> Result<(), Errno> {
+        self.model.write(now(), ino, offset, data)?;
+        if drop {
+            self.change(&MetaRequest::DropPrivileges { ino })?;
+        }
+        Ok(())
+    }
+
+    /// Copies; fewer bytes only at the end of the source.
+    fn copy(&mut self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64, Errno> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let source = self.model.content(from.0)?;
+        let data = source.read(from.1, length.min(WRITE_BYTES_MAX));
+        self.write(to.0, to.1, &data, false)?;
+        Ok(data.len() as u64)
+    }
 }
 
 impl ModelFs {
-    /// How many inodes exist, unlinked ones that somebody holds included.
+    /// Number of inodes, held inodes without a name included.
     pub fn inodes(&self) -> usize {
-        self.tree.lock().inodes()
+        self.state.lock().model.nodes().count()
     }
 
     /// References that the kernel's cache and open handles hold on an inode.
     pub fn holds(&self, ino: Ino) -> u64 {
-        self.tree.lock().holds(ino)
+        self.state.lock().holds.get(&ino).copied().unwrap_or(0)
     }
 }
 
-fn now() -> lockstep_types::Timestamp {
+fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
 impl FileService for ModelFs {
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
-        let tree = self.tree.lock();
-        tree.attr(tree.find(parent, name)?)
+        let model = &self.state.lock().model;
+        model.attr(model.find(parent, name)?)
     }
 
     fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
-        let tree = self.tree.lock();
-        tree.attr(tree.directory(directory)?.parent)
+        let model = &self.state.lock().model;
+        model.names(directory)?;
+        model.attr(model.parent(directory).unwrap_or(directory))
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        self.tree.lock().attr(ino)
+        self.state.lock().model.attr(ino)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        Ok(self.tree.lock().inode(ino)?.target.clone())
+        Ok(self.state.lock().model.target(ino)?.to_vec())
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let tree = self.tree.lock();
-        let value = tree.inode(ino)?.xattrs.get(name);
+        let model = &self.state.lock().model;
+        let value = model.node(ino)?.xattrs.get(name);
         value.cloned().ok_or(Errno::NoData)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let tree = self.tree.lock();
-        let names = tree.inode(ino)?.xattrs.keys();
+        let model = &self.state.lock().model;
+        let names = model.node(ino)?.xattrs.keys();
         Ok(names.flat_map(|name| [name, &b"\0"[..]].concat()).collect())
     }
 
@@ -79,14 +154,13 @@ impl FileService for ModelFs {
         after: u64,
         each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
-        let tree = self.tree.lock();
-        let entries = tree.directory(directory)?.after(after);
-        for (cookie, name, ino) in entries {
+        let model = &self.state.lock().model;
+        for (cookie, name, ino) in model.names(directory)?.after(after) {
             let entry = DirEntry {
                 cookie,
                 ino,
-                kind: tree.inode(ino)?.attr.kind,
-                name,
+                kind: model.node(ino)?.kind,
+                name: name.clone(),
             };
             if each(entry).is_break() {
                 break;
@@ -106,57 +180,67 @@ impl FileService for ModelFs {
     }
 
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        let tree = self.tree.lock();
-        let inode = tree.inode(ino)?;
-        inode.content.seek(inode.attr.size, offset, what)
+        let model = &self.state.lock().model;
+        let content = model.content(ino)?;
+        match what {
+            Seek::Data => content.seek_data(offset),
+            Seek::Hole => content.seek_hole(offset),
+        }
     }
 
     fn opened(&self, ino: Ino) -> Result<(), Errno> {
-        let mut tree = self.tree.lock();
-        tree.inode(ino)?;
-        tree.hold(ino, 1);
+        let mut state = self.state.lock();
+        state.model.node(ino)?;
+        state.hold(ino, 1);
         Ok(())
     }
 
     fn closed(&self, ino: Ino) {
-        self.tree.lock().let_go(ino, 1);
+        self.state.lock().release(ino, 1);
     }
 
     fn remembered(&self, ino: Ino, count: u64) {
-        self.tree.lock().hold(ino, count);
+        self.state.lock().hold(ino, count);
     }
 
     fn forgotten(&self, ino: Ino, count: u64) {
-        self.tree.lock().let_go(ino, count);
+        self.state.lock().release(ino, count);
     }
 
     fn next_ino(&self) -> Result<Ino, Errno> {
-        Ok(self.tree.lock().next_ino())
+        let mut state = self.state.lock();
+        state.last_ino = state.last_ino.next();
+        Ok(state.last_ino)
     }
 
     fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
-        let read = self.tree.lock().read(ino, offset, length);
+        let read = {
+            let model = &self.state.lock().model;
+            model
+                .content(ino)
+                .map(|content| content.read(offset, length))
+        };
         done(read.as_deref().map_err(|errno| *errno));
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
-        let drop = options.drop_set_id;
-        let written = self.tree.lock().write(now(), ino, offset, data, drop);
+        let drop_set_id = options.drop_set_id;
+        let written = self.state.lock().write(ino, offset, data, drop_set_id);
         done(written);
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
-        let changed = self.tree.lock().apply(now(), request);
+        let changed = self.state.lock().change(&request);
         done(changed);
     }
 
     fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>) {
-        let copied = self.tree.lock().copy(now(), from, to, length);
+        let copied = self.state.lock().copy(from, to, length);
         done(copied);
     }
 
     fn sync(&self, ino: Ino, done: Done<()>) {
-        let synced = self.tree.lock().inode(ino).map(|_| ());
+        let synced = self.state.lock().model.node(ino).map(|_| ());
         done(synced);
     }
 }

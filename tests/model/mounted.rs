@@ -1,6 +1,6 @@
-//! A mount of the model for one test, gone when the test ends.
+//! A mount of the model for one test. The mount ends with the test.
 
-#![allow(dead_code)] // no test uses all of it
+#![allow(dead_code)] // No test uses all of it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 
 use crate::model::ModelFs;
 
-/// A user who owns nothing.
+/// A user who owns no file.
 pub const NOBODY: u32 = 65534;
 
-/// Whether this machine lets a test mount anything; says why if not.
+/// Whether this machine lets a test mount; prints the reason if not.
 pub fn can_mount() -> bool {
     let allowed = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !allowed {
@@ -28,7 +28,7 @@ pub fn can_mount() -> bool {
     allowed
 }
 
-/// A mounted service and the directory it is mounted on.
+/// A mounted service and its mount point.
 pub struct Fixture {
     pub model: Arc<ModelFs>,
     mounted: Option<Mounted>,
@@ -36,12 +36,12 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Mounts an empty model, where that is possible.
+    /// Mounts an empty model, if the machine lets a test mount.
     pub fn new() -> Option<Self> {
         Self::serving(|model| model)
     }
 
-    /// Mounts what `wrap` makes of an empty model.
+    /// Mounts the service that `wrap` makes of an empty model.
     pub fn serving<S: FileService>(wrap: impl FnOnce(Arc<ModelFs>) -> Arc<S>) -> Option<Self> {
         if !can_mount() {
             return None;
@@ -78,12 +78,12 @@ impl Fixture {
         self.run(&["sh", "-ec", script])
     }
 
-    /// Runs a shell script in the root of the mount and gives what it printed; it must succeed.
+    /// Runs a shell script in the root of the mount, and returns its output. The script must succeed.
     pub fn expect(&self, script: &str) -> String {
         printed(script, self.sh(script))
     }
 
-    /// The same as a user and group who own nothing.
+    /// Runs a successful shell script as a user and group who own no file.
     pub fn expect_as(&self, user: u32, group: u32, script: &str) -> String {
         printed(script, self.sh_as(user, group, script))
     }
@@ -117,8 +117,8 @@ fn printed(script: &str, output: Output) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Makes the kernel forget every name and inode that nobody uses, until `forgotten` says that it
-/// has: it tells us in its own time.
+/// Makes the kernel forget every unused name and inode, until `forgotten` is true. The kernel tells the mount
+/// about it some time later.
 pub fn drop_caches_until(forgotten: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();

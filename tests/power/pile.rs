@@ -1,26 +1,26 @@
-//! Many files that nobody syncs: more than a node syncs one by one when it is stopped.
+//! Many files that no client syncs: more than a node syncs one by one at its stop.
 
 use std::fs;
 use std::path::Path;
 
-use crate::chance::{Chance, mix};
+use crate::chance::{Chance, content, mix};
 
 /// More than the store's own limit, 256.
 const FILES: u64 = 300;
 /// A whole block and a part of one.
-const WORDS: u64 = 700;
+const BYTES: usize = 5600;
 /// The directory, below the root.
 const DIRECTORY: &str = "pile";
 
-/// The files, as they were written last.
+/// The files, with their last written content.
 #[derive(Default)]
 pub struct Pile {
     key: u64,
 }
 
 impl Pile {
-    /// Writes all of them anew below `root`.
-    pub fn heap(&mut self, root: &Path, chance: &mut Chance) {
+    /// Rewrites all files below `root`.
+    pub fn rewrite(&mut self, root: &Path, chance: &mut Chance) {
         self.key = chance.any();
         let directory = root.join(DIRECTORY);
         fs::create_dir_all(&directory).unwrap();
@@ -29,7 +29,7 @@ impl Pile {
         }
     }
 
-    /// All are as they were written.
+    /// Checks that all files have their written content.
     pub fn check(&self, root: &Path) {
         for number in 0..FILES {
             let found = fs::read(root.join(DIRECTORY).join(number.to_string())).unwrap();
@@ -38,8 +38,6 @@ impl Pile {
     }
 
     fn content(&self, number: u64) -> Vec<u8> {
-        let start = mix(self.key ^ number);
-        let words = (0..WORDS).map(|at| mix(start.wrapping_add(at)));
-        words.flat_map(u64::to_le_bytes).collect()
+        content(mix(self.key ^ number), BYTES)
     }
 }

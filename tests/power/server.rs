@@ -1,12 +1,12 @@
-//! A server that can lose power: a disk of its own that forgets, fails and hangs when told to, and a
-//! boot id of its own.
+//! A server that can lose power. The server has a boot id of its own, and a disk of its own that loses data, fails
+//! and hangs on request.
 //!
-//! What the kernel has only one of, the boot id, every process of a server sees in a mount namespace
-//! of its own, where a file lies over it; the nodes are the programs as they are shipped.
+//! The kernel has only one boot id. Each process of a server therefore runs in a mount namespace of its own, in which
+//! another file covers the kernel's. The nodes are the shipped programs.
 //!
-//! Invariants: the processes of a server are gone when it loses power; its next ones see another boot
-//! id. All mounts are made in a namespace of the test, and go with it, however that ends; so does what
-//! a node leaves in `/run`.
+//! Invariants: no process of a server survives a power loss of the server; later processes see another boot id. All
+//! mounts and the files of a node in `/run` lie in a mount namespace of the test, and vanish with the test, however
+//! it ends.
 
 #![allow(dead_code)] // not every test uses all of it
 
@@ -29,12 +29,12 @@ use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
 use crate::chance::Chance;
-use crate::nodes::{Ground, STORE};
+use crate::nodes::{NodeEnvironment, STORE};
 
-/// Where the kernel tells its boot id.
+/// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A server. Clones are the same one.
+/// A server. Clones refer to the same server.
 #[derive(Clone)]
 pub struct Server(Arc<Inside>);
 
@@ -44,7 +44,7 @@ struct Inside {
 }
 
 impl Server {
-    /// A new one, which has lost nothing yet. The thread must have called [`isolate`].
+    /// A new server that has lost nothing yet. The thread must have called [`isolate`].
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("lsp.").tempdir().unwrap();
         let disk = dir.path().join("disk");
@@ -55,24 +55,24 @@ impl Server {
         server
     }
 
-    /// What a node stands on that runs here.
-    pub fn ground(&self) -> Ground {
+    /// The environment for a node on this server.
+    pub fn environment(&self) -> NodeEnvironment {
         let server = self.clone();
-        Ground {
+        NodeEnvironment {
             disk: Some(self.0.lossy.lock().mount_point().to_owned()),
             spawn: Arc::new(move |command| server.spawn(command)),
         }
     }
 
-    /// Of what was not synced anything may be lost. Nothing may run here.
+    /// Loses any part of the unsynced data. No process may run on the server.
     pub fn lose_power(&self, chance: &mut Chance) {
         let mut lossy = self.0.lossy.lock();
         let survivors = lossy.lose_power(&mut Random::new(chance.any())).unwrap();
-        println!("power lost, and with it what was not synced but {survivors:?}");
+        println!("power lost; of the unsynced changes survive {survivors:?}");
         self.boot();
     }
 
-    /// Calls of the disk fail from now on.
+    /// Makes calls of the disk fail from now on.
     pub fn fail(&self, failure: Failure) {
         let lossy = self.0.lossy.lock();
         match failure {
@@ -81,29 +81,28 @@ impl Server {
         }
     }
 
-    /// The disk does not fail any more. What it has lost is not seen any more once memory does not hold
-    /// it. Nothing may run here.
+    /// Ends the failures. Lost data stays visible while it is in memory. No process may run on the server.
     pub fn repair(&self) {
         let lossy = self.0.lossy.lock();
         lossy.disk().stop_failing();
         lossy.disk().drop_lost_pages();
     }
 
-    /// The same, with its file system unmounted, checked and mounted anew.
-    pub fn repair_and_mount_anew(&self) {
+    /// Ends the failures, and unmounts, checks and remounts the file system of the disk.
+    pub fn repair_and_remount(&self) {
         let mut lossy = self.0.lossy.lock();
         lossy.disk().stop_failing();
-        lossy.mount_anew().unwrap();
+        lossy.remount().unwrap();
     }
 
-    /// No sync of the disk ends as long as the result lives.
+    /// No sync of the disk ends while the result lives.
     pub fn hang(&self) -> Hang {
         self.0.lossy.lock().hold_syncs();
         Hang(self.clone())
     }
 
-    /// No sync of that file in the store ends as long as the result lives. Whoever writes other files does
-    /// not notice: the kernel has only a write to the same file wait for a sync.
+    /// No sync of that file in the store ends while the result lives. Writers of other files do not notice: the
+    /// kernel blocks only a write to the same file until the sync ends.
     pub fn hang_on(&self, file: &str) -> Hang {
         let path = format!("{STORE}/{file}");
         self.0.lossy.lock().hold_syncs_of(&path);
@@ -124,7 +123,7 @@ impl Server {
         let enter = move || {
             // SAFETY: there is one thread, and all its descriptors stay its own.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
-            // Or the others would see that boot id too.
+            // Otherwise the other servers would see that boot id too.
             mount_change(&proc, MountPropagationFlags::PRIVATE)?;
             mount_bind(&boot_id, &kernels)?;
             Ok(())
@@ -135,20 +134,21 @@ impl Server {
     }
 }
 
-/// What of a disk fails, with `EIO`.
+/// The calls of a disk that fail, with `EIO`.
 #[derive(Clone, Copy, Debug)]
 pub enum Failure {
     /// One call of the class: the next if it is 1.
     Of(CallClass, u64),
-    /// All of the class.
+    /// All calls of the class.
     OfAll(CallClass),
 }
 
-/// A disk that hangs. Nobody who waits for it can be killed, so this must go before the nodes do.
+/// A disk that hangs. A process that waits for the disk cannot be killed, so this value must be dropped before the
+/// nodes.
 pub struct Hang(Server);
 
 impl Hang {
-    /// How many syncs wait.
+    /// The number of waiting syncs.
     pub fn waiting(&self) -> usize {
         self.0.0.lossy.lock().held_syncs()
     }
@@ -164,9 +164,8 @@ fn path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Takes this thread, and those that it starts, to a mount namespace of its own, with a `/run` of its
-/// own: what is mounted there is seen by the servers of the test, not by the machine, and goes with the
-/// test.
+/// Moves this thread, and later threads that it starts, to a new mount namespace with a new `/run`. The servers of
+/// the test see the mounts in it, the machine does not, and the mounts vanish with the test.
 pub fn isolate() {
     // SAFETY: the descriptors stay shared with the other threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS) }.unwrap();

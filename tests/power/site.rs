@@ -1,4 +1,4 @@
-//! Two servers, and all that runs on them: the nodes, each on a disk of its own, and their clients.
+//! Two servers and their processes: the nodes, each on a disk of its own, and the clients.
 
 use crate::chance::Chance;
 use crate::load::Load;
@@ -7,21 +7,21 @@ use crate::server::{self, Server};
 
 /// Two servers under load.
 pub struct Site {
-    // The nodes go first: they have files open on the disks.
+    // Dropped first: the nodes have files open on the disks.
     pub load: Load,
     pub primary: Server,
     pub secondary: Server,
 }
 
 impl Site {
-    /// Starts nodes and clients, and waits until all are at work. What this thread mounts is from now
-    /// on its own.
+    /// Starts nodes and clients, and waits until all are at work. From now on, the mounts of this thread are in a
+    /// namespace of its own.
     pub fn start(settings: Settings, chance: &mut Chance) -> Self {
         server::isolate();
         let (primary, secondary) = (Server::new(), Server::new());
-        let grounds = [primary.ground(), secondary.ground()];
+        let environments = [primary.environment(), secondary.environment()];
         Self {
-            load: Load::start_on(settings, chance, grounds),
+            load: Load::start_on(settings, chance, environments),
             primary,
             secondary,
         }

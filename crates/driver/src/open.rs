@@ -18,13 +18,13 @@ use std::sync::atomic::AtomicBool;
 
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::poison::{Guarded, Marks, Poison, Stamp};
+use lockstep_fs::poison::{FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
-use lockstep_repl::core::{Core, CoreConfig, Start};
-use lockstep_repl::state::{Service, State};
+use lockstep_repl::core::{Core, CoreConfig, CoreStart};
+use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::backing::Backing;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Choice, Role};
@@ -66,7 +66,7 @@ pub struct Place {
     /// The services of the process.
     pub host: Arc<dyn Host>,
     /// A second place for the mark of a failed disk, if there is one.
-    pub stamp: Option<Arc<dyn Stamp>>,
+    pub stamp: Option<Arc<dyn MarkerStore>>,
 }
 
 impl Place {
@@ -91,12 +91,12 @@ impl Place {
         let withheld = self.host.room_limits().withheld;
         let (reserved, reserve) = Reserved::over(Arc::clone(&self.backing), withheld);
         let reserved: Arc<dyn Backing> = Arc::new(reserved);
-        let marks = Marks::new(Arc::clone(&reserved), self.stamp.clone());
+        let marks = PoisonMarkers::new(Arc::clone(&reserved), self.stamp.clone());
         let found = marks.read();
         let host = Arc::clone(&self.host);
         let clock = Box::new(move || host.time_of_day());
         let poison = Arc::new(Poison::new(marks, self.boot, clock, found));
-        let backing = Arc::new(Guarded::new(reserved, Arc::clone(&poison)));
+        let backing = Arc::new(FencedBacking::new(reserved, Arc::clone(&poison)));
         (Disk { backing, reserve }, poison)
     }
 }
@@ -306,7 +306,7 @@ impl Prepared {
             tracing::warn!(datastore = config.name, %error, "the reserve is not filled");
         }
         let state = first_state(&config, role_file.state());
-        if state.service() == Service::Alone {
+        if state.service_mode() == ServiceMode::Alone {
             roll_back_in_doubt(&opened.store).map_err(refused(&config))?;
         }
         let start = Parts {
@@ -354,15 +354,15 @@ fn open_poisoned(
 pub fn make_store(
     config: &DatastoreConfig,
     backing: &Arc<dyn Backing>,
-    stamp: Option<Arc<dyn Stamp>>,
+    stamp: Option<Arc<dyn MarkerStore>>,
 ) -> Result<bool, DatastoreError> {
     if Store::exists(backing.as_ref()).map_err(refused(config))? {
         return Ok(false);
     }
     let log = LogOptions::default();
     Store::create(backing, config.uuid, &log).map_err(refused(config))?;
-    let marks = Marks::new(Arc::clone(backing), stamp);
-    marks.remove_stamp().map_err(failed(config))?;
+    let marks = PoisonMarkers::new(Arc::clone(backing), stamp);
+    marks.remove_copy().map_err(failed(config))?;
     Ok(true)
 }
 
@@ -389,8 +389,8 @@ pub(crate) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOption
 /// an answer to them, so they have not happened. The other node is resynced before it is in sync again. If they
 /// stayed PENDING, the resync would wait for them, and the log could not be cut.
 fn roll_back_in_doubt(store: &Store) -> Result<(), StoreError> {
-    for osn in store.in_doubt() {
-        store.roll_back(osn)?;
+    for osn in store.intents().in_doubt() {
+        store.intents().roll_back(osn)?;
     }
     Ok(())
 }
@@ -441,16 +441,16 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
 }
 
 /// The knowledge of the core at the start.
-fn start_of(store: &Store, role_file: &RoleFile, tables: &Tables, state: State) -> Start {
+fn start_of(store: &Store, role_file: &RoleFile, tables: &Tables, state: State) -> CoreStart {
     // The numbers begin above those of writes, too. The store does not record the numbers of writes (rule P13).
     let used = tables.old_paw.iter().map(|entry| entry.osn.sequence).max();
     let first_osn = Osn {
         generation: role_file.state().generation,
         sequence: store.first_sequence().max(used.map_or(0, |used| used + 1)),
     };
-    Start {
+    CoreStart {
         state,
-        under_way: if state == State::Paused {
+        interrupted_writes: if state == State::Paused {
             lock_plan::under_way(&tables.old_paw)
         } else {
             Vec::new()
@@ -459,7 +459,7 @@ fn start_of(store: &Store, role_file: &RoleFile, tables: &Tables, state: State) 
         in_doubt: if is_active(Mutant::ForgetInDoubt) {
             Vec::new()
         } else {
-            store.in_doubt()
+            store.intents().in_doubt()
         },
     }
 }

@@ -11,7 +11,7 @@ use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_repl::state::Trigger;
-use lockstep_resync::{Claim, Locks, Operations, Peer, PeerError, Progress, ResyncError};
+use lockstep_resync::{JobProgress, LockClaim, Locks, Operations, Peer, PeerError, ResyncError};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -40,7 +40,7 @@ impl Locks for CoreLocks<'_> {
         done.unwrap_or_else(|| Err(stopping()))
     }
 
-    fn claim(&self, locks: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+    fn claim(&self, locks: LockSet) -> Result<Box<dyn LockClaim + '_>, ResyncError> {
         Ok(Box::new(self.locks.acquire(locks)))
     }
 
@@ -49,7 +49,7 @@ impl Locks for CoreLocks<'_> {
     }
 }
 
-impl Claim for HeldLocks<'_> {
+impl LockClaim for HeldLocks<'_> {
     fn is_held(&self) -> bool {
         HeldLocks::is_held(self)
     }
@@ -96,7 +96,7 @@ pub(crate) struct ResyncJobs {
     /// The resync that waits until no metadata operation is in flight, and its connection.
     tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
     /// Progress of the resync of content.
-    progress: Progress,
+    progress: JobProgress,
 }
 
 impl ResyncJobs {
@@ -115,7 +115,7 @@ impl ResyncJobs {
             locks,
             content,
             tail: Mutex::default(),
-            progress: Progress::default(),
+            progress: JobProgress::default(),
         }
     }
 
@@ -181,7 +181,7 @@ impl ResyncJobs {
     /// The secondary could not do a step without which the nodes are not in sync (rule P15).
     fn peer_failed(&self, connection: ConnectionId, error: &PeerError) {
         self.set_reason_on(connection, &error.to_string());
-        let failed = Event::Happened(Trigger::PeerFailed);
+        let failed = Event::Trigger(Trigger::PeerFailed);
         self.term.handle_event_on(connection, failed);
     }
 
@@ -219,7 +219,7 @@ impl ResyncJobs {
         let changes = lockstep_resync::send_image(store, peer, sync, &operations)?;
         self.hold_metadata(connection)?;
         lockstep_resync::send_tail(store, peer, &changes)?;
-        Ok(Event::Happened(Trigger::ImageDone))
+        Ok(Event::Trigger(Trigger::ImageDone))
     }
 
     /// Has the core admit no metadata operation, and waits until none is in flight.
@@ -227,7 +227,7 @@ impl ResyncJobs {
         let (due, wait) = promise(&*self.engine.host);
         let earlier = self.tail.lock().replace((connection, due));
         drop(earlier);
-        let sent = Event::Happened(Trigger::ImageSent);
+        let sent = Event::Trigger(Trigger::ImageSent);
         self.term.handle_event_on(connection, sent);
         if self.term.peer.get(connection).is_none() {
             // The connection may have ended before the promise was there.
@@ -251,7 +251,7 @@ impl ResyncJobs {
         let locks = self.core_locks();
         lockstep_resync::send_content(&self.engine.store, peer, &locks, &self.progress)?;
         self.content.paw.remove_old();
-        Ok(Event::Happened(Trigger::ContentDone))
+        Ok(Event::Trigger(Trigger::ContentDone))
     }
 
     fn core_locks(&self) -> CoreLocks<'_> {
@@ -279,7 +279,7 @@ impl ResyncJobs {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, VerifyFailure> {
         let peer = self.peer_in_sync()?;
-        let done = Progress::default();
+        let done = JobProgress::default();
         let mut compared = None;
         let mut compare = || {
             let (store, locks) = (&self.engine.store, self.core_locks());

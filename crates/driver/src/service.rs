@@ -48,28 +48,28 @@ impl FileService for DatastoreHandle {
     }
 
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
-        self.call(|session| session.engine.store.lookup(parent, name))
+        self.call(|session| session.engine.store.tree().lookup(parent, name))
     }
 
     fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
-        let parent = self.call(|session| session.engine.store.parent(directory))?;
+        let parent = self.call(|session| session.engine.store.tree().parent(directory))?;
         self.getattr(parent)
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        self.call(|session| session.engine.store.getattr(ino))
+        self.call(|session| session.engine.store.tree().getattr(ino))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.call(|session| session.engine.store.readlink(ino))
+        self.call(|session| session.engine.store.tree().readlink(ino))
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.call(|session| session.engine.store.getxattr(ino, name))
+        self.call(|session| session.engine.store.tree().getxattr(ino, name))
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let names = self.call(|session| session.engine.store.listxattr(ino))?;
+        let names = self.call(|session| session.engine.store.tree().listxattr(ino))?;
         Ok(names
             .into_iter()
             .flat_map(|name| [name, vec![0]].concat())
@@ -84,14 +84,16 @@ impl FileService for DatastoreHandle {
     ) -> Result<(), Errno> {
         self.call(|session| {
             let store = &session.engine.store;
-            store.readdir(directory, after, &mut |cookie, entry| {
-                each(DirEntry {
-                    cookie,
-                    ino: entry.ino,
-                    kind: entry.kind,
-                    name: entry.name,
+            store
+                .tree()
+                .readdir(directory, after, &mut |cookie, entry| {
+                    each(DirEntry {
+                        cookie,
+                        ino: entry.ino,
+                        kind: entry.kind,
+                        name: entry.name,
+                    })
                 })
-            })
         })
     }
 

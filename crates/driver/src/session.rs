@@ -54,7 +54,7 @@ impl Session {
         if !term.engine.poison.has_failed() || term.state().is_poisoned() {
             return;
         }
-        let poisoned = Event::Happened(Trigger::StorePoisoned);
+        let poisoned = Event::Trigger(Trigger::StorePoisoned);
         term.handle_event(ThreadKind::MayWait, poisoned);
         if let Self::Primary(session) = self {
             // It waited for a mark that is not made any more.

@@ -1,6 +1,6 @@
 //! The status of a datastore, for operators.
 
-use lockstep_repl::state::{Service as Serving, State};
+use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
 
 use crate::engine::Engine;
@@ -28,10 +28,15 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         writes_in_flight: in_flight.writes as u64,
         metadata_in_flight: in_flight.metadata as u64,
         kept_bytes: usage.kept.bytes(),
-        space: engine.store.space().ok().map(|space| SpaceStatus {
-            total_bytes: space.total_bytes,
-            available_bytes: space.available_bytes,
-        }),
+        space: engine
+            .store
+            .capacity()
+            .space()
+            .ok()
+            .map(|space| SpaceStatus {
+                total_bytes: space.total_bytes,
+                available_bytes: space.available_bytes,
+            }),
         ..DatastoreStatus::of_configuration(&engine.config)
     };
     add_role(&mut status, engine, session, (state, next));
@@ -75,11 +80,11 @@ fn serving(state: State) -> ServiceStatus {
     if state.is_secondary() {
         return ServiceStatus::None;
     }
-    match state.service() {
-        Serving::Alone => ServiceStatus::Alone,
-        Serving::Mirrored => ServiceStatus::Mirrored,
-        Serving::WritesAlone => ServiceStatus::WritesAlone,
-        Serving::Wait => ServiceStatus::Waiting,
-        Serving::Refused => ServiceStatus::Refused,
+    match state.service_mode() {
+        ServiceMode::Alone => ServiceStatus::Alone,
+        ServiceMode::Mirrored => ServiceStatus::Mirrored,
+        ServiceMode::WritesAlone => ServiceStatus::WritesAlone,
+        ServiceMode::Wait => ServiceStatus::Waiting,
+        ServiceMode::Refused => ServiceStatus::Refused,
     }
 }

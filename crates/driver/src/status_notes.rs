@@ -156,7 +156,7 @@ impl StatusNotes {
 
     /// Remembers the result of a comparison of both nodes that ended at `time`.
     pub fn note_comparison(&self, report: &lockstep_verify::Report, time: Timestamp) {
-        let in_words = |difference: &lockstep_verify::Difference| {
+        let in_words = |difference: &lockstep_verify::InodeDifference| {
             let path = difference.path.as_deref().unwrap_or("(no name)");
             plain(&format!("{path}: {}", difference.what))
         };

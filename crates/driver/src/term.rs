@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
 use lockstep_repl::message::{Envelope, Message};
-use lockstep_repl::state::{Refused, State, Trigger};
+use lockstep_repl::state::{RefusedTrigger, State, Trigger};
 use lockstep_types::{Generation, Osn, StateVersion};
 use parking_lot::Mutex;
 
@@ -138,7 +138,7 @@ impl Term {
         self.engine.notes.set_reason(reason);
         let term = Arc::clone(self);
         self.engine.host.spawn(Box::new(move || {
-            term.handle_event(ThreadKind::MayWait, Event::Happened(trigger));
+            term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
         }));
     }
 
@@ -180,7 +180,7 @@ impl Term {
         payload: &[u8],
         delivery: Delivery<'_>,
     ) -> bool {
-        let done_below = self.core.lock().send(&message);
+        let done_below = self.core.lock().note_sent(&message);
         let envelope = self.envelope(done_below, message);
         connection.deliver(&envelope, payload, delivery)
     }
@@ -210,7 +210,7 @@ impl Term {
 
     /// The core has refused an event. After a fault the connection ends, so that the nodes greet each other and
     /// compare their states again.
-    pub fn note_refused(&self, refused: Refused) {
+    pub fn note_refused(&self, refused: RefusedTrigger) {
         let datastore = self.engine.name();
         if refused.why.is_fault() {
             tracing::error!(datastore, %refused, "a fault of lockstep: please report it");

@@ -2,7 +2,7 @@
 //! are counted one by one, which is too slow for `status`.
 
 use lockstep_intentlog::Usage;
-use lockstep_repl::core::{InFlight, Locks};
+use lockstep_repl::core::{InFlight, LockCounts};
 
 use crate::engine::Engine;
 use crate::ops::kept::KeptLoad;
@@ -24,7 +24,7 @@ pub struct DatastoreUsage {
     /// Operations that wait for the other side.
     pub in_flight: InFlight,
     /// Locks of the core.
-    pub locks: Locks,
+    pub locks: LockCounts,
     /// Bytes of waiting writes.
     pub kept: KeptLoad,
     /// How full the intent log is; `None` for a store that is only read.
@@ -47,7 +47,7 @@ impl DatastoreUsage {
             held: core.held(),
             pending: usage.pending,
             in_flight: core.in_flight(),
-            locks: core.locks(),
+            locks: core.lock_counts(),
             kept: usage.kept,
             log: engine.store.log_usage(),
         }

@@ -1,13 +1,12 @@
-//! Which run of the machine this is: what tells a loss of power from a stop of the process.
+//! The boot id: names this run of the machine, and so tells a power loss from a stop of the process.
 
 use lockstep_types::{BootId, DatastoreUuid};
 
-/// Where the kernel says it.
+/// The file in which the kernel gives the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A value that the kernel makes anew at each start of the machine. Where it cannot be read, one
-/// that never was before: then whatever is opened counts as left by a loss of power, and trusts
-/// nothing but what is on the disk.
+/// The boot id of the kernel, which is new at each start of the machine. If it cannot be read, a random value: then
+/// every opened store is treated as after a power loss, and only the disk is trusted.
 pub fn boot_id() -> BootId {
     let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
     let parsed: Result<DatastoreUuid, _> = text.trim().parse();

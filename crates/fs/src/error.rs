@@ -1,13 +1,13 @@
-//! What can go wrong in a store, and of which class each is.
+//! The errors of a store, and the class of each: refused, full, or poisoned.
 
 use lockstep_intentlog::LogError;
 use lockstep_types::{Errno, Ino, Osn};
 use thiserror::Error;
 
-use crate::files::content_path;
-use crate::kv::KvError;
-use crate::os_backing::{BackingFailure, errno_of};
-use crate::poison::was_tried;
+use crate::backing::os_backing::{BackingFailure, errno_of};
+use crate::backing::poison::was_tried;
+use crate::namespace::kv::KvError;
+use crate::paths::content_path;
 
 /// Why an operation on a store did not happen.
 #[derive(Debug, Error)]
@@ -28,6 +28,16 @@ impl OpError {
             Self::Store(error) => error.errno(),
         }
     }
+
+    /// The error of a call that no rule can refuse, because it reads or repeats existing records.
+    pub(crate) fn into_store(self) -> StoreError {
+        match self {
+            Self::Store(error) => error,
+            Self::Refused(errno) => StoreError::Damaged {
+                what: format!("a record that exists was refused: {errno}"),
+            },
+        }
+    }
 }
 
 impl From<KvError> for OpError {
@@ -42,8 +52,8 @@ impl From<LogError> for OpError {
     }
 }
 
-/// What a failed call says. What the disk below says already names operation and path.
-fn told_once(operation: &str, path: &str, source: &std::io::Error) -> String {
+/// The text of a failed call. An error of the disk below already names operation and path.
+fn describe_disk_error(operation: &str, path: &str, source: &std::io::Error) -> String {
     let below = source.get_ref();
     if matches!(below, Some(below) if below.is::<BackingFailure>()) {
         return source.to_string();
@@ -51,7 +61,7 @@ fn told_once(operation: &str, path: &str, source: &std::io::Error) -> String {
     format!("cannot {operation} {path}: {source}")
 }
 
-/// A failure of a store: of its disk, or of what lies on it.
+/// A failure of a store: of its disk, or of its data.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The key-value store failed.
@@ -61,13 +71,13 @@ pub enum StoreError {
     #[error("intent log: {0}")]
     Log(#[from] LogError),
     /// The disk below failed.
-    #[error("{}", told_once(operation, path, source))]
+    #[error("{}", describe_disk_error(operation, path, source))]
     Disk {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On which file of the store.
+        /// The file of the store.
         path: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A record of the namespace cannot be read, or two disagree.
@@ -76,17 +86,17 @@ pub enum StoreError {
          docs/operations.md"
     )]
     Damaged {
-        /// What is wrong with which record.
+        /// The record and the defect.
         what: String,
     },
     /// Content that was closed cleanly has another length than recorded.
     #[error(
         "content of inode {ino} ({}) is {found} bytes long on disk but {expected} by its record; \
-         it was cut or replaced behind our back: see \"A store is damaged\" in docs/operations.md",
+         another program has cut or replaced it: see \"A store is damaged\" in docs/operations.md",
         content_path(*ino)
     )]
     ContentLength {
-        /// Which file.
+        /// The file.
         ino: Ino,
         /// Length by the record.
         expected: u64,
@@ -100,7 +110,7 @@ pub enum StoreError {
          docs/operations.md"
     )]
     NotAStore {
-        /// How that shows.
+        /// The evidence.
         why: String,
     },
     /// The store was made by a newer program.
@@ -136,14 +146,14 @@ pub enum StoreError {
         /// By the configuration.
         expected: String,
     },
-    /// There is already something where a new store should be made.
+    /// The directory for a new store is not empty.
     #[error(
         "there is no format.json, so no store, but {found}, which may hold something: name an empty or \
          missing directory as `store`; if a store was here, see \"A store is damaged\" in \
          docs/operations.md"
     )]
     NotEmpty {
-        /// One of the things found.
+        /// One of the files found.
         found: String,
     },
     /// Another process has the store open.
@@ -152,10 +162,10 @@ pub enum StoreError {
         /// The directory.
         path: String,
     },
-    /// The store was opened only to be looked at.
+    /// The store was opened for reading only.
     #[error("the store is open for reading only")]
     ReadOnly,
-    /// A sync failed earlier: what it should have covered is unknown (poison).
+    /// A sync failed earlier: the state of the changes that it should have covered is unknown (poison).
     #[error(
         "the disk of this store has failed, and nothing more is promised on it: repair or replace \
          it, then run `lockstep clear-poison`"
@@ -175,7 +185,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Wraps a failed call on the disk. The path is made into text for an error only.
+    /// Wraps a failed call on the disk. Only an error turns the path into text.
     pub fn disk(
         operation: &'static str,
         path: impl Into<String>,
@@ -199,7 +209,14 @@ impl StoreError {
         }
     }
 
-    /// Whether a sync that ended so leaves nothing known of what it should have saved.
+    /// A record of the namespace that is damaged.
+    pub(crate) fn unreadable(key: &[u8]) -> Self {
+        Self::Damaged {
+            what: format!("the record under {} cannot be read", key.escape_ascii()),
+        }
+    }
+
+    /// Whether a sync that failed with this error leaves the disk in an unknown state.
     pub(crate) fn poisons(&self) -> bool {
         match self {
             Self::Disk { source, .. } => was_tried(source),
@@ -207,7 +224,7 @@ impl StoreError {
         }
     }
 
-    /// Whether there was only no room: on the disk, or in the log, which a checkpoint could not empty.
+    /// Whether the only cause is missing space: on the disk, or in the log, which a checkpoint could not empty.
     pub fn is_full_disk(&self) -> bool {
         match self {
             Self::Kv(error) => error.is_full_disk(),
@@ -232,10 +249,10 @@ impl StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os_backing::OsBacking;
+    use crate::backing::os_backing::OsBacking;
     use lockstep_types::backing::Backing;
 
-    /// The errors of a real disk come wrapped in what was tried.
+    /// A real disk wraps its errors with operation and path.
     #[test]
     fn a_program_is_told_when_the_disk_is_full_or_the_file_too_large() {
         let full = std::io::Error::from_raw_os_error(28);

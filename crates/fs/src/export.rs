@@ -1,13 +1,15 @@
 //! Writing a node's store out as a plain tree, without node, peer or mount.
 //!
-//! The store is only looked at: recovery after a crash happens in memory, and nothing in the
-//! store's directory changes. Memory grows with the largest directories on one path and with the
-//! inodes that have several names, not with the depth or the size of the tree.
+//! The store is only read: recovery after a crash happens in memory, and nothing in the store's directory changes.
+//! Memory grows with the largest directories on one path and with the inodes that have several names, not with the
+//! depth or the size of the tree.
 
 mod error;
 mod links;
+mod lost;
 mod manifest;
 mod place;
+mod text;
 mod unfinished;
 
 use std::fs::File;
@@ -25,95 +27,55 @@ use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::{Attr, Ino, NodeKind};
 
 pub use error::ExportError;
+pub use lost::Lost;
 pub use manifest::HEADER;
 
+use crate::backing::os_backing::OsBacking;
 use crate::boot::boot_id;
 use crate::error::{OpError, StoreError};
-use crate::os_backing::OsBacking;
-use crate::record::NamedEntry;
+use crate::namespace::record::NamedEntry;
 use crate::store::{Access, OpenOptions, Store};
 use links::Links;
-use manifest::{Line, Manifest, escaped, hex};
-use place::{Failure, Held, Loss, Losses, Xattrs};
+use manifest::{Manifest, ManifestLine};
+use place::{Created, FailedCall, Loss, Losses, Xattrs};
 use rustix::io::Errno;
+use text::{escaped, hex};
 use unfinished::{Unfinished, check_empty};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 
-/// What an export wrote.
+/// Counts of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportSummary {
-    /// Names that were made, the root not counted.
+    /// Names created, without the root.
     pub names: u64,
     /// Directories, the root included.
     pub directories: u64,
-    /// Regular files, each counted once however many names it has.
+    /// Regular files. A file with several names counts once.
     pub files: u64,
     /// Bytes of content copied; holes are none.
     pub bytes: u64,
-    /// What the destination could not take, each told as a [`Lost`].
+    /// Losses: parts that the destination could not take, each reported as a [`Lost`].
     pub lost: u64,
-    /// So many of these are names that are missing there: of files, directories or special files.
+    /// Losses that are missing names: of files, directories or special files.
     pub missing: u64,
 }
 
-/// Something of an inode that the destination could not take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// Path of the inode in the datastore, escaped.
-    pub name: String,
-    /// What was lost, for people.
-    pub what: String,
-    /// What the system said.
-    pub cause: String,
-}
-
-impl Lost {
-    fn new(name: String, loss: &Loss, errno: Errno) -> Self {
-        let what = match loss {
-            Loss::Node | Loss::Name | Loss::Content | Loss::Below => "the file itself".to_owned(),
-            Loss::Directory => "the directory itself, and all that is in it".to_owned(),
-            Loss::Links => "its other names, which lead to copies".to_owned(),
-            Loss::Owner => "owner and set-id bits".to_owned(),
-            Loss::Xattr(name) => format!("extended attribute {}", escaped(name)),
-            Loss::Mode => "permission bits".to_owned(),
-            Loss::Times => "times".to_owned(),
-        };
-        let cause = cause(loss, errno);
-        Self { name, what, cause }
-    }
-}
-
-/// Why the destination could not take it, for people.
-fn cause(loss: &Loss, errno: Errno) -> String {
-    let told = std::io::Error::from(errno);
-    match (loss, errno) {
-        (Loss::Below, _) => "the directory that it is in could not be made".to_owned(),
-        (Loss::Content, _) => format!("the destination takes no file of its size: {told}"),
-        (Loss::Name | Loss::Directory, Errno::EXIST) => {
-            format!("the destination takes its name for that of another: {told}")
-        }
-        (Loss::Name | Loss::Directory, _) => format!("the destination does not take it: {told}"),
-        _ => told.to_string(),
-    }
-}
-
-/// Writes the store in `store_dir` out to `dest`, which must be missing or an empty directory, and
-/// a list of all names to `manifest` (see [`HEADER`]), which must not exist. Until they are complete both bear
-/// a name that ends with `.partial`, but for a `dest` that exists, which is filled in its place.
+/// Writes the store in `store_dir` out to `dest`, which must be missing or an empty directory, and a list of all names
+/// to `manifest` (see [`HEADER`]), which must not exist. Until they are complete, both have names that end with
+/// `.partial`. An existing `dest` is filled in place.
 ///
-/// Kept are modes with set-id and sticky bits, owners, times of access and modification, extended
-/// attributes with access control lists, symbolic and hard links, holes, and device nodes, pipes
-/// and sockets. What has no name any more is left out. Space that was reserved is not: a copy takes the room that its
-/// data takes. What the destination cannot hold, as it does not take a name or a file of that size or an
-/// attribute, is told to `tell` and to the manifest, and the export goes on. It stops where the destination fails or is
-/// full.
+/// The copy keeps modes with set-id and sticky bits, owners, times of access and modification, extended attributes with
+/// access control lists, symbolic and hard links, holes, and device nodes, pipes and sockets. Inodes without a name are
+/// left out. Reserved space is not kept: a copy takes the space of its data. If the destination cannot hold a name, a
+/// file of that size or an attribute, the loss is reported to `report` and to the manifest, and the export goes on. The
+/// export stops if the destination fails or is full.
 pub fn export(
     store_dir: &Path,
     dest: &Path,
     manifest: Option<&Path>,
-    tell: &mut dyn FnMut(&Lost),
+    report: &mut dyn FnMut(&Lost),
 ) -> Result<ExportSummary, ExportError> {
     let store = open_store(store_dir)?;
     let list = manifest.map(Unfinished::file).transpose()?;
@@ -121,7 +83,7 @@ pub fn export(
     let root = prepare(store_dir, &tree.path).map_err(|error| error.about(dest))?;
     let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
     let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
-    let mut export = Export::new(&store, root, manifest, tell)?;
+    let mut export = Export::new(&store, root, manifest, report)?;
     let summary = export.tree().and_then(|()| export.finish(&tree.path));
     let summary = summary.map_err(|error| tree.incomplete(error))?;
     list.map_or(Ok(()), Unfinished::finish)?;
@@ -132,10 +94,12 @@ pub fn export(
 fn open_store(dir: &Path) -> Result<Store, ExportError> {
     let disk = |source| ExportError::store(dir)(StoreError::disk("open", ".")(source));
     let backing = OsBacking::open(dir).map_err(disk)?;
-    backing.lock_to_look().map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => ExportError::InUse { path: dir.into() },
-        _ => ExportError::store(dir)(StoreError::disk("lock", ".")(error)),
-    })?;
+    backing
+        .lock_for_reading()
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => ExportError::InUse { path: dir.into() },
+            _ => ExportError::store(dir)(StoreError::disk("lock", ".")(error)),
+        })?;
     let backing: Arc<dyn Backing> = Arc::new(backing);
     let options = OpenOptions {
         datastore: None,
@@ -155,7 +119,7 @@ fn prepare(store_dir: &Path, dest: &Path) -> Result<OwnedFd, ExportError> {
         made => made.map_err(ExportError::write("make directory", name()))?,
     }
     if is_inside(dest, store_dir) {
-        // Still empty: leave nothing of ours in the store.
+        // The directory is still empty: leave no directory of an export in the store.
         let _ = std::fs::remove_dir(dest);
         return Err(ExportError::InsideStore { path: dest.into() });
     }
@@ -172,7 +136,7 @@ fn is_inside(inner: &Path, outer: &Path) -> bool {
     }
 }
 
-fn refused((operation, errno): Failure, name: String) -> ExportError {
+fn refused((operation, errno): FailedCall, name: String) -> ExportError {
     ExportError::write(operation, name)(errno)
 }
 
@@ -190,11 +154,11 @@ struct Export<'a> {
     store: &'a Store,
     links: Links,
     manifest: Option<Manifest>,
-    tell: &'a mut dyn FnMut(&Lost),
+    report: &'a mut dyn FnMut(&Lost),
     summary: ExportSummary,
-    /// The last directory that was made of those on the path.
+    /// The deepest directory on the path that was created.
     current: OwnedFd,
-    /// So many directories below that could not be made lead to what is looked at now.
+    /// Directories on the path below `current`, which could not be created.
     missing: usize,
     /// The levels of directories up to the root.
     levels: Vec<Level>,
@@ -207,18 +171,18 @@ impl<'a> Export<'a> {
         store: &'a Store,
         root: OwnedFd,
         manifest: Option<Manifest>,
-        tell: &'a mut dyn FnMut(&Lost),
+        report: &'a mut dyn FnMut(&Lost),
     ) -> Result<Self, ExportError> {
         let is_taken = |name: &[u8]| {
             lockstep_types::FileName::new(name)
-                .is_ok_and(|name| store.lookup(Ino::ROOT, &name).is_ok())
+                .is_ok_and(|name| store.tree().lookup(Ino::ROOT, &name).is_ok())
         };
         let links = Links::new(root.as_fd(), is_taken);
         Ok(Self {
             store,
             links: links.map_err(|failure| refused(failure, ".".to_owned()))?,
             manifest,
-            tell,
+            report,
             summary: ExportSummary::default(),
             current: root,
             missing: 0,
@@ -244,43 +208,43 @@ impl<'a> Export<'a> {
         })
     }
 
-    fn made<T>(&self, made: Result<T, Failure>) -> Result<T, ExportError> {
+    fn check<T>(&self, made: Result<T, FailedCall>) -> Result<T, ExportError> {
         made.map_err(|failure| refused(failure, self.name()))
     }
 
-    /// What was made without some of its attributes: tells of those.
-    fn made_with(&mut self, made: Result<Losses, Failure>) -> Result<(), ExportError> {
-        for (loss, errno) in self.made(made)? {
-            self.lose(&loss, errno)?;
+    /// Reports the attributes that a new inode lacks.
+    fn report_losses(&mut self, made: Result<Losses, FailedCall>) -> Result<(), ExportError> {
+        for (loss, errno) in self.check(made)? {
+            self.report_loss(&loss, errno)?;
         }
         Ok(())
     }
 
-    /// Tells of something that the destination cannot hold.
-    fn lose(&mut self, loss: &Loss, errno: Errno) -> Result<(), ExportError> {
-        let told = Lost::new(self.name(), loss, errno);
+    /// Reports a part that the destination cannot hold.
+    fn report_loss(&mut self, loss: &Loss, errno: Errno) -> Result<(), ExportError> {
+        let entry = Lost::new(self.name(), loss, errno);
         self.summary.lost += 1;
         self.summary.missing += u64::from(loss.is_of_name());
-        (self.tell)(&told);
+        (self.report)(&entry);
         match &mut self.manifest {
-            Some(manifest) => manifest.loss(&told),
+            Some(manifest) => manifest.loss(&entry),
             None => Ok(()),
         }
     }
 
-    /// What the destination holds now, if it can; tells if it cannot.
-    fn held<T>(
+    /// Counts a new inode, or reports that the destination cannot hold it.
+    fn count_created<T>(
         &mut self,
-        made: Result<Held<T>, Failure>,
+        made: Result<Created<T>, FailedCall>,
         loss: &Loss,
     ) -> Result<Option<T>, ExportError> {
-        match self.made(made)? {
+        match self.check(made)? {
             Ok(made) => {
                 self.summary.names += 1;
                 Ok(Some(made))
             }
             Err(errno) => {
-                self.lose(loss, errno)?;
+                self.report_loss(loss, errno)?;
                 Ok(None)
             }
         }
@@ -288,7 +252,7 @@ impl<'a> Export<'a> {
 
     /// Writes everything but the root's attributes.
     fn tree(&mut self) -> Result<(), ExportError> {
-        let root = self.read(self.store.getattr(Ino::ROOT))?;
+        let root = self.read(self.store.tree().getattr(Ino::ROOT))?;
         self.enter(root, 0)?;
         self.summary.directories += 1;
         while let Some(level) = self.levels.last_mut() {
@@ -303,12 +267,12 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Starts with a directory that was made and is open.
+    /// Starts with a new directory, which is open.
     fn enter(&mut self, attr: Attr, path_before: usize) -> Result<(), ExportError> {
         let xattrs = self.xattrs(attr.ino)?;
         self.line(&attr, "-".to_owned(), &xattrs)?;
         let mut entries = Vec::new();
-        let listed = self.store.readdir(attr.ino, 0, &mut |_, entry| {
+        let listed = self.store.tree().readdir(attr.ino, 0, &mut |_, entry| {
             entries.push(entry);
             ControlFlow::Continue(())
         });
@@ -323,7 +287,7 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Gives the finished directory its attributes and goes on above it.
+    /// Gives the finished directory its attributes and returns to its parent.
     fn leave(&mut self) -> Result<(), ExportError> {
         let Some(level) = self.levels.pop() else {
             return Ok(());
@@ -331,9 +295,9 @@ impl<'a> Export<'a> {
         if self.missing > 0 {
             self.missing -= 1;
         } else {
-            let above = self.made(place::open_directory(self.current.as_fd(), b".."))?;
+            let above = self.check(place::open_directory(self.current.as_fd(), b".."))?;
             let finished = place::finish(self.current.as_fd(), &level.attr, &level.xattrs);
-            self.made_with(finished)?;
+            self.report_losses(finished)?;
             self.current = above;
         }
         self.path.truncate(level.path_before);
@@ -346,7 +310,7 @@ impl<'a> Export<'a> {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(entry.name.as_bytes());
-        let attr = self.read(self.store.getattr(entry.ino))?;
+        let attr = self.read(self.store.tree().getattr(entry.ino))?;
         let name = entry.name.as_bytes();
         if attr.kind == NodeKind::Directory {
             self.go_into(name)?;
@@ -357,14 +321,14 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Makes a directory and goes on in it; one that cannot be made is gone through all the same.
+    /// Creates a directory and goes on in it. A directory that cannot be created is walked all the same.
     fn go_into(&mut self, name: &[u8]) -> Result<(), ExportError> {
         let made = if self.missing > 0 {
-            self.lose(&Loss::Below, Errno::NOENT)?;
+            self.report_loss(&Loss::Below, Errno::NOENT)?;
             None
         } else {
             let made = place::make_directory(self.current.as_fd(), name);
-            self.held(made, &Loss::Directory)?
+            self.count_created(made, &Loss::Directory)?
         };
         match made {
             Some(made) => {
@@ -376,7 +340,7 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Anything but a directory.
+    /// Exports an inode that is no directory.
     fn leaf(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
         let xattrs = self.xattrs(attr.ino)?;
         let is_to_make = self.is_to_make(attr.ino, name)?;
@@ -387,38 +351,38 @@ impl<'a> Export<'a> {
         self.line(attr, content, &xattrs)
     }
 
-    /// Whether a name is yet to be made; if not, it leads to an inode that was made before, or cannot be made.
+    /// Whether the inode of a name is yet to be created. If not, the inode was created before, or cannot be created.
     fn is_to_make(&mut self, ino: Ino, name: &[u8]) -> Result<bool, ExportError> {
         if self.missing > 0 {
-            self.lose(&Loss::Below, Errno::NOENT)?;
+            self.report_loss(&Loss::Below, Errno::NOENT)?;
             return Ok(false);
         }
         let linked = self.links.link(ino, self.current.as_fd(), name);
-        match self.made(linked)? {
+        match self.check(linked)? {
             None => Ok(true),
             Some(Err(Errno::MLINK)) => {
-                self.lose(&Loss::Links, Errno::MLINK)?;
+                self.report_loss(&Loss::Links, Errno::MLINK)?;
                 let forgotten = self.links.forget(ino);
-                self.made(forgotten)?;
+                self.check(forgotten)?;
                 Ok(true)
             }
             Some(linked) => {
-                self.held(Ok(linked), &Loss::Name)?;
+                self.count_created(Ok(linked), &Loss::Name)?;
                 Ok(false)
             }
         }
     }
 
-    /// Keeps an inode that was made for its further names.
+    /// Remembers a new inode for its further names.
     fn remember(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
         let kept = self.links.remember(attr, self.current.as_fd(), name);
-        self.made_with(kept)
+        self.report_losses(kept)
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Xattrs, ExportError> {
-        let names = self.read(self.store.listxattr(ino))?;
+        let names = self.read(self.store.tree().listxattr(ino))?;
         let value = |name: Vec<u8>| -> Result<_, ExportError> {
-            let value = self.read(self.store.getxattr(ino, &name))?;
+            let value = self.read(self.store.tree().getxattr(ino, &name))?;
             Ok((name, value))
         };
         names.into_iter().map(value).collect()
@@ -432,7 +396,7 @@ impl<'a> Export<'a> {
         };
         match &mut self.manifest {
             None => Ok(()),
-            Some(manifest) => manifest.line(&Line {
+            Some(manifest) => manifest.line(&ManifestLine {
                 path,
                 attr,
                 content,
@@ -449,13 +413,13 @@ impl<'a> Export<'a> {
         is_to_make: bool,
     ) -> Result<String, ExportError> {
         let target = match attr.kind {
-            NodeKind::Symlink => self.read(self.store.readlink(attr.ino))?,
+            NodeKind::Symlink => self.read(self.store.tree().readlink(attr.ino))?,
             _ => Vec::new(),
         };
         if is_to_make {
             let made = place::make_node(self.current.as_fd(), name, attr, &target, xattrs);
-            if let Some(losses) = self.held(made, &Loss::Node)? {
-                self.made_with(Ok(losses))?;
+            if let Some(losses) = self.count_created(made, &Loss::Node)? {
+                self.report_losses(Ok(losses))?;
                 self.remember(attr, name)?;
             }
         }
@@ -465,7 +429,7 @@ impl<'a> Export<'a> {
         })
     }
 
-    /// A regular file; a name that is not to be made is only hashed.
+    /// Exports a regular file. The content of a file that is not to be created is only hashed.
     fn file(
         &mut self,
         attr: &Attr,
@@ -477,18 +441,18 @@ impl<'a> Export<'a> {
         let mut file = None;
         if is_to_make {
             let made = place::make_file(self.current.as_fd(), name);
-            file = self.held(made, &Loss::Name)?;
+            file = self.count_created(made, &Loss::Name)?;
         }
         let hash = self.copy(content.as_deref(), attr.size, (name, &mut file))?;
         if let Some(file) = file {
-            self.made_with(place::finish(file.as_fd(), attr, xattrs))?;
+            self.report_losses(place::finish(file.as_fd(), attr, xattrs))?;
             self.summary.files += 1;
             self.remember(attr, name)?;
         }
         Ok(hash)
     }
 
-    /// Copies data, leaves holes, and returns the hash of all. A file that gets too large is taken away.
+    /// Copies data, leaves holes, and returns the hash of the content. A file that gets too large is removed.
     fn copy(
         &mut self,
         content: Option<&dyn BackingFile>,
@@ -512,7 +476,7 @@ impl<'a> Export<'a> {
         Ok(hasher.map_or_else(String::new, |hasher| hex(hasher.finalize())))
     }
 
-    /// Takes a file away if it is too large for the destination, and tells.
+    /// Removes a file that is too large for the destination, and reports the loss.
     fn check_size(
         &mut self,
         done: std::io::Result<()>,
@@ -522,9 +486,9 @@ impl<'a> Export<'a> {
         match done {
             Err(error) if error.kind() == ErrorKind::FileTooLarge => {
                 *file = None;
-                self.made(place::remove(self.current.as_fd(), name))?;
+                self.check(place::remove(self.current.as_fd(), name))?;
                 self.summary.names -= 1;
-                self.lose(&Loss::Content, Errno::FBIG)
+                self.report_loss(&Loss::Content, Errno::FBIG)
             }
             done => done.map_err(ExportError::write(operation, self.name())),
         }
@@ -564,7 +528,7 @@ impl<'a> Export<'a> {
             let read = content.read_at(at, piece);
             let read =
                 self.read(read.map_err(|error| StoreError::disk("read", "content")(error).into()))?;
-            // Only a file that shrinks under our eyes ends early: what is missing reads as zeros.
+            // Only a file that shrinks during the export ends early: its missing bytes read as zeros.
             piece.get_mut(read..).unwrap_or_default().fill(0);
             if let Some(open) = file.as_ref() {
                 let written = open.write_all_at(piece, at);
@@ -580,14 +544,14 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Gives the root its attributes and puts all on stable storage.
+    /// Gives the root its attributes and makes the copy durable.
     fn finish(mut self, dest: &Path) -> Result<ExportSummary, ExportError> {
         let name = escaped(dest.as_os_str().as_encoded_bytes());
         let removed = self.links.finish();
         removed.map_err(|failure| refused(failure, name.clone()))?;
         if let Some(root) = self.levels.pop() {
             let finished = place::finish(self.current.as_fd(), &root.attr, &root.xattrs);
-            self.made_with(finished)?;
+            self.report_losses(finished)?;
         }
         rustix::fs::syncfs(&self.current).map_err(ExportError::write("sync", name.clone()))?;
         self.manifest.map_or(Ok(()), Manifest::finish)?;

@@ -1,26 +1,25 @@
 //! The store of one datastore on one node: namespace, content, recovery after a crash, export.
 //!
-//! It stands on the disk below as a trait, and knows nothing of peers or mounts. Start with
-//! [`store`].
+//! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
+//!
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk); `namespace`, `content` and `journal` (the state);
+//! `tree` and [`store`] (the operations); [`export`].
 
 // Tests have threads of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod acl;
+mod backing;
 pub mod boot;
+mod content;
 pub mod error;
 pub mod export;
-pub mod files;
-pub mod keys;
-pub mod kv;
-pub mod os_backing;
-mod overlay;
-pub mod plan;
-pub mod poison;
-pub mod record;
-pub mod reserve;
+mod journal;
+mod namespace;
+pub mod paths;
 pub mod store;
-pub mod times;
+mod tree;
 
+pub use backing::{os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
+pub use namespace::{keys, kv, plan, record};
 pub use store::Store;

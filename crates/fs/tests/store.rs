@@ -1,7 +1,7 @@
-//! The store as a whole: against a model of a file system, against itself as the other node,
-//! after crashes, on damaged files, and written out as a plain tree.
+//! The store as a whole: against a model of a file system, against a second store as the other node, after
+//! crashes, on damaged files, and exported as a plain tree.
 
-// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+// Clippy knows test functions by their attribute. These helpers are test code too.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,8 +13,6 @@
 mod bad_input;
 #[path = "store/creation.rs"]
 mod creation;
-#[path = "store/disk.rs"]
-mod disk;
 #[path = "store/durability.rs"]
 mod durability;
 #[path = "store/export.rs"]
@@ -23,10 +21,6 @@ mod export;
 mod export_narrow;
 #[path = "store/harness.rs"]
 mod harness;
-#[path = "store/model.rs"]
-mod model;
-#[path = "store/model_acl.rs"]
-mod model_acl;
 #[path = "store/narrow.rs"]
 mod narrow;
 #[path = "store/properties.rs"]

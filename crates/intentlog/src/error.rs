@@ -1,4 +1,4 @@
-//! What can go wrong with a log. Every message names the file, the cause and what to do.
+//! The errors of a log. Every message names the file, the cause and the cure.
 
 use std::io;
 
@@ -6,24 +6,24 @@ use crate::position::Position;
 
 /// A failure of the log.
 ///
-/// By what the owner must do: [`Self::Full`] and [`Self::TooLarge`] refuse one record, which is
-/// not in the log, and leave the log usable. [`Self::Io`] and [`Self::Poisoned`], from an append
-/// or a sync, poison: stop accepting operations. All others come from opening or reading, and
+/// The owner must act by the variant. [`Self::Full`] and [`Self::TooLarge`] refuse one record, which is not
+/// in the log, and leave the log usable. [`Self::Io`] and [`Self::Poisoned`], from an append or a sync,
+/// poison: the owner must stop accepting operations. All other errors come from opening or reading, and
 /// nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The disk refused. From an append or sync, the log is poisoned from here on, unless an append
+    /// The disk refused a call. From an append or sync, the log is poisoned from now on, unless an append
     /// only found the disk full.
     #[error("cannot {operation} intent log {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
-        /// On which file.
+        /// Its file.
         path: String,
-        /// What the disk said.
+        /// The error of the disk.
         source: io::Error,
     },
-    /// A write or sync failed before; nothing more is accepted.
+    /// An earlier write or sync failed. The log accepts nothing more.
     #[error(
         "intent log {path} refuses to go on because an earlier write or sync of it failed; check \
          the disk"
@@ -42,7 +42,7 @@ pub enum LogError {
         /// Bytes of both segments.
         capacity: u64,
     },
-    /// The record is longer than a record may be.
+    /// The record is longer than the limit.
     #[error("a record of {bytes} bytes exceeds the intent log's limit of {max}")]
     TooLarge {
         /// Bytes of its payload.
@@ -64,10 +64,10 @@ pub enum LogError {
         path: String,
         /// The first position that cannot be read.
         position: Position,
-        /// How that is known.
+        /// The proof that the part was synced.
         cause: String,
     },
-    /// A record that is intact but makes no sense to this version.
+    /// An intact record that this version cannot interpret.
     #[error(
         "intent log {path} holds a record at position {position} (kind {kind}) that this version \
          cannot read: {source}. Use the version that wrote it"
@@ -79,10 +79,10 @@ pub enum LogError {
         position: Position,
         /// The record's kind byte.
         kind: u8,
-        /// What was wrong with its payload.
+        /// The fault of its payload.
         source: postcard::Error,
     },
-    /// A file of the log is not there.
+    /// A file of the log is missing.
     #[error(
         "intent log {path} is missing: put it back if it was moved, else see \"A store is damaged\" in \
          docs/operations.md"
@@ -91,13 +91,13 @@ pub enum LogError {
         /// The segment file.
         path: String,
     },
-    /// There is a log already.
+    /// A log exists already.
     #[error("intent log {path} exists already and is left as it is")]
     Exists {
         /// The segment file.
         path: String,
     },
-    /// Something else bears the log's name.
+    /// A foreign file has the name of the log.
     #[error(
         "{path} is not an intent log: it does not begin with the magic of one. See \"A store is damaged\" in \
          docs/operations.md"
@@ -106,7 +106,7 @@ pub enum LogError {
         /// The file.
         path: String,
     },
-    /// A later version made it.
+    /// A later version wrote the log.
     #[error(
         "intent log {path} has format version {found}, made by a newer release; this one reads up \
          to version {supported}. Use the newer release"
@@ -119,7 +119,7 @@ pub enum LogError {
         /// The newest version this release reads.
         supported: u32,
     },
-    /// The file is shorter than it was made.
+    /// The file is shorter than at its creation.
     #[error(
         "intent log {path} is truncated: it has {length} of {expected} bytes. See \"A store is damaged\" in \
          docs/operations.md"
@@ -132,7 +132,7 @@ pub enum LogError {
         /// Bytes it must have.
         expected: u64,
     },
-    /// The checkpoint is older than what the log has let go.
+    /// The checkpoint is older than the oldest record of the log.
     #[error(
         "intent log {path} no longer has the records after position {asked}: its oldest is at \
          {oldest}. The store's checkpoint is older than its log: see \"A store is damaged\" in \
@@ -141,12 +141,12 @@ pub enum LogError {
     Gone {
         /// The segment file.
         path: String,
-        /// Where the checkpoint ends.
+        /// The end of the checkpoint.
         asked: Position,
         /// The oldest position kept.
         oldest: Position,
     },
-    /// The checkpoint is newer than the log can be.
+    /// The checkpoint is newer than any record of the log can be.
     #[error(
         "intent log {path} ends at position {end}, but the store's checkpoint covers {asked}: the \
          log is an older copy. See \"A store is damaged\" in \
@@ -155,29 +155,29 @@ pub enum LogError {
     Behind {
         /// The segment file.
         path: String,
-        /// Where the checkpoint ends.
+        /// The end of the checkpoint.
         asked: Position,
-        /// Where the log ends.
+        /// The end of the log.
         end: Position,
     },
-    /// The options make no log.
+    /// The options are invalid.
     #[error("an intent log segment of {bytes} bytes is not possible: {cause}")]
     BadSegmentBytes {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
-        /// Why not.
+        /// The rule that the size breaks.
         cause: &'static str,
     },
 }
 
 impl LogError {
-    /// Whether there was only no room: later there may be some.
+    /// Whether the disk was only full: a later attempt may succeed.
     pub fn is_full_disk(&self) -> bool {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         matches!(self, Self::Io { source, .. } if full.contains(&source.kind()))
     }
 
-    /// Whether an append or a sync that ends so has poisoned the log, or met one poisoned before.
+    /// Whether this error, from an append or a sync, means that the log is poisoned.
     pub fn is_poison(&self) -> bool {
         matches!(self, Self::Poisoned { .. })
             || (matches!(self, Self::Io { .. }) && !self.is_full_disk())

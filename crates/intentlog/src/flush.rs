@@ -1,7 +1,7 @@
-//! Group commit: who syncs, who waits, and up to where the log is durable.
+//! Group commit: the syncing thread, the waiting threads, and the end of the durable log.
 //!
-//! Invariants: at most one thread syncs at a time; `durable` never exceeds what a sync that began
-//! after the writing of it has covered; once poisoned, always poisoned.
+//! Invariants: at most one thread syncs at a time. `durable` never exceeds the position up to which the log
+//! was written when the last successful sync began. Once poisoned, the log stays poisoned.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -10,18 +10,18 @@ use crate::position::Position;
 /// An earlier write or sync failed.
 pub(crate) struct IsPoisoned;
 
-/// What one sync will cover: everything written to segment `number` before `written`.
+/// The range that one sync will cover: all frames of segment `number` before `written`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
     pub(crate) number: u64,
     pub(crate) written: Position,
 }
 
-/// What a thread that wants something durable is to do.
+/// The next step of a thread that wants a record to be durable.
 pub(crate) enum Turn {
-    /// Nothing: it is durable.
+    /// Nothing: the record is durable.
     Durable,
-    /// Sync this, then call [`Flush::finish`] or [`Flush::poison`].
+    /// Sync this batch, then call [`Flush::finish`] or [`Flush::poison`].
     Sync(Batch),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Flush {
 }
 
 impl Flush {
-    /// Everything in segment `number` up to `durable` is durable, and nothing lies beyond.
+    /// Creates the state of a log whose frames are all durable and end at `durable`, in segment `number`.
     pub(crate) const fn new(number: u64, durable: Position) -> Self {
         let batch = Batch {
             number,
@@ -56,19 +56,19 @@ impl Flush {
         }
     }
 
-    /// Everything before this position is durable.
+    /// All records before this position are durable.
     pub(crate) fn durable(&self) -> Position {
         self.state.lock().durable
     }
 
-    /// The same, unless the log is poisoned.
+    /// The durable position, unless the log is poisoned.
     pub(crate) fn healthy(&self) -> Result<Position, IsPoisoned> {
         let state = self.state.lock();
         state.check()?;
         Ok(state.durable)
     }
 
-    /// Everything before this position has been written.
+    /// Notes that all records before this position have been written.
     pub(crate) fn wrote(&self, written: Position) {
         self.state.lock().batch.written = written;
     }
@@ -89,7 +89,7 @@ impl Flush {
         }
     }
 
-    /// Waits for this thread's turn, whatever is durable by then.
+    /// Waits for this thread's turn, even if everything is durable by then.
     pub(crate) fn take_turn(&self) -> Result<Batch, IsPoisoned> {
         let mut state = self.state.lock();
         loop {
@@ -101,7 +101,7 @@ impl Flush {
         }
     }
 
-    /// The sync of `batch` succeeded.
+    /// Notes that the sync of `batch` succeeded.
     pub(crate) fn finish(&self, batch: Batch) {
         let state = self.state.lock();
         self.end(state, |state| {
@@ -109,7 +109,7 @@ impl Flush {
         });
     }
 
-    /// Segment `number` was begun, is durable so far, and its frames begin at `base`.
+    /// Notes that segment `number` was begun and is durable. Its frames begin at `base`.
     pub(crate) fn finish_switch(&self, number: u64, base: Position) {
         let state = self.state.lock();
         self.end(state, |state| {
@@ -121,7 +121,7 @@ impl Flush {
         });
     }
 
-    /// Refuses everything from now on.
+    /// Refuses every operation from now on.
     pub(crate) fn poison(&self) {
         let state = self.state.lock();
         self.end(state, |state| state.poisoned = true);

@@ -1,6 +1,6 @@
 //! One frame: the bytes of a record in a segment. The crate page has the table of fields.
 //!
-//! Invariant: a frame that checks out was written by this log, whole, at the position it names.
+//! Invariant: this log wrote each valid frame as a whole, at the position that the frame names.
 
 use lockstep_types::Hash128;
 
@@ -17,10 +17,10 @@ pub(crate) const ALIGN_BYTES: usize = 8;
 /// Bytes of a mark: a frame without payload.
 pub(crate) const MARK_BYTES: u64 = FRAME_HEADER_BYTES as u64;
 
-/// Kind of the first frame of an opening; its payload is the position where the one before ended.
+/// Kind of the first frame of an opening. Its payload is the position where the previous opening ended.
 pub(crate) const KIND_OPENED: u8 = 254;
 
-/// Kind of a mark: nothing but a `durable` position, at the tail, to be overwritten.
+/// Kind of a mark: only a `durable` position, at the tail, to be overwritten.
 pub(crate) const KIND_MARK: u8 = 255;
 
 /// Bytes of the hash at the start of a frame.
@@ -29,7 +29,7 @@ const HASH_BYTES: usize = 16;
 /// Random bytes of one log.
 pub(crate) type Salt = [u8; HASH_BYTES];
 
-/// What a frame says of itself.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     pub(crate) position: Position,
@@ -39,7 +39,7 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads a header, without knowing yet whether it is one.
+    /// Reads a header. The bytes may be no header at all.
     pub(crate) fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<Self> {
         let [_, _, position, durable, last] = bytes.as_chunks::<8>().0 else {
             return None;
@@ -62,7 +62,7 @@ impl FrameHeader {
     }
 }
 
-/// A frame in the making: complete but for position, durable position and hash.
+/// An unfinished frame: complete but for position, durable position and hash.
 pub(crate) struct Draft {
     bytes: Vec<u8>,
     payload_bytes: u32,
@@ -78,7 +78,7 @@ impl Draft {
         Self::padded(record.kind(), bytes)
     }
 
-    /// The first frame of an opening, after an opening that ended at `before`.
+    /// The first frame of an opening. The previous opening ended at `before`.
     pub(crate) fn opened(before: Position) -> Result<Self, LogError> {
         let mut bytes = vec![0; FRAME_HEADER_BYTES];
         bytes.extend_from_slice(&before.get().to_le_bytes());
@@ -120,7 +120,7 @@ impl Draft {
         self.payload_bytes as usize
     }
 
-    /// Fills in what only the place in the log decides, and gives the bytes to write.
+    /// Fills in the fields that depend on the place in the log, and returns the bytes to write.
     pub(crate) fn finish(&mut self, salt: &Salt, position: Position, durable: Position) -> &[u8] {
         let fields = salt
             .iter()

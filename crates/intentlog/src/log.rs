@@ -1,8 +1,8 @@
 //! The log as its owner uses it: append, sync, cut.
 //!
-//! Invariants: records are written one after another under one lock, so that a stop of the process
-//! leaves no gap; positions are given in that order. Locks are taken in the order head, flush, and
-//! no thread that syncs for the group holds the head, so appending goes on while a sync runs.
+//! Invariants: records are written one after another under one lock, so a crash of the process leaves no gap.
+//! Positions are assigned in the same order. Locks are taken in the order head, flush. A thread that syncs
+//! for the group does not hold the head, so appending continues while a sync runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,13 +19,13 @@ use crate::scan::{Scan, scan};
 use crate::segment::create;
 use crate::segment::{FRAMES_START, LogOptions, SegmentFile, SegmentHeader, Segments, capacity};
 
-/// Bytes of a frame that says what became of another: [`Record::Done`] or [`Record::RolledBack`].
+/// Bytes of a frame that tells the outcome of an earlier record: [`Record::Done`] or [`Record::RolledBack`].
 pub(crate) const OUTCOME_BYTES_MAX: u64 = 128;
 
 /// Bytes copied at a time when undurable frames are written again.
 const REWRITE_BYTES: usize = 256 << 10;
 
-/// How full a log is.
+/// The fill level of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes that cannot take records until the log is cut.
@@ -34,24 +34,24 @@ pub struct Usage {
     pub capacity_bytes: u64,
 }
 
-/// The log of one store, open for writing. Safe to use from many threads at once. One at a time
-/// may have it open; the owner of the store sees to that.
+/// The log of one store, open for writing. Many threads may use it at once. Only one process may have it
+/// open, which the owner of the store ensures.
 pub struct IntentLog {
     dir: String,
     segments: Segments,
     head: Mutex<Head>,
-    /// See [`Usage`]: for those who must not wait for a disk that is being written to.
+    /// See [`Usage`]: readable without waiting for a disk that is being written to.
     used_bytes: AtomicU64,
     segment_bytes: u64,
     flush: Flush,
 }
 
-/// Where the next record goes.
+/// The place of the next record.
 struct Head {
     current: SegmentHeader,
-    /// Place in the current segment's file.
+    /// Offset in the current segment's file.
     offset: u64,
-    /// The header of the next segment may be written: nothing more goes into this one.
+    /// The header of the next segment may already be written: this segment takes no more records.
     has_ended: bool,
     tail: Position,
     cut: Position,
@@ -78,9 +78,9 @@ impl Head {
 }
 
 impl IntentLog {
-    /// Makes an empty log in `dir` (and the directories above it), durably, and opens it.
+    /// Creates an empty log in `dir` (and the directories above it), durably, and opens it.
     ///
-    /// A creation that a crash interrupted is simply done again; a log that exists is refused with
+    /// A creation that a crash interrupted can simply be repeated. An existing log is refused with
     /// [`LogError::Exists`].
     pub fn create(
         backing: &dyn Backing,
@@ -95,9 +95,9 @@ impl IntentLog {
         Ok(Self::open(backing, dir, &options)?.0)
     }
 
-    /// Opens a log and gives the records in it, all of them durable by now.
+    /// Opens a log and returns its records, all of them durable by now.
     ///
-    /// Refuses what is damaged, foreign, newer or truncated without changing anything.
+    /// Refuses a damaged, foreign, newer or truncated log without changing anything.
     pub fn open(
         backing: &dyn Backing,
         dir: &str,
@@ -118,8 +118,8 @@ impl IntentLog {
         Ok((log, replay))
     }
 
-    /// The records of a log, without writing anything: for reading a store offline. What is read
-    /// is not necessarily durable.
+    /// Returns the records of a log without writing, to read a store offline. The records are not necessarily
+    /// durable.
     pub fn read(
         backing: &dyn Backing,
         dir: &str,
@@ -128,18 +128,17 @@ impl IntentLog {
         Ok(Replay::new(&scan(backing, dir, options)?))
     }
 
-    /// Appends a record and gives its position. It survives a stop of the process from here on,
-    /// and a power loss once [`Self::sync`] has covered it.
+    /// Appends a record and returns its position. From now on the record survives a crash of the process, and
+    /// a power loss once [`Self::sync`] has covered it.
     ///
-    /// One write to the page cache, without waiting for a sync that runs; once per segment, two
-    /// syncs. [`LogError::Full`] if that segment is still needed: the owner did not heed
-    /// [`Self::needs_checkpoint`].
+    /// An append is one write to the page cache. It does not wait for a running sync, except for two syncs
+    /// once per segment. [`LogError::Full`] means that the next segment is still needed: the owner did not
+    /// heed [`Self::needs_checkpoint`].
     pub fn append(&self, record: &Record) -> Result<Position, LogError> {
         self.append_leaving(record, 0)
     }
 
-    /// The same for a record that will be followed by one which says what became of it: there is room
-    /// for that one behind it.
+    /// Appends a record that a record of its outcome will follow. The log keeps room for that second record.
     pub fn append_before_outcome(&self, record: &Record) -> Result<Position, LogError> {
         self.append_leaving(record, OUTCOME_BYTES_MAX)
     }
@@ -157,8 +156,8 @@ impl IntentLog {
         let position = head.tail;
         let bytes = draft.finish(&head.current.salt, position, durable);
         let written = self.current(&head).write(head.offset, bytes);
-        // What was written of the frame before the disk was full lies beyond the tail, where the next
-        // one is put.
+        // A full disk may have taken a part of the frame. That part lies beyond the tail, where the next
+        // frame is written.
         match written {
             Err(error) if error.is_full_disk() => return Err(error),
             written => self.poison_on_error(written)?,
@@ -170,10 +169,10 @@ impl IntentLog {
         Ok(position)
     }
 
-    /// Returns once the record at `up_to`, and all before it, survive a power loss; a position not
-    /// given out yet stands for everything appended so far.
+    /// Returns once the record at `up_to` and all earlier records survive a power loss. A position beyond the
+    /// tail stands for the tail.
     ///
-    /// Group commit: one thread syncs; those that arrive meanwhile share the next sync.
+    /// Group commit: one thread syncs. Threads that arrive meanwhile share the next sync.
     pub fn sync(&self, up_to: Position) -> Result<(), LogError> {
         match self.flush.join(up_to) {
             Ok(Turn::Durable) => Ok(()),
@@ -182,27 +181,27 @@ impl IntentLog {
         }
     }
 
-    /// Everything before this position is durable.
+    /// All records before this position are durable.
     pub fn durable(&self) -> Position {
         self.flush.durable()
     }
 
-    /// Everything appended so far lies before this position; the next record at or after it.
+    /// All appended records lie before this position. The next record lies at or after it.
     pub fn tail(&self) -> Position {
         self.head.lock().tail
     }
 
-    /// Everything before `keep_from` is in a durable checkpoint and its space may be used again.
+    /// Frees the space of all records before `keep_from`, which are in a durable checkpoint.
     ///
-    /// Not recorded at once: the owner keeps the position with its checkpoint and passes it to
-    /// [`Self::open`].
+    /// The log does not record the cut at once: the owner keeps the position with its checkpoint and passes
+    /// it to [`Self::open`].
     pub fn cut(&self, keep_from: Position) {
         let mut head = self.head.lock();
         head.cut = head.cut.max(keep_from.min(head.tail));
         self.note_usage(&head);
     }
 
-    /// How full the log is. Never waits for the disk.
+    /// The fill level of the log. Never waits for the disk.
     pub fn usage(&self) -> Usage {
         Usage {
             used_bytes: self.used_bytes.load(Ordering::Relaxed),
@@ -210,20 +209,20 @@ impl IntentLog {
         }
     }
 
-    /// To be called wherever it changes.
+    /// Must be called after each change of the fill level.
     fn note_usage(&self, head: &Head) {
         self.used_bytes.store(head.used_bytes(), Ordering::Relaxed);
     }
 
-    /// Whether half the log is used: time for the owner to make a checkpoint and cut. The other half is
-    /// left for what is appended meanwhile.
+    /// Whether half of the log is used: time for the owner to make a checkpoint and cut. The other half is
+    /// for records that are appended meanwhile.
     pub fn needs_checkpoint(&self) -> bool {
         let usage = self.usage();
         usage.used_bytes >= usage.capacity_bytes / 2
     }
 
-    /// Whether three quarters of the log are used: whoever is about to begin something new should wait
-    /// for the owner's checkpoint. The last quarter is left for what is under way.
+    /// Whether three quarters of the log are used: a thread that is about to begin a new operation should
+    /// wait for the owner's checkpoint. The last quarter is for operations in progress.
     pub fn is_filling(&self) -> bool {
         let usage = self.usage();
         usage.used_bytes >= usage.capacity_bytes / 4 * 3
@@ -253,8 +252,8 @@ impl IntentLog {
         self.mark()
     }
 
-    /// Writes down at the tail what is durable. Not synced: it is of use after a stop of the
-    /// process, and after a power loss if it happens to survive.
+    /// Writes a mark with the durable position at the tail. The mark is not synced. It helps after a crash of
+    /// the process, and after a power loss if it happens to survive.
     fn mark(&self) -> Result<(), LogError> {
         let mut draft = Draft::mark()?;
         let head = self.head.lock();
@@ -264,13 +263,13 @@ impl IntentLog {
         }
         let bytes = draft.finish(&head.current.salt, head.tail, durable);
         match self.current(&head).write(head.offset, bytes) {
-            // It can be done without.
+            // The log works without the mark.
             Err(error) if error.is_full_disk() => Ok(()),
             written => self.poison_on_error(written),
         }
     }
 
-    /// Goes on in the other segment, to make room for `draft`.
+    /// Continues in the other segment, to make room for `draft`.
     fn switch(&self, head: &mut Head, draft: &Draft) -> Result<(), LogError> {
         let room = head.current.segment_bytes - FRAMES_START - MARK_BYTES;
         if draft.frame_bytes() > room {
@@ -285,7 +284,7 @@ impl IntentLog {
                 capacity: capacity(head.current.segment_bytes),
             });
         }
-        // our turn: a sync that runs now may be the one that is told of a failure
+        // Waits for this thread's turn: a running sync may be the one that learns of a failure.
         let turn = self.flush.take_turn();
         let batch = turn.map_err(|poison| self.refuse(poison))?;
         let next = head.current.next(head.tail, head.cut);
@@ -293,8 +292,8 @@ impl IntentLog {
         self.poison_on_error(completed)?;
         let file = self.segments.of(next.number);
         match file.write_header(&next) {
-            // A disk that copies what is written over may be full here too. A header that was written all
-            // the same says that the current segment has ended; so it has, for the next attempt too.
+            // A copy-on-write disk may be full here too. If the header was written all the same, it says that
+            // the current segment has ended. The next attempt says the same.
             Err(error) if error.is_full_disk() => {
                 head.has_ended = true;
                 self.flush.finish(batch);
@@ -314,10 +313,10 @@ impl IntentLog {
     }
 }
 
-/// Makes all that was found durable, and jumps ahead of every position ever given out. Gives the place
-/// of the next record.
+/// Makes all found records durable, and jumps beyond every position ever assigned. Returns the place of the
+/// next record.
 ///
-/// If the frame for the jump does not fit, no record does, and the change of segment jumps.
+/// If the frame for the jump does not fit, no record fits, and the change of segment jumps.
 fn begin_opening(scan: &Scan) -> Result<Head, LogError> {
     let current = &scan.current;
     let file = scan.segments.of(current.number);
@@ -346,8 +345,8 @@ fn begin_opening(scan: &Scan) -> Result<Head, LogError> {
     })
 }
 
-/// Writes what is there again: pages whose sync failed before a crash read well, count as clean,
-/// and are not on the disk.
+/// Writes existing frames again: pages whose sync failed before a crash read well, are treated as clean, and
+/// are not on the disk.
 fn rewrite(file: &SegmentFile, from: u64, to: u64) -> Result<(), LogError> {
     let mut buffer = vec![0; REWRITE_BYTES];
     let mut offset = from;

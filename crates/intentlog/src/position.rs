@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Where a record lies in the order of all records ever appended to one log; the module page says
-/// how positions grow. Orders records; says nothing about their number or size.
+/// The place of a record in the order of all records ever appended to one log. The crate page says how
+/// positions grow. Positions order records. They tell neither the number nor the size of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position(u64);
 
@@ -11,18 +11,18 @@ impl Position {
     /// Before every record.
     pub const START: Self = Self(0);
 
-    /// The position stored as this number.
+    /// The position with this stored number.
     pub const fn new(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The number to store it as.
+    /// The number to store.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The position `bytes` further on. Saturates at `u64::MAX`, which a log opened a million
-    /// times a day does not reach in a hundred years.
+    /// The position `bytes` further on. Saturates at `u64::MAX`, which a log that is opened a million times a
+    /// day does not reach in a hundred years.
     pub(crate) const fn plus(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
     }

@@ -1,7 +1,7 @@
-//! Reading frames of one segment, one after another.
+//! Reads the frames of one segment, one after another.
 //!
-//! Invariant: a frame is given out only after it checked out and proved, by its position, that it
-//! is the next one; nothing in a file makes reading panic or read outside the segment.
+//! Invariants: the reader returns a frame only after the hash matches and the position proves that the frame
+//! is the next one. No content of a file makes the reader panic or read outside the segment.
 
 use crate::error::LogError;
 use crate::frame::{
@@ -13,7 +13,7 @@ use crate::segment::{FRAMES_START, SegmentFile, SegmentHeader};
 /// Bytes read from the file at a time.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// What lies at the reader's place.
+/// The item at the reader's place.
 pub(crate) enum Next<'a> {
     /// A record, which the reader has stepped over.
     Record {
@@ -22,13 +22,14 @@ pub(crate) enum Next<'a> {
         kind: u8,
         payload: &'a [u8],
     },
-    /// An opening began here; the reader has stepped over it. All before was synced by it.
+    /// An opening began here; the reader has stepped over its frame. The opening synced every record before
+    /// it.
     Opened {
         position: Position,
         /// Known durable when the opening began.
         durable: Position,
     },
-    /// A mark, which the reader stays at: the tail.
+    /// A mark, at which the reader stays: the tail.
     Mark { durable: Position },
     /// No valid frame.
     Nothing,
@@ -39,9 +40,9 @@ pub(crate) struct Reader {
     segment: SegmentFile,
     salt: Salt,
     limit: u64,
-    /// Where the next frame lies in the file.
+    /// Offset of the next frame in the file.
     pub(crate) offset: u64,
-    /// The position it must have.
+    /// The position that the next frame must have.
     pub(crate) position: Position,
     window: Vec<u8>,
     window_start: u64,
@@ -68,7 +69,7 @@ impl Reader {
         &self.segment.path
     }
 
-    /// Looks at the next frame and steps over it.
+    /// Reads the next frame and steps over it.
     pub(crate) fn next(&mut self) -> Result<Next<'_>, LogError> {
         let Some(header) = self.valid_frame(self.offset)? else {
             return Ok(Next::Nothing);
@@ -98,8 +99,8 @@ impl Reader {
         }
     }
 
-    /// Searches from the reader's place to the end of the segment for a frame that was written
-    /// when a position beyond `position` was durable. Gives that position.
+    /// Searches from the reader's place to the end of the segment for a frame that was written when a
+    /// position beyond `position` was durable. Returns that durable position.
     pub(crate) fn durable_beyond(
         &mut self,
         position: Position,
@@ -110,7 +111,7 @@ impl Reader {
     }
 
     /// Searches from the reader's place to the end of the segment for a frame at a position beyond
-    /// `position`. Gives its position.
+    /// `position`. Returns its position.
     pub(crate) fn written_beyond(
         &mut self,
         position: Position,
@@ -120,8 +121,8 @@ impl Reader {
         Ok(found.map(|header| header.position))
     }
 
-    /// Searches from the reader's place to the end of the segment for a frame whose position and
-    /// durable position, in this order, `is_sought` takes.
+    /// Searches from the reader's place to the end of the segment for a frame for which `is_sought` is true.
+    /// The arguments of `is_sought` are the frame's position and its durable position.
     fn find(
         &mut self,
         is_sought: &dyn Fn(u64, u64) -> bool,
@@ -136,13 +137,13 @@ impl Reader {
                     return Ok(Some(header));
                 }
             }
-            // the next window begins with the last places whose header did not fit this one
+            // The next window begins with the last places whose header did not fit in this window.
             from += (length - FRAME_HEADER_BYTES + ALIGN_BYTES) as u64;
         }
         Ok(None)
     }
 
-    /// Bytes of the file; `None` when they do not lie in the segment.
+    /// Bytes of the file; `None` if they do not lie in the segment.
     pub(crate) fn bytes(&mut self, offset: u64, length: usize) -> Result<Option<&[u8]>, LogError> {
         let end = offset.saturating_add(length as u64);
         if end > self.limit {
@@ -174,7 +175,7 @@ impl Reader {
         }
     }
 
-    /// The header of the frame at `offset`, if there is a frame of this log, wherever it belongs.
+    /// The header of the frame at `offset`, if it is a frame of this log at any position.
     fn valid_frame(&mut self, offset: u64) -> Result<Option<FrameHeader>, LogError> {
         let header = self.bytes(offset, FRAME_HEADER_BYTES)?;
         let header = header.and_then(<[u8]>::first_chunk);
@@ -189,7 +190,7 @@ impl Reader {
         Ok(valid.then_some(header))
     }
 
-    /// Where the opening before ended, as the `Opened` frame at the reader's place says.
+    /// The end of the previous opening, from the `Opened` frame at the reader's place.
     fn opened_after(&mut self, header: &FrameHeader) -> Result<Option<Position>, LogError> {
         let payload_at = self.offset + FRAME_HEADER_BYTES as u64;
         let payload = self.bytes(payload_at, header.payload_bytes)?;
@@ -204,8 +205,8 @@ impl Reader {
     }
 }
 
-/// Places in `bytes` where a sought frame might begin: a cheap look at two words, which zeros and
-/// leftovers of earlier uses of the space do not pass.
+/// Places in `bytes` where a sought frame might begin: a cheap check of two words, which zeros and leftovers
+/// of earlier uses of the space do not pass.
 fn candidates(bytes: &[u8], is_sought: &dyn Fn(u64, u64) -> bool) -> Vec<u64> {
     let number = |word: &[u8; 8]| u64::from_le_bytes(*word);
     let words = bytes.as_chunks::<8>().0.windows(FRAME_HEADER_BYTES / 8);

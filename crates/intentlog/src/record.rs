@@ -1,4 +1,4 @@
-//! The vocabulary of the log, and how each record becomes a payload.
+//! The records of the log, and the encoding of each record as a payload.
 //!
 //! The numbers of the kinds and the encodings of the payloads are part of the format on disk.
 
@@ -9,25 +9,25 @@ use postcard::Error;
 /// Most bytes of a record's payload.
 pub const PAYLOAD_BYTES_MAX: usize = META_OP_BYTES_MAX;
 
-/// One thing the log remembers.
+/// One fact that the log remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Primary: this operation is about to be sent to the peer.
     Pending(MetaOp),
-    /// Primary: the peer has committed the pending operation; it is executed here right after.
+    /// Primary: the peer has committed the pending operation. The primary executes it right after.
     Committed {
         /// The operation.
         osn: Osn,
     },
-    /// Intent and commit in one: the secondary's record, and that of a primary without a peer.
+    /// Intent and commit in one: the record of the secondary, and of a primary without a peer.
     CommittedOp(MetaOp),
-    /// The pending operation was refused by the peer and does not happen.
+    /// The peer refused the pending operation, which does not happen.
     RolledBack {
         /// The operation.
         osn: Osn,
     },
-    /// The effect on content (truncate, allocate) of a committed operation is done. To do it again
-    /// after a later write would destroy what was written.
+    /// The content change (truncate, allocate) of a committed operation is done. Doing it again after a later
+    /// write would destroy the written bytes.
     Done {
         /// The operation.
         osn: Osn,
@@ -44,8 +44,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// The number that stands for the kind of record on disk, from 1 up. 7 is never given again: earlier
-    /// programs could read it as something else.
+    /// The number of the kind of record on disk, from 1 up. 7 is never used again: earlier programs could
+    /// read it as another kind.
     pub(crate) const fn kind(&self) -> u8 {
         match self {
             Self::Pending(_) => 1,
@@ -91,7 +91,7 @@ impl Record {
     }
 }
 
-/// Decodes all of `payload`: bytes left over mean that something else was written.
+/// Decodes the whole `payload`. Left-over bytes are an error: they mean that another record was written.
 fn whole<'a, T: serde::Deserialize<'a>>(payload: &'a [u8]) -> Result<T, Error> {
     match postcard::take_from_bytes(payload)? {
         (value, []) => Ok(value),

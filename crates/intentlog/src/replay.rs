@@ -1,7 +1,7 @@
 //! The records of a log, in order.
 //!
-//! Invariant: what comes out is exactly what was found when the log was opened; records appended
-//! since then do not come out.
+//! Invariant: the iterator returns exactly the records that were found when the log was opened. It does not
+//! return records that were appended since.
 
 use std::collections::VecDeque;
 
@@ -12,15 +12,15 @@ use crate::record::Record;
 use crate::scan::Scan;
 use crate::segment::SegmentHeader;
 
-/// An iterator over the records found when a log was opened, each with its position. Reads the
-/// file as it goes, so finish it before the log is cut for the first time. Ends after an error.
+/// An iterator over the records found when a log was opened, each with its position. It reads the file as it
+/// goes, so finish it before the first cut of the log. It ends after an error.
 pub struct Replay {
     parts: VecDeque<Part>,
     start: Position,
     end: Position,
 }
 
-/// One segment and where its records end.
+/// One segment, and the end of its records.
 struct Part {
     reader: Reader,
     end: Position,
@@ -44,14 +44,14 @@ impl Replay {
         }
     }
 
-    /// Leaves out what lies before `position`.
+    /// Leaves out records before `position`.
     #[must_use]
     pub fn from(mut self, position: Position) -> Self {
         self.start = self.start.max(position);
         self
     }
 
-    /// The position where the records found end.
+    /// The position where the found records end.
     pub const fn end(&self) -> Position {
         self.end
     }
@@ -69,7 +69,7 @@ impl Replay {
 }
 
 impl Part {
-    /// The next record, or `None` when something else, or a record before `start`, was next.
+    /// The next record. `None` if the next frame is no record, or a record before `start`.
     fn next_record(&mut self, start: Position) -> Result<Option<(Position, Record)>, LogError> {
         let at = self.reader.position;
         let path = self.reader.path().to_owned();

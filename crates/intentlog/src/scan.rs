@@ -1,5 +1,4 @@
-//! Finding out what a log holds: where it ends, and whether that end is a torn tail or damage.
-//! Writes nothing.
+//! Reads a log through: finds its end, and tells a torn tail from damage. Writes nothing.
 
 use lockstep_types::backing::Backing;
 
@@ -8,19 +7,19 @@ use crate::position::Position;
 use crate::reader::{Next, Reader};
 use crate::segment::{FRAMES_START, LogOptions, SegmentHeader, Segments, capacity};
 
-/// A log that was read through and found good.
+/// A valid log, read through.
 pub(crate) struct Scan {
     pub(crate) segments: Segments,
     pub(crate) older: SegmentHeader,
     pub(crate) current: SegmentHeader,
-    /// First position that is needed.
+    /// First needed position.
     pub(crate) start: Position,
-    /// Where the log ends, as position and as offset in the current segment.
+    /// The end of the log, as position and as offset in the current segment.
     pub(crate) tail: Position,
     pub(crate) tail_offset: u64,
-    /// Offset in the current segment before which everything is known to be durable.
+    /// Offset in the current segment before which all records are known to be durable.
     pub(crate) durable_offset: u64,
-    /// The same as position.
+    /// The same end as position.
     pub(crate) durable: Position,
 }
 
@@ -46,11 +45,11 @@ pub(crate) fn scan(
     }
     let end = find_end(&segments, &current, options.is_whole)?;
     if found.suspect {
-        // a segment that was begun after the current one would hold records that tell
+        // A segment that was begun after the current one would hold records that show damage.
         let mut reader = Reader::new(segments.of(older.number).clone(), &older);
         refuse_damage(&mut reader, end.tail, end.durable, options.is_whole)?;
     }
-    // no position given out since the tail was written reaches that far
+    // No position that was assigned since the tail was written reaches that far.
     if start >= end.tail.plus(capacity(current.segment_bytes)) {
         return Err(LogError::Behind {
             path: path.clone(),
@@ -70,7 +69,7 @@ pub(crate) fn scan(
     })
 }
 
-/// The older segment was synced before the current one was begun: it must be whole.
+/// The older segment was synced before the current one was begun, so it must be whole.
 fn check_complete(
     segments: &Segments,
     older: &SegmentHeader,
@@ -97,18 +96,18 @@ fn damaged(reader: &Reader, position: Position, cause: String) -> LogError {
     }
 }
 
-/// What reading the current segment to its end tells.
+/// The result of reading the current segment to its end.
 struct End {
     tail: Position,
     tail_offset: u64,
     durable: Position,
-    /// Where the last opening's first frame lies: position and offset.
+    /// Position and offset of the first frame of the last opening.
     opening: (Position, u64),
 }
 
 impl End {
-    /// Openings change what an offset adds to a position, so the offset is known within the last
-    /// opening only. Before that all counts as not durable, which costs time and nothing else.
+    /// Openings change the difference between positions and offsets, so the offset is known only within the
+    /// last opening. Before that all records are treated as not durable, which only costs time.
     fn durable_offset(&self, current: &SegmentHeader) -> u64 {
         let (position, offset) = self.opening;
         let into = self.durable.get().checked_sub(position.get());
@@ -145,9 +144,9 @@ fn find_end(segments: &Segments, current: &SegmentHeader, is_whole: bool) -> Res
     Ok(end)
 }
 
-/// The rule of the crate page: what follows the tail may be anything, unless the log knew a
-/// position beyond the tail to be durable, or nothing can have been lost and a frame was written
-/// behind it. Searches from the reader's place on.
+/// Checks the rule of the crate page. Any bytes may follow the tail, with two exceptions: the log knew a
+/// position beyond the tail to be durable, or no power was lost and a frame was written behind the tail.
+/// Searches from the reader's place on.
 fn refuse_damage(
     reader: &mut Reader,
     tail: Position,
@@ -157,7 +156,7 @@ fn refuse_damage(
     let synced = if known > tail {
         Some(known)
     } else if is_whole {
-        None // such a frame was written behind the tail, and is looked for below
+        None // The search below finds such a frame, which was written behind the tail.
     } else {
         reader.durable_beyond(tail)?
     };

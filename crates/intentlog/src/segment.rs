@@ -1,8 +1,8 @@
 //! The two segment files: their names, headers, creation, and how they belong together.
 //!
-//! Invariants: the header of segment n+1 is written only when segment n is complete and synced, and
-//! segment n-1, whose file it takes, is not needed any more. It does not overwrite the header of
-//! n-1 but lies in the other of two places, so that a crash in the middle of it changes nothing.
+//! Invariants: the header of segment n+1 is written only when segment n is complete and synced, and segment
+//! n-1, whose file it takes, is not needed any more. The new header does not overwrite the header of n-1. It
+//! lies in the other of two places, so a crash in the middle of the header changes nothing.
 
 use std::io;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::position::Position;
 /// Bytes of a segment file unless the options say otherwise.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Where the first frame of a segment lies: after one page for the header.
+/// Offset of the first frame of a segment: after one page for the header.
 pub(crate) const FRAMES_START: u64 = BLOCK_BYTES as u64;
 
-/// Bytes of the header that mean something.
+/// Used bytes of the header.
 const HEADER_BYTES: usize = 88;
 
-/// Bytes of it that the hash covers: all before the hash.
+/// Bytes of the header that the hash covers: all bytes before the hash.
 const HASHED_BYTES: usize = HEADER_BYTES - 16;
 
 /// Distance of the two places for headers.
@@ -33,23 +33,23 @@ const PLACE_BYTES: usize = BLOCK_BYTES / 2;
 const MAGIC: [u8; 8] = *b"LSINTENT";
 const FORMAT_VERSION: u32 = 1;
 
-/// Number of the first segment with records; the one before it stays empty.
+/// Number of the first segment with records. The segment before it stays empty.
 const FIRST_NUMBER: u64 = 2;
 
 /// Choices made by the owner of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Bytes of each segment file, a multiple of 4 KiB and at least 8 KiB. Counts when the log is
-    /// made; afterwards the log itself knows.
+    /// Bytes of each segment file, a multiple of 4 KiB and at least 8 KiB. Used when the log is created;
+    /// afterwards the header knows it.
     pub segment_bytes: u64,
-    /// Bytes no client knows, so that none can forge a frame. Counts when the log is made. Random
+    /// Bytes that no client knows, so that no client can forge a frame. Used when the log is created. Random
     /// by default; a simulator sets it.
     pub salt: [u8; 16],
-    /// Where the owner's last checkpoint ends: what is before need not be replayed. `None` replays
-    /// everything that is not known to be covered by a checkpoint.
+    /// The end of the owner's last checkpoint: records before it need not be replayed. `None` replays every
+    /// record that is not known to be covered by a checkpoint.
     pub keep_from: Option<Position>,
-    /// Nothing was lost with power since the last opening: every append that returned is there, and
-    /// only the last record may be torn. What the owner does not know for certain it leaves false.
+    /// No power was lost since the last opening: every append that returned survives, and only the last
+    /// record may be torn. An owner that is not certain leaves it false.
     pub is_whole: bool,
 }
 
@@ -71,9 +71,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) segment_bytes: u64,
     /// Position of the first frame.
     pub(crate) base: Position,
-    /// Position where the segment before ended.
+    /// Position where the previous segment ended.
     pub(crate) before_end: Position,
-    /// Nothing before this position was needed when the segment was begun.
+    /// When the segment was begun, no record before this position was needed.
     pub(crate) cut: Position,
     pub(crate) salt: Salt,
 }
@@ -84,7 +84,7 @@ pub(crate) const fn capacity(segment_bytes: u64) -> u64 {
 }
 
 impl SegmentHeader {
-    /// The header of the segment after this one, which ends at `end`.
+    /// The header of the next segment; this segment ends at `end`.
     pub(crate) const fn next(&self, end: Position, cut: Position) -> Self {
         Self {
             number: self.number.saturating_add(1),
@@ -95,7 +95,7 @@ impl SegmentHeader {
         }
     }
 
-    /// Where in its file the header lies: segments that follow each other there take turns.
+    /// Offset of the header in its file. Consecutive segments in one file use the two places alternately.
     const fn place(&self) -> u64 {
         self.number / 2 % 2 * PLACE_BYTES as u64
     }
@@ -224,7 +224,7 @@ impl SegmentFile {
     }
 }
 
-/// Whether the beginning of a file cut short is that of a log; zeros are where a header may be.
+/// Whether the first bytes of a truncated file are those of a log. Zeros may stand at the place of a header.
 fn looks_like_ours(bytes: &[u8]) -> bool {
     let first = bytes.get(..bytes.len().min(MAGIC.len())).unwrap_or(&[]);
     MAGIC.starts_with(first) || first.iter().all(|&byte| byte == 0)
@@ -234,13 +234,13 @@ fn looks_like_ours(bytes: &[u8]) -> bool {
 #[derive(Clone, Copy)]
 pub(crate) struct FoundHeader {
     pub(crate) header: SegmentHeader,
-    /// The other place holds something that is no header: a crash in the middle of beginning the
-    /// next segment, or damage to the header of one begun.
+    /// The other place holds bytes that are no header: a crash in the middle of beginning the next segment
+    /// left them, or the header of a begun segment is damaged.
     pub(crate) suspect: bool,
 }
 
 impl FoundHeader {
-    /// Looks at both places for headers.
+    /// Reads the headers at both places.
     fn choose(path: &str, page: &[u8; BLOCK_BYTES]) -> Result<Self, LogError> {
         let (first, second) = page.split_at(PLACE_BYTES);
         let [first, second] = [first, second].map(|place| at_place(path, place));
@@ -262,7 +262,7 @@ impl FoundHeader {
     }
 }
 
-/// What a place for a header holds.
+/// The content of one place for a header.
 enum Place {
     Empty,
     Foreign,
@@ -270,7 +270,7 @@ enum Place {
     Header(SegmentHeader),
 }
 
-/// A newer format is an error whatever the other place holds.
+/// A newer format is an error, even if the other place holds a valid header.
 fn at_place(path: &str, place: &[u8]) -> Result<Place, LogError> {
     let Some(bytes) = place.first_chunk() else {
         unreachable!("a header fits its place")
@@ -286,7 +286,7 @@ fn at_place(path: &str, place: &[u8]) -> Result<Place, LogError> {
     }
 }
 
-/// The two files, told apart by the parity of the segment in them.
+/// The two files. The parity of a segment's number tells its file.
 #[derive(Clone)]
 pub(crate) struct Segments {
     even: SegmentFile,
@@ -294,7 +294,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Opens both files and gives the headers of the older and the current segment.
+    /// Opens both files. Returns the headers of the older and the current segment.
     pub(crate) fn open(
         backing: &dyn Backing,
         dir: &str,
@@ -318,7 +318,7 @@ impl Segments {
         Ok((segments, older, current.header))
     }
 
-    /// The file that segment `number` lies in.
+    /// The file of segment `number`.
     pub(crate) const fn of(&self, number: u64) -> &SegmentFile {
         if number.is_multiple_of(2) {
             &self.even
@@ -340,8 +340,8 @@ fn path(dir: &str, file: u64) -> String {
     format!("{dir}/intent.{file}")
 }
 
-/// Makes an empty log in `dir`, durably. `intent.0` gets its name last: if it is there, the log
-/// is complete; if a crash came before, making the log anew is all that is needed.
+/// Creates an empty log in `dir`, durably. `intent.0` gets its name last: if it exists, the log is complete.
+/// After a crash before that, creating the log again is enough.
 pub(crate) fn create(
     backing: &dyn Backing,
     dir: &str,
@@ -388,8 +388,8 @@ fn check_segment_bytes(bytes: u64) -> Result<(), LogError> {
     Err(LogError::BadSegmentBytes { bytes, cause })
 }
 
-/// Zeros are written, not only reserved: the first sync of a reserved page costs a change of the
-/// file's metadata, which makes it half as fast.
+/// Zeros are written, not only reserved: the first sync of a reserved page changes the metadata of the file,
+/// which halves the speed of the sync.
 fn make_file(backing: &dyn Backing, path: &str, header: &SegmentHeader) -> Result<(), LogError> {
     let made = backing
         .open_or_create(path)
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_no_neighbours_are_told() {
+    fn segments_that_are_no_neighbours_are_refused() {
         let next = header().next(Position::new(120), Position::new(110));
         assert!(belong_together(&header(), &next));
         assert!(next.base > next.before_end.plus(8192));

@@ -13,7 +13,6 @@
 //! log.
 
 pub mod connection;
-pub mod delay_proxy;
 pub mod error;
 mod fingerprint;
 pub mod frame;
@@ -30,7 +29,6 @@ pub mod transport;
 mod wire;
 
 pub use connection::{Connection, accept, dial};
-pub use delay_proxy::DelayProxy;
 pub use error::LinkError;
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use frame::{FrameError, FrameRef};

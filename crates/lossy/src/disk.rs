@@ -1,26 +1,29 @@
-//! The disk of one node: files in memory that lose, tear and refuse as real ones may.
+//! The disk of one node: files in memory that lose, tear and refuse as the files of a real disk may.
 //!
-//! What it keeps is what [`lockstep_types::backing`] promises, and nothing more: after the process
-//! has ended everything is as it left it; after a power loss, of what no sync covered any subset is
-//! left, pages of 4 KiB, lengths and names each by themselves. Where a real disk could choose, this
-//! one does so by chance from a seed; the same calls with the same chance leave the same disk.
+//! The disk keeps exactly the promises of [`lockstep_types::backing`]. After the end of the process all files
+//! are unchanged. After a power loss any subset of the unsynced changes survives, for each page of 4 KiB,
+//! each length and each name separately. Where a real disk could choose, this disk chooses at random from a
+//! seed. The same calls with the same seed leave the same disk.
 //!
-//! How it follows Linux where the contract leaves it open:
-//! - A sync of a file says nothing of its name. A sync of a directory covers the names in it, its
-//!   own name and those of the directories above it, but not their other names.
-//! - A sync that fails is reported once. What it should have saved is still seen, counts as clean,
-//!   and is not on the disk: later syncs succeed without it, unless it was changed again.
-//! - Space that was reserved and never written is a hole to those who look for data (ext4's
-//!   unwritten extents), takes space, and needs no more when it is written.
-//! - A removed file keeps its space until the last who has it open closes it.
-//! - A disk that gets full in the middle of a write has the pages before; one that has too little
-//!   room to reserve a range reserves nothing.
-//! - Directories are made with the files in them and never removed; only files can be renamed.
+//! Where the contract leaves a choice, the disk follows Linux:
+//! - A sync of a file does not cover its name. A sync of a directory covers the names in the directory, the
+//!   name of the directory, and the names of the directories above it. It does not cover other names in the
+//!   directories above.
+//! - A failed sync is reported once. Reads still see the changes that it should have saved. The changes are
+//!   treated as clean, and are not on the disk. Later syncs succeed without them, unless they were changed
+//!   again.
+//! - Reserved space that was never written is a hole for `SEEK_DATA` (ext4's unwritten extents). It takes
+//!   space, and needs no more space when it is written.
+//! - A removed file keeps its space until the last process that has it open closes it.
+//! - If the disk gets full in the middle of a write, the pages before are written. If the disk has too little
+//!   room to reserve a range, it reserves nothing.
+//! - Directories are made with the files in them. Only files can be renamed.
 //!
-//! One owner: all state is behind one lock, which is never held while a callback runs.
+//! One lock protects all state. No callback runs under the lock.
 
 mod call;
 mod digest;
+mod faults;
 mod history;
 mod inode;
 mod loss;
@@ -29,6 +32,7 @@ mod names;
 mod pages;
 mod state;
 
+use std::io;
 use std::sync::Arc;
 
 use lockstep_types::Errno;
@@ -43,10 +47,20 @@ use crate::random::Random;
 pub(crate) use mount::{Kind, Mount};
 use state::State;
 
-/// A disk. Clones are the same one.
+/// A disk. Clones share the same state.
 #[derive(Clone)]
 pub struct Disk {
     state: Arc<Mutex<State>>,
+}
+
+impl Default for Disk {
+    /// An empty disk with more room than any test fills.
+    fn default() -> Self {
+        Self::new(DiskOptions {
+            capacity_bytes: 1 << 40,
+            capacity_files: 1 << 20,
+        })
+    }
 }
 
 impl Disk {
@@ -60,28 +74,26 @@ impl Disk {
         Self { state }
     }
 
-    /// The disk as the process has it that uses it now. It may be had more than once; all are
-    /// over with the next [`Self::kill`] or power loss.
+    /// Returns the disk as the present process has it. The next [`Self::kill`] or power loss ends all mounts.
     pub fn mount(&self) -> Arc<dyn Backing> {
-        Arc::new(self.take())
+        Arc::new(self.mount_for_kernel())
     }
 
-    /// The same, with what only the kernel asks for.
-    pub(crate) fn take(&self) -> Mount {
+    /// The same mount, with the calls that only the kernel makes.
+    pub(crate) fn mount_for_kernel(&self) -> Mount {
         Mount {
             disk: self.clone(),
             incarnation: self.state.lock().incarnation(),
         }
     }
 
-    /// The process is gone: whatever it still asks for fails and changes nothing. Tables then read
-    /// as zeros, and what is stored in them is dropped.
+    /// Ends the process: its later calls fail and change nothing. Its tables then read as zeros and drop
+    /// stores.
     pub fn kill(&self) {
         self.state.lock().kill();
     }
 
-    /// The process is gone and power is lost: any subset of what was not synced is left. Returns how
-    /// it was chosen.
+    /// Ends the process and loses power: any subset of the unsynced changes survives. Returns the choice.
     pub fn power_loss(&self, random: &mut Random) -> Survivors {
         let mut state = self.state.lock();
         let survivors = state.choose_survivors(random);
@@ -89,88 +101,107 @@ impl Disk {
         survivors
     }
 
-    /// The same, with these survivors.
+    /// Loses power with the given survivors.
     pub fn power_loss_with(&self, survivors: Survivors, random: &mut Random) {
         self.state.lock().lose_power(survivors, random);
     }
 
-    /// A disk of its own in the same state, which no process uses and on which nothing was set to
-    /// go wrong. Cheap: content is shared until one of the two changes it.
+    /// Returns a separate disk in the same state, without a process and without faults. A fork is cheap: both
+    /// disks share content until one of them changes it.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::of(self.state.lock().forked())
     }
 
-    /// Who is asked from now on before each call that changes or saves something. One that holds the
-    /// disk keeps it from being freed until it is taken off again.
+    /// Returns the disk that a power loss would leave now. This disk stays unchanged.
+    #[must_use]
+    pub fn after_power_loss(&self, survivors: Survivors, seed: u64) -> Self {
+        let left = self.fork();
+        left.power_loss_with(survivors, &mut Random::new(seed));
+        left
+    }
+
+    /// Gives the `nth` changing or saving call from now (1 is the next) this verdict. Replaces the observer.
+    pub fn crash_at_call(&self, nth: u64, verdict: Verdict) {
+        let serial = self.calls() + nth;
+        self.observe(Some(Arc::new(move |call| {
+            if call.serial == serial {
+                verdict
+            } else {
+                Verdict::Go
+            }
+        })));
+    }
+
+    /// Sets the observer, which is asked before each call that changes or saves something. An observer that
+    /// holds the disk keeps the disk in memory until the observer is removed.
     pub fn observe(&self, observer: Option<Observer>) {
         let before = std::mem::replace(&mut self.state.lock().observer, observer);
-        // Not under the lock: it may hold open files, and those take the lock when they are closed.
+        // Dropped without the lock: the observer may hold open files, and closing them takes the lock.
         drop(before);
     }
 
-    /// Lets the `nth` call of a class from now fail (1 is the next), without effect. A sync that
-    /// fails so leaves what it should have saved seen, clean, and not on the disk. Where the observer
-    /// has another wish for that call, the fault is spent.
+    /// Lets the `nth` call of a class from now (1 is the next) fail without effect. After a failed sync reads
+    /// still see the unsaved changes, which are clean and not on the disk. If the observer has another
+    /// verdict for that call, the fault is spent.
     pub fn fail_call(&self, class: CallClass, nth: u64, errno: Errno) {
-        self.state.lock().arm(class, None, nth, errno);
+        self.state.lock().faults.add(class, None, nth, errno);
     }
 
-    /// The same for the next call of a class on one file.
+    /// Lets the next call of a class on one file fail.
     pub fn fail_next_on(&self, path: &'static str, class: CallClass, errno: Errno) {
-        self.state.lock().arm(class, Some(path), 1, errno);
+        self.state.lock().faults.add(class, Some(path), 1, errno);
     }
 
-    /// Lets every call of a class fail from now on, as [`Self::fail_call`] does one.
+    /// Lets every call of a class fail from now on, as [`Self::fail_call`] does for one call.
     pub fn fail_calls(&self, class: CallClass, errno: Errno) {
-        self.state.lock().break_down(class, errno);
+        self.state.lock().faults.add_for_all(class, errno);
     }
 
-    /// Takes back what [`Self::fail_call`] has set and no call has met yet, and what
-    /// [`Self::fail_calls`] has.
+    /// Removes all faults of [`Self::fail_call`] and [`Self::fail_calls`] that are still set.
     pub fn stop_failing(&self) {
-        self.state.lock().disarm();
+        self.state.lock().faults.clear();
     }
 
-    /// The pages that failed syncs have given up are seen as stable storage has them, as if they had
-    /// been dropped from memory: any time may be the one. Lengths and names are still seen.
+    /// Shows the pages that failed syncs gave up as they are on stable storage, as if memory had dropped
+    /// them. Linux may drop them at any time. Lengths and names stay as they were seen.
     pub fn drop_lost_pages(&self) {
         self.state.lock().drop_lost_pages();
     }
 
-    /// Takes everything off the disk, for one that is of no more use but may still be held somewhere.
+    /// Removes everything from a disk that no test needs any more but that something may still hold.
     pub fn discard(&self) {
         let mut state = self.state.lock();
         let options = state.options;
         let gone = std::mem::replace(&mut *state, State::new(options));
-        // Not under the lock: an observer may hold open files, and those take it when they are closed.
+        // Dropped without the lock: an observer may hold open files, and closing them takes the lock.
         drop(state);
         drop(gone);
     }
 
-    /// Makes the disk larger or smaller. One that has less room than is used is full.
+    /// Makes the disk larger or smaller. A disk with less room than is used is full.
     pub fn set_capacity(&self, options: DiskOptions) {
         self.state.lock().options = options;
     }
 
-    /// Makes the disk as small as what is on it: nothing more fits.
+    /// Makes the disk as small as its content: nothing more fits.
     pub fn fill(&self) {
         let mut state = self.state.lock();
         state.options = state.full();
     }
 
-    /// Turns over one bit (0 to 7) of the byte at `offset`, for reads and on stable storage. False
-    /// when there is no such file, or no byte at that place: past the end, or in a hole.
+    /// Flips one bit (0 to 7) of the byte at `offset`, for reads and on stable storage. Returns false if
+    /// there is no such file, or no byte at that place: past the end, or in a hole.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u32) -> bool {
         self.state.lock().flip(path, offset, bit)
     }
 
-    /// Calls so far that changed or saved something, or tried to.
+    /// Number of calls so far that changed or saved something, or tried to.
     pub fn calls(&self) -> u64 {
         self.state.lock().serial()
     }
 
-    /// The paths of all files, in their order.
+    /// The paths of all files, sorted.
     pub fn files(&self) -> Vec<String> {
         let state = self.state.lock();
         state
@@ -180,13 +211,13 @@ impl Disk {
             .collect()
     }
 
-    /// The paths of all directories, in their order.
+    /// The paths of all directories, sorted.
     pub fn directories(&self) -> Vec<String> {
         let state = self.state.lock();
         state.names.directories().map(str::to_owned).collect()
     }
 
-    /// All bytes of a file, as reads see them; `None` when there is none.
+    /// All bytes of a file, as reads see them; `None` if there is no such file.
     pub fn read_all(&self, path: &str) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let number = state.names.file(path).ok()?;
@@ -196,13 +227,32 @@ impl Disk {
         Some(bytes)
     }
 
-    /// How many pages, lengths and changes of names are not on stable storage.
+    /// Gives a file these bytes, on stable storage, without a call of any process. Makes a missing file, with
+    /// the directories above it.
+    pub fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.state.lock().put(path, bytes)
+    }
+
+    /// Changes the bytes of a file that must exist, as [`Self::put`] does.
+    pub fn edit(&self, path: &str, edit: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        let mut bytes = self.read_all(path).ok_or(io::ErrorKind::NotFound)?;
+        edit(&mut bytes);
+        self.put(path, &bytes)
+    }
+
+    /// Whether a file exists and a power loss takes neither its name nor any of its bytes.
+    pub fn is_durable(&self, path: &str) -> bool {
+        let kept = self.after_power_loss(Survivors::Nothing, 0).read_all(path);
+        kept.is_some() && kept == self.read_all(path)
+    }
+
+    /// Number of pages, lengths and changes of names that are not on stable storage.
     pub fn unsynced(&self) -> usize {
         self.state.lock().unsynced()
     }
 
-    /// A number for all that is seen and all that is kept: two disks that were treated alike have
-    /// the same.
+    /// A digest of the state that reads see and of the state on stable storage. Two disks with the same
+    /// history of calls have the same digest.
     pub fn digest(&self) -> u64 {
         digest::of(&self.state.lock())
     }

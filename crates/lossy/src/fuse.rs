@@ -1,12 +1,12 @@
-//! A disk as the kernel asks for it by FUSE.
+//! A disk as a FUSE file system.
 //!
-//! Files are opened through the kernel's page cache, or they could not be mapped and shared with those
-//! who write them otherwise; without its write-back, so that a `write` has reached the disk when it
-//! returns. Only what is written through a mapping comes later: with a sync of the file, when it is
-//! closed by its last user, or at the unmount.
+//! Files are opened through the kernel's page cache: without it they could not be mapped and shared with
+//! processes that use `write`. The kernel's write-back is off, so a `write` has reached the disk when it
+//! returns. Only writes through a mapping reach the disk later: with a sync of the file, when its last user
+//! closes it, or at the unmount.
 //!
-//! What it does not have, as no store needs it: links, owners, modes and times that can be changed,
-//! extended attributes, renaming of directories. All of that is refused.
+//! The file system refuses the features that no store needs: links, changes of owners, modes and times,
+//! extended attributes, renaming of directories.
 
 mod nodes;
 
@@ -28,7 +28,7 @@ use crate::disk::{Kind, Mount};
 use crate::gate::Gate;
 use nodes::{Found, Nodes};
 
-/// Everything that changes the disk comes through the kernel, which knows when it does.
+/// Every change of the disk comes through the kernel, so the kernel's caches are always right.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const GENERATION: Generation = Generation(0);
 /// Every request names the node.
@@ -38,7 +38,7 @@ const DIRECTORY_MODE: u16 = 0o700;
 const BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
 
-/// Answers the kernel for one mounting of a disk.
+/// Answers the kernel for one mount of a disk.
 pub(crate) struct Server {
     disk: Mount,
     gate: Arc<Gate>,
@@ -46,7 +46,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers for a disk, until that loses power; syncs once they have passed the gate.
+    /// Answers for a disk until the disk loses power. Syncs pass the gate first.
     pub(crate) fn new(disk: Mount, gate: Arc<Gate>) -> Self {
         Self {
             nodes: Mutex::new(Nodes::new(disk.clone())),
@@ -55,7 +55,7 @@ impl Server {
         }
     }
 
-    /// Syncs `node` and answers: at once, or on a thread of its own when it has to wait.
+    /// Syncs `node` and answers: at once, or on a separate thread if the sync has to wait.
     fn sync(
         &self,
         node: INodeNo,
@@ -208,7 +208,7 @@ fn answer_attributes(reply: ReplyAttr, outcome: io::Result<FileAttr>) {
 
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Faster; a kernel without it works too.
+        // Faster. A kernel without it works too.
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         Ok(())
     }
@@ -369,7 +369,7 @@ impl Filesystem for Server {
         reply.ok();
     }
 
-    /// The kernel has passed on what was written through mappings before it asks.
+    /// The kernel has written back all writes through mappings before this call.
     fn fsync(
         &self,
         _request: &Request,
@@ -415,7 +415,7 @@ impl Filesystem for Server {
             Ok(entries) => entries,
             Err(error) => return reply.error(error.into()),
         };
-        // Nobody is told the number of an inode that the kernel does not know.
+        // The kernel does not know the inode yet, so its number is not told.
         let unknown = INodeNo(u64::MAX);
         for (next, (kind, name)) in (1..)
             .zip(&entries)

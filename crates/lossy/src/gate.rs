@@ -1,10 +1,9 @@
-//! Where the syncs of a mounted disk wait while it hangs.
+//! The gate at which the syncs of a mounted disk wait while the disk hangs.
 //!
-//! Only syncs do: all else comes from memory on a disk that hangs, until that is full. They wait apart
-//! from the threads that take requests of the kernel, or nothing else would be answered either.
+//! Only syncs wait: on a hanging disk all other calls are served from memory, until memory is full. Syncs
+//! wait outside of the threads that take requests of the kernel, or no other request would be answered.
 //!
-//! Invariant: a sync that has come to a gate that is closed for it has saved nothing before that is
-//! opened.
+//! Invariant: a sync that has come to a gate that is closed for it saves nothing before the gate opens.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -21,23 +20,23 @@ struct State {
     waiting: usize,
 }
 
-/// Which syncs wait.
+/// The syncs that wait.
 #[derive(Default)]
 enum Closed {
     #[default]
     ForNone,
     ForAll,
-    /// Those of the file at this path alone.
+    /// Only syncs of the file at this path.
     For(String),
 }
 
 impl Gate {
-    /// All syncs wait from now on.
+    /// Closes the gate for all syncs.
     pub(crate) fn close(&self) {
         self.state.lock().closed = Closed::ForAll;
     }
 
-    /// The syncs of the file at `path` wait from now on, and no others.
+    /// Closes the gate for syncs of the file at `path`, and for no others.
     pub(crate) fn close_for(&self, path: &str) {
         self.state.lock().closed = Closed::For(path.to_owned());
     }
@@ -47,17 +46,17 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Whether a sync of `path` would wait; none is the whole disk, or a file without a name.
+    /// Whether a sync of `path` would wait. `None` is the whole disk, or a file without a name.
     pub(crate) fn is_closed_for(&self, path: Option<&str>) -> bool {
         self.state.lock().holds(path)
     }
 
-    /// How many wait.
+    /// Number of waiting syncs.
     pub(crate) fn waiting(&self) -> usize {
         self.state.lock().waiting
     }
 
-    /// Waits until it is open for a sync of `path`.
+    /// Waits until the gate is open for a sync of `path`.
     pub(crate) fn pass(&self, path: Option<&str>) {
         let mut state = self.state.lock();
         state.waiting += 1;

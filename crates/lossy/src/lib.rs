@@ -1,10 +1,9 @@
-//! A disk that forgets what was not synced: [`disk`] is the model, in memory; [`Lossy`] is that
-//! same model as a mounted file system, for programs that are to be tested as they are. Never shipped.
+//! A disk that forgets unsynced changes. [`disk`] is the model, in memory. [`Lossy`] is the same model as a
+//! mounted file system, for tests of unchanged programs. Never shipped.
 //!
-//! Everything that changes such a disk is seen at once and kept only once it was synced, by the
-//! rules of [`disk`]. They are harsher than those of ext4 and XFS, as they are what
-//! [`lockstep_types::backing`] promises and nothing more: the sync of a new file says nothing of its
-//! name.
+//! Reads see each change at once; the disk keeps a change only after a sync, by the rules of [`disk`]. The
+//! rules are harsher than ext4 and XFS, because they are exactly the promises of [`lockstep_types::backing`]:
+//! the sync of a new file does not cover its name.
 
 pub mod disk;
 pub mod random;

@@ -1,7 +1,7 @@
-//! A disk that forgets, for scripts: mounts an empty one and obeys the lines it reads.
+//! A disk that forgets, for scripts: mounts an empty disk and executes the lines of its input.
 //!
-//! It prints one line for each, `ok ...` or `error ...`. At the end of its input it unmounts, and the
-//! disk is gone.
+//! The program prints one line for each input line, `ok ...` or `error ...`. At the end of its input it
+//! unmounts, and the disk is gone.
 
 use std::io::{self, BufRead};
 use std::process::{Child, Command, ExitCode};
@@ -13,22 +13,23 @@ use lockstep_types::Errno;
 
 const USAGE: &str = "usage: lockstep-lossy MOUNTPOINT
 
-then, on its standard input, one a line:
-  lose SEED          power is lost: any part of what was not synced is gone, by chance from SEED
-  forget             power is lost: all that was not synced is gone
-  unsynced           says how many pages, lengths and names are not synced
-  fail CLASS [N]     the next call of a class, or the Nth from now on, fails with EIO: read, look, name,
-                     write or sync. What a sync that fails should have saved is lost, though it is seen
-  fail-all CLASS     every call of that class does
-  heal               no call fails any more
-  hold               no sync ends; who waits for one cannot be killed
-  release            they end
-  held               says how many wait
-  remount            unmounts and mounts anew: what syncs that failed have lost is not seen any more
-  run PROGRAM ARG... starts a program (words are split at blanks) and says its process id; only in
-                     programs started so does syncfs save anything
+then, on its standard input, one command a line:
+  lose SEED          loses power: any part of the unsynced changes is lost, at random from SEED
+  forget             loses power: all unsynced changes are lost
+  unsynced           prints how many pages, lengths and names are not synced
+  fail CLASS [N]     lets the next call of a class, or the Nth from now on, fail with EIO: read, look,
+                     name, write or sync. The changes that a failed sync should have saved are lost,
+                     though reads still see them
+  fail-all CLASS     lets every call of that class fail
+  heal               ends all failures
+  hold               lets no sync end; a process that waits for a sync cannot be killed
+  release            lets syncs end again
+  held               prints how many syncs wait
+  remount            unmounts and mounts again: the changes that failed syncs lost are no longer seen
+  run PROGRAM ARG... starts a program (words are split at blanks) and prints its process id; syncfs
+                     saves changes only in programs that are started by this command
 
-Before power can be lost, or it be mounted anew, nobody may have a file open on it: kill first.";
+Before a loss of power or a remount no process may have a file open on the disk: kill first.";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match Lossy::mount(mount_point) {
-        Ok(lossy) => obey(lossy),
+        Ok(lossy) => run_commands(lossy),
         Err(error) => {
             eprintln!("lockstep-lossy: cannot mount: {error}");
             ExitCode::FAILURE
@@ -45,11 +46,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn obey(mut lossy: Lossy) -> ExitCode {
+fn run_commands(mut lossy: Lossy) -> ExitCode {
     println!("ok mounted");
     let mut started = Vec::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
-        match carry_out(&mut lossy, &line, &mut started) {
+        match execute(&mut lossy, &line, &mut started) {
             Ok(said) => println!("ok {said}"),
             Err(error) => println!("error {error}"),
         }
@@ -57,9 +58,9 @@ fn obey(mut lossy: Lossy) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn carry_out(lossy: &mut Lossy, line: &str, started: &mut Vec<Child>) -> io::Result<String> {
+fn execute(lossy: &mut Lossy, line: &str, started: &mut Vec<Child>) -> io::Result<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    // Else those that have ended would be there for ever.
+    // Otherwise programs that have ended would stay zombies forever.
     started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     match words.as_slice() {
         ["lose", seed] => {
@@ -92,7 +93,7 @@ fn carry_out(lossy: &mut Lossy, line: &str, started: &mut Vec<Child>) -> io::Res
         }
         ["held"] => Ok(lossy.held_syncs().to_string()),
         ["remount"] => {
-            lossy.mount_anew()?;
+            lossy.remount()?;
             Ok("mounted".to_owned())
         }
         ["run", program, arguments @ ..] => {

@@ -1,11 +1,11 @@
 //! A [`Disk`] as a mounted file system, and its loss of power.
 //!
-//! What the kernel holds of such a file system would outlive the loss: pages it has read, pages
-//! written through a mapping and not yet passed on, names. So before a loss it is made to pass on all
-//! that is left (as changes that no sync covers) and unmounted; what the disk has kept is mounted as new.
+//! The kernel's caches would outlive a power loss: pages it has read, pages written through a mapping and not
+//! written back yet, names. So before a loss the kernel has to write back everything (as changes that no sync
+//! covers), and the file system is unmounted. The content that the disk has kept is then mounted again.
 //!
-//! Invariants: while power is lost nobody uses the file system: a loss fails as long as anybody
-//! does, and then changes nothing. Dropped, it is mounted no more.
+//! Invariants: no process uses the file system during a power loss. While any process uses it, a loss fails
+//! and changes nothing. A dropped file system is unmounted.
 
 use std::fs::File;
 use std::io;
@@ -24,16 +24,16 @@ use crate::gate::Gate;
 use crate::random::Random;
 use crate::syncs::{self, Target};
 
-/// More room than a test needs; what is not used costs nothing.
+/// More room than a test needs. Unused room costs nothing.
 const ROOM: DiskOptions = DiskOptions {
     capacity_bytes: 4 << 30,
     capacity_files: 1 << 20,
 };
-/// What the mount table shows.
+/// The source that the mount table shows.
 const NAME: &str = "lockstep-lossy";
-/// Threads that take requests of the kernel.
+/// Number of threads that take requests of the kernel.
 const THREADS: usize = 4;
-/// The kernel lets go of the files of a process that was killed a moment after that is gone.
+/// The kernel closes the files of a killed process a moment after the process ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -46,10 +46,10 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    /// Mounts a new, empty disk. Files and directories belong to root, whoever makes them.
+    /// Mounts a new, empty disk. Files and directories always belong to root.
     ///
     /// # Errors
-    /// Those of mounting; then nothing is mounted.
+    /// Errors of mounting; then nothing is mounted.
     pub fn mount(mount_point: impl Into<PathBuf>) -> io::Result<Self> {
         let mut lossy = Self {
             disk: Disk::new(ROOM),
@@ -61,22 +61,21 @@ impl Lossy {
         Ok(lossy)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// The disk. What of it is not on stable storage does not include what was written through a
-    /// mapping and not yet passed on by the kernel.
+    /// The disk. It does not know writes through a mapping that the kernel has not written back yet.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Power is lost: of what was not synced any subset is left. Returns how it was chosen.
+    /// Loses power: any subset of the unsynced changes survives. Returns the choice.
     ///
     /// # Errors
-    /// `ResourceBusy` when somebody still uses the file system after 10 s, and nothing is lost;
-    /// those of mounting.
+    /// `ResourceBusy` if a process still uses the file system after 10 s, and nothing is lost; errors of
+    /// mounting.
     pub fn lose_power(&mut self, random: &mut Random) -> io::Result<Survivors> {
         self.detach()?;
         let survivors = self.disk.power_loss(random);
@@ -84,7 +83,7 @@ impl Lossy {
         Ok(survivors)
     }
 
-    /// The same, with these survivors.
+    /// Loses power with the given survivors.
     ///
     /// # Errors
     /// As [`Self::lose_power`].
@@ -94,13 +93,13 @@ impl Lossy {
         self.attach()
     }
 
-    /// The file system is unmounted and mounted anew: all is saved that can be, and what failed syncs
-    /// have given up is not seen any more.
+    /// Unmounts and mounts again: saves all that can be saved, and no longer shows the changes that failed
+    /// syncs gave up.
     ///
     /// # Errors
-    /// As [`Self::lose_power`]; those of the disk, as which it is mounted anew as it was.
-    pub fn mount_anew(&mut self) -> io::Result<()> {
-        // The kernel tells once of the writes that have failed since it was asked last.
+    /// As [`Self::lose_power`]; errors of the disk, which is then mounted unchanged.
+    pub fn remount(&mut self) -> io::Result<()> {
+        // The kernel reports once the writes that have failed since the last such call.
         let _told_late = rustix::fs::syncfs(File::open(&self.mount_point)?);
         self.detach()?;
         let saved = self.disk.mount().forget_cached();
@@ -108,38 +107,37 @@ impl Lossy {
         saved
     }
 
-    /// From now on no sync ends, as if the disk hung. Whoever waits for one cannot even be killed
+    /// From now on no sync ends, as if the disk hung. A process that waits for a sync cannot even be killed
     /// before [`Self::release_syncs`].
     pub fn hold_syncs(&self) {
         self.gate.close();
     }
 
-    /// From now on no sync of the file at `path`, from the top of the disk, ends. All others do: the kernel
-    /// has a write to a file wait for a sync of that file, and who writes to other files notices nothing.
+    /// From now on no sync of the file at `path` (from the top of the disk) ends. All other syncs end. The
+    /// kernel lets a write to a file wait for a sync of that file; writers of other files notice nothing.
     pub fn hold_syncs_of(&self, path: &str) {
         self.gate.close_for(path);
     }
 
-    /// Lets syncs end again, also those that wait.
+    /// Lets syncs end again, waiting syncs too.
     pub fn release_syncs(&self) {
         self.gate.open();
     }
 
-    /// How many syncs wait to be released.
+    /// Number of syncs that wait for a release.
     pub fn held_syncs(&self) -> usize {
         self.gate.waiting()
     }
 
-    /// Starts a program whose calls of `syncfs` reach this disk. The kernel tells a FUSE file system
-    /// nothing of them: in a program that was started otherwise they succeed and save nothing.
-    /// `command` is of no use afterwards.
+    /// Starts a program whose `syncfs` calls reach this disk. The kernel does not pass `syncfs` to a FUSE
+    /// file system: in other programs the calls succeed and save nothing. `command` cannot be used again.
     ///
     /// # Errors
-    /// Those of starting; then it does not run.
+    /// Errors of starting; then the program does not run.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let target = Target {
             mount_point: self.mount_point.clone(),
-            disk: self.disk.take(),
+            disk: self.disk.mount_for_kernel(),
             gate: Arc::clone(&self.gate),
         };
         syncs::spawn(command, target)
@@ -150,14 +148,14 @@ impl Lossy {
         config.mount_options = vec![MountOption::FSName(NAME.to_owned())];
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
-        let server = Server::new(self.disk.take(), Arc::clone(&self.gate));
+        let server = Server::new(self.disk.mount_for_kernel(), Arc::clone(&self.gate));
         self.session = Some(Session::new(server, &self.mount_point, &config)?.spawn()?);
         Ok(())
     }
 
-    /// Has the kernel pass on all it has, unmounts, and waits for the end.
+    /// Lets the kernel write back everything, unmounts, and waits for the end.
     fn detach(&mut self) -> io::Result<()> {
-        // Saves nothing on the disk: it is not told.
+        // Saves nothing on the disk: the kernel does not pass the call on.
         rustix::fs::syncfs(File::open(&self.mount_point)?)?;
         let deadline = Instant::now() + PATIENCE;
         while let Err(errno) = rustix::mount::unmount(&self.mount_point, UnmountFlags::empty()) {
@@ -167,7 +165,7 @@ impl Lossy {
             std::thread::sleep(RETRY_PAUSE);
         }
         match self.session.take().map(BackgroundSession::join) {
-            // The unmount came while a thread was taking the news that a file was closed.
+            // The unmount came while a thread received the notice of a closed file.
             Some(Err(error)) if error.kind() != io::ErrorKind::ConnectionAborted => Err(error),
             _ => Ok(()),
         }
@@ -175,7 +173,7 @@ impl Lossy {
 }
 
 impl Drop for Lossy {
-    /// Does not wait for those who still have files open.
+    /// Does not wait for processes that still have files open.
     fn drop(&mut self) {
         self.gate.open();
         if self.session.is_some() {

@@ -1,16 +1,17 @@
-//! Chance, from a seed: everything that happens in a world by chance comes from one of these.
+//! Random numbers from a seed. All randomness of a simulated world comes from such a source.
 
 /// A source of random numbers. The same seed gives the same numbers, on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(fastrand::Rng);
 
 impl Random {
-    /// The source of a seed.
+    /// Creates the source of a seed.
     pub fn new(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// A source of its own, so that what one part of a world draws does not shift the others.
+    /// Creates a separate source, so that the draws of one part of a world do not shift the draws of other
+    /// parts.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self(self.0.fork())
@@ -26,12 +27,12 @@ impl Random {
         self.0.u64(..bound)
     }
 
-    /// True so many times in a hundred.
+    /// Returns true in about `chance` of 100 cases.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
-    /// One of `from`, which is not empty.
+    /// Returns an element of `from`, which is not empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         let index = self.0.usize(..from.len());
         from.get(index)

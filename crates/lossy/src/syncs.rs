@@ -1,11 +1,11 @@
-//! The `syncfs` calls of a program, brought to the disk.
+//! The `syncfs` calls of a program, passed on to the disk.
 //!
-//! The kernel answers `syncfs` on a FUSE file system by itself (only virtiofs is told). So a program
-//! is started with a seccomp filter that has these calls, and no others, decided by us: the kernel is
-//! first asked to pass on what was written through mappings, then the disk saves all it has.
+//! The kernel answers `syncfs` on a FUSE file system itself (only virtiofs gets the call). So a program is
+//! started with a seccomp filter that leaves these calls, and no others, to us. For each call the kernel
+//! first writes back all writes through mappings, then the disk saves everything.
 //!
-//! Invariant: a call that returns success to the program has saved everything on the disk, unless that
-//! has lost power meanwhile; calls for other file systems are left to the kernel.
+//! Invariant: a call that returns success to the program has saved everything on the disk, unless the disk
+//! has lost power meanwhile. The kernel answers calls for other file systems.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,7 +29,7 @@ use rustix::net::{
 use crate::disk::Mount;
 use crate::gate::Gate;
 
-/// Number and size of the two requests on the descriptor of a filter; libc does not have them.
+/// Number and size of the two requests on the descriptor of a filter. libc does not define them.
 const NOTIF_RECV: c_ulong = request(0, size_of::<seccomp_notif>());
 const NOTIF_SEND: c_ulong = request(1, size_of::<seccomp_notif_resp>());
 /// Leaves a call to the kernel.
@@ -42,11 +42,11 @@ const fn request(number: c_ulong, size: usize) -> c_ulong {
     (3 << 30) | ((size as c_ulong) << 16) | ((b'!' as c_ulong) << 8) | number
 }
 
-/// The disk that the calls are for.
+/// The disk of the calls.
 pub(crate) struct Target {
     pub mount_point: PathBuf,
     pub disk: Mount,
-    /// What they pass before they save anything.
+    /// The gate that calls pass before they save anything.
     pub gate: Arc<Gate>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Target {
 pub(crate) fn spawn(command: &mut Command, target: Target) -> io::Result<Child> {
     let (ours, theirs) = UnixStream::pair()?;
     let filtered = move || send(&theirs, &filter_syncs()?);
-    // SAFETY: between fork and exec it makes system calls only and allocates nothing.
+    // SAFETY: between fork and exec the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(filtered) };
     let mut child = command.spawn()?;
     let served = receive(&ours).and_then(|calls| {
@@ -71,8 +71,8 @@ pub(crate) fn spawn(command: &mut Command, target: Target) -> io::Result<Child> 
     Ok(child)
 }
 
-/// Has the `syncfs` calls of this process, and of those it becomes, decided by who reads from the
-/// result.
+/// Installs a filter for the `syncfs` calls of this process and of the programs it executes. The reader of
+/// the returned descriptor decides the calls.
 fn filter_syncs() -> io::Result<OwnedFd> {
     let step = |code: u32, jf, k| sock_filter {
         code: u16::try_from(code).unwrap_or_default(),
@@ -82,7 +82,7 @@ fn filter_syncs() -> io::Result<OwnedFd> {
     };
     let wanted = u32::try_from(libc::SYS_syncfs).unwrap_or(u32::MAX);
     let mut steps = [
-        // The number of the call lies first.
+        // The number of the call comes first.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, wanted),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_USER_NOTIF),
@@ -102,7 +102,7 @@ fn filter_syncs() -> io::Result<OwnedFd> {
         )
     };
     match i32::try_from(made) {
-        // SAFETY: a fresh descriptor that nobody else has.
+        // SAFETY: a new descriptor without another owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -132,7 +132,7 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     fds.ok_or_else(|| io::Error::other("the program was started without its filter"))
 }
 
-/// Decides calls until no process with the filter is left.
+/// Decides calls until no process with the filter exists.
 fn serve(calls: &OwnedFd, target: &Target) {
     while wait(calls.as_fd()) {
         // An error means that the caller was killed meanwhile.
@@ -142,7 +142,7 @@ fn serve(calls: &OwnedFd, target: &Target) {
     }
 }
 
-/// Waits for a call; false when there will be none.
+/// Waits for a call. Returns false if there will be no more calls.
 fn wait(calls: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(calls, PollFlags::IN)];
     while let Err(error) = poll(&mut polled, None) {
@@ -154,7 +154,7 @@ fn wait(calls: BorrowedFd<'_>) -> bool {
 }
 
 fn next(calls: &OwnedFd) -> io::Result<seccomp_notif> {
-    // SAFETY: numbers only, of which zeros are valid; the kernel wants zeros.
+    // SAFETY: the structure holds only numbers, for which zeros are valid; the kernel requires zeros.
     let mut call: seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the request writes one such structure.
     let done = unsafe { libc::ioctl(calls.as_raw_fd(), NOTIF_RECV, &raw mut call) };
@@ -164,7 +164,7 @@ fn next(calls: &OwnedFd) -> io::Result<seccomp_notif> {
     Ok(call)
 }
 
-/// Whether the call is for this disk; if it is, how it ended.
+/// Decides a call: the outcome of a call for this disk, `None` for other file systems.
 fn decide(call: &seccomp_notif, target: &Target) -> Option<io::Result<()>> {
     let [fd, ..] = call.data.args;
     let meant = fs::metadata(format!("/proc/{}/fd/{fd}", call.pid)).ok()?;
@@ -172,7 +172,7 @@ fn decide(call: &seccomp_notif, target: &Target) -> Option<io::Result<()>> {
     if top.metadata().ok()?.dev() != meant.dev() {
         return None;
     }
-    // Open until the disk is done: it cannot be unmounted meanwhile.
+    // Open until the disk is done: the file system cannot be unmounted meanwhile.
     let passed_on = rustix::fs::syncfs(&top);
     target.gate.pass(None);
     let saved = passed_on.map_err(Into::into);
@@ -190,6 +190,6 @@ fn answer(calls: &OwnedFd, id: u64, outcome: Option<&io::Result<()>>) {
         error,
         flags: if outcome.is_none() { CONTINUE } else { 0 },
     };
-    // SAFETY: the request reads one such structure. It fails when the caller was killed.
+    // SAFETY: the request reads one such structure. The request fails if the caller was killed.
     unsafe { libc::ioctl(calls.as_raw_fd(), NOTIF_SEND, &raw mut response) };
 }

@@ -1,6 +1,6 @@
-//! The simulated disk: the calls against a naive model, and one by one what it may lose and refuse.
+//! The simulated disk: the calls against a naive model, and each way in which the disk may lose or refuse.
 
-// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+// Clippy knows test functions by their attribute. These helpers are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "disk/calls.rs"]
@@ -25,16 +25,8 @@ use lockstep_types::backing::{Backing, BackingFile};
 const PAGE: usize = 4096;
 const PAGE_BYTES: u64 = PAGE as u64;
 
-/// A disk with more room than a test needs.
-fn new_disk() -> Disk {
-    Disk::new(DiskOptions {
-        capacity_bytes: 1 << 40,
-        capacity_files: 1 << 20,
-    })
-}
-
 fn mounted() -> (Disk, Arc<dyn Backing>) {
-    let disk = new_disk();
+    let disk = Disk::default();
     let backing = disk.mount();
     (disk, backing)
 }
@@ -48,14 +40,7 @@ fn with_file() -> (Disk, Arc<dyn Backing>, Arc<dyn BackingFile>) {
     (disk, backing, file)
 }
 
-/// What a power loss leaves of a disk, which itself goes on.
-fn after(disk: &Disk, survivors: Survivors, seed: u64) -> Disk {
-    let left = disk.fork();
-    left.power_loss_with(survivors, &mut Random::new(seed));
-    left
-}
-
-/// A file that must be there.
+/// The bytes of a file that must exist.
 fn bytes(disk: &Disk, path: &str) -> Vec<u8> {
     disk.read_all(path).unwrap()
 }

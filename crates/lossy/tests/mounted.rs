@@ -1,8 +1,8 @@
-//! The mounted disk: it does what the model in memory does, and forgets the same.
+//! The mounted disk behaves as the model in memory, and forgets the same changes.
 //!
-//! Needs root and /dev/fuse, as everything that mounts.
+//! Needs root and /dev/fuse, as all mounts do.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // Tests may panic.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -17,14 +17,14 @@ use lockstep_types::Errno;
 use lockstep_types::backing::{Backing, BackingFile};
 use tempfile::TempDir;
 
-/// A disk mounted on a directory that goes with it.
+/// A disk mounted on a directory, which is removed with the mount.
 struct Place {
     lossy: Lossy,
     dir: TempDir,
 }
 
 impl Place {
-    /// `None` where nothing can be mounted.
+    /// `None` if the machine does not let a test mount.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             eprintln!("skipped: needs root and /dev/fuse");
@@ -53,7 +53,7 @@ impl Place {
         OsBacking::open(self.dir.path()).unwrap()
     }
 
-    /// Nothing is left that was not synced.
+    /// Loses all unsynced changes.
     fn forget(&mut self) {
         let mut random = Random::new(0);
         let done = self.lossy.lose_power_with(Survivors::Nothing, &mut random);
@@ -245,7 +245,7 @@ fn power_is_not_lost_under_those_who_have_files_open() {
     place.lossy.lose_power(&mut random).unwrap();
 }
 
-/// A call that the disk fails fails for those who use the file system.
+/// A call that fails on the disk fails for the process that made it.
 #[test]
 fn calls_fail_as_they_were_told_to() {
     let Some(place) = Place::new() else { return };
@@ -287,7 +287,7 @@ fn calls_fail_as_they_were_told_to() {
     file.sync_all().unwrap();
 }
 
-/// What a failed sync has lost is seen as long as the kernel remembers it.
+/// Reads show the changes that a failed sync gave up, as long as the kernel caches them.
 #[test]
 fn what_a_failed_sync_has_lost_goes_with_the_cache() {
     let Some(place) = Place::new() else { return };
@@ -307,8 +307,8 @@ fn what_a_failed_sync_has_lost_goes_with_the_cache() {
     assert_eq!(seen(), b"kept");
 }
 
-/// The kernel tells of a failed write whoever asks next, of the file and of the file system, each once.
-/// Once memory has forgotten what was lost, nobody must hear of it any more.
+/// The kernel reports a failed write once to the next sync of the file, and once to the next sync of the file
+/// system. After the kernel has dropped the lost pages, no sync may report that failure again.
 #[test]
 fn what_was_forgotten_does_not_count_as_a_failure_again() {
     let Some(place) = Place::new() else { return };
@@ -316,7 +316,8 @@ fn what_was_forgotten_does_not_count_as_a_failure_again() {
     let table = backing.open_table("table", 4096).unwrap();
     table.store(0, b"lost");
     place.lossy.disk().fail_calls(CallClass::Write, Errno::Io);
-    // As by itself after a while: the pages are written, and nobody asks how that went.
+    // The kernel does the same by itself after some time: it writes the pages, and no call learns the
+    // outcome.
     drop((table, backing));
     let written = Command::new("sync").status().unwrap();
     assert!(written.success());
@@ -352,7 +353,7 @@ fn mounted_anew_it_shows_what_it_has() {
     top.sync_all().unwrap();
     place.open("saved");
     drop((top, file));
-    place.lossy.mount_anew().unwrap();
+    place.lossy.remount().unwrap();
     assert_eq!(fs::read(place.at("file")).unwrap(), b"lost");
     assert!(!place.at("lost").exists());
     assert!(place.at("saved").exists());
@@ -389,9 +390,9 @@ fn syncs_that_are_held_wait_and_all_else_goes_on() {
     let mut sync = place.lossy.spawn(command).unwrap();
     std::thread::scope(|scope| {
         let one = scope.spawn(|| file.sync_all());
-        // More than there are threads that take requests.
+        // More syncs than there are threads that take requests.
         let more: Vec<_> = (0..8).map(|_| scope.spawn(|| other.sync_all())).collect();
-        // The kernel has one sync of a file at a time.
+        // The kernel runs one sync of a file at a time.
         while place.lossy.held_syncs() < 3 {
             std::thread::yield_now();
         }
@@ -409,7 +410,7 @@ fn syncs_that_are_held_wait_and_all_else_goes_on() {
     assert_eq!(place.lossy.held_syncs(), 0);
 }
 
-/// Does something to a disk, by chance. A store's own sync of a directory is one of all above it.
+/// Does a random change of a disk. A store syncs a directory together with all directories above it.
 fn change(backing: &dyn Backing, sync_directory: &dyn Fn(&str), random: &mut Random) {
     const PATHS: [&str; 5] = ["a", "d/b", "d/c", "d/e/f", "g"];
     let path = *random.pick(&PATHS);
@@ -434,7 +435,7 @@ fn change(backing: &dyn Backing, sync_directory: &dyn Fn(&str), random: &mut Ran
             let _ = backing.remove(path);
         }
         9 => {
-            // Other directories may not be there yet.
+            // Other directories may not exist yet.
             if backing.exists("d/b").unwrap() {
                 backing.rename("d/b", "d/c").unwrap();
             }
@@ -465,7 +466,7 @@ fn holes(file: &dyn BackingFile) -> Vec<u64> {
     found
 }
 
-/// The same calls through the kernel and without it leave the same, before a loss and after one.
+/// The same calls, through the kernel and without it, leave the same disk, before a loss and after a loss.
 #[test]
 fn the_kernel_sees_what_the_model_says() {
     for seed in 0..20 {

@@ -1,10 +1,10 @@
 //! The lock manager: operation locks, range locks and name locks (paper, section 4.1).
 //!
-//! An operation asks for all its locks at once. It gets them all, at once or later, and holds them
-//! until both nodes are done with it (rule P4). A request waits only for holders and for requests that came
-//! before it; holders wait for nothing here; so no two can wait for each other, and nobody starves.
+//! An operation asks for all its locks at once. The operation gets all of them, at once or later, and holds them
+//! until both nodes are done with it (rule P4). A request waits only for holders and for earlier requests; holders wait
+//! for no lock. So no two operations wait for each other, and each request is granted in the end.
 //!
-//! The lock manager does no IO and parks no thread: it says who may go on.
+//! The lock manager does no IO and parks no thread: it says which operation may go on.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,21 +13,21 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{FileName, Ino};
 use smallvec::SmallVec;
 
-/// Names an operation to the lock manager and the core, for as long as it runs.
+/// Identity of an operation for the lock manager and the core, as long as the operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u64);
 
-/// What can be locked.
+/// A lockable thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKey {
-    /// The shape of the directory tree: held by whoever moves a directory.
+    /// The shape of the directory tree: a move of a directory holds this lock.
     Tree,
-    /// A name in a directory. Names that hash alike share a lock, which only costs time.
+    /// A name in a directory. Names with equal hashes share a lock, which only costs time.
     Name(Ino, u64),
     /// A file or directory.
     File(Ino),
-    /// How many directories are in a directory: held by whoever adds one, for there is a limit, and what is
-    /// still under way does not count yet.
+    /// The number of directories in a directory. The creation of a directory holds this lock, because there is a limit
+    /// and the number does not include directories whose creation is still under way.
     Subdirectories(Ino),
 }
 
@@ -40,16 +40,16 @@ impl LockKey {
     }
 }
 
-/// How something is locked.
+/// The way in which a key is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
-    /// Alone: a metadata operation on it.
+    /// Alone: for a metadata operation on the key.
     Exclusive,
-    /// With others who do not change it: an operation that needs it to stay.
+    /// Together with other operations that do not change the key: for an operation that needs the key to stay.
     Shared,
-    /// As shared, and bytes `start..end` with other readers of them.
+    /// As shared, and the blocks of the range together with other readers.
     Read(BlockRange),
-    /// As shared, and bytes `start..end` alone.
+    /// As shared, and the blocks of the range alone.
     Write(BlockRange),
 }
 
@@ -90,23 +90,23 @@ impl LockMode {
     }
 }
 
-/// The locks one operation needs; few enough to keep in place.
+/// The locks of one operation; few enough to keep in place.
 pub type LockSet = SmallVec<[(LockKey, LockMode); 2]>;
 
-/// One claim on one key.
+/// The claim of one operation on one key.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct KeyClaim {
     op: OpId,
     mode: LockMode,
-    /// Place in the order of arrival.
+    /// Position in the order of arrival.
     ticket: u64,
 }
 
-/// Who has and who wants one key.
+/// The holders and the waiting claims of one key.
 #[derive(Debug, Default)]
 struct KeyState {
-    holders: SmallVec<[Claim; 4]>,
-    waiters: VecDeque<Claim>,
+    holders: SmallVec<[KeyClaim; 4]>,
+    waiters: VecDeque<KeyClaim>,
 }
 
 impl KeyState {
@@ -122,7 +122,7 @@ impl KeyState {
     }
 }
 
-/// An operation that waits.
+/// A waiting operation.
 #[derive(Debug)]
 struct Waiter {
     locks: LockSet,
@@ -151,14 +151,14 @@ impl LockTable {
         locks.iter().all(admits)
     }
 
-    /// Asks for `locks` in the name of `op`. Returns whether it holds them now; if not, a later
-    /// [`LockTable::release`] will say when it does. No key may occur twice in `locks`.
+    /// Asks for `locks` in the name of `op`. Returns whether `op` holds the locks now; if not, a later
+    /// [`LockTable::release`] reports the grant. No key may occur twice in `locks`.
     pub fn acquire(&mut self, op: OpId, locks: &LockSet) -> bool {
         self.arrivals += 1;
         let ticket = self.arrivals;
         let free = self.is_free(locks, ticket);
         for &(key, mode) in locks {
-            let claim = Claim { op, mode, ticket };
+            let claim = KeyClaim { op, mode, ticket };
             let state = self.keys.entry(key).or_default();
             if free {
                 state.holders.push(claim);
@@ -173,8 +173,8 @@ impl LockTable {
         free
     }
 
-    /// Gives back the locks of `op`, which holds them. `granted` is told who holds theirs now, in
-    /// the order in which they asked.
+    /// Gives back the locks of `op`, which holds them. Calls `granted` with each operation that holds its locks now, in
+    /// the order in which the operations asked.
     pub fn release(&mut self, op: OpId, locks: &LockSet, mut granted: impl FnMut(OpId)) {
         let mut candidates: SmallVec<[(u64, OpId); 4]> = SmallVec::new();
         for (key, _) in locks {
@@ -196,7 +196,7 @@ impl LockTable {
         }
     }
 
-    /// Turns the claims of a waiting operation into holds, if none is in the way.
+    /// Turns the claims of a waiting operation into holds, if no other claim conflicts.
     fn try_grant(&mut self, op: OpId) -> bool {
         let Some(waiter) = self.waiting.get(&op) else {
             return false;
@@ -209,18 +209,18 @@ impl LockTable {
             let state = self.keys.entry(key).or_default();
             state.waiters.retain(|claim| claim.op != op);
             let ticket = waiter.ticket;
-            state.holders.push(Claim { op, mode, ticket });
+            state.holders.push(KeyClaim { op, mode, ticket });
         }
         true
     }
 
-    /// How many locks are held or awaited. Costs time for each.
+    /// Number of locks that are held or awaited. Counts them one by one.
     pub fn len(&self) -> usize {
         let of_key = |state: &KeyState| state.holders.len() + state.waiters.len();
         self.keys.values().map(of_key).sum()
     }
 
-    /// Whether nothing is held or awaited.
+    /// Whether no lock is held or awaited.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.waiting.is_empty()
     }
@@ -294,8 +294,8 @@ mod tests {
     }
 
     proptest! {
-        /// Never two holders in conflict; everyone is served in the end; first come, first served
-        /// among those that conflict.
+        /// Two holders never conflict; each request is granted in the end; conflicting requests are granted in the
+        /// order of their arrival.
         #[test]
         fn holders_never_conflict_and_all_are_served(
             requests in prop::collection::vec((any_locks(), any::<prop::sample::Index>()), 1..60)

@@ -1,8 +1,10 @@
 //! The messages of the data path, as they travel in the headers of frames.
 //!
-//! Every message carries the watermark of finished writes, so that acks of acks cost no message of
-//! their own. The bytes of a write travel as the payload of the frame, covered by the frame's one
-//! checksum of it.
+//! Every message carries the watermark of finished writes, so that the ack of the ack costs no message of
+//! its own. The bytes of a write travel as the payload of the frame, which the frame's one checksum covers.
+//!
+//! Invariant: the order of fields and variants is the wire format. A change of the order needs a new
+//! [`PROTOCOL_VERSION`]; names are free.
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_types::backing::Room;
@@ -15,13 +17,13 @@ use thiserror::Error;
 /// Version of this vocabulary. Nodes of different versions do not talk.
 pub const PROTOCOL_VERSION: u32 = 4;
 
-/// What a frame's header says.
+/// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// Which datastore; a message for another one is refused.
+    /// The datastore; the receiver refuses a message for another datastore.
     pub datastore: DatastoreUuid,
-    /// The sender's generation; any but the receiver's own is refused. The primary looks at the one of
-    /// the greeting only: all that comes over that connection is of the same process.
+    /// The sender's generation; the receiver refuses any generation but its own. The primary checks the
+    /// greeting only: all messages of a connection come from the same process.
     pub generation: Generation,
     /// Every write below this OSN is done on both nodes (the ack of the ack, paper section 4.2).
     /// Zero from a secondary.
@@ -37,198 +39,198 @@ pub enum Message {
     Hello(Hello),
     /// The secondary's answer.
     Welcome(Welcome),
-    /// Why a connection is not wanted; the sender closes it after this.
+    /// The sender does not want the connection and closes it after this message.
     Refuse {
         /// For the operator: cause and cure.
         reason: String,
     },
-    /// A write; its bytes are the payload.
+    /// A write; the payload holds the bytes.
     Write(WriteMessage),
     /// The outcome of a write.
     WriteAck {
-        /// Which write.
+        /// The write.
         osn: Osn,
-        /// Why it failed, if it did.
+        /// The error, if the write failed.
         failed: Option<Errno>,
     },
     /// A metadata operation to commit and execute.
     Meta {
         /// The operation.
         op: MetaOp,
-        /// The metadata operation before it: committed by the secondary already, or this one came
-        /// out of order and the connection is given up (rule P2).
+        /// The previous metadata operation. If the secondary has not committed that operation yet, the
+        /// operations came out of order, and the connection is given up (rule P2).
         previous: Osn,
-        /// Answer only when it is on stable storage.
+        /// Answer only when the operation is on stable storage.
         durable: bool,
     },
     /// The outcome of a metadata operation.
     MetaAck {
-        /// Which operation.
+        /// The operation.
         osn: Osn,
-        /// Whether it was committed; if not, why it was rolled back.
+        /// Whether the operation was committed; the error, if it was rolled back.
         outcome: Result<(), Errno>,
     },
     /// Make a file, and the names that lead to it, durable.
     Sync {
         /// Number of the request, counted by the primary.
         id: u64,
-        /// Which file.
+        /// The file.
         ino: Ino,
     },
     /// The outcome of a sync.
     SyncAck {
-        /// Which request.
+        /// Number of the request.
         id: u64,
-        /// Why it failed, if it did.
+        /// The error, if the sync failed.
         failed: Option<Errno>,
     },
-    /// Are you there? Sent when there is nothing else to send.
+    /// Asks for a sign of life. Sent when there is nothing else to send.
     Ping,
-    /// I am, and my disk has so much room for clients.
+    /// The answer to [`Message::Ping`], with the room for clients on the sender's disk.
     Pong {
         /// The room (rule P20).
         room: Room,
     },
-    /// A question outside the path of clients' operations: recovery, resync, verify.
+    /// A request outside the path of client operations: recovery, resync, verify.
     Request {
         /// Number of the request, counted by the primary.
         id: u64,
-        /// The question; bytes, if any, are the payload.
+        /// The request; the payload holds the bytes, if any.
         request: Request,
     },
-    /// The answer to a question.
+    /// The answer to a request.
     Response {
-        /// Which request.
+        /// Number of the request.
         id: u64,
-        /// The answer, or why there is none.
-        response: Result<Response, String>,
+        /// The answer, or the reason why there is none.
+        response: Result<Response, RequestFailure>,
     },
-    /// A sign of life, of the primary while a [`Message::Ping`] is on its way, and of the secondary in answer to
-    /// that or while a frame takes long to arrive: unlike [`Message::Pong`] it says nothing of what has
+    /// A sign of life. The primary sends it while a [`Message::Ping`] is on its way; the secondary sends it in answer,
+    /// or while a frame takes long to arrive. Unlike [`Message::Pong`] it does not say that earlier messages have
     /// arrived.
     Alive,
-    /// Instead of [`Message::Hello`] or [`Message::Welcome`]: the disk of my store has failed; I
-    /// promise nothing any more, and am not in sync (rule P16). The sender closes the connection.
+    /// Instead of [`Message::Hello`] or [`Message::Welcome`]: the disk of the sender's store has failed. The sender
+    /// promises nothing any more and is not in sync (rule P16). The sender closes the connection.
     Poisoned {
-        /// For the operator: what failed when, and the cure.
+        /// For the operator: the failure with its time, and the cure.
         reason: String,
     },
-    /// Instead of [`Message::Hello`]: I am a secondary that nobody leads. Answered by [`Message::Refuse`] if the
-    /// receiver will not lead it, and then, or at once, the connection is closed.
+    /// Instead of [`Message::Hello`]: the sender is a secondary without a primary. The receiver answers with
+    /// [`Message::Refuse`] if it will not lead the sender. Then, or at once, the connection is closed.
     Waiting,
 }
 
-/// What a primary says of itself and the datastore.
+/// Introduction of a primary and its datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
-    /// Whether the primary counts the secondary as in sync.
+    /// Whether the primary treats the secondary as in sync.
     pub in_sync: bool,
-    /// Whether everything it answers is durable: what the secondary has committed must be.
+    /// Whether every answer of the primary is durable: the secondary's committed operations must be durable, too.
     pub durable: bool,
-    /// Whether its namespace was ever carried to a secondary. If not, no secondary has anything of it.
+    /// Whether the primary's namespace was ever carried to a secondary. If not, no secondary has any part of it.
     pub carried_over: bool,
-    /// Its store (rule P17).
+    /// The primary's store (rule P17).
     pub store: StoreId,
-    /// The last resync it began: the sync that its mark is about, if it says in sync (rule P17).
+    /// The last resync that the primary began: the sync that its mark "in sync" concerns (rule P17).
     pub sync: Option<SyncId>,
 }
 
-/// What a secondary says of itself.
+/// Introduction of a secondary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
     /// Whether the secondary holds a complete copy as of the last disconnect.
     pub in_sync: bool,
-    /// Highest OSN of a metadata operation it has committed.
+    /// Highest OSN of a metadata operation that the secondary has committed.
     pub applied: Osn,
-    /// Writes it has executed and not heard the end of: its SAW entries.
+    /// The secondary's SAW entries: executed writes that may not be done on the primary.
     pub waiting: Vec<InFlightEntry>,
-    /// The room that its disk has for clients (rule P20).
+    /// The room for clients on the secondary's disk (rule P20).
     pub room: Room,
 }
 
-/// A write, but for its bytes.
+/// A write without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteMessage {
-    /// Its place in the order of operations.
+    /// OSN of the write.
     pub osn: Osn,
     /// The file.
     pub ino: Ino,
     /// First byte.
     pub offset: u64,
-    /// The primary's clock: new mtime and ctime.
+    /// Time of the primary's clock: the new mtime and ctime.
     pub time: Timestamp,
-    /// Answer only when it is on stable storage.
+    /// Answer only when the write is on stable storage.
     pub durable: bool,
 }
 
-/// Size and times of a file, as they are to become.
+/// New size and times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileFacts {
+pub struct WireFileTimes {
     /// Length in bytes.
     pub size: u64,
     /// Last change of content.
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
-    /// The write whose time they are, if writes with lower numbers may still be under way.
+    /// The write that set the times, if writes with lower OSNs may still be under way.
     pub last_write: Option<Osn>,
 }
 
-/// A question outside the path of clients' operations.
+/// A request outside the path of client operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Overwrite a range with the payload and take over the facts (distributed recovery).
+    /// Overwrite a range with the payload and take over size and times (distributed recovery).
     RecoverRange {
         /// The file.
         ino: Ino,
         /// First byte of the payload in the file.
         offset: u64,
         /// Size and times of the file.
-        facts: FileFacts,
+        times: WireFileTimes,
     },
     /// Recovery is complete: forget the waiting writes that are done on both sides.
     RecoveryDone {
-        /// Every write before this one is.
+        /// Every write below this OSN is done on both sides.
         below: Osn,
     },
-    /// A resync begins: you are out of sync until told otherwise.
+    /// A resync begins: the secondary is out of sync until [`Request::InSync`].
     BeginResync {
-        /// Its name (rule P17).
+        /// Identity of the resync (rule P17).
         sync: SyncId,
     },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,
-    /// Records of the namespace that have changed since they were sent, or may have; the payload is an
-    /// encoded list of them.
+    /// Records of the namespace that have changed, or may have changed, since they were sent; the payload is an
+    /// encoded list.
     ImageChanges,
-    /// All of the namespace was sent but for the last changes: tidy up, and make it durable.
-    SettleImage,
+    /// The whole namespace was sent, except for the last changes: remove leftovers, and make the namespace durable.
+    FlushImage,
     /// The namespace is complete.
     EndImage {
-        /// OSN of the last metadata operation in it.
+        /// OSN of the last metadata operation in the namespace.
         applied: Osn,
-        /// The sender has given out inode numbers below this.
+        /// All inode numbers that the sender has given out are below this one.
         inos_below: u64,
     },
-    /// Take over size and times of files, in this order. Whose content then differs from the
-    /// hash over all its bytes? One without a hash counts as differing.
-    SettleFiles {
+    /// Take over size and times of files, in the given order. The answer names the files whose content then differs
+    /// from the hash over all bytes. A file without a hash is treated as different.
+    SetFileTimes {
         /// For each file.
-        files: Vec<(Ino, FileFacts, Option<Hash128>)>,
+        files: Vec<(Ino, WireFileTimes, Option<Hash128>)>,
     },
-    /// Which of these blocks differ from yours?
+    /// Asks which of the given blocks differ from the secondary's blocks.
     CompareBlocks {
         /// The file.
         ino: Ino,
         /// First byte; a multiple of the block size.
         offset: u64,
-        /// Hashes of the blocks from there, the last one of the file filled up with zeros.
+        /// Hashes of the blocks from the offset on; zeros fill the last block of the file.
         hashes: Vec<Hash128>,
-        /// Whether a block that takes no space counts as differing, though it reads as zeros.
+        /// Whether a block in a hole is treated as different, although it reads as zeros.
         space: bool,
     },
     /// Overwrite a range with the payload.
@@ -238,51 +240,51 @@ pub enum Request {
         /// First byte of the payload in the file.
         offset: u64,
     },
-    /// Is this range all zeros? With `punch`, make it a hole.
+    /// Asks whether a range differs from zeros. With `punch`, the secondary makes the range a hole.
     CompareHole {
         /// The file.
         ino: Ino,
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
-        /// Whether to change anything.
+        /// Whether to make the range a hole.
         punch: bool,
     },
-    /// Reserve space for these ranges. With `zero`, make them zeros, too.
+    /// Reserve space for the ranges. With `zero`, fill the ranges with zeros, too.
     Reserve {
         /// The file.
         ino: Ino,
-        /// First byte and number of bytes of each.
+        /// First byte and number of bytes of each range.
         ranges: Vec<(u64, u64)>,
-        /// Whether their bytes change.
+        /// Whether to fill the ranges with zeros.
         zero: bool,
     },
-    /// Digests of all inodes with numbers in a range.
+    /// Asks for the digests of all inodes with numbers in a range.
     Digests {
         /// First inode number.
         from: u64,
         /// First inode number beyond the range.
         to: u64,
     },
-    /// What do you know of this inode?
+    /// Asks for an inode's record and content length.
     Inspect {
-        /// Its number.
+        /// Number of the inode.
         ino: Ino,
     },
-    /// Which records of one inode are in this table?
+    /// Asks for the records of one inode in one table.
     Records {
         /// The table.
         table: u8,
         /// The inode.
         ino: Ino,
-        /// What follows the inode number in the key of the last record known already.
+        /// The key of the last known record, without the inode number.
         #[serde(with = "serde_bytes")]
         after: Vec<u8>,
     },
     /// The secondary is in sync from now on.
     InSync,
-    /// How much room does your disk have for clients, once content that nobody needs is gone (rule P20)?
+    /// Asks for the room for clients on the secondary's disk, after the removal of unneeded content (rule P20).
     Room,
 }
 
@@ -291,46 +293,51 @@ pub enum Request {
 pub enum Response {
     /// Done.
     Done,
-    /// One bit per block, range or file asked about, lowest bit first: set where it differs.
+    /// One bit for each block, range or file of the request, lowest bit first: set if it differs.
     Differing(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Digests of all inodes in a range of numbers.
     Digests {
-        /// First inode number beyond those covered; at most the one asked for.
+        /// First inode number beyond the covered ones; at most the end of the requested range.
         to: u64,
         /// Digests by inode number, in order.
         digests: Vec<(u64, Hash128)>,
     },
-    /// All about an inode but for its content and its records in other tables.
+    /// An inode, without its content and without its records in other tables.
     Inspected {
-        /// Its record with nothing unflushed, if there is such an inode.
+        /// The inode's record with all unflushed size and times, if there is such an inode.
         record: Option<Vec<u8>>,
-        /// Length of its content on the disk.
+        /// Length of the content on the disk.
         content_bytes: u64,
     },
     /// Records in the order of their keys.
     Records {
-        /// What follows the inode number in the key, and the hash of the value.
+        /// The key without the inode number, and the hash of the value.
         records: Vec<(Vec<u8>, Hash128)>,
-        /// Whether there are no more.
+        /// Whether these are the last records.
         last: bool,
     },
     /// Room on a disk.
     Room(Room),
 }
 
+/// The reason why the secondary did not carry out a request: a text for the primary's operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
+#[error("{0}")]
+pub struct RequestFailure(pub String);
+
 /// Bytes that are no message of this vocabulary.
 #[derive(Debug, Error)]
 pub enum MessageError {
-    /// They are none at all, or a message that cannot be put in bytes.
-    #[error("a message could not be read ({0}); the connection is given up and made anew")]
+    /// The bytes cannot be decoded, or the message cannot be encoded.
+    #[error("a message could not be read ({0}); the connection is given up and opened again")]
     Encoding(#[from] postcard::Error),
-    /// More came than the message: the sender knows of something that this vocabulary does not.
+    /// Bytes follow the message: the sender's vocabulary is larger than this one.
     #[error(
         "a message could not be read ({bytes} bytes follow it); the connection is given up and \
-         made anew"
+         opened again"
     )]
     TooLong {
-        /// How many bytes are left over.
+        /// Number of bytes after the message.
         bytes: usize,
     },
 }
@@ -341,7 +348,7 @@ impl Envelope {
         Ok(postcard::to_allocvec(self)?)
     }
 
-    /// Reads the bytes of a frame's header: all of them, and nothing else.
+    /// Decodes the bytes of a frame's header, which must hold one message and nothing else.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         match postcard::take_from_bytes(bytes)? {
             (envelope, []) => Ok(envelope),
@@ -355,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_all_of_its_header() {
+    fn a_header_holds_one_message_and_nothing_else() {
         let envelope = Envelope {
             datastore: DatastoreUuid::from_bytes([7; 16]),
             generation: Generation::FIRST,
@@ -368,5 +375,16 @@ mod tests {
         let error = Envelope::decode(&bytes).unwrap_err().to_string();
         assert!(error.contains("1 bytes follow it"), "{error}");
         assert!(Envelope::decode(&bytes[..bytes.len() - 2]).is_err());
+    }
+
+    /// On the wire a failure is its text.
+    #[test]
+    fn a_failure_takes_no_bytes_but_its_text() {
+        let text = "there is no such inode".to_owned();
+        let failure = RequestFailure(text.clone());
+        assert_eq!(
+            postcard::to_allocvec(&failure).unwrap(),
+            postcard::to_allocvec(&text).unwrap()
+        );
     }
 }

@@ -1,20 +1,24 @@
-//! The states of a datastore on one node, and what moves it between them (paper, Figure 2).
+//! The states of a datastore on one node, and the triggers that move it between them (paper, Figure 2).
 //!
-//! [`TABLE`] holds the pairs of state and trigger that are handled, [`REFUSED`] all others, each with
-//! the reason why it is refused. That every pair is in one of them, once, is checked when this is
-//! compiled. `docs/protocol/states.md` shows both, and a test keeps page and code the same.
+//! [`TABLE`] holds the pairs of state and trigger that are handled, [`REFUSED`] all other pairs, each with
+//! the reason for the refusal. The compiler checks that every pair is in exactly one of the two tables.
+//! The documents of the protocol show both tables, and a test keeps document and code the same.
 //!
-//! The change of roles itself comes with the witness; its events are here, and refused.
+//! The witness will bring the change of roles. Its triggers exist already, and every state refuses them.
 
 mod refused;
+mod table;
+mod transition;
 
 use lockstep_types::mutants::{Mutant, is_active};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
-pub use refused::{REFUSED, Refusal, Refused, RefusedRow};
+pub use refused::{REFUSED, RefusalReason, RefusedRow};
+pub use table::{Row, TABLE};
+pub use transition::RefusedTrigger;
 
-/// Where a datastore stands on one node.
+/// State of a datastore on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, Serialize, Deserialize)]
 pub enum State {
     /// No peer is configured: nothing is mirrored.
@@ -27,7 +31,7 @@ pub enum State {
     ResyncTail,
     /// Primary; content is being carried to the secondary, and new operations are mirrored.
     ResyncContent,
-    /// Primary; all is equal; the mark "in sync" is being made durable.
+    /// Primary; namespace and content are equal; the mark "in sync" is being made durable.
     EnteringSync,
     /// Primary; connected and in sync: every operation is on both nodes.
     Synced,
@@ -41,7 +45,7 @@ pub enum State {
     LeavingSync,
     /// Primary; its disk has failed: reads only, until an operator acts (P16).
     Poisoned,
-    /// Secondary; lacks operations; waits to be resynced.
+    /// Secondary; lacks operations; waits for a resync.
     SecondaryOutOfSync,
     /// Secondary; is being resynced.
     SecondaryResyncing,
@@ -51,11 +55,11 @@ pub enum State {
     SecondaryDisconnected,
     /// Secondary; connected again: distributed recovery runs.
     SecondaryCatchingUp,
-    /// Secondary; its disk has failed: it follows nobody, until an operator acts (P16).
+    /// Secondary; its disk has failed: it follows no primary, until an operator acts (P16).
     SecondaryPoisoned,
 }
 
-/// What moves a datastore between states.
+/// An occurrence that moves a datastore between states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, Serialize, Deserialize)]
 pub enum Trigger {
     /// Connected, and both sides say in sync: catch up.
@@ -84,38 +88,38 @@ pub enum Trigger {
     MarkedOutOfSync,
     /// The disk of this node's store has failed.
     StorePoisoned,
-    /// Later. Secondary in sync: so long was nothing heard of the primary that it may be taken over
-    /// from; the witness is to be asked (paper, section 3.3, point 5).
+    /// Later. Secondary in sync: the primary has been silent for so long that this node may take over; this node asks
+    /// the witness (paper, section 3.3, point 5).
     TakeoverDue,
     /// Later. The witness has made this node the primary of the next generation.
     TakeoverGranted,
     /// Later. The witness has noted that the secondary is out of sync (paper, section 3.3, point 6).
     OutOfSyncGranted,
-    /// Later. The witness has refused what this node asked for: the other node was first.
+    /// Later. The witness has refused this node's request: the other node was first.
     RaceLost,
-    /// Later. Primary: neither peer nor witness was heard of for the time of the lease. It must
+    /// Later. Primary: peer and witness have been silent for the time of the lease. The primary must
     /// freeze before the secondary may take over (paper, note 3).
     LeaseOver,
     /// Later. Primary: the lease runs again.
     LeaseRenewed,
     /// Later. A message of a higher generation: the other node is the primary now.
     Deposed,
-    /// Later. An operator asks for the roles to be swapped, with nothing lost or refused.
+    /// Later. An operator asks for a swap of the roles, without a lost or refused operation.
     FailoverAsked,
     /// Later. An operator makes this node the primary; it is in sync.
     PromoteAsked,
-    /// Later. The same although it may lack operations, and these are then lost.
+    /// Later. An operator makes this node the primary although it may lack operations, which are then lost.
     PromoteForced,
     /// Later. An operator makes this node the secondary.
     DemoteAsked,
 }
 
-/// What a change of state makes happen besides.
+/// A task that a change of state brings along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray, Serialize, Deserialize)]
 pub enum Action {
     /// Start counting the pause.
     StartPause,
-    /// Send again what the other side may not have.
+    /// Send the operations again that the peer may not have.
     Recover,
     /// Make "in sync" durable.
     MarkInSync,
@@ -139,129 +143,20 @@ pub enum Action {
     RefuseAll,
 }
 
-/// One line of the table: in this state, on this trigger, go there and do that.
-pub type Row = (State, Trigger, State, &'static [Action]);
-
-/// Every pair that is handled.
-#[rustfmt::skip]
-pub const TABLE: &[Row] = {
-    use Action::{
-        Admit, DropLink, FinishAlone, MarkInSync, MarkOutOfSync, Recover, RefuseAll, SendContent,
-        SendImage, SendTail, StartPause, TellInSync,
-    };
-    use State::{
-        CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
-        ResyncNamespace, ResyncTail, SecondaryCatchingUp, SecondaryDisconnected,
-        SecondaryOutOfSync, SecondaryPoisoned, SecondaryResyncing, SecondarySynced, Synced,
-        Unmirrored,
-    };
-    use Trigger::{
-        ContentDone, ImageDone, ImageSent, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
-        MarkedOutOfSync, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered, StorePoisoned,
-    };
-    &[
-        (OutOfSync, LinkUpInSync, ResyncNamespace, &[SendImage]),
-        (OutOfSync, LinkUpOutOfSync, ResyncNamespace, &[SendImage]),
-        (OutOfSync, LinkLost, OutOfSync, &[]),
-        (OutOfSync, PeerFailed, OutOfSync, &[DropLink]),
-
-        (ResyncNamespace, LinkLost, OutOfSync, &[FinishAlone, Admit]),
-        (ResyncNamespace, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
-        (ResyncNamespace, ImageSent, ResyncTail, &[SendTail]),
-
-        (ResyncTail, LinkLost, OutOfSync, &[FinishAlone, Admit]),
-        (ResyncTail, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
-        (ResyncTail, ImageDone, ResyncContent, &[SendContent, Admit]),
-
-        (ResyncContent, LinkLost, OutOfSync, &[FinishAlone, Admit]),
-        (ResyncContent, PeerFailed, OutOfSync, &[DropLink, FinishAlone, Admit]),
-        (ResyncContent, ContentDone, EnteringSync, &[MarkInSync]),
-
-        (EnteringSync, MarkedInSync, Synced, &[TellInSync]),
-        (EnteringSync, LinkLost, LeavingSync, &[MarkOutOfSync]),
-        (EnteringSync, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
-
-        (Synced, LinkLost, Paused, &[StartPause]),
-        (Synced, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
-
-        (Paused, LinkUpInSync, CatchingUp, &[Recover]),
-        (Paused, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
-        (Paused, PauseOverContinue, LeavingSync, &[MarkOutOfSync]),
-        (Paused, PauseOverFreeze, Frozen, &[]),
-        (Paused, PeerFailed, LeavingSync, &[MarkOutOfSync]),
-
-        (Frozen, LinkUpInSync, CatchingUp, &[Recover]),
-        (Frozen, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
-        (Frozen, PeerFailed, LeavingSync, &[MarkOutOfSync]),
-
-        (CatchingUp, LinkLost, Paused, &[]),
-        (CatchingUp, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
-        (CatchingUp, Recovered, Synced, &[Admit]),
-
-        (LeavingSync, MarkedOutOfSync, OutOfSync, &[FinishAlone, Admit]),
-        (LeavingSync, MarkedInSync, LeavingSync, &[]),
-        (LeavingSync, LinkLost, LeavingSync, &[]),
-        (LeavingSync, LinkUpInSync, LeavingSync, &[DropLink]),
-        (LeavingSync, LinkUpOutOfSync, LeavingSync, &[DropLink]),
-        (LeavingSync, PeerFailed, LeavingSync, &[]),
-
-        (SecondaryOutOfSync, LinkUpOutOfSync, SecondaryResyncing, &[]),
-        (SecondaryOutOfSync, MarkedInSync, SecondaryDisconnected, &[]),
-        (SecondaryResyncing, LinkLost, SecondaryOutOfSync, &[]),
-        (SecondaryResyncing, MarkedOutOfSync, SecondaryResyncing, &[]),
-        (SecondarySynced, MarkedOutOfSync, SecondaryResyncing, &[]),
-        (SecondaryCatchingUp, MarkedOutOfSync, SecondaryResyncing, &[]),
-        (SecondaryResyncing, MarkedInSync, SecondarySynced, &[]),
-        (SecondarySynced, LinkLost, SecondaryDisconnected, &[]),
-        (SecondaryDisconnected, LinkUpInSync, SecondaryCatchingUp, &[]),
-        (SecondaryDisconnected, LinkUpOutOfSync, SecondaryResyncing, &[MarkOutOfSync]),
-        (SecondaryDisconnected, MarkedOutOfSync, SecondaryOutOfSync, &[]),
-        (SecondaryCatchingUp, LinkLost, SecondaryDisconnected, &[]),
-        (SecondaryCatchingUp, Recovered, SecondarySynced, &[]),
-
-        (Unmirrored, StorePoisoned, Poisoned, &[RefuseAll]),
-        (OutOfSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (ResyncNamespace, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (ResyncTail, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (ResyncContent, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (EnteringSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (Synced, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (Paused, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (Frozen, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (CatchingUp, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-        (LeavingSync, StorePoisoned, Poisoned, &[DropLink, RefuseAll]),
-
-        (SecondaryOutOfSync, StorePoisoned, SecondaryPoisoned, &[DropLink]),
-        (SecondaryResyncing, StorePoisoned, SecondaryPoisoned, &[DropLink]),
-        (SecondarySynced, StorePoisoned, SecondaryPoisoned, &[DropLink]),
-        (SecondaryCatchingUp, StorePoisoned, SecondaryPoisoned, &[DropLink]),
-        (SecondaryDisconnected, StorePoisoned, SecondaryPoisoned, &[DropLink]),
-    ]
-};
-
 impl State {
-    /// Where `trigger` leads, and what is to be done on the way; or why it leads nowhere.
-    pub fn next(self, trigger: Trigger) -> Result<(Self, &'static [Action]), Refused> {
-        TABLE
-            .iter()
-            .find(|(state, on, ..)| *state == self && *on == trigger)
-            .map(|&(_, _, next, actions)| (next, actions))
-            .ok_or_else(|| Refused::pair(self, trigger))
-    }
-
-    /// What a client's change meets in this state.
-    pub fn service(self) -> Service {
+    /// How client changes are served in this state.
+    pub fn service_mode(self) -> ServiceMode {
         match self {
-            _ if self.is_secondary() && is_active(Mutant::SecondaryServes) => Service::Alone,
-            Self::Unmirrored | Self::OutOfSync | Self::ResyncNamespace => Service::Alone,
-            Self::ResyncContent | Self::EnteringSync | Self::Synced => Service::Mirrored,
-            Self::ResyncTail => Service::WritesAlone,
-            Self::Poisoned => Service::Refused,
-            _ => Service::Wait,
+            _ if self.is_secondary() && is_active(Mutant::SecondaryServes) => ServiceMode::Alone,
+            Self::Unmirrored | Self::OutOfSync | Self::ResyncNamespace => ServiceMode::Alone,
+            Self::ResyncContent | Self::EnteringSync | Self::Synced => ServiceMode::Mirrored,
+            Self::ResyncTail => ServiceMode::WritesAlone,
+            Self::Poisoned => ServiceMode::Refused,
+            _ => ServiceMode::Wait,
         }
     }
 
-    /// Whether it is a state of a secondary.
+    /// Whether this is a state of a secondary.
     pub const fn is_secondary(self) -> bool {
         match self {
             Self::SecondaryOutOfSync
@@ -290,8 +185,8 @@ impl State {
         matches!(self, Self::Synced | Self::SecondarySynced)
     }
 
-    /// Which state of the paper's Figure 2 this is, or is a part of. Numbers are those that the
-    /// paper's text gives.
+    /// The state of the paper's Figure 2 that equals or contains this state, with the number from the
+    /// paper's text.
     pub const fn in_paper(self) -> &'static str {
         match self {
             Self::Unmirrored => "(not replicated)",
@@ -301,7 +196,7 @@ impl State {
             }
             Self::Synced => "3: primary, synced, connected",
             Self::Paused => "4: primary, synced, disconnected",
-            Self::Frozen => "4, for ever (the mode \"not implemented\" of section 3.2)",
+            Self::Frozen => "4, forever (the mode \"not implemented\" of section 3.2)",
             Self::CatchingUp => "primary, catching up",
             Self::LeavingSync => "on the way from 4 to 2 (\"not shown\")",
             Self::SecondaryOutOfSync => "secondary, out of sync",
@@ -319,7 +214,7 @@ impl State {
         matches!(self, Self::Poisoned | Self::SecondaryPoisoned)
     }
 
-    /// For people: what the state means.
+    /// A description of the state for people.
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Unmirrored => "unmirrored",
@@ -340,17 +235,17 @@ impl State {
     }
 }
 
-/// What a client's change meets.
+/// How client changes are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// It is done here only.
+pub enum ServiceMode {
+    /// A change is done on this node only.
     Alone,
-    /// It is done on both nodes.
+    /// A change is done on both nodes.
     Mirrored,
-    /// A write is done here only; a metadata operation waits.
+    /// A write is done on this node only; a metadata operation waits.
     WritesAlone,
-    /// It waits.
+    /// A change waits.
     Wait,
-    /// It fails with `EIO`.
+    /// A change fails with `EIO`.
     Refused,
 }

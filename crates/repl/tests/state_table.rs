@@ -9,7 +9,7 @@ use std::fmt::{self, Debug, Write as _};
 use std::path::Path;
 use std::{env, fs};
 
-use lockstep_repl::state::{REFUSED, Service, State, TABLE};
+use lockstep_repl::state::{REFUSED, ServiceMode, State, TABLE};
 use strum::VariantArray;
 
 const BEGIN: &str = "<!-- state table: begin (made by crates/repl/tests/state_table.rs) -->\n";
@@ -92,11 +92,11 @@ fn met(state: State) -> (&'static str, &'static str) {
     if format!("{state:?}").starts_with("Secondary") {
         return ("(no clients)", "(no clients)");
     }
-    match state.service() {
-        Service::Alone => ("done here alone", "done here alone"),
-        Service::Mirrored => ("done on both", "done on both"),
-        Service::WritesAlone => ("done here alone", "waits"),
-        Service::Wait => ("waits", "waits"),
-        Service::Refused => ("EIO", "EIO"),
+    match state.service_mode() {
+        ServiceMode::Alone => ("done here alone", "done here alone"),
+        ServiceMode::Mirrored => ("done on both", "done on both"),
+        ServiceMode::WritesAlone => ("done here alone", "waits"),
+        ServiceMode::Wait => ("waits", "waits"),
+        ServiceMode::Refused => ("EIO", "EIO"),
     }
 }

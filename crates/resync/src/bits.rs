@@ -1,10 +1,10 @@
-//! One bit per thing asked about, lowest bit of the first byte first.
+//! One bit for each compared thing, lowest bit of the first byte first.
 //!
-//! A bit beyond the end of the bytes is not set, so that a short answer cannot make anybody panic.
+//! A bit beyond the end of the bytes is not set, so that a short answer causes no panic.
 
 use std::ops::Range;
 
-/// The bits in bytes.
+/// Packs bits into bytes.
 pub fn pack(bits: impl IntoIterator<Item = bool>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, bit) in bits.into_iter().enumerate() {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_found_in_runs() {
+    fn packed_bits_are_found_in_runs() {
         let bits = (0..20).map(|number| matches!(number, 0 | 1 | 7 | 8 | 19));
         let bytes = pack(bits);
         assert_eq!(bytes.len(), 3);

@@ -1,68 +1,68 @@
 //! The primary's side of carrying the namespace over (rules P10, P18).
 //!
-//! First all records, table by table in the order of their keys, while clients go on here alone
-//! ([`send_image`]). What their operations change meanwhile is followed by its keys, and sent again, in
-//! rounds: each sends what has changed during the one before. When little is left the core admits no more
-//! metadata operations, waits for those under way, and the rest is sent ([`send_tail`]): so the time for
-//! which they wait does not depend on how many files there are.
+//! First the primary sends all records, table by table in the order of their keys, while it serves its clients alone
+//! ([`send_image`]). The store notes the keys of the records that client operations change meanwhile. The primary sends
+//! these records again in rounds: each round sends the changes of the round before. When few changes are left, the core
+//! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
+//! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
 //!
-//! What the secondary has before the end is no namespace that ever was: a file may have two names, or a
-//! directory an entry without an inode. Nobody looks at it before the tail is there, and until then and long
-//! after, its copy is marked out of sync.
+//! Before the tail, the secondary's records form no namespace that ever existed: a file may have two names, or a
+//! directory an entry without an inode. No code reads that namespace before the tail has come, and the copy is marked
+//! out of sync until then and long after.
 
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{Changes, ImageChunk};
+use lockstep_fs::store::{ChangeFeed, ImageChunk};
 use lockstep_repl::message::Request;
 use lockstep_types::SyncId;
 
-use crate::line::Line;
-use crate::{Operations, Peer, ResyncError, order};
+use crate::api::{Operations, Peer, ResyncError, execute};
+use crate::pipeline::RequestPipeline;
 
-/// Bytes of records in one message, but for the last record.
+/// Bytes of records in one message, without the last record.
 const MESSAGE_BYTES: usize = 512 << 10;
 
 /// Changed records in one message.
 const MESSAGE_RECORDS: usize = 4096;
 
-/// With so few changed records left, metadata operations may be held back for the time that they take.
+/// When no more changed records than this are left, metadata operations may wait for the time that the records take.
 const TAIL_RECORDS: usize = 512;
 
-/// Rounds of changes after which the tail is sent however long it is: operations come as fast as changes are
-/// sent. It is no longer than [`TAIL_RECORDS_MAX`] then, but for what was under way.
+/// Rounds of changes after which the tail is sent even if it is long: operations come as fast as changes are
+/// sent. The tail then has at most [`TAIL_RECORDS_MAX`] records, and those of the operations under way.
 const ROUNDS_MAX: usize = 16;
 
-/// With more changed records left than this, metadata operations are not begun until half of them are sent.
+/// When more changed records than this are left, no metadata operation begins until half of the records are sent.
 const RECORDS_MAX: usize = 128 << 10;
 
-/// The same in the last rounds, before the tail.
+/// The value of [`RECORDS_MAX`] for the last rounds, before the tail.
 const TAIL_RECORDS_MAX: usize = 8 * TAIL_RECORDS;
 
-/// Carries the namespace over, in the resync of that name, but for what has changed at the end. Returns what
-/// follows that: for [`send_tail`].
+/// Carries the namespace over in the resync `sync`, except for the last changes. Returns the follower of changes for
+/// [`send_tail`].
 pub fn send_image<'a>(
     store: &'a Store,
     peer: &dyn Peer,
     sync: SyncId,
     operations: &dyn Operations,
-) -> Result<Changes<'a>, ResyncError> {
-    order(peer, "begin a resync", Request::BeginResync { sync }, &[])?;
-    // Before the first record is read.
-    let changes = store.follow_changes(RECORDS_MAX);
+) -> Result<ChangeFeed<'a>, ResyncError> {
+    execute(peer, "begin a resync", Request::BeginResync { sync }, &[])?;
+    // Before the first record is read: no change may be missed.
+    let changes = store.image().follow_changes(RECORDS_MAX);
     store.checkpoint()?;
-    let mut sender = Sender {
+    let mut sender = NamespaceSender {
         store,
         changes,
         limit: RECORDS_MAX,
         operations,
-        line: Line::new(peer),
+        requests: RequestPipeline::new(peer),
     };
     for table in REPLICATED {
         sender.send_table(table)?;
     }
     sender.send_rounds()?;
-    sender.line.send("tidy up", Request::SettleImage, &[])?;
-    // It takes its time, in which more changes.
+    sender.requests.send("tidy up", Request::FlushImage, &[])?;
+    // The flush takes time, in which more records change.
     sender.send_rounds()?;
     sender.limit = TAIL_RECORDS_MAX;
     sender.changes.limit(TAIL_RECORDS_MAX);
@@ -71,38 +71,42 @@ pub fn send_image<'a>(
 }
 
 /// Carries the last changes over. No metadata operation may be under way.
-pub fn send_tail(store: &Store, peer: &dyn Peer, changes: &Changes<'_>) -> Result<(), ResyncError> {
-    let mut line = Line::new(peer);
-    send_changes(&mut line, changes, usize::MAX)?;
+pub fn send_tail(
+    store: &Store,
+    peer: &dyn Peer,
+    changes: &ChangeFeed<'_>,
+) -> Result<(), ResyncError> {
+    let mut requests = RequestPipeline::new(peer);
+    send_changes(&mut requests, changes, usize::MAX)?;
     let end = Request::EndImage {
         applied: store.applied(),
-        inos_below: store.inos_below(),
+        inos_below: store.image().inos_below(),
     };
-    line.send("end the image", end, &[])?;
-    line.finish()
+    requests.send("end the image", end, &[])?;
+    requests.finish()
 }
 
-/// What sending needs at every step.
-struct Sender<'a, 'p> {
+/// The state of a transfer of the namespace.
+struct NamespaceSender<'a, 'p> {
     store: &'a Store,
-    changes: Changes<'a>,
-    /// Most changed records left that operations need not wait for.
+    changes: ChangeFeed<'a>,
+    /// Most changed records left for which operations need not wait.
     limit: usize,
     operations: &'p dyn Operations,
-    line: Line<'p>,
+    requests: RequestPipeline<'p>,
 }
 
-impl Sender<'_, '_> {
+impl NamespaceSender<'_, '_> {
     fn send_table(&mut self, table: u8) -> Result<(), ResyncError> {
         let mut after = Vec::new();
         loop {
-            let chunk = self.store.image_chunk(table, &after, MESSAGE_BYTES)?;
+            let chunk = self.store.image().chunk(table, &after, MESSAGE_BYTES)?;
             let bytes = postcard::to_allocvec(&chunk)?;
-            self.line
+            self.requests
                 .send("load records", Request::ImageChunk, &bytes)?;
-            // Twice as much as of the records: or operations could keep ahead for ever.
-            send_changes(&mut self.line, &self.changes, 2 * MESSAGE_RECORDS)?;
-            self.let_go_on();
+            // Twice as many changes as records: otherwise operations could stay ahead forever.
+            send_changes(&mut self.requests, &self.changes, 2 * MESSAGE_RECORDS)?;
+            self.release_operations();
             match next_start(chunk) {
                 Some(next) => after = next,
                 None => return Ok(()),
@@ -110,19 +114,19 @@ impl Sender<'_, '_> {
         }
     }
 
-    /// Lets operations begin that wait, if few changes are left.
-    fn let_go_on(&self) {
+    /// Lets waiting operations begin, if few changes are left.
+    fn release_operations(&self) {
         if self.changes.len() <= self.limit / 2 {
             self.operations.caught_up();
         }
     }
 
-    /// Sends changes until few are left, or until there is no getting ahead of them.
+    /// Sends changes until few are left, or until [`ROUNDS_MAX`] rounds show that the operations are as fast.
     fn send_rounds(&mut self) -> Result<(), ResyncError> {
         for _ in 0..ROUNDS_MAX {
-            send_changes(&mut self.line, &self.changes, self.changes.len())?;
-            self.line.finish()?;
-            self.let_go_on();
+            send_changes(&mut self.requests, &self.changes, self.changes.len())?;
+            self.requests.finish()?;
+            self.release_operations();
             if self.changes.len() <= TAIL_RECORDS {
                 break;
             }
@@ -131,10 +135,10 @@ impl Sender<'_, '_> {
     }
 }
 
-/// Sends up to so many changes, of those that there are.
+/// Sends at most `records_max` of the present changes.
 fn send_changes(
-    line: &mut Line<'_>,
-    changes: &Changes<'_>,
+    requests: &mut RequestPipeline<'_>,
+    changes: &ChangeFeed<'_>,
     records_max: usize,
 ) -> Result<(), ResyncError> {
     let mut left = records_max;
@@ -145,12 +149,12 @@ fn send_changes(
         }
         left -= taken.len();
         let bytes = postcard::to_allocvec(&taken)?;
-        line.send("load changed records", Request::ImageChanges, &bytes)?;
+        requests.send("load changed records", Request::ImageChanges, &bytes)?;
     }
     Ok(())
 }
 
-/// Where the chunk after this one starts.
+/// The key after which the next chunk starts.
 fn next_start(mut chunk: ImageChunk) -> Option<Vec<u8>> {
     if chunk.last {
         return None;

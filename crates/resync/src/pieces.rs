@@ -1,9 +1,9 @@
-//! Walking the content of a file in pieces that are compared at once, each under its own lock.
+//! Walks the content of a file in pieces. Each piece is compared at once, under a lock of its own.
 //!
 //! Pieces start at multiples of [`PIECE_BYTES`]. A piece is data of at most that length, or a hole
-//! of any length: so a huge sparse file takes as many questions as it has data. Holes shorter than a
-//! piece are treated as data. What is hashed are whole blocks, the last one of the file filled up
-//! with zeros: the locks cover whole blocks too, so nothing else can be there.
+//! of any length: so the number of requests for a huge sparse file depends on its data only. Holes shorter than a
+//! piece are treated as data. The hashes cover whole blocks, and zeros fill up the last block of the file. The locks
+//! cover whole blocks, too, so no other bytes can follow in the last block.
 
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
@@ -11,7 +11,8 @@ use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
 use smallvec::smallvec;
 
-use crate::{Locks, ResyncError};
+use crate::api::{Locks, ResyncError};
+use crate::limits::HASHED_FILE_BYTES_MAX;
 
 /// Bytes of data compared at once.
 pub const PIECE_BYTES: u64 = WRITE_BYTES_MAX as u64;
@@ -28,16 +29,16 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// First byte beyond it.
+    /// First byte beyond the piece.
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
-/// Called with each piece and, if it is data, its whole blocks.
-pub type Visit<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> + 'a;
+/// Called with each piece and, if the piece is data, its whole blocks.
+pub type PieceVisitor<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> + 'a;
 
-/// The piece at `offset`, as it is at the moment; `None` at or beyond `end`.
+/// The present piece at `offset`; `None` at or beyond `end`.
 pub(crate) fn piece_at(
     store: &Store,
     ino: Ino,
@@ -47,7 +48,7 @@ pub(crate) fn piece_at(
     if offset >= end {
         return Ok(None);
     }
-    let data = store.next_data(ino, offset)?.unwrap_or(end);
+    let data = store.replica().next_data(ino, offset)?.unwrap_or(end);
     let data = data.min(end);
     let hole_end = if data == end {
         end
@@ -67,15 +68,15 @@ pub(crate) fn piece_at(
     }))
 }
 
-/// Calls `visit` for all pieces of the first `end` bytes of a file, each while no byte of it can
-/// change, and reads data pieces for it (filled up with zeros to whole blocks). Ends early when the
+/// Calls `visit` for all pieces of the first `end` bytes of a file, while no byte of the piece can
+/// change. Reads data pieces (filled up with zeros to whole blocks). Ends early when the
 /// file is gone or has become shorter.
 pub fn walk(
     store: &Store,
     locks: &dyn Locks,
     ino: Ino,
     end: u64,
-    visit: &mut Visit<'_>,
+    visit: &mut PieceVisitor<'_>,
 ) -> Result<(), ResyncError> {
     let mut at = 0;
     while let Some(guess) = piece_at(store, ino, at, end)? {
@@ -96,15 +97,18 @@ pub fn walk(
     Ok(())
 }
 
-/// The piece at `offset` under the lock of `guess`, which covers it whatever is there by now; with the size
-/// of the file, and the whole blocks of a data piece. `None` when the file is gone or ends before it.
+/// The piece at `offset` under the lock of `guess`, which covers the piece even after a change; with the size
+/// of the file, and the whole blocks of a data piece. `None` when the file is gone or ends before `offset`.
 pub(crate) fn read(
     store: &Store,
     ino: Ino,
     offset: u64,
     guess: &Piece,
 ) -> Result<Option<(Piece, u64, Vec<u8>)>, ResyncError> {
-    let size = store.facts(ino)?.map_or(0, |facts| facts.size);
+    let size = store
+        .replica()
+        .file_times(ino)?
+        .map_or(0, |facts| facts.size);
     let Some(piece) = piece_at(store, ino, offset, guess.end().min(size))? else {
         return Ok(None);
     };
@@ -113,13 +117,13 @@ pub(crate) fn read(
     Ok(Some((piece, size, data)))
 }
 
-/// The lock under which a piece stays as it is.
+/// The lock under which a piece does not change.
 pub(crate) fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
     let range = BlockRange::new(piece.offset, piece.length);
     smallvec![(LockKey::File(ino), LockMode::Read(range))]
 }
 
-/// Reads a data piece into `buffer`, which holds whole blocks; empties it for a hole.
+/// Reads a data piece into `buffer` as whole blocks; empties `buffer` for a hole.
 fn read_piece(
     store: &Store,
     ino: Ino,
@@ -130,7 +134,7 @@ fn read_piece(
     if !piece.hole {
         let length = usize::try_from(piece.length).unwrap_or(WRITE_BYTES_MAX);
         buffer.resize(length, 0);
-        store.read_raw(ino, piece.offset, buffer)?;
+        store.replica().read_raw(ino, piece.offset, buffer)?;
         buffer.resize(length.next_multiple_of(BLOCK_BYTES), 0);
     }
     Ok(())
@@ -139,4 +143,12 @@ fn read_piece(
 /// The hashes of whole blocks.
 pub fn hashes(blocks: &[u8]) -> Vec<Hash128> {
     blocks.chunks(BLOCK_BYTES).map(Hash128::of).collect()
+}
+
+/// The hash of the first `size` bytes of a file; `size` is at most [`HASHED_FILE_BYTES_MAX`].
+pub fn whole_file_hash(store: &Store, ino: Ino, size: u64) -> Result<Hash128, OpError> {
+    let length = usize::try_from(size.min(HASHED_FILE_BYTES_MAX)).unwrap_or(0);
+    let mut content = vec![0; length];
+    store.replica().read_raw(ino, 0, &mut content)?;
+    Ok(Hash128::of(&content))
 }

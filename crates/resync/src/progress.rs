@@ -1,8 +1,8 @@
-//! How far a resync or a comparison is, for status.
+//! Progress of a resync or a comparison, for status.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows, read by others at any time.
+/// A number that only grows; other threads read it at any time.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -23,17 +23,28 @@ impl Counter {
     }
 }
 
-/// How far it is. The totals are those at the start.
+/// Progress of one job. The totals are the numbers at the start of the job.
 #[derive(Debug, Default)]
-pub struct Progress {
-    /// Inodes there are; a resync of content counts regular files only.
+pub struct JobProgress {
+    /// Number of inodes; a resync of content counts regular files only.
     pub inodes_total: Counter,
-    /// Inodes done.
+    /// Finished inodes.
     pub inodes_done: Counter,
-    /// Bytes of content there are, holes included.
+    /// Bytes of content, holes included.
     pub bytes_total: Counter,
-    /// Bytes of content compared, holes included.
+    /// Compared bytes of content, holes included.
     pub bytes_done: Counter,
-    /// Bytes of content sent because they differed.
+    /// Bytes of content that differed and were sent.
     pub bytes_sent: Counter,
+}
+
+impl JobProgress {
+    /// Starts over with new totals.
+    pub fn start(&self, inodes: u64, bytes: u64) {
+        self.inodes_total.set(inodes);
+        self.inodes_done.set(0);
+        self.bytes_total.set(bytes);
+        self.bytes_done.set(0);
+        self.bytes_sent.set(0);
+    }
 }

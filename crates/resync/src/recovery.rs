@@ -1,34 +1,34 @@
-//! The primary's side of distributed recovery: sending what was in flight (rule P8; paper, section 4.2).
+//! The primary's side of distributed recovery: sends the ranges of the writes in flight (rule P8; paper, section 4.2).
 //!
-//! When it runs the core is catching up: metadata operations are settled, so both nodes have the
-//! same files, and nothing new is admitted, so nothing changes published bytes, sizes or times. Two
+//! The core is catching up meanwhile. All metadata operations are done, so both nodes have the
+//! same files. No new operation is admitted, so published bytes, sizes and times do not change. Two
 //! kinds of write may still be open:
 //!
-//! - Writes that clients still wait for. They are not published here: size and times do not show
-//!   them, though their bytes may be in place, or be put in place just now, and the secondary may
-//!   have executed them or not. The core sends each again afterwards, whole and with its own OSN. So
-//!   it is right that the facts sent here are behind them, that the secondary takes back what they
-//!   added beyond the published size, and that a torn one is sent torn.
-//! - Writes that nobody waits for, because a node stopped in between. After a restart of the primary
-//!   their bytes in place are published; with them its word is final for the secondary too.
+//! - Writes with a waiting client. They are not published on the primary: size and times do not show
+//!   them. Their bytes may be in place or may come into place just now, and the secondary may
+//!   have executed them or not. The core sends each of these writes again after the recovery of the ranges, whole and
+//!   with its own OSN. It is therefore right that the sent size and times are older than the writes, that the secondary
+//!   removes their bytes beyond the published size, and that a torn write is sent torn.
+//! - Writes without a waiting client, because a node stopped in between. After a restart of the primary
+//!   their bytes in place are published. The primary's bytes are then final for the secondary too.
 //!
-//! With the facts goes the OSN of the last published write, so that a write that is sent again and
-//! has a lower number does not change the times on one node only.
+//! The OSN of the last published write goes with size and times, so that a resent write with
+//! a lower OSN does not change the times on one node only.
 //!
-//! The waiting entries are not dropped here: the core has that told (`RecoveryDone`) when the writes
-//! sent again are done too.
+//! This module does not drop the waiting entries: the core sends `RecoveryDone` when the resent
+//! writes are done too.
 
 use lockstep_fs::Store;
-use lockstep_fs::store::Facts;
+use lockstep_fs::store::FileTimes;
 use lockstep_paw_saw::{InFlightEntry, RecoveryRange, recovery_ranges};
 use lockstep_repl::message::Request;
 
-use crate::line::Line;
-use crate::primary::to_wire;
-use crate::{Peer, ResyncError};
+use crate::api::{Peer, ResyncError};
+use crate::file_times::to_wire;
+use crate::pipeline::RequestPipeline;
 
-/// Sends the published bytes of all blocks that any of the waiting writes touches, with size and
-/// times of their files. Files that are gone are skipped.
+/// Sends the published bytes of all blocks that a waiting write touches, with size and
+/// times of their files. Skips files that are gone.
 pub fn recover_ranges(
     store: &Store,
     peer: &dyn Peer,
@@ -36,25 +36,27 @@ pub fn recover_ranges(
     saw: &[InFlightEntry],
 ) -> Result<(), ResyncError> {
     let mut buffer = Vec::new();
-    let mut line = Line::new(peer);
+    let mut requests = RequestPipeline::new(peer);
     for range in recovery_ranges(paw, saw) {
-        let Some(facts) = store.facts(range.ino)? else {
+        let Some(facts) = store.replica().file_times(range.ino)? else {
             continue;
         };
         buffer.resize(published_bytes(&range, &facts), 0);
-        store.read_raw(range.ino, range.offset, &mut buffer)?;
+        store
+            .replica()
+            .read_raw(range.ino, range.offset, &mut buffer)?;
         let request = Request::RecoverRange {
             ino: range.ino,
             offset: range.offset,
-            facts: to_wire(&facts),
+            times: to_wire(&facts),
         };
-        line.send("recover a range", request, &buffer)?;
+        requests.send("recover a range", request, &buffer)?;
     }
-    line.finish()
+    requests.finish()
 }
 
-/// How many bytes of a range lie before the end of the file; a range is never longer than a write.
-fn published_bytes(range: &RecoveryRange, facts: &Facts) -> usize {
+/// Number of bytes of a range before the end of the file; a range is never longer than a write.
+fn published_bytes(range: &RecoveryRange, facts: &FileTimes) -> usize {
     let left = facts.size.saturating_sub(range.offset).min(range.length);
     usize::try_from(left).unwrap_or(0)
 }

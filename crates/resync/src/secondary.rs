@@ -1,51 +1,37 @@
-//! The secondary's side of resync and distributed recovery: each question is carried out on its
-//! store. Several may be carried out at once, also beside mirrored operations, whose ranges the
-//! primary's locks keep apart.
+//! The secondary's side of resync and distributed recovery: carries out each request on its
+//! store. Several requests may run at once, also beside mirrored operations; the primary's locks keep their ranges
+//! apart.
 //!
-//! What comes from the wire is checked before it is used: whatever it says, nothing here panics or
-//! takes more memory than one write's worth.
+//! Every request is checked before use: no content of a request causes a panic here, or takes more memory than one
+//! write.
 
 use lockstep_fs::record::{self, Body, Inode};
-use lockstep_fs::store::{Facts, ImageChange, ImageChunk};
-use lockstep_fs::{OpError, Store, StoreError, keys};
-use lockstep_repl::message::{FileFacts, Request, Response};
+use lockstep_fs::store::{ImageChange, ImageChunk};
+use lockstep_fs::{Store, StoreError, keys};
+use lockstep_repl::message::{Request, Response, WireFileTimes};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
 
+use crate::api::AnswerError;
+use crate::bits;
+use crate::file_times::from_wire;
+use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX};
 use crate::pieces;
-use crate::{bits, primary};
 
-/// Most files in one [`Request::SettleFiles`].
-pub const SETTLED_MAX: usize = 64;
-
-/// Most ranges in one [`Request::Reserve`].
-pub const RESERVED_MAX: usize = 256;
-
-/// Longest file that is hashed as a whole.
-pub const SETTLED_HASH_BYTES_MAX: u64 = WRITE_BYTES_MAX as u64;
-
-/// Most blocks in one [`Request::CompareBlocks`].
-const COMPARED_BLOCKS_MAX: usize = WRITE_BYTES_MAX / BLOCK_BYTES;
-
-/// Carries out one question. The error text is for the primary's operator.
+/// Carries out one request. The error text is for the primary's operator.
 ///
-/// Beginning, records and end of an image, comparisons, blocks, holes, facts and recovered ranges
-/// are answered here; everything else is somebody else's, and refused.
-pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, String> {
+/// Answers the requests of a resync and of a recovery; all other requests belong to other modules and are refused.
+pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, AnswerError> {
     let answered = match request {
-        Request::BeginResync { .. } => done(store.begin_image().map_err(OpError::from)),
+        Request::BeginResync { .. } => done(store.image().begin()),
         Request::ImageChunk => load_chunk(store, payload),
         Request::ImageChanges => load_changes(store, payload),
-        Request::SettleImage => done(store.settle_image().map_err(OpError::from)),
+        Request::FlushImage => done(store.image().prepare_finish()),
         Request::EndImage {
             applied,
             inos_below,
-        } => done(
-            store
-                .finish_image(*applied, *inos_below)
-                .map_err(OpError::from),
-        ),
-        Request::SettleFiles { files } => settle(store, files),
+        } => done(store.image().finish(*applied, *inos_below)),
+        Request::SetFileTimes { files } => set_times(store, files),
         Request::CompareBlocks {
             ino,
             offset,
@@ -60,82 +46,85 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
             punch,
         } => compare_hole(store, *ino, (*offset, *length), *punch),
         Request::Reserve { ino, ranges, zero } => reserve(store, *ino, ranges, *zero),
-        Request::RecoverRange { ino, offset, facts } => {
-            recover(store, *ino, *offset, facts, payload)
+        Request::RecoverRange { ino, offset, times } => {
+            recover(store, *ino, *offset, times, payload)
         }
-        _ => Err("this is not a question of resync or recovery".to_owned()),
+        _ => Err(AnswerError::OtherRequest {
+            of: "resync or recovery",
+        }),
     }?;
-    relieve(store)?;
+    checkpoint_if_due(store)?;
     Ok(answered)
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
-fn done(result: Result<(), OpError>) -> Result<Response, String> {
-    result.map_err(text)?;
+fn done<E>(result: Result<(), E>) -> Result<Response, AnswerError>
+where
+    AnswerError: From<E>,
+{
+    result?;
     Ok(Response::Done)
 }
 
-/// A resync changes much; what it leaves in memory and in the log must stay bounded.
-fn relieve(store: &Store) -> Result<(), String> {
+/// Keeps memory and log bounded, although a resync changes much.
+fn checkpoint_if_due(store: &Store) -> Result<(), AnswerError> {
     if store.needs_checkpoint() {
-        store.checkpoint().map_err(text)?;
+        store.checkpoint()?;
     }
     Ok(())
 }
 
-fn load_chunk(store: &Store, payload: &[u8]) -> Result<Response, String> {
-    let chunk: ImageChunk = postcard::from_bytes(payload).map_err(text)?;
+fn load_chunk(store: &Store, payload: &[u8]) -> Result<Response, AnswerError> {
+    let chunk: ImageChunk = postcard::from_bytes(payload)?;
     check_chunk(&chunk)?;
-    store.load_image_chunk(&chunk).map_err(text)?;
+    store.image().load_chunk(&chunk)?;
     Ok(Response::Done)
 }
 
-fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, String> {
-    let changes: Vec<ImageChange> = postcard::from_bytes(payload).map_err(text)?;
+fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, AnswerError> {
+    let changes: Vec<ImageChange> = postcard::from_bytes(payload)?;
     for change in &changes {
         check_change(change)?;
     }
     if !changes.is_sorted_by(|one, next| one.key < next.key) {
-        return Err("the changed records are not in order, each once".to_owned());
+        return Err(AnswerError::ChangesOutOfOrder);
     }
-    store.load_image_changes(&changes).map_err(text)?;
-    Ok(Response::Done)
+    done(store.image().load_changes(&changes))
 }
 
-/// Refuses a change of anything that is not of the namespace.
-fn check_change(change: &ImageChange) -> Result<(), String> {
-    let table = change.key.first().ok_or("a changed record without a key")?;
-    if !keys::REPLICATED.contains(table) {
-        return Err(format!("table {table} is not one that is sent"));
+fn check_table(table: u8) -> Result<(), AnswerError> {
+    if keys::REPLICATED.contains(&table) {
+        return Ok(());
     }
+    Err(AnswerError::OtherTable { table })
+}
+
+/// Refuses a change of a record that does not belong to the namespace.
+fn check_change(change: &ImageChange) -> Result<(), AnswerError> {
+    let table = *change.key.first().ok_or(AnswerError::NoKey)?;
+    check_table(table)?;
     if keys::ino_of(&change.key).is_none() {
-        return Err("a changed record of no inode".to_owned());
+        return Err(AnswerError::NoInode);
     }
     match &change.value {
-        Some(value) if *table == keys::INODES => check_inode(value),
+        Some(value) if table == keys::INODES => check_inode(value),
         _ => Ok(()),
     }
 }
 
-/// Refuses a chunk that could change anything outside its table, or leave a gap in it.
-fn check_chunk(chunk: &ImageChunk) -> Result<(), String> {
-    if !keys::REPLICATED.contains(&chunk.table) {
-        return Err(format!("table {} is not one that is sent", chunk.table));
-    }
+/// Refuses a chunk that could change a record outside its table, or leave a gap in the table.
+fn check_chunk(chunk: &ImageChunk) -> Result<(), AnswerError> {
+    check_table(chunk.table)?;
     if !chunk.after.is_empty() && chunk.after.first() != Some(&chunk.table) {
-        return Err("the chunk follows a record of another table".to_owned());
+        return Err(AnswerError::AfterOtherTable);
     }
     if chunk.records.is_empty() && !chunk.last {
-        return Err("a chunk without records that is not the last".to_owned());
+        return Err(AnswerError::EmptyChunk);
     }
     let mut before = chunk.after.as_slice();
     for record in &chunk.records {
         let ours = record.key.first() == Some(&chunk.table) && keys::ino_of(&record.key).is_some();
         if !ours || record.key.as_slice() <= before {
-            return Err("the records of the chunk are not in order".to_owned());
+            return Err(AnswerError::ChunkOutOfOrder);
         }
         if chunk.table == keys::INODES {
             check_inode(&record.value)?;
@@ -145,50 +134,58 @@ fn check_chunk(chunk: &ImageChunk) -> Result<(), String> {
     Ok(())
 }
 
-fn check_inode(value: &[u8]) -> Result<(), String> {
-    let inode: Inode = record::decode(value).ok_or("a record of an inode cannot be read")?;
+fn check_inode(value: &[u8]) -> Result<(), AnswerError> {
+    let inode: Inode = record::decode(value).ok_or(AnswerError::BadInode)?;
     match inode.body {
         Body::File { size } if size > FILE_BYTES_MAX => {
-            Err(format!("a size of {size} bytes is over the limit"))
+            Err(AnswerError::FileTooLong { bytes: size })
         }
         _ => Ok(()),
     }
 }
 
-/// A file the primary has must be here too.
-fn present(found: bool, ino: Ino) -> Result<(), String> {
+fn check_count(count: usize, max: usize, what: &'static str) -> Result<(), AnswerError> {
+    if count > max {
+        return Err(AnswerError::TooMany { count, what });
+    }
+    Ok(())
+}
+
+/// Refuses a request about a file of the primary that this node lacks.
+fn check_found(found: bool, ino: Ino) -> Result<(), AnswerError> {
     if found {
         return Ok(());
     }
-    Err(format!("there is no regular file with inode {ino} here"))
+    Err(AnswerError::NoFile { ino })
 }
 
-fn settle(store: &Store, files: &[(Ino, FileFacts, Option<Hash128>)]) -> Result<Response, String> {
-    if files.len() > SETTLED_MAX {
-        return Err(format!("{} files at once are over the limit", files.len()));
-    }
+fn set_times(
+    store: &Store,
+    files: &[(Ino, WireFileTimes, Option<Hash128>)],
+) -> Result<Response, AnswerError> {
+    check_count(files.len(), FILES_MAX, "files")?;
     let mut differing = Vec::with_capacity(files.len());
-    for (ino, facts, hash) in files {
-        present(
-            store.set_facts(*ino, &from_wire(facts)).map_err(text)?,
+    for (ino, times, hash) in files {
+        check_found(
+            store.replica().set_file_times(*ino, &from_wire(times))?,
             *ino,
         )?;
         differing.push(match hash {
-            Some(_) if facts.size > SETTLED_HASH_BYTES_MAX => true,
-            // What takes space on the primary takes it here.
-            Some(_) if store.next_hole(*ino, 0).map_err(text)? < facts.size => true,
-            Some(hash) => primary::whole_hash(store, *ino, facts.size).map_err(text)? != *hash,
+            Some(_) if times.size > HASHED_FILE_BYTES_MAX => true,
+            // A hole differs: the file takes space on the primary and must take space here, too.
+            Some(_) if store.replica().next_hole(*ino, 0)? < times.size => true,
+            Some(hash) => pieces::whole_file_hash(store, *ino, times.size)? != *hash,
             None => true,
         });
     }
     Ok(Response::Differing(bits::pack(differing)))
 }
 
-/// Refuses ranges that no file can have. The last block of the largest file ends with it.
-fn check_range(offset: u64, length: u64) -> Result<(), String> {
+/// Refuses ranges that no file can have. The last block of the largest file ends with the file.
+fn check_range(offset: u64, length: u64) -> Result<(), AnswerError> {
     match offset.checked_add(length) {
         Some(end) if end <= FILE_BYTES_MAX => Ok(()),
-        _ => Err(format!("bytes {offset} and {length} more are in no file")),
+        _ => Err(AnswerError::OutsideFile { offset, length }),
     }
 }
 
@@ -198,34 +195,33 @@ fn compare_blocks(
     offset: u64,
     theirs: &[Hash128],
     space: bool,
-) -> Result<Response, String> {
-    if theirs.len() > COMPARED_BLOCKS_MAX {
-        return Err(format!(
-            "{} blocks at once are over the limit",
-            theirs.len()
-        ));
-    }
+) -> Result<Response, AnswerError> {
+    check_count(theirs.len(), BLOCKS_MAX, "blocks")?;
     let length = theirs.len() * BLOCK_BYTES;
     check_range(offset, length as u64)?;
     let mut blocks = vec![0; length];
-    store.read_raw(ino, offset, &mut blocks).map_err(text)?;
+    store.replica().read_raw(ino, offset, &mut blocks)?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
     if space {
-        note_holes(store, ino, offset, &mut differing).map_err(text)?;
+        note_holes(store, ino, offset, &mut differing)?;
     }
     Ok(Response::Differing(bits::pack(differing)))
 }
 
-/// Notes the blocks from `offset` on that lie in holes: what the primary has there may take space.
+/// Marks the blocks from `offset` on that lie in holes as different: they may take space on the primary.
 fn note_holes(store: &Store, ino: Ino, offset: u64, blocks: &mut [bool]) -> Result<(), StoreError> {
     let block = BLOCK_BYTES as u64;
     let end = offset + blocks.len() as u64 * block;
     let mut at = offset;
     while at < end {
-        let hole = store.next_hole(ino, at)?;
-        at = store.next_data(ino, hole)?.unwrap_or(end).min(end);
+        let hole = store.replica().next_hole(ino, at)?;
+        at = store
+            .replica()
+            .next_data(ino, hole)?
+            .unwrap_or(end)
+            .min(end);
         // A hole that begins within a block is the end of the file.
         let numbers =
             hole.saturating_sub(offset).div_ceil(block)..at.saturating_sub(offset).div_ceil(block);
@@ -239,19 +235,19 @@ fn note_holes(store: &Store, ino: Ino, offset: u64, blocks: &mut [bool]) -> Resu
     Ok(())
 }
 
-fn check_payload(offset: u64, payload: &[u8]) -> Result<(), String> {
-    if payload.len() > WRITE_BYTES_MAX {
-        return Err(format!(
-            "{} bytes at once are over the limit",
-            payload.len()
-        ));
-    }
+fn check_payload(offset: u64, payload: &[u8]) -> Result<(), AnswerError> {
+    check_count(payload.len(), WRITE_BYTES_MAX, "bytes")?;
     check_range(offset, payload.len() as u64)
 }
 
-fn write_blocks(store: &Store, ino: Ino, offset: u64, payload: &[u8]) -> Result<Response, String> {
+fn write_blocks(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    payload: &[u8],
+) -> Result<Response, AnswerError> {
     check_payload(offset, payload)?;
-    done(store.put_blocks(ino, offset, payload))
+    done(store.replica().put_blocks(ino, offset, payload))
 }
 
 fn compare_hole(
@@ -259,60 +255,50 @@ fn compare_hole(
     ino: Ino,
     (offset, length): (u64, u64),
     punch: bool,
-) -> Result<Response, String> {
+) -> Result<Response, AnswerError> {
     check_range(offset, length)?;
     let differs = if punch {
-        store.punch(ino, offset, length).map_err(text)?
+        store.replica().punch(ino, offset, length)?
     } else {
-        !store.is_zero(ino, offset, length).map_err(text)?
+        !store.replica().is_zero(ino, offset, length)?
     };
     Ok(Response::Differing(bits::pack([differs])))
 }
 
-fn reserve(store: &Store, ino: Ino, ranges: &[(u64, u64)], zero: bool) -> Result<Response, String> {
-    if ranges.len() > RESERVED_MAX {
-        return Err(format!(
-            "{} ranges at once are over the limit",
-            ranges.len()
-        ));
-    }
-    present(store.facts(ino).map_err(text)?.is_some(), ino)?;
+fn reserve(
+    store: &Store,
+    ino: Ino,
+    ranges: &[(u64, u64)],
+    zero: bool,
+) -> Result<Response, AnswerError> {
+    check_count(ranges.len(), RANGES_MAX, "ranges")?;
+    check_found(store.replica().file_times(ino)?.is_some(), ino)?;
     for &(offset, length) in ranges {
         check_range(offset, length)?;
-        let done = if zero {
-            store.zero(ino, offset, length)
+        if zero {
+            store.replica().zero(ino, offset, length)?;
         } else {
-            store.reserve(ino, offset, length)
-        };
-        done.map_err(text)?;
+            store.replica().reserve(ino, offset, length)?;
+        }
     }
     Ok(Response::Done)
 }
 
-/// Facts first: what lies beyond the published size is cut off before it could show.
+/// Sets size and times first: this cuts off bytes beyond the published size before they could show.
 fn recover(
     store: &Store,
     ino: Ino,
     offset: u64,
-    facts: &FileFacts,
+    times: &WireFileTimes,
     payload: &[u8],
-) -> Result<Response, String> {
+) -> Result<Response, AnswerError> {
     check_payload(offset, payload)?;
-    if !payload.is_empty() && offset + payload.len() as u64 > facts.size {
-        return Err("bytes to recover lie beyond the end of the file".to_owned());
+    if !payload.is_empty() && offset + payload.len() as u64 > times.size {
+        return Err(AnswerError::BeyondEnd);
     }
-    present(store.set_facts(ino, &from_wire(facts)).map_err(text)?, ino)?;
+    check_found(store.replica().set_file_times(ino, &from_wire(times))?, ino)?;
     if payload.is_empty() {
         return Ok(Response::Done);
     }
-    done(store.put_blocks(ino, offset, payload))
-}
-
-const fn from_wire(facts: &FileFacts) -> Facts {
-    Facts {
-        size: facts.size,
-        mtime: facts.mtime,
-        ctime: facts.ctime,
-        last_write: facts.last_write,
-    }
+    done(store.replica().put_blocks(ino, offset, payload))
 }

@@ -1,4 +1,5 @@
-//! The record of a world, as its clients and its keeper saw it: the evidence of the checkers.
+//! The record of a world: the requests and answers of its clients, and the events of its nodes. The
+//! checks judge this record.
 //!
 //! The history is append-only. Times are numbers of events that the world counts. Times never go
 //! back. One call is *before* another call if the first call returned at a smaller time than the
@@ -12,15 +13,13 @@
 //! Invariant: this history does not depend on the state inside the nodes. It depends only on the
 //! requests, the answers, and the faults that the world caused at the nodes.
 
-mod loss;
+pub mod loss;
 mod show;
 
 use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind};
 
-use crate::workload::{Op, Run, mark};
+use crate::op::{Op, Run, mark};
 use crate::world::Side;
-
-pub use loss::{Cause, Loss};
 
 /// The way in which a node stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +186,7 @@ pub enum NodeEvent {
 /// A period in which a node answered clients as the primary. The period lasts from the node's first
 /// answer to the first answer of another node, or of the same node in another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reign {
+pub struct Term {
     /// Time of the first answer.
     pub from: u64,
     /// The node that answered.
@@ -201,7 +200,7 @@ pub struct Reign {
 pub struct History {
     always: bool,
     calls: Vec<Call>,
-    reigns: Vec<Reign>,
+    terms: Vec<Term>,
     events: Vec<(u64, Side, NodeEvent)>,
     last: u64,
 }
@@ -255,9 +254,9 @@ impl History {
     /// Records that `primary` acknowledged an operation that a client requested.
     pub fn acknowledged(&mut self, primary: Side, generation: Generation, at: u64) {
         self.advance(at);
-        let last = self.reigns.last();
+        let last = self.terms.last();
         if last.is_none_or(|last| (last.primary, last.generation) != (primary, generation)) {
-            self.reigns.push(Reign {
+            self.terms.push(Term {
                 from: at,
                 primary,
                 generation,
@@ -266,8 +265,8 @@ impl History {
     }
 
     /// Returns the periods in which a node answered as the primary, by time.
-    pub fn reigns(&self) -> &[Reign] {
-        &self.reigns
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
     }
 
     /// Returns all calls, by the time of invocation.

@@ -1,4 +1,5 @@
-//! Runs schedules by hand: for hours, one again, or with a bug put in.
+//! The command line of the simulator: runs schedules for hours, replays one, shrinks one, runs small
+//! worlds, and shows that every mutant is found.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -6,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
-use lockstep_sim::scenario::Less;
-use lockstep_sim::shrink::{Case, Found};
-use lockstep_sim::small::{self, Campaign, Choice, WorldId};
-use lockstep_sim::soak::{Report, Soak};
+use lockstep_sim::exhaustive::{self, Campaign, WorldId, WorldSelection};
+use lockstep_sim::scenario::Reduction;
+use lockstep_sim::shrink::{Case, FailedCase};
+use lockstep_sim::soak::{Soak, SoakReport};
 use lockstep_types::mutants::{self, Mutant};
 
-/// How often a soak says how far it is.
-const SAY_EVERY: Duration = Duration::from_secs(60);
-/// How soon it notices that it is over.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The interval between two progress lines of a long run.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
+/// The interval between two looks at the clock of a long run.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The simulator of Lockstep.
 #[derive(Parser)]
@@ -26,117 +27,118 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs many schedules, and says what they met and which of them fail
+    /// Runs many schedules, and prints their coverage and their failures
     Soak {
-        /// How many, at most
+        /// Most schedules
         #[arg(long, default_value_t = u64::MAX)]
         schedules: u64,
-        /// For how many hours, at most
+        /// Most hours
         #[arg(long)]
         hours: Option<f64>,
         /// The first seed
         #[arg(long, default_value_t = 1)]
         from: u64,
-        /// At once
+        /// Number of threads
         #[arg(long, default_value_t = 2)]
         threads: usize,
-        /// Ends when so many have failed
+        /// Number of failures after which the soak ends
         #[arg(long, default_value_t = 20)]
         failures: usize,
     },
-    /// Runs one schedule, twice, and says what it came to
+    /// Runs one schedule twice, and prints its result
     Replay(Replay),
-    /// Makes a failing schedule smaller
+    /// Shrinks a failing schedule
     Shrink {
-        /// Its seed
+        /// The seed of the schedule
         seed: u64,
     },
-    /// Runs small worlds: every place at which one or two operations can be disturbed
-    Small(Small),
-    /// Puts each deliberate bug in and says how many schedules it takes to find it
-    Bugs {
-        /// Schedules to try, at most
+    /// Runs small worlds: one or two operations, with a fault at every point
+    Exhaustive(Exhaustive),
+    /// Activates each mutant, and prints the number of the first schedule that finds it
+    Mutants {
+        /// Most schedules for each mutant
         #[arg(long, default_value_t = 3000)]
         schedules: u64,
-        /// Only this one
+        /// Only this mutant
         #[arg(long)]
         only: Option<String>,
     },
 }
 
 #[derive(Args)]
-struct Small {
-    /// The workloads of two operations too
+struct Exhaustive {
+    /// Also the workloads of two operations
     #[arg(long)]
     pairs: bool,
-    /// At once
+    /// Number of threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Of the faults of each workload, one in so many. `N,M`: after each of these, one in `M` of those
-    /// that can come while the nodes recover
+    /// Runs one in `N` of the faults of each workload. `N,M`: after each of these faults, also runs
+    /// one in `M` of the faults that can happen while the nodes recover
     #[arg(long, default_value = "1", value_delimiter = ',')]
     one_in: Vec<NonZeroUsize>,
-    /// Which of them: numbers below `N`, or the product of both, choose others each
+    /// Selects the subset: each number below `N`, or below the product of `N` and `M`, selects other
+    /// faults
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Another luck
+    /// The seed of the random choices in the worlds
     #[arg(long, default_value_t = 0)]
-    luck: u64,
-    /// Only this world, such as 12/34 (workload 12, its fault 34); 12 is the workload without fault, in
-    /// 12/34/5 another fault follows
+    seed: u64,
+    /// Only this world: 12/34 is the fault 34 of the workload 12, 12 is the workload without a fault,
+    /// and 12/34/5 has another fault after the first
     #[arg(long)]
     world: Option<WorldId>,
-    /// With a bug put in
+    /// The mutant to activate
     #[arg(long)]
-    bug: Option<String>,
-    /// What the nodes log, such as `info` or `lockstepfs=debug`
+    mutant: Option<String>,
+    /// The log filter of the nodes, such as `info` or `lockstepfs=debug`
     #[arg(long)]
     log: Option<String>,
 }
 
 #[derive(Args)]
 struct Replay {
-    /// Its seed
+    /// The seed of the schedule
     seed: u64,
-    /// Faults to leave out, by number
+    /// The numbers of the faults to leave out
     #[arg(long, value_delimiter = ',')]
     without: Vec<usize>,
-    /// Clients, at most
+    /// Most clients
     #[arg(long)]
     clients: Option<u32>,
-    /// Operations of each client, at most
+    /// Most operations of each client
     #[arg(long)]
     operations: Option<u64>,
-    /// Another luck
+    /// Another seed for the random choices during the run
     #[arg(long)]
-    luck: Option<u64>,
-    /// What the nodes log, such as `info` or `lockstepfs=debug`
+    run_seed: Option<u64>,
+    /// The log filter of the nodes, such as `info` or `lockstepfs=debug`
     #[arg(long)]
     log: Option<String>,
-    /// Show what clients asked and were told, if it fails
+    /// Prints the requests and answers of the clients, if the schedule fails
     #[arg(long)]
     history: bool,
-    /// With a bug put in
+    /// The mutant to activate
     #[arg(long)]
-    bug: Option<String>,
+    mutant: Option<String>,
 }
 
 impl Replay {
     fn case(&self) -> Case {
         Case {
             seed: self.seed,
-            less: Less {
+            reduction: Reduction {
                 without: self.without.iter().copied().collect(),
                 clients: self.clients,
                 operations: self.operations,
-                luck: self.luck,
+                run_seed: self.run_seed,
             },
         }
     }
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let is_ok = match Arguments::parse().command {
         Command::Soak {
             schedules,
             hours,
@@ -150,93 +152,95 @@ fn main() -> ExitCode {
             let soak = Soak::new(|number| from + number, schedules).until_failed(failures);
             run_soak(&soak, limit, threads)
         }
-        Command::Replay(replayed) => replay(&replayed),
+        Command::Replay(arguments) => replay(&arguments),
         Command::Shrink { seed } => shrink(seed),
-        Command::Small(small) => self::small(&small),
-        Command::Bugs { schedules, only } => bugs(schedules, only.as_deref()),
-    }
-}
-
-fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> ExitCode {
-    let start = Instant::now();
-    let say_so_far = || say(&soak.so_far(), &soak.failed(), start);
-    let look = || {
-        if start.elapsed() > limit {
-            soak.stop();
-        }
+        Command::Exhaustive(arguments) => exhaustive(&arguments),
+        Command::Mutants { schedules, only } => find_mutants(schedules, only.as_deref()),
     };
-    let failed = telling(say_so_far, look, || soak.run(threads));
-    let report = soak.so_far();
-    say_so_far();
-    say_what_was_met(&report);
-    for found in &failed {
-        println!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
-    }
-    if failed.is_empty() {
+    if is_ok {
         ExitCode::SUCCESS
     } else {
-        println!("{} schedules failed", failed.len());
         ExitCode::FAILURE
     }
 }
 
-/// Runs something long, which says from time to time how far it is, and is looked after more often.
-fn telling<T>(say: impl Fn() + Sync, look: impl Fn() + Sync, run: impl FnOnce() -> T) -> T {
+fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> bool {
+    let start = Instant::now();
+    let print = || print_progress(&soak.report(), &soak.failed(), start);
+    let poll = || {
+        if start.elapsed() > limit {
+            soak.stop();
+        }
+    };
+    let failed = with_progress(print, poll, || soak.run(threads));
+    print();
+    print_coverage(&soak.report());
+    for found in &failed {
+        println!("{found}\nshrunk:\n{}", found.clone().shrunk(None));
+    }
+    if !failed.is_empty() {
+        println!("{} schedules failed", failed.len());
+    }
+    failed.is_empty()
+}
+
+/// Runs something long. Meanwhile, calls `print` and `poll` at their intervals.
+fn with_progress<T>(print: impl Fn() + Sync, poll: impl Fn() + Sync, run: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut said = Instant::now();
+            let mut printed = Instant::now();
             while !over.load(Ordering::Relaxed) {
-                std::thread::sleep(LOOK_EVERY);
-                if said.elapsed() > SAY_EVERY {
-                    said = Instant::now();
-                    say();
+                std::thread::sleep(POLL_INTERVAL);
+                if printed.elapsed() > PROGRESS_INTERVAL {
+                    printed = Instant::now();
+                    print();
                 }
-                look();
+                poll();
             }
         });
-        let came = run();
+        let result = run();
         over.store(true, Ordering::Relaxed);
-        came
+        result
     })
 }
 
-fn say(report: &Report, failed: &[u64], start: Instant) {
-    let Report {
+fn print_progress(report: &SoakReport, failed: &[u64], start: Instant) {
+    let SoakReport {
         schedules,
         operations,
         faults,
         simulated,
-        met,
+        coverage,
         undecided,
     } = report;
     println!(
         "{schedules} schedules, {operations} operations answered, {faults} faults, {:.1} hours \
-         simulated in {:.0?}; met: {} pairs of event and state, {} crash points; {undecided} questions \
+         simulated in {:.0?}; covered: {} transitions, {} crash points; {undecided} questions \
          left undecided; failed: {failed:?}",
         simulated.as_secs_f64() / 3600.0,
         start.elapsed(),
-        met.pairs.len(),
-        met.crash_points.len()
+        coverage.transitions.len(),
+        coverage.crash_points.len()
     );
 }
 
-fn say_what_was_met(report: &Report) {
-    for pair in &report.met.pairs {
-        println!("  {pair}");
+fn print_coverage(report: &SoakReport) {
+    for transition in &report.coverage.transitions {
+        println!("  {transition}");
     }
-    for point in &report.met.crash_points {
+    for point in &report.coverage.crash_points {
         println!("  {point}");
     }
-    let missed = report.met.missed();
-    println!("{} rows of the state table were not met", missed.len());
-    for pair in missed {
-        println!("  not met: {pair}");
+    let missing = report.coverage.missing();
+    println!("{} rows of the state table were not covered", missing.len());
+    for transition in missing {
+        println!("  not covered: {transition}");
     }
 }
 
-/// Lets the nodes log.
-fn log(filter: Option<&str>) {
+/// Prints the log of the nodes.
+fn init_log(filter: Option<&str>) {
     if let Some(filter) = filter {
         tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -245,122 +249,109 @@ fn log(filter: Option<&str>) {
     }
 }
 
-/// The bug of a name, if one is named. An error was printed if there is no such bug.
-fn bug_named(name: Option<&str>) -> Result<Option<Mutant>, ()> {
+/// Returns the mutant with a name, if a name is given. Prints an error if no mutant has the name.
+fn mutant_named(name: Option<&str>) -> Result<Option<Mutant>, ()> {
     let Some(name) = name else { return Ok(None) };
-    let bug = mutants::ALL
+    let mutant = mutants::ALL
         .into_iter()
-        .find(|bug| format!("{bug:?}") == name);
-    if bug.is_none() {
-        println!("there is no such bug");
+        .find(|mutant| format!("{mutant:?}") == name);
+    if mutant.is_none() {
+        println!("there is no such mutant");
     }
-    bug.map(Some).ok_or(())
+    mutant.map(Some).ok_or(())
 }
 
-fn small(asked: &Small) -> ExitCode {
-    log(asked.log.as_deref());
-    let Ok(bug) = bug_named(asked.bug.as_deref()) else {
-        return ExitCode::FAILURE;
+fn exhaustive(arguments: &Exhaustive) -> bool {
+    init_log(arguments.log.as_deref());
+    let Ok(mutant) = mutant_named(arguments.mutant.as_deref()) else {
+        return false;
     };
-    if let Some(world) = &asked.world {
-        return match small::replay(world, asked.luck, bug) {
-            Ok(what) => {
-                println!("{what}");
-                ExitCode::SUCCESS
-            }
-            Err(what) => {
-                println!("{what}");
-                ExitCode::FAILURE
-            }
-        };
+    if let Some(world) = &arguments.world {
+        let replayed = exhaustive::replay(world, arguments.seed, mutant);
+        let is_ok = replayed.is_ok();
+        println!("{}", replayed.unwrap_or_else(|failure| failure));
+        return is_ok;
     }
-    let workloads = if asked.pairs {
-        small::all()
+    let workloads = if arguments.pairs {
+        exhaustive::all()
     } else {
-        small::singles()
+        exhaustive::singles()
     };
-    run_small(
-        &Campaign::new(Choice {
-            workloads: (0..workloads.len()).collect(),
-            one_in: asked.one_in.clone(),
-            from: usize::try_from(asked.from).unwrap_or(0),
-            luck: asked.luck,
-            bug,
-        }),
-        asked.threads,
-    )
+    let campaign = Campaign::new(WorldSelection {
+        workloads: (0..workloads.len()).collect(),
+        one_in: arguments.one_in.clone(),
+        from: usize::try_from(arguments.from).unwrap_or(0),
+        seed: arguments.seed,
+        mutant,
+    });
+    run_campaign(&campaign, arguments.threads)
 }
 
-fn run_small(campaign: &Campaign, threads: usize) -> ExitCode {
+fn run_campaign(campaign: &Campaign, threads: usize) -> bool {
     let start = Instant::now();
-    let say = || println!("{} in {:.0?}", campaign.so_far(), start.elapsed());
-    let found = telling(say, || {}, || campaign.run(threads));
-    say();
+    let print = || println!("{} in {:.0?}", campaign.report(), start.elapsed());
+    let found = with_progress(print, || {}, || campaign.run(threads));
+    print();
     for found in &found {
         println!("\n{found}");
     }
-    if found.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    found.is_empty()
 }
 
-fn replay(replayed: &Replay) -> ExitCode {
-    log(replayed.log.as_deref());
-    let case = replayed.case();
-    let Ok(bug) = bug_named(replayed.bug.as_deref()) else {
-        return ExitCode::FAILURE;
+fn replay(arguments: &Replay) -> bool {
+    init_log(arguments.log.as_deref());
+    let case = arguments.case();
+    let Ok(mutant) = mutant_named(arguments.mutant.as_deref()) else {
+        return false;
     };
-    match [case.run(bug), case.run(bug)] {
+    match [case.run(mutant), case.run(mutant)] {
         [Ok(first), Ok(second)] if first == second => {
             println!("seed {}: {first:?}", case.seed);
-            ExitCode::SUCCESS
+            true
         }
         [Ok(first), Ok(second)] => {
-            println!("{case} has two outcomes: {first:?}, {second:?}");
-            ExitCode::FAILURE
+            println!("{case} has two results: {first:?}, {second:?}");
+            false
         }
         [Err(failure), _] | [_, Err(failure)] => {
-            if replayed.history {
+            if arguments.history {
                 println!("{}", failure.history);
             }
-            println!("{}", Found { case, failure });
-            ExitCode::FAILURE
+            println!("{}", FailedCase { case, failure });
+            false
         }
     }
 }
 
-fn shrink(seed: u64) -> ExitCode {
+fn shrink(seed: u64) -> bool {
     let case = Case::of(seed);
     match case.run(None) {
         Ok(_) => {
             println!("seed {seed} does not fail");
-            ExitCode::SUCCESS
+            true
         }
         Err(failure) => {
-            println!("{}", Found { case, failure }.shrunk(None));
-            ExitCode::FAILURE
+            println!("{}", FailedCase { case, failure }.shrunk(None));
+            false
         }
     }
 }
 
-fn bugs(schedules: u64, only: Option<&str>) -> ExitCode {
+fn find_mutants(schedules: u64, only: Option<&str>) -> bool {
     let mut all_found = true;
-    let asked = |bug: &Mutant| only.is_none_or(|only| format!("{bug:?}") == only);
-    for bug in mutants::ALL.into_iter().filter(asked) {
-        let run = |seed: u64| Case::of(seed).run(Some(bug)).err().map(|what| (seed, what));
+    let is_chosen = |mutant: &Mutant| only.is_none_or(|only| format!("{mutant:?}") == only);
+    for mutant in mutants::ALL.into_iter().filter(is_chosen) {
+        let run = |seed: u64| {
+            let failure = Case::of(seed).run(Some(mutant)).err();
+            failure.map(|failure| (seed, failure))
+        };
         if let Some((seed, failure)) = (1..=schedules).find_map(run) {
             let what = failure.what.lines().next().unwrap_or_default();
-            println!("{bug:?}: found by schedule {seed}: {what}");
+            println!("{mutant:?}: found by schedule {seed}: {what}");
         } else {
             all_found = false;
-            println!("{bug:?}: NOT found by {schedules} schedules");
+            println!("{mutant:?}: NOT found by {schedules} schedules");
         }
     }
-    if all_found {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    all_found
 }

@@ -8,10 +8,10 @@ use std::fmt;
 
 use lockstep_types::mutants::Mutant;
 
-use crate::scenario::{self, Failure, Less, Outcome, Plan};
+use crate::scenario::{self, Failure, Plan, Reduction, Summary};
 
 /// Number of other random seeds that are tried for each smaller schedule.
-const LUCKS: u64 = 20;
+const RUN_SEEDS: u64 = 20;
 /// Maximum number of schedules that are run.
 const RUNS_MAX: u64 = 3000;
 
@@ -21,7 +21,7 @@ pub struct Case {
     /// The seed of the complete schedule.
     pub seed: u64,
     /// The removed parts.
-    pub less: Less,
+    pub reduction: Reduction,
 }
 
 impl Case {
@@ -29,29 +29,29 @@ impl Case {
     pub fn of(seed: u64) -> Self {
         Self {
             seed,
-            less: Less::default(),
+            reduction: Reduction::default(),
         }
     }
 
     /// Returns the plan of the schedule.
     pub fn plan(&self) -> Plan {
-        Plan::of(self.seed).with(&self.less)
+        Plan::of(self.seed).with(&self.reduction)
     }
 
-    /// Runs the schedule, with a deliberate bug if `bug` names one.
-    pub fn run(&self, bug: Option<Mutant>) -> Result<Outcome, Box<Failure>> {
-        scenario::run(&self.plan(), bug)
+    /// Runs the schedule, with a mutant if `mutant` names one.
+    pub fn run(&self, mutant: Option<Mutant>) -> Result<Summary, Box<Failure>> {
+        scenario::run(&self.plan(), mutant)
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Less {
+        let Reduction {
             without,
             clients,
             operations,
-            luck,
-        } = &self.less;
+            run_seed,
+        } = &self.reduction;
         write!(
             f,
             "cargo run --profile ci -p lockstep-sim -- replay {}",
@@ -61,12 +61,12 @@ impl fmt::Display for Case {
             let numbers: Vec<_> = without.iter().map(ToString::to_string).collect();
             write!(f, " --without {}", numbers.join(","))?;
         }
-        let said = [
+        let limits = [
             ("clients", clients.map(u64::from)),
             ("operations", *operations),
-            ("luck", *luck),
+            ("run-seed", *run_seed),
         ];
-        for (what, number) in said {
+        for (what, number) in limits {
             if let Some(number) = number {
                 write!(f, " --{what} {number}")?;
             }
@@ -77,14 +77,14 @@ impl fmt::Display for Case {
 
 /// A schedule that failed.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FailedCase {
     /// The schedule.
     pub case: Case,
     /// The failure.
     pub failure: Box<Failure>,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FailedCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {}", self.case.seed, self.failure.what)?;
         for fault in &self.failure.faults {
@@ -94,13 +94,13 @@ impl fmt::Display for Found {
     }
 }
 
-impl Found {
+impl FailedCase {
     /// Returns the smallest failing schedule that the shrinker finds by removing parts.
     #[must_use]
-    pub fn shrunk(self, bug: Option<Mutant>) -> Self {
+    pub fn shrunk(self, mutant: Option<Mutant>) -> Self {
         let mut shrinking = Shrinking {
             best: self,
-            bug,
+            mutant,
             runs: 0,
         };
         while shrinking.is_smaller() {}
@@ -109,8 +109,8 @@ impl Found {
 }
 
 struct Shrinking {
-    best: Found,
-    bug: Option<Mutant>,
+    best: FailedCase,
+    mutant: Option<Mutant>,
     runs: u64,
 }
 
@@ -118,27 +118,29 @@ impl Shrinking {
     /// Returns whether another part could be removed.
     fn is_smaller(&mut self) -> bool {
         let candidates = smaller(&self.best.case);
-        candidates.into_iter().any(|less| self.fails(&less))
+        candidates
+            .into_iter()
+            .any(|reduction| self.fails(&reduction))
     }
 
     /// Returns whether the schedule with these parts removed still fails with one of the random
     /// seeds. If so, it becomes the best schedule.
-    fn fails(&mut self, less: &Less) -> bool {
-        let lucks = std::iter::once(less.luck).chain((0..LUCKS).map(Some));
-        for luck in lucks {
+    fn fails(&mut self, reduction: &Reduction) -> bool {
+        let run_seeds = std::iter::once(reduction.run_seed).chain((0..RUN_SEEDS).map(Some));
+        for run_seed in run_seeds {
             if self.runs == RUNS_MAX {
                 return false;
             }
             self.runs += 1;
-            let less = Less {
-                luck,
-                ..less.clone()
+            let reduction = Reduction {
+                run_seed,
+                ..reduction.clone()
             };
             let seed = self.best.case.seed;
-            let case = Case { seed, less };
-            match case.run(self.bug) {
+            let case = Case { seed, reduction };
+            match case.run(self.mutant) {
                 Err(failure) if failure.kind() == self.best.failure.kind() => {
-                    self.best = Found { case, failure };
+                    self.best = FailedCase { case, failure };
                     return true;
                 }
                 _ => {}
@@ -149,17 +151,17 @@ impl Shrinking {
 }
 
 /// Returns the further parts that could be removed, the largest parts first.
-fn smaller(case: &Case) -> Vec<Less> {
+fn smaller(case: &Case) -> Vec<Reduction> {
     let whole = Plan::of(case.seed);
     let now = case.plan();
-    let less = &case.less;
+    let reduction = &case.reduction;
     let mut smaller = Vec::new();
-    for fault in (0..whole.faults.len()).filter(|fault| !less.without.contains(fault)) {
-        let mut without = less.without.clone();
+    for fault in (0..whole.faults.len()).filter(|fault| !reduction.without.contains(fault)) {
+        let mut without = reduction.without.clone();
         without.insert(fault);
-        smaller.push(Less {
+        smaller.push(Reduction {
             without,
-            ..less.clone()
+            ..reduction.clone()
         });
     }
     let clients = now.workload.clients;
@@ -167,18 +169,18 @@ fn smaller(case: &Case) -> Vec<Less> {
     let fewer = fewer
         .into_iter()
         .filter(|fewer| (1..clients).contains(fewer));
-    smaller.extend(fewer.map(|fewer| Less {
+    smaller.extend(fewer.map(|fewer| Reduction {
         clients: Some(fewer),
-        ..less.clone()
+        ..reduction.clone()
     }));
     let operations = now.workload.operations_max;
     let fewer = [operations / 2, operations - operations / 4, operations - 1];
     let fewer = fewer
         .into_iter()
         .filter(|fewer| (1..operations).contains(fewer));
-    smaller.extend(fewer.map(|fewer| Less {
+    smaller.extend(fewer.map(|fewer| Reduction {
         operations: Some(fewer),
-        ..less.clone()
+        ..reduction.clone()
     }));
     smaller
 }

@@ -1,56 +1,57 @@
-//! Many schedules, on several threads, until enough of them have failed.
+//! Runs many schedules on several threads, until enough of them have failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::scenario::{Met, Outcome};
-use crate::shrink::{Case, Found};
+use crate::scenario::{Coverage, Summary};
+use crate::shrink::{Case, FailedCase};
 
-/// What many schedules came to.
+/// The results of many schedules.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// How many there were.
+pub struct SoakReport {
+    /// Number of schedules.
     pub schedules: u64,
-    /// Operations that clients had an answer to.
+    /// Number of answered operations.
     pub operations: u64,
-    /// Faults that came.
+    /// Number of faults.
     pub faults: u64,
-    /// How much time passed in their worlds.
+    /// The simulated time.
     pub simulated: Duration,
-    /// What they met.
-    pub met: Met,
-    /// Questions about their histories that were too entangled to be decided.
+    /// The transitions and crash points that the schedules covered.
+    pub coverage: Coverage,
+    /// Number of questions about the histories that were too complex to decide.
     pub undecided: u64,
 }
 
-impl Report {
-    fn add(&mut self, outcome: Outcome) {
+impl SoakReport {
+    fn add(&mut self, summary: Summary) {
         self.schedules += 1;
-        self.operations += outcome.operations;
-        self.faults += outcome.faults;
-        self.simulated += outcome.simulated;
-        self.met.add(outcome.met);
-        self.undecided += outcome.undecided;
+        self.operations += summary.operations;
+        self.faults += summary.faults;
+        self.simulated += summary.simulated;
+        self.coverage.add(summary.coverage);
+        self.undecided += summary.undecided;
     }
 }
 
-/// Many schedules under way.
+/// Many schedules in progress.
 pub struct Soak<S> {
-    /// The seed of each schedule, by its number.
+    /// Returns the seed of a schedule by its number.
     seeds: S,
     count: u64,
-    /// It ends when so many have failed.
+    /// Number of failures after which the soak ends.
     failures_max: usize,
     next: AtomicU64,
     over: AtomicBool,
-    report: Mutex<Report>,
-    found: Mutex<Vec<Found>>,
+    report: Mutex<SoakReport>,
+    found: Mutex<Vec<FailedCase>>,
 }
 
 impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
-    /// `count` schedules, or until the first fails; `seeds` tells the seed of each by its number.
+    /// Returns a soak of `count` schedules that ends at the first failure. `seeds` returns the seed
+    /// of each schedule by its number.
     pub fn new(seeds: S, count: u64) -> Self {
         Self {
             seeds,
@@ -63,15 +64,16 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
         }
     }
 
-    /// Goes on until so many have failed, at least one.
+    /// Returns the same soak that ends after `failures_max` failures, at least one.
     #[must_use]
     pub fn until_failed(mut self, failures_max: usize) -> Self {
         self.failures_max = failures_max.max(1);
         self
     }
 
-    /// Runs them on so many threads, each with worlds of its own, and returns those that failed.
-    pub fn run(&self, threads: usize) -> Vec<Found> {
+    /// Runs the schedules on `threads` threads, each with worlds of its own. Returns the failed
+    /// schedules.
+    pub fn run(&self, threads: usize) -> Vec<FailedCase> {
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| self.work());
@@ -80,18 +82,18 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
         self.found.lock().clone()
     }
 
-    /// The seeds of those that have failed so far.
+    /// Returns the seeds of the schedules that have failed so far.
     pub fn failed(&self) -> Vec<u64> {
         let found = self.found.lock();
         found.iter().map(|found| found.case.seed).collect()
     }
 
-    /// What those that did not fail have come to so far.
-    pub fn so_far(&self) -> Report {
+    /// Returns the results so far of the schedules that did not fail.
+    pub fn report(&self) -> SoakReport {
         self.report.lock().clone()
     }
 
-    /// Begins no more of them.
+    /// Begins no more schedules.
     pub fn stop(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -104,13 +106,13 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
             }
             let case = Case::of((self.seeds)(number));
             match case.run(None) {
-                Ok(outcome) => self.report.lock().add(outcome),
-                Err(failure) => self.note(Found { case, failure }),
+                Ok(summary) => self.report.lock().add(summary),
+                Err(failure) => self.note(FailedCase { case, failure }),
             }
         }
     }
 
-    fn note(&self, found: Found) {
+    fn note(&self, found: FailedCase) {
         let mut all = self.found.lock();
         if all.len() < self.failures_max {
             all.push(found);

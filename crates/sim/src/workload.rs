@@ -9,10 +9,8 @@
 //! Invariants: the same seed and the same answers give the same operations. No two writes to one
 //! file have the same mark.
 
-mod beliefs;
 mod choose;
-pub mod mark;
-mod op;
+mod client_model;
 
 use std::collections::BTreeMap;
 
@@ -21,10 +19,9 @@ use lockstep_types::Ino;
 use crate::history::Outcome;
 use crate::random::Random;
 
-use beliefs::Beliefs;
+use client_model::ClientModel;
 
-pub use mark::{Mark, Run};
-pub use op::{Op, WriteOp};
+pub use crate::op::{Mark, Op, Run, WriteOp, mark};
 
 /// The behavior of the clients of a world.
 #[derive(Clone, Debug)]
@@ -127,9 +124,9 @@ pub trait Source: Send {
 pub struct Generator {
     options: Options,
     random: Random,
-    clients: BTreeMap<u32, Beliefs>,
+    clients: BTreeMap<u32, ClientModel>,
     /// Number of operations that each client has requested.
-    asked: BTreeMap<u32, u64>,
+    requested: BTreeMap<u32, u64>,
     /// The last mark given to a write of each file.
     marks: BTreeMap<Ino, u8>,
 }
@@ -141,7 +138,7 @@ impl Generator {
             options,
             random,
             clients: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             marks: BTreeMap::new(),
         }
     }
@@ -149,15 +146,15 @@ impl Generator {
 
 impl Source for Generator {
     fn next(&mut self, client: u32, spare: Ino) -> Option<Op> {
-        let asked = self.asked.entry(client).or_default();
-        if *asked >= self.options.operations_max {
+        let requested = self.requested.entry(client).or_default();
+        if *requested >= self.options.operations_max {
             return None;
         }
-        *asked += 1;
-        let choice = choose::Choice {
+        *requested += 1;
+        let choice = choose::RequestChoice {
             options: &self.options,
             random: &mut self.random,
-            beliefs: self.clients.entry(client).or_default(),
+            model: self.clients.entry(client).or_default(),
             marks: &mut self.marks,
             client,
             spare,

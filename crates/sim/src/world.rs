@@ -1,14 +1,14 @@
 //! A world of two nodes, their disks and the network between them, driven by one thread.
 //!
-//! The world decides what happens next: which fiber goes on, or that time passes until one can. All
-//! its choices come from its seed.
+//! The world decides what happens next: which fiber continues, or how far time advances until a
+//! fiber can continue. The seed of the world decides every choice.
 
 mod fibers;
-mod leaving;
 mod network;
 mod node;
 mod process;
-mod runtime;
+mod run_dir;
+mod shutdown;
 mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,73 +16,98 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fibers::Fibers;
-pub use fibers::{Event, Wait, is_inside, serving, wait};
-pub use leaving::Leaving;
-pub use network::{FrameObserver, Network, OnFrame};
-use node::Births;
-pub use node::{Life, Living, Node};
+pub use fibers::{Event, ProcessId, Wait, is_in_fiber, serving, wait};
+pub use network::{FrameObserver, FrameVerdict, Network};
+pub use node::{Node, RunningNode, RunningSlot};
 pub use process::{
-    BYTES_IN_FLIGHT_MAX, Hang, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Opened, Process, ProcessId,
-    ROOM, Shared,
+    BYTES_IN_FLIGHT_MAX, Hang, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Latch, Process, ROOM_LIMITS,
+    Shared,
 };
-pub use runtime::Runtime;
+pub use run_dir::RunDir;
+pub use shutdown::Shutdown;
 pub use side::Side;
 
 use crate::random::Random;
 
-/// Everything there is.
+/// Most steps of one world. No schedule needs as many.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// The processes, the network, and the time.
 pub struct World {
-    /// Time, chance, and what was asked for.
+    /// The time, the random source, and the requested fibers.
     pub shared: Arc<Shared>,
-    /// Between the nodes.
+    /// The network between the nodes.
     pub network: Arc<Network>,
     fibers: Fibers,
-    births: Births,
-    living: BTreeMap<ProcessId, Arc<Process>>,
+    next_process: u64,
+    running: BTreeMap<ProcessId, Arc<Process>>,
     dead: BTreeSet<ProcessId>,
+    steps: u64,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        for process in std::mem::take(&mut self.living).into_values() {
+        for process in std::mem::take(&mut self.running).into_values() {
             self.fibers.kill(process.id());
-            process.forget_jobs();
+            process.drop_jobs();
         }
         drop(self.shared.take_spawned());
     }
 }
 
 impl World {
-    /// An empty world.
-    pub fn new(chance: Random, step_percent: u64) -> Self {
+    /// Returns an empty world. A step of a thread lets other threads go first in `step_percent`
+    /// percent of the cases.
+    pub fn new(random: Random, step_percent: u64) -> Self {
         Self {
-            shared: Arc::new(Shared::new(chance, step_percent)),
+            shared: Arc::new(Shared::new(random, step_percent)),
             network: Arc::default(),
             fibers: Fibers::default(),
-            births: Births::default(),
-            living: BTreeMap::new(),
+            next_process: 1,
+            running: BTreeMap::new(),
             dead: BTreeSet::new(),
+            steps: 0,
         }
     }
 
-    /// A process that lives from now on.
-    pub fn give_birth(&mut self) -> Arc<Process> {
-        let process = self.births.next(&self.shared);
-        self.living.insert(process.id(), Arc::clone(&process));
+    /// Returns the time of the world.
+    pub fn now(&self) -> Duration {
+        self.shared.now()
+    }
+
+    /// Returns the number of steps so far.
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Returns an error if the world has made more steps than any schedule needs.
+    pub fn check_steps(&self) -> Result<(), String> {
+        if self.steps > STEPS_MAX {
+            return Err("too many steps: some thread repeats the same attempt forever".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Creates a running process.
+    pub fn spawn_process(&mut self) -> Arc<Process> {
+        let id = ProcessId(self.next_process);
+        self.next_process += 1;
+        let process = Process::new(id, Arc::clone(&self.shared));
+        self.running.insert(id, Arc::clone(&process));
         process
     }
 
-    /// Ends a process where it is.
+    /// Ends a process at its present point.
     pub fn kill(&mut self, process: &Process) {
         process.die();
         self.dead.insert(process.id());
         self.fibers.kill(process.id());
-        self.living.remove(&process.id());
-        process.forget_jobs();
+        self.running.remove(&process.id());
+        process.drop_jobs();
     }
 
-    /// One step: a fiber goes on, or time passes until one can, but not beyond `until`. False when
-    /// nothing happens before that.
+    /// Makes one step: a fiber continues, or time advances until a fiber can continue, but not
+    /// beyond `until`. Returns `false` if nothing happens before `until`.
     pub fn step(&mut self, until: Duration) -> bool {
         for (process, job) in self.shared.take_spawned() {
             if !self.dead.contains(&process) {
@@ -91,17 +116,15 @@ impl World {
         }
         let ready = self.fibers.ready(self.shared.now());
         if !ready.is_empty() {
-            let chosen = self.shared.draw(|chance| *chance.pick(&ready));
+            let chosen = self.shared.with_random(|random| *random.pick(&ready));
             self.fibers.resume(chosen);
-            return true;
+        } else if let Some(due) = self.fibers.due().filter(|due| *due <= until) {
+            self.shared.advance(due);
+        } else {
+            self.shared.advance(until);
+            return false;
         }
-        match self.fibers.due() {
-            Some(due) if due <= until => self.shared.advance(due),
-            _ => {
-                self.shared.advance(until);
-                return false;
-            }
-        }
+        self.steps += 1;
         true
     }
 }

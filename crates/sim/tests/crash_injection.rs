@@ -1,37 +1,37 @@
-//! The crash-injection suite: proptest makes the operations of several clients, the faults and their
-//! moments; the simulator runs them, and everything that is demanded of a schedule is demanded. What
-//! fails is made smaller by proptest, operation by operation.
+//! The crash-injection suite: proptest generates the operations of several clients, the faults and
+//! their times. The simulator runs them, with all requirements of a schedule. proptest shrinks a
+//! failing case, operation by operation.
 //!
 //! `PROPTEST_CASES=N` runs N cases instead.
 
-// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+// Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-#[path = "crash_injection/asks.rs"]
-mod asks;
-#[path = "crash_injection/makes.rs"]
-mod makes;
+#[path = "crash_injection/script.rs"]
+mod script;
+#[path = "crash_injection/strategies.rs"]
+mod strategies;
 
 use std::time::{Duration, Instant};
 
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{self, Ending, Failure, Fault, Plan, Settings};
-use lockstep_sim::told::tell;
+use lockstep_sim::test_output::print_result;
 use lockstep_sim::workload::Options;
 use lockstep_types::mutants::{ALL, Mutant};
 use proptest::test_runner::{
     Config, FileFailurePersistence, TestCaseError, TestError, TestRng, TestRunner,
 };
 
-use asks::{Script, Step};
+use script::{Script, Step};
 
-/// Cases in every run of the tests.
+/// Number of cases in every run of the tests.
 const CASES: u32 = 2000;
-/// Cases after which a deliberate bug counts as not found.
-const BUG_CASES: u32 = 3000;
+/// Number of cases after which a mutant is treated as not found.
+const MUTANT_CASES: u32 = 3000;
 
-/// Cases that once failed come first.
-const NOTED: &str = concat!(
+/// The cases that failed earlier. They run first.
+const REGRESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/proptest-regressions/crash_injection.txt"
 );
@@ -39,24 +39,24 @@ const NOTED: &str = concat!(
 /// One schedule, as data.
 #[derive(Clone, Debug)]
 struct Case {
-    /// Of everything that is drawn while it runs.
-    luck: u64,
+    /// The seed of every random choice during the run.
+    run_seed: u64,
     settings: Settings,
-    /// How often in a hundred a step of a thread lets others go first.
+    /// Share of a thread's steps that let other threads run first, in percent.
     step_percent: u64,
-    /// Longest pause of a client between two operations.
+    /// The longest pause of a client between two operations.
     pause_max: Duration,
-    /// What each client asks.
+    /// The requests of each client.
     clients: Vec<Vec<Step>>,
-    /// Each fault, with the time since the one before.
+    /// Each fault, with the time since the previous fault.
     faults: Vec<(Duration, Fault)>,
     ending: Ending,
 }
 
 impl Case {
-    fn run(&self, bug: Option<Mutant>) -> Result<(), Box<Failure>> {
+    fn run(&self, mutant: Option<Mutant>) -> Result<(), Box<Failure>> {
         let plan = Plan {
-            luck: self.luck,
+            run_seed: self.run_seed,
             settings: self.settings,
             step_percent: self.step_percent,
             workload: Options {
@@ -66,13 +66,13 @@ impl Case {
             pause_max: self.pause_max,
             faults: self.faults.clone(),
             ending: self.ending,
-            scarce: None,
+            client_room: None,
         };
         let script = Box::new(Script::new(self.clients.clone()));
-        scenario::run_with(&plan, script, Random::new(self.luck), bug).map(|_| ())
+        scenario::run_with(&plan, script, Random::new(self.run_seed), mutant).map(|_| ())
     }
 
-    /// How much there is to read in it.
+    /// Returns the number of operations and faults.
     fn size(&self) -> usize {
         self.clients.iter().map(Vec::len).sum::<usize>() + self.faults.len()
     }
@@ -90,32 +90,34 @@ fn failed(failure: &Failure) -> TestCaseError {
 #[test]
 fn no_case_finds_anything() {
     let start = Instant::now();
-    let asked = std::env::var("PROPTEST_CASES").ok();
-    let cases = asked.and_then(|cases| cases.parse().ok()).unwrap_or(CASES);
+    let requested = std::env::var("PROPTEST_CASES").ok();
+    let cases = requested
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(CASES);
     let config = Config {
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(NOTED))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         ..Config::with_cases(cases)
     };
-    let outcome = TestRunner::new(config).run(&makes::case(), |case| {
+    let outcome = TestRunner::new(config).run(&strategies::case(), |case| {
         case.run(None).map_err(|failure| failed(&failure))
     });
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    let told = format!("{cases} cases that proptest made, and those noted before");
-    tell("no_case_finds_anything", told, start.elapsed());
+    let result = format!("{cases} new cases, and the recorded cases");
+    print_result("no_case_finds_anything", result, start.elapsed());
 }
 
-/// The smallest case in which a bug shows, if one of so many does.
-fn finder(bug: Mutant, cases: u32) -> Option<Case> {
+/// Returns the smallest case that finds a mutant, if any of `cases` cases finds it.
+fn finder(mutant: Mutant, cases: u32) -> Option<Case> {
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: 2000,
         ..Config::with_cases(cases)
     };
-    let chance = TestRng::deterministic_rng(config.rng_algorithm);
-    let outcome = TestRunner::new_with_rng(config, chance).run(&makes::case(), |case| {
-        case.run(Some(bug)).map_err(|failure| failed(&failure))
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let outcome = TestRunner::new_with_rng(config, rng).run(&strategies::case(), |case| {
+        case.run(Some(mutant)).map_err(|failure| failed(&failure))
     });
     match outcome {
         Err(TestError::Fail(_, case)) => Some(case),
@@ -124,19 +126,22 @@ fn finder(bug: Mutant, cases: u32) -> Option<Case> {
 }
 
 #[test]
-fn a_deliberate_bug_is_found_and_made_small() {
-    let case = finder(Mutant::AnswerBeforePeer, BUG_CASES).expect("the bug is found");
+fn a_mutant_is_found_and_shrunk() {
+    let case = finder(Mutant::AnswerBeforePeer, MUTANT_CASES).expect("the mutant is found");
     assert!(case.size() <= 40, "{} left: {case:?}", case.size());
 }
 
-/// By hand: which of the deliberate bugs are found, and how small they become.
+/// Prints which mutants are found, and the sizes of the smallest cases. Run by hand.
 #[test]
-#[ignore = "takes long and demands nothing: it says what is found"]
-fn deliberate_bugs() {
-    for bug in ALL {
-        match finder(bug, BUG_CASES) {
-            Some(case) => println!("{bug:?}: found, {} operations and faults left", case.size()),
-            None => println!("{bug:?}: not found in {BUG_CASES} cases"),
+#[ignore = "takes long and asserts nothing: it prints the found mutants"]
+fn print_mutants() {
+    for mutant in ALL {
+        match finder(mutant, MUTANT_CASES) {
+            Some(case) => println!(
+                "{mutant:?}: found, {} operations and faults left",
+                case.size()
+            ),
+            None => println!("{mutant:?}: not found in {MUTANT_CASES} cases"),
         }
     }
 }

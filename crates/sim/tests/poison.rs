@@ -1,13 +1,16 @@
-//! Disks that fail, or are not there: what a store, and two nodes, still promise (rules P12, P16).
+//! Disks that fail or are not mounted: the promises that a store and two nodes still keep (rules P12,
+//! P16, P17).
 
-// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+// Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "poison/missing.rs"]
 mod missing;
 #[path = "poison/nodes.rs"]
 mod nodes;
-#[path = "poison/pair.rs"]
-mod pair;
+#[path = "poison/program.rs"]
+mod program;
+#[path = "poison/steps.rs"]
+mod steps;
 #[path = "poison/store.rs"]
 mod store;

@@ -1,24 +1,24 @@
-//! Schedules in every run of the tests: always the same ones, and some that nobody has seen before.
+//! The schedules of every test run: one half is the same in each run, the other half is new.
 //!
-//! `LOCKSTEP_SCHEDULES=N` runs N of them instead.
+//! `LOCKSTEP_SCHEDULES=N` runs N schedules instead.
 
 use std::collections::BTreeSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_repl::state::{State, Trigger};
-use lockstep_sim::shrink::{Case, Found};
+use lockstep_sim::shrink::{Case, FailedCase};
 use lockstep_sim::soak::Soak;
-use lockstep_sim::told::tell;
+use lockstep_sim::test_output::print_result;
 use strum::VariantArray as _;
 
-/// As many threads, each with worlds of its own.
+/// Number of threads, each with worlds of its own.
 const THREADS: usize = 2;
-/// Half of them are the same every time.
+/// Number of schedules. One half is the same in every run.
 const SCHEDULES: u64 = 10_000;
 
 fn schedules() -> u64 {
-    let asked = std::env::var("LOCKSTEP_SCHEDULES").ok();
-    asked
+    let requested = std::env::var("LOCKSTEP_SCHEDULES").ok();
+    requested
         .and_then(|count| count.parse().ok())
         .unwrap_or(SCHEDULES)
 }
@@ -37,26 +37,27 @@ fn no_schedule_finds_anything() {
     };
     let soak = Soak::new(seeds, schedules());
     if let Some(found) = soak.run(THREADS).pop() {
-        panic!("{found}\nmade smaller:\n{}", found.clone().shrunk(None));
+        panic!("{found}\nshrunk:\n{}", found.clone().shrunk(None));
     }
-    let report = soak.so_far();
-    let told = format!(
-        "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} pairs of \
-         event and state ({} of the table missed), {} crash points, {} questions left undecided",
+    let report = soak.report();
+    let result = format!(
+        "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} \
+         transitions ({} of the table missing), {} crash points, {} questions left undecided",
         report.schedules,
         report.operations,
-        report.met.pairs.len(),
-        report.met.missed().len(),
-        report.met.crash_points.len(),
+        report.coverage.transitions.len(),
+        report.coverage.missing().len(),
+        report.coverage.crash_points.len(),
         report.undecided
     );
-    tell("no_schedule_finds_anything", told, start.elapsed());
-    assert_eq!(faults(&report.met.pairs), [""; 0], "from seed {fresh}");
+    print_result("no_schedule_finds_anything", result, start.elapsed());
+    let impossible = impossible(&report.coverage.transitions);
+    assert_eq!(impossible, [""; 0], "from seed {fresh}");
 }
 
-/// The pairs among these of which the state table says that they cannot come.
-fn faults(met: &BTreeSet<String>) -> Vec<String> {
-    let is_fault = |&(state, trigger): &(State, Trigger)| {
+/// Returns the transitions that the state table declares impossible.
+fn impossible(covered: &BTreeSet<String>) -> Vec<String> {
+    let is_impossible = |&(state, trigger): &(State, Trigger)| {
         let refused = state.next(trigger).err();
         refused.is_some_and(|refused| refused.why.is_fault())
     };
@@ -64,15 +65,15 @@ fn faults(met: &BTreeSet<String>) -> Vec<String> {
         .iter()
         .flat_map(|state| Trigger::VARIANTS.iter().map(|trigger| (*state, *trigger)));
     pairs
-        .filter(is_fault)
+        .filter(is_impossible)
         .map(|(state, trigger)| format!("{trigger:?} in {state:?}"))
-        .filter(|pair| met.contains(pair))
+        .filter(|pair| covered.contains(pair))
         .collect()
 }
 
-/// Schedules that once found something. What they find depends on the simulator too, so each repair
-/// has a test of its own besides, where a lower rung can see it.
-const FOUND_SOMETHING: [u64; 11] = [
+/// The seeds of schedules that once found a bug. The schedule of a seed changes with the simulator.
+/// So each repair also has a test of its own, on a lower rung if one can see the bug.
+const FOUND_A_BUG: [u64; 11] = [
     33,
     189,
     877,
@@ -87,11 +88,11 @@ const FOUND_SOMETHING: [u64; 11] = [
 ];
 
 #[test]
-fn what_was_found_once_is_not_found_again() {
-    for seed in FOUND_SOMETHING {
+fn schedules_that_once_found_a_bug_find_nothing() {
+    for seed in FOUND_A_BUG {
         let case = Case::of(seed);
         if let Err(failure) = case.run(None) {
-            panic!("{}", Found { case, failure });
+            panic!("{}", FailedCase { case, failure });
         }
     }
 }

@@ -1,7 +1,8 @@
-//! A real store on the simulated disk, crashed at every call that it makes: what it acknowledged
-//! survives the end of its process, and what it acknowledged as durable survives a power loss.
+//! A real store on the simulated disk, crashed at every call that the store makes. Acknowledged
+//! data survives the end of the process. Data that was acknowledged as durable survives a power
+//! loss.
 
-// Clippy knows test functions by their attribute; the helpers here are test code all the same.
+// Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "store_on_disk/crashes.rs"]
@@ -10,8 +11,8 @@ mod crashes;
 mod creation;
 #[path = "store_on_disk/directories.rs"]
 mod directories;
-#[path = "store_on_disk/moments.rs"]
-mod moments;
+#[path = "store_on_disk/double_faults.rs"]
+mod double_faults;
 #[path = "store_on_disk/states.rs"]
 mod states;
 #[path = "store_on_disk/threads.rs"]
@@ -32,11 +33,11 @@ use lockstep_types::{
 
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 
-/// The run of the machine in which a workload is done, and the one after a power loss.
+/// The machine's run during a workload, and its run after a power loss.
 const BOOT: u8 = 1;
 const NEXT_BOOT: u8 = 2;
 
-/// Of each of the two.
+/// The size of each of the two segments.
 const LOG_SEGMENT_BYTES: u64 = 64 << 10;
 
 fn log_options() -> LogOptions {
@@ -52,7 +53,7 @@ fn file_name(name: &str) -> FileName {
     FileName::new(name.as_bytes()).unwrap()
 }
 
-/// The number of an operation.
+/// Returns the number of an operation.
 fn osn(sequence: u64) -> Osn {
     Osn {
         generation: Generation::FIRST,
@@ -60,7 +61,7 @@ fn osn(sequence: u64) -> Osn {
     }
 }
 
-/// Something new without more to it than that.
+/// Returns the creation of an inode with plain attributes.
 fn creation(parent: Ino, name: FileName, ino: Ino, kind: NodeKind) -> MetaRequest {
     MetaRequest::Create {
         parent,
@@ -88,7 +89,7 @@ fn create(disk: &Disk) -> Result<(), StoreError> {
     Store::create(&backing, UUID, &log_options())
 }
 
-/// A disk with a store that was never opened.
+/// Returns a disk with a store that was never opened.
 fn made_disk() -> Disk {
     let disk = empty_disk();
     create(&disk).unwrap();
@@ -109,7 +110,7 @@ fn open_on(backing: Arc<dyn Backing>, boot: u8) -> Result<Opened, StoreError> {
     Store::open(backing, &options)
 }
 
-/// What to do at which call: the `nth` from now.
+/// Sets the result of the `nth` call from now on.
 fn at_call(disk: &Disk, nth: u64, verdict: Verdict) {
     let serial = disk.calls() + nth;
     disk.observe(Some(Arc::new(move |call| {
@@ -121,7 +122,7 @@ fn at_call(disk: &Disk, nth: u64, verdict: Verdict) {
     })));
 }
 
-/// The kinds of the calls that `body` makes on a disk.
+/// Returns the kinds and lengths of the calls that `body` makes on a disk.
 fn calls_of(disk: &Disk, body: impl FnOnce()) -> Vec<(CallKind, u64)> {
     let calls = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let into = Arc::clone(&calls);

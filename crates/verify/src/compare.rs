@@ -1,11 +1,11 @@
 //! The primary's side of a comparison.
 //!
-//! Inodes are walked by their numbers, in batches, each under the exclusive locks of its inodes, so
-//! that no operation on them is under way on either node. An inode that is being made or freed just
-//! then may be on one node only; so whatever differs is looked at again before it counts.
+//! The comparison walks the inodes by their numbers, in batches. Each batch holds the exclusive locks of its inodes, so
+//! that no operation on them is under way on either node. An inode that is being created or freed just
+//! then may be on one node only; so each difference counts only after a second look.
 //!
-//! Content too long to be part of a digest is compared range by range, each under a lock that keeps
-//! writes to it away.
+//! Content that is too long for a digest is compared range by range, each range under a lock that keeps
+//! writes away.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,33 +14,31 @@ use lockstep_fs::Store;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{Request, Response};
+use lockstep_resync::api::ask_differing;
 use lockstep_resync::pieces::{self, Piece};
-use lockstep_resync::{Locks, Peer, PeerError, Progress, ResyncError, ask_differing, bits};
+use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError, bits};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Hash128, Ino, NodeKind};
 
-use crate::digest::{self, CONTENT_BYTES_MAX, Digests, Limits};
+use crate::digest::{self, CONTENT_BYTES_MAX, DigestLimits, Digests};
 use crate::paths;
 use crate::report::Report;
 
-/// What is compared under one set of locks.
-const BATCH: Limits = Limits {
+/// Most inodes and bytes that are compared under one set of locks.
+const BATCH: DigestLimits = DigestLimits {
     inodes: 64,
     bytes: 4 << 20,
 };
 
-/// Compares everything the two nodes hold; finds all differences there are.
+/// Compares the whole content of both nodes; finds all differences.
 pub fn compare(
     store: &Store,
     peer: &dyn Peer,
     locks: &dyn Locks,
-    progress: &Progress,
+    progress: &JobProgress,
 ) -> Result<Report, ResyncError> {
-    let census = store.census()?;
-    progress.inodes_total.set(census.inodes);
-    progress.inodes_done.set(0);
-    progress.bytes_total.set(census.bytes);
-    progress.bytes_done.set(0);
+    let census = store.replica().census()?;
+    progress.start(census.inodes, census.bytes);
     let mut comparer = Comparer {
         store,
         peer,
@@ -53,42 +51,42 @@ pub fn compare(
         from = comparer.compare_batch(from)?;
     }
     let mut report = comparer.report;
-    paths::name(store, &mut report)?;
+    paths::add_paths(store, &mut report)?;
     Ok(report)
 }
 
-/// What comparing needs at every step.
+/// The state of a comparison.
 pub(crate) struct Comparer<'a> {
     pub(crate) store: &'a Store,
     pub(crate) peer: &'a dyn Peer,
     pub(crate) locks: &'a dyn Locks,
-    pub(crate) progress: &'a Progress,
+    pub(crate) progress: &'a JobProgress,
     pub(crate) report: Report,
 }
 
-/// What a batch found.
+/// The digests of a batch of inodes.
 #[derive(Default)]
-struct Batch {
-    /// First number beyond it.
+struct DigestBatch {
+    /// First inode number beyond the batch.
     to: u64,
-    /// Inodes here.
+    /// Inodes of this node.
     ours: Vec<(u64, Hash128)>,
-    /// Inodes there.
+    /// Inodes of the peer.
     theirs: Vec<(u64, Hash128)>,
 }
 
 impl Comparer<'_> {
-    /// Compares the next inodes; returns where to go on.
+    /// Compares the next inodes; returns the first inode number of the next batch.
     fn compare_batch(&mut self, from: u64) -> Result<u64, ResyncError> {
-        let inodes = self.store.inodes(from, u64::MAX, BATCH.inodes)?;
-        // Beyond our last inode the peer may have others.
+        let inodes = self.store.replica().inodes(from, u64::MAX, BATCH.inodes)?;
+        // The peer may have inodes beyond the last inode of this node.
         let to = match inodes.last() {
             Some((last, _)) if inodes.len() == BATCH.inodes => last.get().saturating_add(1),
             _ => u64::MAX,
         };
         let alone = |&(ino, _): &(Ino, NodeKind)| (LockKey::File(ino), LockMode::Exclusive);
         let locks: LockSet = inodes.iter().map(alone).collect();
-        let mut batch = Batch::default();
+        let mut batch = DigestBatch::default();
         self.locks.with_locks(locks, &mut || {
             batch = self.digest_batch(from, to)?;
             Ok(())
@@ -102,19 +100,19 @@ impl Comparer<'_> {
         Ok(batch.to)
     }
 
-    fn digest_batch(&mut self, from: u64, to: u64) -> Result<Batch, ResyncError> {
+    fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
         let mut ours = digest::digests(self.store, from, to, BATCH)?;
         let theirs = self.ask_digests(from, ours.to)?;
         ours.list.retain(|(number, _)| *number < theirs.to);
         self.count_bytes(ours.bytes);
-        Ok(Batch {
+        Ok(DigestBatch {
             to: theirs.to,
             ours: ours.list,
             theirs: theirs.list,
         })
     }
 
-    /// The peer's digests, in order and inside the range it says.
+    /// The peer's digests. Checks that they are in order and inside the covered range.
     pub(crate) fn ask_digests(&self, from: u64, to: u64) -> Result<Digests, ResyncError> {
         let answer = self.peer.ask(Request::Digests { from, to }, &[])?;
         let what = "digest inodes";
@@ -137,9 +135,13 @@ impl Comparer<'_> {
         })
     }
 
-    /// Compares content that is too long to be part of the digest.
-    fn compare_long(&mut self, ino: Ino, batch: &Batch) -> Result<(), ResyncError> {
-        let size = self.store.facts(ino)?.map_or(0, |facts| facts.size);
+    /// Compares content that is too long for the digest.
+    fn compare_long(&mut self, ino: Ino, batch: &DigestBatch) -> Result<(), ResyncError> {
+        let size = self
+            .store
+            .replica()
+            .file_times(ino)?
+            .map_or(0, |facts| facts.size);
         let there = batch.theirs.iter().any(|(number, _)| *number == ino.get());
         if size <= CONTENT_BYTES_MAX || !there {
             return Ok(());
@@ -152,7 +154,7 @@ impl Comparer<'_> {
         })
     }
 
-    /// Compares a part of a file whose locks are held.
+    /// Compares a piece of a file. The caller holds the locks.
     pub(crate) fn compare_piece(
         &mut self,
         ino: Ino,
@@ -212,15 +214,15 @@ impl Comparer<'_> {
     }
 }
 
-/// The inodes that are not the same in both lists, in order.
-fn differing(batch: &Batch) -> BTreeSet<Ino> {
-    let ours: BTreeSet<_> = batch.ours.iter().map(flat).collect();
-    let theirs: BTreeSet<_> = batch.theirs.iter().map(flat).collect();
+/// The inodes that differ between the two lists, in order.
+fn differing(batch: &DigestBatch) -> BTreeSet<Ino> {
+    let ours: BTreeSet<_> = batch.ours.iter().map(sortable).collect();
+    let theirs: BTreeSet<_> = batch.theirs.iter().map(sortable).collect();
     ours.symmetric_difference(&theirs)
         .filter_map(|(number, _)| Ino::new(*number))
         .collect()
 }
 
-fn flat((number, digest): &(u64, Hash128)) -> (u64, [u8; 16]) {
+fn sortable((number, digest): &(u64, Hash128)) -> (u64, [u8; 16]) {
     (*number, digest.0)
 }

@@ -1,25 +1,27 @@
-//! One hash over everything there is of an inode.
+//! One hash over all data of an inode.
 //!
-//! Covered are its record with unflushed size and times folded in, its records in every other table
-//! that both nodes have, the length of its content on the disk, and the content itself when it is
-//! short; longer content is compared range by range. Every part is preceded by its length, so that
+//! The digest covers the record with unflushed size and times, the records in every other table
+//! that both nodes have, the length of the content on the disk, and the content itself if it is
+//! short. Longer content is compared range by range. The length of each part precedes the part, so that
 //! no two different inodes give the same bytes to hash.
 
 use std::ops::ControlFlow;
 
 use lockstep_fs::record::{self, Body};
 use lockstep_fs::{OpError, Store, keys};
+use lockstep_resync::limits::HASHED_FILE_BYTES_MAX;
+use lockstep_resync::pieces::whole_file_hash;
 use lockstep_types::{Hash128, Ino};
 
 /// Longest content that is part of the digest.
-pub const CONTENT_BYTES_MAX: u64 = lockstep_resync::secondary::SETTLED_HASH_BYTES_MAX;
+pub const CONTENT_BYTES_MAX: u64 = HASHED_FILE_BYTES_MAX;
 
-/// The tables besides that of the inodes.
+/// The tables besides the table of inodes.
 const TABLES: [u8; 4] = [keys::ENTRIES, keys::COOKIES, keys::XATTRS, keys::ORPHANS];
 
-/// How much is done at once.
+/// Bounds of one list of digests.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct DigestLimits {
     /// Most inodes.
     pub inodes: usize,
     /// Bytes of content after which no further inode is begun.
@@ -29,21 +31,27 @@ pub struct Limits {
 /// Digests of the inodes in a range of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// First number beyond those covered.
+    /// First inode number beyond the covered ones.
     pub to: u64,
     /// Numbers and digests, in order.
     pub list: Vec<(u64, Hash128)>,
-    /// Bytes of content in them.
+    /// Bytes of content in the digests.
     pub bytes: u64,
 }
 
 /// The digests of the inodes from `from` up to but not including `to`, as many as `limits` allow.
-pub fn digests(store: &Store, from: u64, to: u64, limits: Limits) -> Result<Digests, OpError> {
+pub fn digests(
+    store: &Store,
+    from: u64,
+    to: u64,
+    limits: DigestLimits,
+) -> Result<Digests, OpError> {
     let mut found = Digests {
         to,
         ..Digests::default()
     };
     for (number, (ino, _)) in store
+        .replica()
         .inodes(from, to, limits.inodes.saturating_add(1))?
         .into_iter()
         .enumerate()
@@ -66,18 +74,20 @@ pub fn digest(store: &Store, ino: Ino) -> Result<Option<Hash128>, OpError> {
 }
 
 fn digest_and_bytes(store: &Store, ino: Ino) -> Result<Option<(Hash128, u64)>, OpError> {
-    let Some(inode) = store.inode_now(ino)? else {
+    let Some(inode) = store.replica().inode_now(ino)? else {
         return Ok(None);
     };
     let mut hasher = Hasher::default();
     hasher.add(&record::encode(&inode));
     for table in TABLES {
         hasher.add(&[table]);
-        store.each_record(table, ino, &[], &mut |key, value| {
-            hasher.add(key);
-            hasher.add(value);
-            ControlFlow::Continue(())
-        })?;
+        store
+            .replica()
+            .each_record(table, ino, &[], &mut |key, value| {
+                hasher.add(key);
+                hasher.add(value);
+                ControlFlow::Continue(())
+            })?;
     }
     let bytes = match inode.body {
         Body::File { size } => hasher.add_content(store, ino, size)?,
@@ -96,13 +106,13 @@ impl Hasher {
         self.0.update(part);
     }
 
-    /// Adds length and content; returns how many bytes of content.
+    /// Adds length and content; returns the number of bytes of content.
     fn add_content(&mut self, store: &Store, ino: Ino, size: u64) -> Result<u64, OpError> {
-        self.add(&store.content_bytes(ino)?.to_le_bytes());
+        self.add(&store.replica().content_bytes(ino)?.to_le_bytes());
         if size > CONTENT_BYTES_MAX {
             return Ok(0);
         }
-        self.add(&lockstep_resync::primary::whole_hash(store, ino, size)?.0);
+        self.add(&whole_file_hash(store, ino, size)?.0);
         Ok(size)
     }
 

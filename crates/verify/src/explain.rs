@@ -1,4 +1,4 @@
-//! Saying what differs about an inode whose digests differ.
+//! Names the differences of an inode with different digests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -16,25 +16,26 @@ use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::compare::Comparer;
 use crate::digest::{self, CONTENT_BYTES_MAX};
-use crate::report::{Side, What};
+use crate::report::{DifferenceKind, Side};
 
-/// How often, and how far apart, an inode that one node alone has is looked for: an operation that
-/// makes or frees it is carried out on the secondary first, and its locks are not on the inode.
+/// How often an inode that only one node has is looked for. An operation that
+/// creates or frees an inode is carried out on the secondary first, and its locks are not on the inode.
 const LOOKS: u32 = 5;
+/// Time between two looks.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// What looking at an inode showed.
-enum Look {
+/// Result of a second look at an inode.
+enum SecondLook {
     /// Equal, or gone on both nodes.
     Same,
-    /// One node has it.
+    /// Only one node has the inode.
     OneSided(Side),
-    /// Both have it, and it was said what differs.
+    /// Both nodes have the inode, and the differences were reported.
     Explained,
 }
 
 impl Comparer<'_> {
-    /// Reports what differs about inodes, if on a second look they still do.
+    /// Reports the differences of inodes that still differ on a second look.
     pub(crate) fn explain(&mut self, suspects: BTreeSet<Ino>) -> Result<(), ResyncError> {
         let mut suspects: Vec<Ino> = suspects.into_iter().collect();
         for number in 1..=LOOKS {
@@ -42,9 +43,11 @@ impl Comparer<'_> {
             let mut one_sided = Vec::new();
             for ino in suspects {
                 match self.look_again(ino)? {
-                    Look::OneSided(only) if last => self.report.add(ino, What::Inode { only }),
-                    Look::OneSided(_) => one_sided.push(ino),
-                    Look::Same | Look::Explained => {}
+                    SecondLook::OneSided(only) if last => {
+                        self.report.add(ino, DifferenceKind::Inode { only });
+                    }
+                    SecondLook::OneSided(_) => one_sided.push(ino),
+                    SecondLook::Same | SecondLook::Explained => {}
                 }
             }
             if one_sided.is_empty() {
@@ -56,8 +59,8 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    fn look_again(&mut self, ino: Ino) -> Result<Look, ResyncError> {
-        let mut look = Look::Same;
+    fn look_again(&mut self, ino: Ino) -> Result<SecondLook, ResyncError> {
+        let mut look = SecondLook::Same;
         let locks = LockSet::from_slice(&[(LockKey::File(ino), LockMode::Exclusive)]);
         self.locks.with_locks(locks, &mut || {
             look = self.look_locked(ino)?;
@@ -66,17 +69,17 @@ impl Comparer<'_> {
         Ok(look)
     }
 
-    fn look_locked(&mut self, ino: Ino) -> Result<Look, ResyncError> {
+    fn look_locked(&mut self, ino: Ino) -> Result<SecondLook, ResyncError> {
         let here = digest::digest(self.store, ino)?;
         let theirs = self.ask_digests(ino.get(), ino.get().saturating_add(1))?;
         let there = theirs.list.first().map(|(_, digest)| *digest);
         Ok(match (here, there) {
-            (Some(_), None) => Look::OneSided(Side::Here),
-            (None, Some(_)) => Look::OneSided(Side::There),
-            (here, there) if here == there => Look::Same,
+            (Some(_), None) => SecondLook::OneSided(Side::Here),
+            (None, Some(_)) => SecondLook::OneSided(Side::There),
+            (here, there) if here == there => SecondLook::Same,
             _ => {
                 self.explain_locked(ino)?;
-                Look::Explained
+                SecondLook::Explained
             }
         })
     }
@@ -89,7 +92,7 @@ impl Comparer<'_> {
         let before = self.report.total;
         self.explain_parts(ino)?;
         if self.report.total == before {
-            self.report.add(ino, What::Digest);
+            self.report.add(ino, DifferenceKind::Digest);
         }
         Ok(())
     }
@@ -114,15 +117,15 @@ impl Comparer<'_> {
             return Err(PeerError::Unexpected { what }.into());
         };
         let there: Option<Inode> = record.as_deref().and_then(record::decode);
-        let (Some(here), Some(there)) = (self.store.inode_now(ino)?, there) else {
+        let (Some(here), Some(there)) = (self.store.replica().inode_now(ino)?, there) else {
             return Err(PeerError::Unexpected { what }.into());
         };
         for (attribute, there) in attributes(&here).into_iter().zip(attributes(&there)) {
             self.compare_attribute(ino, attribute, there.1);
         }
-        let ours = self.store.content_bytes(ino)?;
+        let ours = self.store.replica().content_bytes(ino)?;
         if here.kind() == NodeKind::File && ours != content_bytes {
-            let what = What::ContentLength {
+            let what = DifferenceKind::ContentLength {
                 here: ours,
                 there: content_bytes,
             };
@@ -133,11 +136,12 @@ impl Comparer<'_> {
 
     fn compare_attribute(&mut self, ino: Ino, (name, here): (&'static str, String), there: String) {
         if here != there {
-            self.report.add(ino, What::Attribute { name, here, there });
+            self.report
+                .add(ino, DifferenceKind::Attribute { name, here, there });
         }
     }
 
-    /// Compares the records of an inode in one table; returns whether any differ.
+    /// Compares the records of an inode in one table; returns whether a record differs.
     fn compare_table(
         &mut self,
         ino: Ino,
@@ -152,7 +156,8 @@ impl Comparer<'_> {
             let ours = self.our_records(table, ino, &after, until.as_deref())?;
             for (key, only) in unequal(&ours, &theirs) {
                 let name = name_of(table, &key);
-                self.report.add(ino, What::Record { kind, name, only });
+                self.report
+                    .add(ino, DifferenceKind::Record { kind, name, only });
             }
             match until {
                 Some(until) => after = until,
@@ -173,7 +178,7 @@ impl Comparer<'_> {
             after: after.to_vec(),
         };
         match self.peer.ask(request, &[])? {
-            // Each page but the last must get us further, or we would ask for ever.
+            // Each answer but the last must bring a further key: otherwise the requests would never end.
             Response::Records { records, last }
                 if last
                     || records
@@ -198,6 +203,7 @@ impl Comparer<'_> {
     ) -> Result<BTreeMap<Vec<u8>, Hash128>, ResyncError> {
         let mut records = BTreeMap::new();
         self.store
+            .replica()
             .each_record(table, ino, after, &mut |key, value| {
                 if until.is_some_and(|until| key > until) {
                     return ControlFlow::Break(());
@@ -208,15 +214,19 @@ impl Comparer<'_> {
         Ok(records)
     }
 
-    /// Compares content that is part of the digest.
+    /// Compares content that is short enough for the digest.
     fn compare_short(&mut self, ino: Ino) -> Result<(), ResyncError> {
-        let size = self.store.facts(ino)?.map_or(0, |facts| facts.size);
+        let size = self
+            .store
+            .replica()
+            .file_times(ino)?
+            .map_or(0, |facts| facts.size);
         if size == 0 || size > CONTENT_BYTES_MAX {
             return Ok(());
         }
         let length = usize::try_from(size).unwrap_or(0);
         let mut data = vec![0; length];
-        self.store.read_raw(ino, 0, &mut data)?;
+        self.store.replica().read_raw(ino, 0, &mut data)?;
         data.resize(length.next_multiple_of(BLOCK_BYTES), 0);
         let piece = Piece {
             offset: 0,
@@ -261,7 +271,7 @@ fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Keys whose hashes differ, or that one side alone has.
+/// Keys with different hashes, and keys that only one node has.
 fn unequal(
     ours: &BTreeMap<Vec<u8>, Hash128>,
     theirs: &BTreeMap<Vec<u8>, Hash128>,
@@ -280,7 +290,7 @@ fn unequal(
     unequal
 }
 
-/// What an operator knows a record by.
+/// The name of a record for an operator.
 fn name_of(table: u8, key: &[u8]) -> String {
     match (table, <[u8; 8]>::try_from(key)) {
         (keys::COOKIES, Ok(cookie)) => u64::from_be_bytes(cookie).to_string(),

@@ -1,8 +1,8 @@
 //! The comparison of the two nodes of a datastore, while it is in use.
 //!
-//! [`compare()`] runs on the primary and asks; [`secondary`] answers. Nothing is changed on either
-//! side. Two inodes are equal when their digests are; only for those that differ is looked further,
-//! to say what differs.
+//! [`compare()`] runs on the primary and asks; [`secondary`] answers. The comparison changes nothing on either
+//! node. Two inodes are equal if their digests are equal. Only different inodes are compared further,
+//! to name the differences.
 
 pub mod compare;
 pub mod digest;
@@ -13,5 +13,5 @@ pub mod secondary;
 
 pub use compare::compare;
 pub use digest::digest;
-pub use report::{Difference, Report, Side, What};
+pub use report::{DifferenceKind, InodeDifference, Report, Side};
 pub use secondary::answer;

@@ -1,7 +1,7 @@
-//! Finding a path for inodes that differ.
+//! Finds a path for each inode that differs.
 //!
-//! Directories know what is above them; for everything else the entries of all directories are
-//! searched, once, and only when something differs.
+//! Directories know their parents. For other inodes the entries of all directories are
+//! searched, once, and only if an inode differs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -11,14 +11,14 @@ use lockstep_types::Ino;
 
 use crate::report::Report;
 
-/// Deepest directory whose path is given; deeper, or in a circle, none is.
+/// Deepest directory that gets a path. A deeper directory, or a directory in a circle, gets none.
 const DEPTH_MAX: usize = 1000;
 
-/// A directory and a name in it.
-type Place = (Ino, String);
+/// A directory and a name in the directory.
+type ParentAndName = (Ino, String);
 
 /// Gives each listed difference a path.
-pub(crate) fn name(store: &Store, report: &mut Report) -> Result<(), OpError> {
+pub(crate) fn add_paths(store: &Store, report: &mut Report) -> Result<(), OpError> {
     let wanted: BTreeSet<u64> = report.differences.iter().map(|found| found.ino).collect();
     if wanted.is_empty() {
         return Ok(());
@@ -33,10 +33,10 @@ pub(crate) fn name(store: &Store, report: &mut Report) -> Result<(), OpError> {
     Ok(())
 }
 
-/// A place of each inode in `wanted` that has one.
-fn find(store: &Store, wanted: &BTreeSet<u64>) -> Result<HashMap<Ino, Place>, OpError> {
+/// A directory entry of each inode in `wanted`, if there is one.
+fn find(store: &Store, wanted: &BTreeSet<u64>) -> Result<HashMap<Ino, ParentAndName>, OpError> {
     let mut places = HashMap::new();
-    store.each_entry(&mut |directory, entry| {
+    store.replica().each_entry(&mut |directory, entry| {
         if wanted.contains(&entry.ino.get()) {
             places
                 .entry(entry.ino)
@@ -51,14 +51,14 @@ fn find(store: &Store, wanted: &BTreeSet<u64>) -> Result<HashMap<Ino, Place>, Op
 fn path_of(
     store: &Store,
     ino: Ino,
-    places: &mut HashMap<Ino, Place>,
+    places: &mut HashMap<Ino, ParentAndName>,
 ) -> Result<Option<String>, OpError> {
     let mut names = Vec::new();
     let mut at = ino;
     while at != Ino::ROOT {
         let place = match places.get(&at) {
             Some(place) => Some(place.clone()),
-            None => place_of_directory(store, at)?,
+            None => entry_of_directory(store, at)?,
         };
         let Some((above, name)) = place.filter(|_| names.len() < DEPTH_MAX) else {
             return Ok(None);
@@ -71,15 +71,15 @@ fn path_of(
     Ok(Some(format!("/{}", names.join("/"))))
 }
 
-/// The place of a directory; `None` for what is none, or has none.
-fn place_of_directory(store: &Store, directory: Ino) -> Result<Option<Place>, OpError> {
-    let above = match store.parent(directory) {
+/// The entry of a directory in its parent; `None` for another kind of inode, or without an entry.
+fn entry_of_directory(store: &Store, directory: Ino) -> Result<Option<ParentAndName>, OpError> {
+    let above = match store.tree().parent(directory) {
         Ok(above) => above,
         Err(OpError::Refused(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut place = None;
-    let looked = store.readdir(above, 0, &mut |_, entry| {
+    let looked = store.tree().readdir(above, 0, &mut |_, entry| {
         if entry.ino == directory {
             place = Some((above, text(entry.name.as_bytes())));
             return ControlFlow::Break(());

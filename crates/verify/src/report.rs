@@ -1,6 +1,6 @@
-//! What a comparison found.
+//! The result of a comparison.
 //!
-//! The list of differences is bounded, the count of them is not.
+//! The list of differences is bounded, their count is not. The names of fields and variants appear in JSON.
 
 use std::fmt;
 
@@ -10,48 +10,48 @@ use serde::Serialize;
 /// Most differences that are listed.
 pub const LISTED_MAX: usize = 1000;
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Inodes compared.
     pub inodes: u64,
     /// Bytes of content compared, holes included.
     pub bytes: u64,
-    /// How many differences there are.
+    /// Number of differences.
     pub total: u64,
-    /// The first of them.
-    pub differences: Vec<Difference>,
+    /// The first [`LISTED_MAX`] differences.
+    pub differences: Vec<InodeDifference>,
 }
 
-/// Something that is not the same on both nodes.
+/// A difference between the nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Difference {
+pub struct InodeDifference {
     /// Number of the inode.
     pub ino: u64,
-    /// A path of it on this node, if it has one. Bytes that are no text are replaced.
+    /// A path of the inode on this node, if there is one. Bytes that are no text are replaced.
     pub path: Option<String>,
-    /// What differs.
-    pub what: What,
+    /// The kind of difference.
+    pub what: DifferenceKind,
 }
 
-/// What differs.
+/// A kind of difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum DifferenceKind {
     /// The inode exists on one node only.
     Inode {
-        /// Where it does.
+        /// The node with the inode.
         only: Side,
     },
-    /// The digest, but nothing that is known to be part of it.
+    /// The digest, but no known part of the digest.
     Digest,
     /// An attribute.
     Attribute {
-        /// Which.
+        /// The attribute.
         name: &'static str,
-        /// Its value on this node.
+        /// Value on this node.
         here: String,
-        /// Its value on the peer.
+        /// Value on the peer.
         there: String,
     },
     /// The length of the content on the disk.
@@ -63,18 +63,18 @@ pub enum What {
     },
     /// Bytes of the content.
     Content {
-        /// First byte of the first block that differs.
+        /// First byte of the first different block.
         offset: u64,
-        /// Bytes up to the end of the last block that differs, or of the file.
+        /// Bytes up to the end of the last different block, or of the file.
         length: u64,
     },
     /// A record that belongs to the inode.
     Record {
-        /// What it is a record of.
+        /// The kind of record.
         kind: &'static str,
-        /// Its name.
+        /// Name of the record.
         name: String,
-        /// Where it is, if it is not on both; else its values differ.
+        /// The node with the record, if only one node has it; otherwise the values differ.
         only: Option<Side>,
     },
 }
@@ -90,7 +90,7 @@ pub enum Side {
 }
 
 impl Report {
-    /// Whether the nodes hold the same.
+    /// Whether the nodes are identical.
     pub const fn is_identical(&self) -> bool {
         self.total == 0
     }
@@ -100,10 +100,10 @@ impl Report {
         self.differences.len() >= LISTED_MAX
     }
 
-    pub(crate) fn add(&mut self, ino: Ino, what: What) {
+    pub(crate) fn add(&mut self, ino: Ino, what: DifferenceKind) {
         self.total += 1;
         if !self.is_full() {
-            self.differences.push(Difference {
+            self.differences.push(InodeDifference {
                 ino: ino.get(),
                 path: None,
                 what,
@@ -111,11 +111,11 @@ impl Report {
         }
     }
 
-    /// Adds bytes that differ; joined with those before them.
+    /// Adds different bytes; joins them with the bytes directly before.
     pub(crate) fn add_content(&mut self, ino: Ino, start: u64, bytes: u64) {
-        if let Some(Difference {
+        if let Some(InodeDifference {
             ino: last,
-            what: What::Content { offset, length },
+            what: DifferenceKind::Content { offset, length },
             ..
         }) = self.differences.last_mut()
             && *last == ino.get()
@@ -124,7 +124,7 @@ impl Report {
             *length += bytes;
             return;
         }
-        let what = What::Content {
+        let what = DifferenceKind::Content {
             offset: start,
             length: bytes,
         };
@@ -141,7 +141,7 @@ impl fmt::Display for Side {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for DifferenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inode { only } => write!(f, "exists on {only} only"),
@@ -164,7 +164,7 @@ impl fmt::Display for What {
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for InodeDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
             Some(path) => write!(f, "{path} (inode {}): {}", self.ino, self.what),

@@ -1,35 +1,35 @@
 //! The secondary's side of a comparison.
 //!
-//! Answers are bounded by what fits the header of a frame and by what can be read in a short time;
-//! each says how far it goes.
+//! Each answer fits the header of a frame and takes a short time to read. Each answer says
+//! how far it goes.
 
 use std::ops::ControlFlow;
 
 use lockstep_fs::{OpError, Store, keys, record};
 use lockstep_repl::message::{Request, Response};
+use lockstep_resync::AnswerError;
 use lockstep_types::{Hash128, Ino};
 
-use crate::digest::{self, Limits};
+use crate::digest::{self, DigestLimits};
 
-/// Most digests in one answer, and bytes of content hashed for it.
-const LIMITS: Limits = Limits {
+/// Most digests in one answer, and most bytes of hashed content.
+const LIMITS: DigestLimits = DigestLimits {
     inodes: 2048,
     bytes: 64 << 20,
 };
 
-/// Bytes of keys and hashes in one answer, but for the last record.
+/// Bytes of keys and hashes in one answer, without the last record.
 const RECORDS_BYTES_MAX: usize = 32 << 10;
 
-/// Answers a question of a comparison, other than those about blocks and holes, which
+/// Answers a request of a comparison, except for requests about blocks and holes, which
 /// `lockstep_resync` answers. The error text is for the primary's operator.
-pub fn answer(store: &Store, request: &Request) -> Result<Response, String> {
+pub fn answer(store: &Store, request: &Request) -> Result<Response, AnswerError> {
     match request {
-        Request::Digests { from, to } => digests(store, *from, *to),
-        Request::Inspect { ino } => inspect(store, *ino),
-        Request::Records { table, ino, after } => records(store, *table, *ino, after),
-        _ => return Err("this is not a question of a comparison".to_owned()),
+        Request::Digests { from, to } => Ok(digests(store, *from, *to)?),
+        Request::Inspect { ino } => Ok(inspect(store, *ino)?),
+        Request::Records { table, ino, after } => Ok(records(store, *table, *ino, after)?),
+        _ => Err(AnswerError::OtherRequest { of: "a comparison" }),
     }
-    .map_err(|error| error.to_string())
 }
 
 fn digests(store: &Store, from: u64, to: u64) -> Result<Response, OpError> {
@@ -42,27 +42,32 @@ fn digests(store: &Store, from: u64, to: u64) -> Result<Response, OpError> {
 
 fn inspect(store: &Store, ino: Ino) -> Result<Response, OpError> {
     Ok(Response::Inspected {
-        record: store.inode_now(ino)?.map(|inode| record::encode(&inode)),
-        content_bytes: store.content_bytes(ino)?,
+        record: store
+            .replica()
+            .inode_now(ino)?
+            .map(|inode| record::encode(&inode)),
+        content_bytes: store.replica().content_bytes(ino)?,
     })
 }
 
-/// A table that is not replicated has no records here.
+/// The answer has no records of a table that is not replicated.
 fn records(store: &Store, table: u8, ino: Ino, after: &[u8]) -> Result<Response, OpError> {
     let mut records = Vec::new();
     let mut bytes = 0;
     let mut last = true;
     if keys::REPLICATED.contains(&table) {
-        store.each_record(table, ino, after, &mut |key, value| {
-            if bytes >= RECORDS_BYTES_MAX {
-                last = false;
-                return ControlFlow::Break(());
-            }
-            let hash = Hash128::of(value);
-            bytes += key.len() + hash.0.len();
-            records.push((key.to_vec(), hash));
-            ControlFlow::Continue(())
-        })?;
+        store
+            .replica()
+            .each_record(table, ino, after, &mut |key, value| {
+                if bytes >= RECORDS_BYTES_MAX {
+                    last = false;
+                    return ControlFlow::Break(());
+                }
+                let hash = Hash128::of(value);
+                bytes += key.len() + hash.0.len();
+                records.push((key.to_vec(), hash));
+                ControlFlow::Continue(())
+            })?;
     }
     Ok(Response::Records { records, last })
 }

@@ -1,12 +1,12 @@
-//! Which changes of content are under way, and which bytes of the page cache are older than the file.
+//! The changes of content that are under way, and the bytes of the page cache that are older than the file.
 //!
-//! Two kinds of change meet here. A *direct* change (a `write` of a program, a punched hole) bypasses the
+//! There are two kinds of change. A *direct* change (a `write` of a program, a punched hole) bypasses the
 //! page cache of the kernel. A *write-back* brings whole pages of a mapping, with bytes that the mapping
-//! never stored to: those are as old as the page.
+//! never stored to: these bytes are as old as the page.
 //!
 //! Invariants, per file:
-//! - A direct change and a write-back of the same page are never under way together. The one that came
-//!   first ends first.
+//! - A direct change and a write-back of the same page are never under way together. The earlier of them
+//!   ends first.
 //! - A byte that a direct change wrote is *stale in the cache* until the kernel reads its page again.
 //!   No write-back of the byte reaches the file in that time: the page was read before the change.
 //! - Two direct changes, or two write-backs, do not wait for each other here.
@@ -25,95 +25,95 @@ use smallvec::SmallVec;
 
 const SHARDS: usize = 16;
 
-/// Most ranges of stale bytes that are remembered of one file before all pages of the file are dropped.
+/// Most ranges of stale bytes that one file may have. Beyond that all pages of the file are dropped.
 const STALE_RANGES_MAX: usize = 65_536;
 
 /// How a change reaches the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fuse) enum Kind {
-    /// Past the page cache.
+pub(in crate::fuse) enum ChangeKind {
+    /// The change bypasses the page cache.
     Direct,
-    /// From the page cache.
+    /// The change comes from the page cache.
     WriteBack,
 }
 
-/// A change that is under way. It ends with [`Changes::finish`].
+/// A change that is under way, until [`ChangeTable::finish`].
 #[derive(Debug)]
-pub(in crate::fuse) struct Change {
+pub(in crate::fuse) struct ContentChange {
     /// The file.
     pub ino: Ino,
-    /// How it reaches the file.
-    pub kind: Kind,
+    /// How the change reaches the file.
+    pub kind: ChangeKind,
     /// First byte, and the byte after the last.
     pub bytes: Range<u64>,
     id: u64,
 }
 
-/// What starts a change that had to wait.
-pub(in crate::fuse) type Start = Box<dyn FnOnce(Change) + Send>;
+/// Starts a delayed change.
+pub(in crate::fuse) type StartChange = Box<dyn FnOnce(ContentChange) + Send>;
 
-/// What follows from the end of a change.
-pub(in crate::fuse) struct Finished {
+/// Consequences of the end of a change.
+pub(in crate::fuse) struct FinishedChange {
     /// The page cache may hold pages of the changed range that are older than the file.
     pub is_cached: bool,
     /// So many ranges are stale that all pages of the file should be dropped
-    /// ([`Changes::begin_drop`]).
+    /// ([`ChangeTable::begin_drop`]).
     pub is_crowded: bool,
-    /// Changes that waited for this one.
-    pub ready: Vec<(Change, Start)>,
+    /// Queued changes that may begin now.
+    pub ready: Vec<(ContentChange, StartChange)>,
 }
 
 /// The changes of all files of a mount.
 #[derive(Default)]
-pub(in crate::fuse) struct Changes {
-    shards: [Mutex<HashMap<Ino, File>>; SHARDS],
+pub(in crate::fuse) struct ChangeTable {
+    shards: [Mutex<HashMap<Ino, FileChanges>>; SHARDS],
 }
 
-impl fmt::Debug for Changes {
+impl fmt::Debug for ChangeTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").finish_non_exhaustive()
+        f.debug_struct("ChangeTable").finish_non_exhaustive()
     }
 }
 
-/// What is known of one file, from its first open to its last close.
+/// The changes and cached pages of one file, from its first open to its last close.
 #[derive(Default)]
-struct File {
+struct FileChanges {
     opens: u64,
     /// The kernel has read pages of the file into its cache.
     cached: bool,
     next_id: u64,
-    running: SmallVec<[Running; 4]>,
-    waiting: VecDeque<Waiting>,
+    running: SmallVec<[RunningChange; 4]>,
+    waiting: VecDeque<WaitingChange>,
     /// Bytes that are stale in the cache.
     stale: RangeSet<u64>,
-    /// The same, of changes that ended before the pages of the whole file began to be dropped.
+    /// Stale bytes of changes that ended before the drop of all pages of the file began.
     dropping: RangeSet<u64>,
 }
 
-struct Running {
+struct RunningChange {
     id: u64,
-    kind: Kind,
+    kind: ChangeKind,
     pages: Range<u64>,
 }
 
-struct Waiting {
-    kind: Kind,
+struct WaitingChange {
+    kind: ChangeKind,
     bytes: Range<u64>,
-    start: Start,
+    start: StartChange,
 }
 
-impl Changes {
+impl ChangeTable {
     #[allow(clippy::indexing_slicing)] // the remainder is below the length
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, FileChanges>> {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// A program has opened the file.
+    /// Counts an `open` of the file.
     pub fn opened(&self, ino: Ino) {
         self.shard(ino).lock().entry(ino).or_default().opens += 1;
     }
 
-    /// A program has closed the file, and every mapping made through that open file is gone.
+    /// Counts a close: a program has closed the file, and every mapping made through that open file is gone.
     pub fn closed(&self, ino: Ino) {
         let mut shard = self.shard(ino).lock();
         if let Some(file) = shard.get_mut(&ino) {
@@ -124,7 +124,8 @@ impl Changes {
         }
     }
 
-    /// The kernel is about to read bytes into its page cache. No write-back of their pages is under way.
+    /// Notes that the kernel is about to read bytes into its page cache. No write-back of their pages is under
+    /// way.
     pub fn page_read(&self, ino: Ino, bytes: Range<u64>) {
         let mut shard = self.shard(ino).lock();
         let file = shard.entry(ino).or_default();
@@ -136,7 +137,7 @@ impl Changes {
         }
     }
 
-    /// Whether the kernel may hold pages of the file.
+    /// Returns whether the kernel may hold pages of the file.
     pub fn is_cached(&self, ino: Ino) -> bool {
         self.shard(ino)
             .lock()
@@ -144,33 +145,33 @@ impl Changes {
             .is_some_and(|file| file.cached)
     }
 
-    /// Begins a change. `None`: the change has to wait ([`Self::wait`]).
-    pub fn begin(&self, ino: Ino, kind: Kind, bytes: Range<u64>) -> Option<Change> {
+    /// Begins a change. Returns `None` if the change has to wait ([`Self::wait`]).
+    pub fn begin(&self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {
         let mut shard = self.shard(ino).lock();
         let file = shard.entry(ino).or_default();
-        file.cached |= kind == Kind::WriteBack;
+        file.cached |= kind == ChangeKind::WriteBack;
         file.begin(ino, kind, bytes)
     }
 
-    /// Keeps a change until it can begin. Gives the change back if it can begin now.
+    /// Queues a change until it may begin. Gives the change back if it may begin now.
     pub fn wait(
         &self,
         ino: Ino,
-        kind: Kind,
+        kind: ChangeKind,
         bytes: Range<u64>,
-        start: Start,
-    ) -> Option<(Change, Start)> {
+        start: StartChange,
+    ) -> Option<(ContentChange, StartChange)> {
         let mut shard = self.shard(ino).lock();
         let file = shard.entry(ino).or_default();
         if let Some(change) = file.begin(ino, kind, bytes.clone()) {
             return Some((change, start));
         }
-        file.waiting.push_back(Waiting { kind, bytes, start });
+        file.waiting.push_back(WaitingChange { kind, bytes, start });
         None
     }
 
-    /// The parts of a write-back that are not stale: the ones that may reach the file.
-    pub fn fresh_parts(&self, change: &Change) -> Vec<Range<u64>> {
+    /// Returns the parts of a write-back that are not stale: only these may reach the file.
+    pub fn fresh_parts(&self, change: &ContentChange) -> Vec<Range<u64>> {
         let mut shard = self.shard(change.ino).lock();
         let Some(file) = shard.get_mut(&change.ino) else {
             return vec![change.bytes.clone()];
@@ -182,21 +183,21 @@ impl Changes {
     }
 
     /// Ends a change. `succeeded` says whether a direct change wrote all of its bytes.
-    pub fn finish(&self, change: &Change, succeeded: bool) -> Finished {
+    pub fn finish(&self, change: &ContentChange, succeeded: bool) -> FinishedChange {
         let mut shard = self.shard(change.ino).lock();
         let Some(file) = shard.get_mut(&change.ino) else {
-            return Finished {
+            return FinishedChange {
                 is_cached: false,
                 is_crowded: false,
                 ready: Vec::new(),
             };
         };
         file.running.retain(|running| running.id != change.id);
-        let is_cached = file.cached && change.kind == Kind::Direct;
+        let is_cached = file.cached && change.kind == ChangeKind::Direct;
         if is_cached && succeeded && !change.bytes.is_empty() {
             file.stale.insert(change.bytes.clone());
         }
-        let finished = Finished {
+        let finished = FinishedChange {
             is_cached,
             is_crowded: file.stale.len() >= STALE_RANGES_MAX && file.dropping.is_empty(),
             ready: file.begin_waiting(change.ino),
@@ -207,7 +208,7 @@ impl Changes {
         finished
     }
 
-    /// All pages of the file are about to be dropped.
+    /// Notes that the kernel is about to drop all pages of the file.
     pub fn begin_drop(&self, ino: Ino) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino)
             && file.dropping.is_empty()
@@ -216,7 +217,7 @@ impl Changes {
         }
     }
 
-    /// All pages that the cache held when [`Self::begin_drop`] was called are gone, and written back.
+    /// Notes that all pages that the cache held at [`Self::begin_drop`] are written back and gone.
     pub fn end_drop(&self, ino: Ino) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
             file.dropping.clear();
@@ -224,29 +225,30 @@ impl Changes {
     }
 }
 
-impl File {
+impl FileChanges {
     fn is_unused(&self) -> bool {
         self.opens == 0 && self.running.is_empty() && self.waiting.is_empty()
     }
 
-    fn begin(&mut self, ino: Ino, kind: Kind, bytes: Range<u64>) -> Option<Change> {
+    fn begin(&mut self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {
         let pages = pages_of(&bytes);
         let waits = self.waiting.iter();
         let waits = waits.map(|waiting| (waiting.kind, pages_of(&waiting.bytes)));
-        if self.is_kept_from(kind, &pages, waits) {
+        if self.must_wait(kind, &pages, waits) {
             return None;
         }
         Some(self.run(ino, kind, bytes))
     }
 
-    /// Whether a change of the other kind is under way on one of the pages, or came `before`.
-    fn is_kept_from(
+    /// Returns whether a change of the other kind on one of the pages is under way, or is in `before`, which
+    /// holds the earlier changes of the queue.
+    fn must_wait(
         &self,
-        kind: Kind,
+        kind: ChangeKind,
         pages: &Range<u64>,
-        mut before: impl Iterator<Item = (Kind, Range<u64>)>,
+        mut before: impl Iterator<Item = (ChangeKind, Range<u64>)>,
     ) -> bool {
-        let meets = |other: Kind, its: &Range<u64>| {
+        let meets = |other: ChangeKind, its: &Range<u64>| {
             other != kind && its.start < pages.end && pages.start < its.end
         };
         self.running
@@ -255,12 +257,12 @@ impl File {
             || before.any(|(other, its)| meets(other, &its))
     }
 
-    fn run(&mut self, ino: Ino, kind: Kind, bytes: Range<u64>) -> Change {
+    fn run(&mut self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> ContentChange {
         let id = self.next_id;
         self.next_id += 1;
         let pages = pages_of(&bytes);
-        self.running.push(Running { id, kind, pages });
-        Change {
+        self.running.push(RunningChange { id, kind, pages });
+        ContentChange {
             ino,
             kind,
             bytes,
@@ -268,14 +270,14 @@ impl File {
         }
     }
 
-    /// Begins the changes that nothing keeps from it any more, in the order in which they came.
-    fn begin_waiting(&mut self, ino: Ino) -> Vec<(Change, Start)> {
+    /// Begins the queued changes that need not wait any longer, in the order of their arrival.
+    fn begin_waiting(&mut self, ino: Ino) -> Vec<(ContentChange, StartChange)> {
         let mut ready = Vec::new();
-        let mut kept: VecDeque<Waiting> = VecDeque::new();
+        let mut kept: VecDeque<WaitingChange> = VecDeque::new();
         for waiting in std::mem::take(&mut self.waiting) {
             let pages = pages_of(&waiting.bytes);
-            let before = kept.iter().map(|one| (one.kind, pages_of(&one.bytes)));
-            if self.is_kept_from(waiting.kind, &pages, before) {
+            let before = kept.iter().map(|kept| (kept.kind, pages_of(&kept.bytes)));
+            if self.must_wait(waiting.kind, &pages, before) {
                 kept.push_back(waiting);
             } else {
                 let change = self.run(ino, waiting.kind, waiting.bytes);

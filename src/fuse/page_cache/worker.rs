@@ -1,6 +1,6 @@
-//! One thread of a mount that does jobs in the order in which they come.
+//! A thread of a mount that runs tasks in the order of their submission.
 //!
-//! The thread ends when its [`Worker`] is dropped and all jobs are done.
+//! The thread ends when its [`Worker`] is dropped and all tasks are done.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,30 +9,30 @@ use parking_lot::Mutex;
 
 use lockstep_driver::threads;
 
-/// Something to do.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+/// A piece of work.
+pub(super) type Task = Box<dyn FnOnce() + Send>;
 
-/// The way to the thread.
+/// The sending side of the thread's queue.
 #[derive(Debug)]
-pub(super) struct Worker(Mutex<Sender<Job>>);
+pub(super) struct Worker(Mutex<Sender<Task>>);
 
 impl Worker {
     /// Starts the thread.
     pub fn start(name: &str) -> io::Result<Self> {
         let (sender, receiver) = channel();
-        threads::spawn(name, move || work(&receiver))?;
+        threads::spawn(name, move || run(&receiver))?;
         Ok(Self(Mutex::new(sender)))
     }
 
-    /// Has a job done.
-    pub fn submit(&self, job: Job) {
-        // The thread takes jobs for as long as this sender lives.
-        let _sent = self.0.lock().send(job);
+    /// Queues a task.
+    pub fn submit(&self, task: Task) {
+        // The thread receives tasks for as long as this sender lives.
+        let _sent = self.0.lock().send(task);
     }
 }
 
-fn work(jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
-        job();
+fn run(tasks: &Receiver<Task>) {
+    while let Ok(task) = tasks.recv() {
+        task();
     }
 }

@@ -11,7 +11,7 @@ within() {
     echo $(((RANDOM << 15 | RANDOM) % $1))
 }
 
-# overwrite FROM LENGTH OFFSET FILE: with that part of the noise.
+# overwrite FROM LENGTH OFFSET FILE: overwrites with that part of the noise.
 overwrite() {
     dd if="$work/noise" skip="$1" count="$2" of="$4" seek="$3" bs=64K conv=notrunc status=none \
         iflag=skip_bytes,count_bytes,fullblock oflag=seek_bytes

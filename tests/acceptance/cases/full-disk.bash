@@ -1,4 +1,4 @@
-# Both stores run out of room: programs are told, nothing is lost, with room the nodes get in sync
+# Both stores run out of space: programs get an error, nothing is lost, with space the nodes get in sync
 needs_nodes=yes
 
 # The playground gets a small disk of its own; its logs are on it too.
@@ -10,7 +10,7 @@ prepare() {
     rmdir "$work/p/lost+found"
 }
 
-# fill: copies until there is no more room; prints how many copies are whole.
+# fill: copies until the disk is full; prints the number of whole copies.
 fill() {
     local copies=0
     until ! cp "$work/original" "$mount/copy-$copies" 2>>"$work/said"; do
@@ -33,7 +33,7 @@ workload() {
     copies=$(fill)
     grep -q 'No space left on device' "$work/said" || fail "not told that the disk is full"
     check_copies 0 "$copies"
-    # Time for attempts that cannot succeed, whose log lines have no room either.
+    # Time for attempts that cannot succeed; their log lines find no space either.
     sleep 3
     check_copies 0 "$copies"
     rm "$mount/copy-$copies" "$mount/copy-0" "$mount/copy-1"

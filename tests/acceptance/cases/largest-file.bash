@@ -1,4 +1,4 @@
-# The largest file: bytes at its very end, nothing beyond, and both nodes still in sync
+# The largest file: bytes at its very end, no byte beyond, and both nodes still in sync
 
 workload() {
     local largest=$(((16 << 40) - 4096)) file=$mount/largest

@@ -13,7 +13,7 @@ make_range() {
     echo $((count * 1000000 / (ended - started)))
 }
 
-# One directory with very many entries: each listed once, none invented, all gone afterwards.
+# One directory with very many entries: each listed once, no other listed, all gone afterwards.
 large_directory() {
     local entries=$1 i
     mkdir "$mount/large"

@@ -1,4 +1,4 @@
-# POSIX semantics by pjdfstest: as ext4, none may fail
+# POSIX semantics by pjdfstest: no test may fail, as on ext4
 
 workload() {
     local secondary=$work/secondary summary
@@ -24,9 +24,9 @@ TOML
     summary=$(sed -n 's/^Summary: //p' "$work/pjdfstest.txt")
     echo "note: $summary"
     umount "$secondary"
-    # What ext4 makes of it on a machine without file flags and remounts (385 pass, 13 skipped),
-    # less link_count_max: glibc tells no program the limit of links of a FUSE file system, so the
-    # tool skips that test on every one of them.
+    # The result of ext4 on a machine without file flags and remounts (385 pass, 13 skipped),
+    # less link_count_max: glibc does not report the link limit of a FUSE file system, so the
+    # tool skips that test on every FUSE file system.
     grep -q '^link::link_count_max .*skipped' "$work/pjdfstest.txt" ||
         fail "link_count_max is no longer skipped: expect 385 passed from now on"
     [ "$summary" = "0 failed, 14 skipped, 384 passed, 0 expected failures, 398 total" ] ||

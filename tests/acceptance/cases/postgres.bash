@@ -27,7 +27,7 @@ stop_server() {
     as_postgres "${server[-1]}/pg_ctl" stop --pgdata "$data" --wait --silent --mode fast
 }
 
-# Every transaction adds one amount to three tables and notes it in a fourth.
+# Every transaction adds one amount to three tables and records it in a fourth.
 check_sums() {
     local sums
     sums=$(ask "SELECT count(DISTINCT s) FROM (SELECT sum(abalance) s FROM pgbench_accounts

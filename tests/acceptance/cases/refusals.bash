@@ -2,12 +2,12 @@
 # shellcheck disable=SC2034
 needs_nodes=yes
 
-# refused WHAT PATTERN COMMAND...: it fails soon and by itself, says the pattern, and does not panic.
+# refused WHAT PATTERN COMMAND...: the command fails soon and by itself, prints the pattern, and does not panic.
 refused() {
     local what=$1 pattern=$2 said=$work/said status=0
     shift 2
     echo "== $what: $*"
-    # Followed by KILL, for a node that starts after all would carry on.
+    # Followed by KILL: a node that starts against expectation would continue.
     timeout --kill-after=5 20 "$@" >"$said" 2>&1 || status=$?
     cat "$said"
     case $status in
@@ -17,7 +17,7 @@ refused() {
     ! grep -q 'panicked' "$said" || fail "$what: panicked"
 }
 
-# state_of DIR: every name in it with type, mode, owner, size and time of change, and every byte.
+# state_of DIR: prints every name with type, mode, owner, size and time of change, and every byte.
 state_of() {
     (
         cd "$1"
@@ -26,10 +26,10 @@ state_of() {
     )
 }
 
-# What an error that names a cure says, one way or another.
+# Pattern of an error that names a cure.
 cures='a store is damaged|cure:|check|correct|create|modprobe|move|name an|remove|restore|stop|unmount|use (the|a) newer'
 
-# untouched ROLE WHAT PATTERN COMMAND...: refused, and the store of that node is as it was.
+# untouched ROLE WHAT PATTERN COMMAND...: the command is refused, and the store of that node is unchanged.
 untouched() {
     local role=$1 store
     shift
@@ -41,7 +41,7 @@ untouched() {
     diff "$work/state-before" "$work/state-after" || fail "$1: the store was changed"
 }
 
-# changed SED_EXPRESSION: a copy of the primary's configuration with that change.
+# changed SED_EXPRESSION: makes a copy of the primary's configuration with that change.
 changed() {
     sed -E "$1" "$(node primary config)" >"$work/changed.toml"
     ! cmp -s "$work/changed.toml" "$(node primary config)" || fail "'$1' changes nothing"
@@ -63,7 +63,7 @@ wrong_configurations() {
         --config "$(node primary config)"
 }
 
-# Needs the primary stopped: each of these would otherwise meet the second-node refusal.
+# Needs the primary stopped: otherwise each of these commands would be refused because of the running node.
 wrong_surroundings() {
     local command=()
     eval "command=($(node_command primary))"
@@ -78,7 +78,7 @@ wrong_surroundings() {
         'mount --bind /dev/null /dev/fuse && exec "$@"' sh "${command[@]}"
 }
 
-# flip FILE OFFSET: one bit of that byte.
+# flip FILE OFFSET: flips one bit of that byte.
 flip() {
     local byte
     byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
@@ -86,7 +86,7 @@ flip() {
     printf "\\x$(printf %02x $((byte ^ 4)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 
-# flip_all FILE TEXT BYTES: one bit of the byte that lies so far behind the beginning of each
+# flip_all FILE TEXT BYTES: flips one bit of the byte at this distance behind the beginning of each
 # occurrence of the text.
 flip_all() {
     local at
@@ -95,8 +95,8 @@ flip_all() {
     done
 }
 
-# damaged ROLE FILE PATTERN HOW...: that file of the node's stopped store, damaged by the command
-# HOW (which gets its path), keeps the node from starting; put back afterwards.
+# damaged ROLE FILE PATTERN HOW...: the command HOW (which gets the path) damages that file of the
+# node's stopped store. The node must not start; the file is restored afterwards.
 damaged() {
     local role=$1 file=$2 pattern=$3 path command=()
     shift 3
@@ -113,7 +113,7 @@ newer_format() { sed -i 's/"lockstep_store": *[0-9]*/"lockstep_store": 999/' "$1
 no_text() { printf '{' >"$1"; }
 cut_to_nothing() { truncate -s 0 "$1"; }
 cut_in_half() { truncate -s $(($(stat -c %s "$1") / 2)) "$1"; }
-# Of role.json: the second copy goes, and the end of the first.
+# Removes the second copy of role.json, and the end of the first.
 cut_to_a_slot_in_part() { truncate -s 4000 "$1"; }
 flip_header() { flip "$1" 20; }
 flip_checkpoint() { flip_all "$1" mcheckpoint 1; }
@@ -123,7 +123,7 @@ flip_generation() { sed -i 's/"generation": 1/"generation": 3/' "$1"; }
 flip_slot() { flip "$1" 640; }
 zero_page() { dd if=/dev/zero of="$1" bs=4096 count=1 conv=notrunc status=none; }
 
-# Both nodes stopped in order. The code is the same on both: the secondary gets one of each kind.
+# Both nodes after a clean shutdown. Both run the same code, so the secondary gets one case of each kind.
 damaged_stores() {
     local file
     damaged primary format.json 'newer program' newer_format
@@ -155,7 +155,7 @@ damaged_stores() {
     damaged secondary tables/saw 'tables/saw is damaged: slot 10' flip_slot
 }
 
-# The primary killed: what it has not checkpointed counts.
+# The primary is killed, so its log still holds the changes since the checkpoint.
 damaged_after_a_kill() {
     damaged primary tables/times 'tables/times has' cut_in_half
     damaged primary tables/times 'tables/times has' cut_to_nothing
@@ -163,7 +163,7 @@ damaged_after_a_kill() {
     damaged primary namespace.redb 'namespace' flip_header
 }
 
-# As with any file system, what the mount point holds is hidden and comes back.
+# As with any file system, the mount hides the files of the mount point, which come back afterwards.
 occupied_mount_point() {
     echo mine >"$mount/not-yours"
     start_node primary
@@ -175,7 +175,7 @@ occupied_mount_point() {
     rm "$mount/not-yours"
 }
 
-# Things in the directory that are not of a store, and a creation that was interrupted.
+# Foreign files in the directory of a store, and an interrupted creation.
 foreign_store() {
     local command=() store
     eval "command=($(node_command primary))"

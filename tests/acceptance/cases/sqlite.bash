@@ -1,6 +1,6 @@
-# SQLite with transactions in both journal modes, checked and compared with the same beside it
+# SQLite with transactions in both journal modes, checked and compared with a database beside the mount
 
-# transactions ROWS: the statements, the same at every call.
+# transactions ROWS: prints the statements, the same at every call.
 transactions() {
     local i
     echo 'CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY, owner TEXT, balance INTEGER);'

@@ -1,4 +1,4 @@
-# tar out of and into the mount, with everything a file can have, compared with the original
+# tar out of and into the mount, with every kind of file attribute, compared with the original
 
 pack() {
     tar --create --sparse --xattrs --xattrs-include='*' --acls --numeric-owner --sort=name \
@@ -19,7 +19,7 @@ workload() {
     pack "$mount/unpacked" "$work/back.tar"
     unpack "$work/back.tar" "$work/back"
     compare_trees "$work/original" "$work/back"
-    # The archive itself as a file, then changes on what was unpacked.
+    # The archive itself as a file, then changes of the unpacked files.
     cp "$work/original.tar" "$mount/original.tar"
     cmp "$work/original.tar" "$mount/original.tar"
     mv "$mount/unpacked/files/d0" "$mount/unpacked/files/d1/moved"

@@ -1,17 +1,17 @@
-# What a case leaves behind, and how it goes away, whatever state the case was in.
+# Removes everything that a case has left behind, in any state of the case.
 #
-# A case's directory tells what it started: `pids` (one process id per line), `mounts` (one mount
+# The directory of a case lists its processes and mounts: `pids` (one process id per line), `mounts` (one mount
 # point per line) and `p/playground.json` (the nodes). Nothing else is ever ended or
 # unmounted.
 
-# alive PID: whether it runs; a zombie does not.
+# alive PID: true if the process runs; a zombie does not.
 alive() {
     local state
     state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)
     [ -n "$state" ] && [ "$state" != Z ]
 }
 
-# await_end PID SECONDS: whether it ended in that time.
+# await_end PID SECONDS: true if the process ends in that time.
 await_end() {
     local tenths=$(($2 * 10))
     while alive "$1"; do
@@ -21,14 +21,14 @@ await_end() {
     done
 }
 
-# end_process PID: politely, then not.
+# end_process PID: sends SIGTERM, later SIGKILL.
 end_process() {
     alive "$1" || return 0
     kill -TERM "$1" 2>/dev/null || true
     await_end "$1" 10 || kill -KILL "$1" 2>/dev/null || true
 }
 
-# end_group PID: everything in the session that was started with this process at its head.
+# end_group PID: ends every process of the session that this process leads.
 end_group() {
     kill -KILL -- "-$1" 2>/dev/null || true
     wait "$1" 2>/dev/null || true
@@ -43,7 +43,7 @@ mounts_below() {
 }
 
 # clean_up DIR KEEP: ends what the case started, unmounts, and removes the directory unless KEEP
-# says yes.
+# is yes.
 clean_up() {
     local dir=$1 keep=$2 pid mount
     for pid in $(tac "$dir/pids" 2>/dev/null) $(node_pids "$dir"); do

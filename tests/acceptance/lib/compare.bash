@@ -1,7 +1,7 @@
-# Comparison of trees by tools that are not ours.
+# Comparison of trees by standard tools.
 
 # attributes_of DIR: one NUL-ended record per name: type, mode, owner, links, modification time,
-# link target, and size (which says nothing for a directory).
+# link target, and size (meaningless for a directory).
 attributes_of() {
     (cd "$1" && find . \
         \( -type d -printf '%p|%y|%m|%U:%G|%n|%T@|%l|\0' \) -o \
@@ -14,7 +14,7 @@ xattrs_of() {
         awk '/^# file: / { file = $0; next } NF { print file " " $0 }' | sort)
 }
 
-# hard_links_of DIR: the groups of names that are one file, by the first of each.
+# hard_links_of DIR: prints the groups of names of one file, by the first name of each.
 hard_links_of() {
     (cd "$1" && find . -type f -links +1 -printf '%i %p\n' | sort -k 2 |
         awk '{ if ($1 in first) print first[$1], $0; else first[$1] = $2 }' | cut -d ' ' -f 1,3-)
@@ -29,8 +29,8 @@ same_output() {
     fi
 }
 
-# Of two special files of one kind, which it cannot compare, diff says this; their numbers and
-# kinds are compared by rsync.
+# The message of diff about two special files of one kind, which it cannot compare; rsync compares
+# their numbers and kinds.
 both_special='^File .* is a (fifo|socket|character special file|block special file) while file .* is a \1$'
 
 compare_trees() {
@@ -49,8 +49,8 @@ export_node() {
         --manifest "$work/manifest-$1"
 }
 
-# Asks the nodes themselves, stops them, exports each from its own store, and compares the two, and both with what the
-# client saw last.
+# Runs the nodes' own comparison, stops them, exports each store, and compares the two exports with each other and with
+# the last state that the client saw.
 compare_nodes() {
     attributes_of "$mount" >"$work/seen"
     local names

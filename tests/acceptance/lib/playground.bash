@@ -2,12 +2,12 @@
 
 playground_pid=
 
-# add_pid PID, add_mount DIR: to be ended and unmounted when the case is over.
+# add_pid PID, add_mount DIR: registers a process and a mount for the end of the case.
 add_pid() {
     echo "$1" >>"$work/pids"
 }
 
-# Sets $mount. In plain mode it is just a directory.
+# Sets $mount, which is a plain directory in plain mode.
 start_playground() {
     if [ "$PLAIN" = yes ]; then
         mount=$work/plain
@@ -23,7 +23,7 @@ start_playground() {
     mountpoint -q "$mount" || fail "$mount is not mounted"
 }
 
-# await WHAT SECONDS COMMAND...: until the command succeeds.
+# await WHAT SECONDS COMMAND...: waits until the command succeeds.
 await() {
     local what=$1 tenths=$(($2 * 10))
     shift 2
@@ -37,18 +37,18 @@ await() {
     done
 }
 
-# node ROLE FIELD: what playground.json says of the node that started in this role.
+# node ROLE FIELD: prints the field of playground.json for the node that started in this role.
 node() {
     jq -er --arg role "$1" --arg field "$2" \
         '.nodes[] | select(.role == $role) | .[$field]' "$work/p/playground.json"
 }
 
-# node_pid ROLE: of the process that runs now.
+# node_pid ROLE: prints the id of the running process.
 node_pid() {
     cat "$work/$1.pid" 2>/dev/null || node "$1" pid
 }
 
-# kill_node ROLE: as a crash does.
+# kill_node ROLE: ends the node with SIGKILL, as a crash does.
 kill_node() {
     local pid
     pid=$(node_pid "$1")
@@ -56,7 +56,7 @@ kill_node() {
     await_end "$pid" 10 || fail "the $1 survived SIGKILL"
 }
 
-# stop_node ROLE: as an administrator does.
+# stop_node ROLE: ends the node with SIGTERM, as an administrator does.
 stop_node() {
     local pid
     pid=$(node_pid "$1")
@@ -64,13 +64,13 @@ stop_node() {
     await_end "$pid" 60 || fail "the $1 did not stop within 60 s of SIGTERM"
 }
 
-# node_command ROLE: what starts the node again, quoted for the shell.
+# node_command ROLE: prints the command that starts the node again, quoted for the shell.
 node_command() {
     jq -er --arg role "$1" '.nodes[] | select(.role == $role) | .command | @sh' \
         "$work/p/playground.json"
 }
 
-# start_node ROLE: with the command the playground gives for it.
+# start_node ROLE: starts the node by that command.
 start_node() {
     local command=()
     eval "command=($(node_command "$1"))"
@@ -87,12 +87,12 @@ await_in_sync() {
     await "the nodes to be in sync" 120 in_sync
 }
 
-# resident_mib ROLE: the most memory the node has had in use.
+# resident_mib ROLE: prints the most memory that the node has used.
 resident_mib() {
     awk '/^VmHWM/ { printf "%d\n", $2 / 1024 }' "/proc/$(node_pid "$1")/status"
 }
 
-# Stops everything that runs, the nodes this case started again last.
+# Stops every running process; the nodes that this case has restarted come last.
 stop_playground() {
     local status=0 pid
     kill -TERM "$playground_pid"

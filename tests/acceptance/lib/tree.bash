@@ -1,6 +1,6 @@
-# A made tree that has one of everything, the same at every call.
+# A generated tree with a file of every kind, the same at every call.
 
-# noise SEED BYTES: bytes that do not compress and are always the same.
+# noise SEED BYTES: prints incompressible bytes, always the same.
 noise() {
     head -c "$2" /dev/zero |
         openssl enc -aes-128-ctr -nosalt -K "$(printf '%032x' "$1")" -iv "$(printf '%032x' 0)"
@@ -17,8 +17,8 @@ make_files() {
     done
 }
 
-# make_special DIR: what is not a plain file with a plain name. Sockets are left out: tar and git
-# do not take them.
+# make_special DIR: makes special files and special names, without sockets: tar and git do not
+# support them.
 make_special() {
     local dir=$1 long
     mkdir -p "$dir/empty" "$dir/sticky" "$dir/setgid"
@@ -43,7 +43,7 @@ make_special() {
     noise 2 5000 | dd of="$dir/sparse" bs=1000 seek=150000 conv=notrunc status=none
 }
 
-# make_attributes DIR: extended attributes, ACLs and times, on what make_special made.
+# make_attributes DIR: extended attributes, ACLs and times, on the files of make_special.
 make_attributes() {
     local dir=$1
     setfattr -n user.colour -v green "$dir/one"

@@ -1,5 +1,5 @@
-# A client that keeps account: it notes a write outside the mount only after it was acknowledged,
-# so that whatever it noted must be found afterwards.
+# A client that keeps account: the client notes a write outside the mount only after the
+# acknowledgement, so every noted write must be found afterwards.
 
 writer_pid=
 
@@ -43,7 +43,7 @@ stop_writer() {
     wait "$writer_pid" || true
 }
 
-# Everything noted is there, whole.
+# Checks that every noted write is found, whole.
 check_acknowledged() {
     local i
     while read -r i; do

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
-use lockstep_fs::poison::{Failure, Guarded, Marks, Poison, Stamp};
+use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserved, Withheld};
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
@@ -30,7 +30,7 @@ pub struct Repair {
     /// The run of the machine.
     pub boot: BootId,
     /// A second place for the mark of a failed disk, if there is one.
-    pub stamp: Option<Arc<dyn Stamp>>,
+    pub stamp: Option<Arc<dyn MarkerStore>>,
     /// Time of day.
     pub now: Timestamp,
 }
@@ -61,7 +61,7 @@ pub struct Cleared {
     /// Role of this node.
     pub role: Role,
     /// The failure in the mark.
-    pub failure: Failure,
+    pub failure: DiskFailure,
     /// Whether the system's cache of the store's files was dropped. Otherwise the machine was restarted since the
     /// failure, which had dropped the cache.
     pub cache_dropped: bool,
@@ -113,7 +113,7 @@ pub fn clear_poison(
     repair: &Repair,
     accept_loss: bool,
 ) -> Result<Cleared, ClearError> {
-    let marks = Marks::new(Arc::clone(&repair.backing), repair.stamp.clone());
+    let marks = PoisonMarkers::new(Arc::clone(&repair.backing), repair.stamp.clone());
     let path = || config.store.display().to_string();
     let Some(failure) = marks.read() else {
         return Err(ClearError::NotPoisoned { path: path() });
@@ -144,11 +144,15 @@ pub fn clear_poison(
 }
 
 /// Recovers the store as after a power loss, and closes it.
-fn recover(config: &DatastoreConfig, repair: &Repair, marks: &Marks) -> Result<(), DatastoreError> {
+fn recover(
+    config: &DatastoreConfig,
+    repair: &Repair,
+    marks: &PoisonMarkers,
+) -> Result<(), DatastoreError> {
     let now = repair.now;
     let poison = Poison::new(marks.clone(), repair.boot, Box::new(move || now), None);
     let (reserved, _) = Reserved::over(Arc::clone(&repair.backing), Withheld::default());
-    let guarded = Guarded::new(Arc::new(reserved), Arc::new(poison));
+    let guarded = FencedBacking::new(Arc::new(reserved), Arc::new(poison));
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // The id of no run of the machine, so that any earlier use of the store is treated as interrupted.
     let boot = repair.boot.of_no_run();

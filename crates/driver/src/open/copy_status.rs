@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::poison::Marks;
+use lockstep_fs::poison::PoisonMarkers;
 use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -25,7 +25,7 @@ pub fn caveats(store: &Path, role: Role) -> io::Result<Vec<String>> {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(store)?);
     let role = RoleFile::read(backing.as_ref(), role)?;
     let stamp = Arc::new(RunDirMarker::of(store));
-    let failure = Marks::new(Arc::clone(&backing), Some(stamp)).read();
+    let failure = PoisonMarkers::new(Arc::clone(&backing), Some(stamp)).read();
     let is_secondary = role.role == Role::Secondary;
     let incomplete = is_secondary.then(|| incomplete(role, backing.as_ref()));
     let failed = failure.map(|failure| {
@@ -83,7 +83,7 @@ impl Lost {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_fs::poison::MARK_FILE;
+    use lockstep_fs::poison::MARKER_FILE;
 
     use super::*;
 
@@ -111,7 +111,7 @@ mod tests {
         assert!(caveats().unwrap().is_empty());
         file.mark(false).unwrap();
         said_once("marked out of sync");
-        std::fs::write(dir.path().join(MARK_FILE), "{}").unwrap();
+        std::fs::write(dir.path().join(MARKER_FILE), "{}").unwrap();
         let said = caveats().unwrap();
         assert!(
             said.len() == 2 && said[1].contains("disk of this copy failed"),

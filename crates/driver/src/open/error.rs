@@ -1,7 +1,7 @@
 //! Why a datastore cannot be opened or closed.
 
 use lockstep_fs::StoreError;
-use lockstep_fs::poison::Failure;
+use lockstep_fs::poison::DiskFailure;
 use lockstep_types::settings::Role;
 use thiserror::Error;
 
@@ -64,7 +64,7 @@ pub enum DatastoreError {
         /// Directory of the store.
         path: String,
         /// The failure in the mark.
-        failure: Failure,
+        failure: DiskFailure,
         /// The error of the read.
         source: Box<Self>,
     },

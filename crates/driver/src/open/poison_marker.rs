@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use lockstep_fs::poison::Stamp;
+use lockstep_fs::poison::MarkerStore;
 use lockstep_types::Hash128;
 
 /// Directory of the markers of all stores.
@@ -36,7 +36,7 @@ impl RunDirMarker {
     }
 }
 
-impl Stamp for RunDirMarker {
+impl MarkerStore for RunDirMarker {
     fn read(&self) -> io::Result<Option<Vec<u8>>> {
         found(std::fs::read(&self.0))
     }

@@ -294,14 +294,14 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
             applied: Osn::ZERO,
             inos_below: 9,
         },
-        Request::SettleFiles { files: Vec::new() },
+        Request::SetFileTimes { files: Vec::new() },
     ];
     for request in late {
         let refused = secondary(&datastore)
             .responder
             .response(&request, &[])
             .unwrap_err();
-        assert!(refused.contains("a copy that is in sync"), "{refused}");
+        assert!(refused.0.contains("a copy that is in sync"), "{refused}");
     }
     assert!(datastore.engine().role_file.state().in_sync);
     end(&datastore);
@@ -316,7 +316,7 @@ fn a_copy_in_sync_does_not_enter_another_sync() {
     let refused = secondary(&datastore)
         .responder
         .response(&Request::InSync, &[]);
-    assert!(refused.unwrap_err().contains("which it is"));
+    assert!(refused.unwrap_err().0.contains("which it is"));
     assert_eq!(datastore.engine().role_file.state(), before);
     end(&datastore);
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::OpError;
 use lockstep_paw_saw::Full;
 use lockstep_repl::core::{ConnectionId, Event, OpId};
 use lockstep_repl::message::Message;
@@ -148,7 +148,7 @@ impl ContentOps {
         let data = self.bytes_of(op, caller, &mut loaded)?;
         let ticket = store.begin_write(ino, offset, length as u64, message.durable)?;
         if let Err(error) = store.write_begun(&ticket, offset, data) {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error.into());
         }
         // Rule P11; the secondary does the same before its acknowledgement.
@@ -156,7 +156,7 @@ impl ContentOps {
             && !is_active(Mutant::NoLocalSync)
             && let Err(error) = store.sync_file(ino, false)
         {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error);
         }
         self.pending
@@ -256,7 +256,7 @@ impl ContentOps {
             return;
         };
         let message = &mut write.message;
-        if let Ok(Some(seen)) = self.engine.store.facts(message.ino)
+        if let Ok(Some(seen)) = self.engine.store.replica().file_times(message.ino)
             && seen.last_write.is_some_and(|last| last > osn)
         {
             // A later write to the file is over already: its times stay on both nodes.
@@ -266,6 +266,7 @@ impl ContentOps {
         let read = self
             .engine
             .store
+            .replica()
             .read_raw(message.ino, message.offset, &mut data);
         match read {
             Ok(()) => {
@@ -312,7 +313,7 @@ impl ContentOps {
             None => {}
         }
         if let Some(ticket) = &write.ticket {
-            Store::abandon_write(ticket);
+            ticket.abandon();
         }
         if let (Ok(()), Some(point)) = (result, write.synced) {
             let ino = write.write.message.ino;

@@ -40,7 +40,7 @@ pub(crate) fn under_way(old_paw: &[InFlightEntry]) -> Vec<LockSet> {
 /// The inodes that the names in a request lead to now.
 pub(crate) fn targets(store: &Store, request: &MetaRequest) -> Targets {
     let find = |parent: Ino, name: &FileName| {
-        let attr = store.lookup(parent, name).ok()?;
+        let attr = store.tree().lookup(parent, name).ok()?;
         Some((attr.ino, attr.kind))
     };
     match request {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use lockstep_repl::core::{Event, Kind, LockSet, OpId};
+use lockstep_repl::core::{Event, LockSet, OpId, OpKind};
 
 use super::pending::{PendingOp, PendingOps};
 use crate::host::ThreadKind;
@@ -39,7 +39,7 @@ impl InternalLocks {
         }
         let submit = Event::Submit {
             op,
-            kind: Kind::Read,
+            kind: OpKind::Read,
             locks,
             bytes: 0,
         };

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use lockstep_fs::OpError;
 use lockstep_fs::store::Applied;
-use lockstep_repl::core::{Effect, Effects, Event, Kind, OpId};
+use lockstep_repl::core::{Effect, Effects, Event, OpId, OpKind};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::Trigger;
 use lockstep_types::{Attr, Errno, Ino, MetaOp, MetaRequest, Osn};
@@ -94,7 +94,7 @@ impl MetaPipeline {
         }));
         let submit = Event::Submit {
             op,
-            kind: Kind::Meta,
+            kind: OpKind::Meta,
             locks,
             bytes,
         };
@@ -163,7 +163,7 @@ impl MetaPipeline {
         // If the disk has failed since, the core has refused the operation and released its locks: then these
         // effects let the waiting operations continue.
         self.term.run_effects(ThreadKind::MayWait, others);
-        if self.engine.store.changes_exceed() {
+        if self.engine.store.image().changes_exceed() {
             // New operations wait until a resync has sent some of the changes (rule P18).
             self.term
                 .handle_event(ThreadKind::MayWait, Event::NamesBehind(true));
@@ -206,7 +206,7 @@ impl MetaPipeline {
             return Ok(true);
         }
         store.validate(op)?;
-        let intent = store.log_pending(op)?;
+        let intent = store.intents().log(op)?;
         self.send(op.clone(), intent.previous);
         Ok(false)
     }
@@ -226,7 +226,7 @@ impl MetaPipeline {
 
     /// Sends an operation again that is still PENDING.
     pub fn resend(&self, osn: Osn) {
-        if let Some((op, previous)) = self.engine.store.pending(osn) {
+        if let Some((op, previous)) = self.engine.store.intents().get(osn) {
             self.send(op, previous);
         }
     }
@@ -261,7 +261,7 @@ impl MetaPipeline {
             let Some((osn, op)) = self.next_committed(end) else {
                 break;
             };
-            let outcome = self.engine.store.commit_pending(osn);
+            let outcome = self.engine.store.intents().commit(osn);
             let failed = outcome.as_ref().err().map(ToString::to_string);
             let committed = Committed { osn, op, outcome };
             match failed {
@@ -287,7 +287,7 @@ impl MetaPipeline {
     fn leave_sync(&self, why: &str) {
         self.engine.notes.set_reason(why);
         self.term
-            .handle_event_later(Event::Happened(Trigger::PeerFailed));
+            .handle_event_later(Event::Trigger(Trigger::PeerFailed));
     }
 
     /// Ends an operation that this node cannot apply and the secondary has applied. Once the secondary is marked
@@ -302,7 +302,7 @@ impl MetaPipeline {
             *self.stuck.lock() = Some(committed);
             return None;
         }
-        if let Err(error) = self.engine.store.roll_back(committed.osn) {
+        if let Err(error) = self.engine.store.intents().roll_back(committed.osn) {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "an agreed operation failed here");
         }

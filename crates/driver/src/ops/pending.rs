@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_fs::Store;
-use lockstep_fs::files::SyncPoint;
+use lockstep_fs::store::SyncPoint;
 use lockstep_fs::store::{Applied, WriteTicket};
 use lockstep_paw_saw::EntryHandle;
 use lockstep_repl::core::OpId;

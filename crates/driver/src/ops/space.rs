@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::message::{Request, Response};
-use lockstep_repl::state::{Service, State};
+use lockstep_repl::state::{ServiceMode, State};
 use lockstep_resync::Peer;
 use lockstep_types::backing::{Room, Space};
 use lockstep_types::mutants::{Mutant, is_active};
@@ -183,7 +183,7 @@ impl Known {
 
     /// The source of the secondary's room, in a state of this node.
     fn source(&self, state: State, is_connected: bool) -> Source {
-        let is_first = self.in_sync.is_none() && state.service() == Service::Wait;
+        let is_first = self.in_sync.is_none() && state.service_mode() == ServiceMode::Wait;
         if !(has_all(state) && is_connected || is_first) {
             return Source::Estimate;
         }
@@ -276,7 +276,7 @@ impl SpaceAdmission {
         if self.has_ample_room() && !is_reservation(request) {
             return Admission::Granted(Charge::none());
         }
-        self.admit(self.engine.store.room_for_request(request))
+        self.admit(self.engine.store.capacity().room_for_request(request))
     }
 
     /// Decides on a write, if that is possible at once.
@@ -284,7 +284,12 @@ impl SpaceAdmission {
         if self.has_ample_room() {
             return Admission::Granted(Charge::none());
         }
-        self.admit(self.engine.store.room_for_write(ino, offset, length))
+        self.admit(
+            self.engine
+                .store
+                .capacity()
+                .room_for_write(ino, offset, length),
+        )
     }
 
     fn admit(&self, wanted: Result<Room, StoreError>) -> Admission {
@@ -307,7 +312,7 @@ impl SpaceAdmission {
         if wanted == Room::NONE {
             return Some(Charge::none());
         }
-        let own = self.engine.store.room().ok()?;
+        let own = self.engine.store.capacity().room().ok()?;
         let (state, is_connected) = self.term.state_and_connected();
         let mut known = self.rooms.known.lock();
         let source = known.source(state, is_connected);
@@ -320,8 +325,12 @@ impl SpaceAdmission {
         if self.has_ample_room() {
             return true;
         }
-        let wanted = self.engine.store.room_for_write(ino, offset, length);
-        let (Ok(wanted), Ok(own)) = (wanted, self.engine.store.room()) else {
+        let wanted = self
+            .engine
+            .store
+            .capacity()
+            .room_for_write(ino, offset, length);
+        let (Ok(wanted), Ok(own)) = (wanted, self.engine.store.capacity().room()) else {
             // The write is refused at once.
             return true;
         };
@@ -407,7 +416,7 @@ impl SpaceAdmission {
 
     /// The charge for an applicant that may begin; `None` if the applicant has to wait.
     fn decide_on_one(&self, applicant: &mut Applicant) -> Result<Option<Charge>, Errno> {
-        let own = self.engine.store.room();
+        let own = self.engine.store.capacity().room();
         let own = own.map_err(|error| self.engine.log_and_errno(&error.into()))?;
         let (state, is_connected) = self.term.state_and_connected();
         let mut known = self.rooms.known.lock();
@@ -480,7 +489,7 @@ impl SpaceAdmission {
     }
 
     fn note_word(&self, word: Word) {
-        let own = self.engine.store.room().ok();
+        let own = self.engine.store.capacity().room().ok();
         let own = own.filter(|_| word.asked.has_all);
         let mut known = self.rooms.known.lock();
         if known
@@ -496,7 +505,7 @@ impl SpaceAdmission {
 
     /// Finds out whether both disks have ample room. Called at each tick.
     pub fn look_at_room(&self) {
-        let Ok(own) = self.engine.store.room() else {
+        let Ok(own) = self.engine.store.capacity().room() else {
             return;
         };
         let ample = self.engine.host.room_limits().ample;
@@ -513,8 +522,8 @@ impl SpaceAdmission {
 
     /// The space that clients are shown.
     pub fn shown_space(&self) -> Result<Space, StoreError> {
-        let own = self.engine.store.space()?;
-        let garbage_bytes = self.engine.store.garbage_bytes();
+        let own = self.engine.store.capacity().space()?;
+        let garbage_bytes = self.engine.store.capacity().garbage_bytes();
         let (state, is_connected) = self.term.state_and_connected();
         let known = self.rooms.known.lock();
         let source = known.source(state, is_connected);

@@ -126,10 +126,10 @@ impl WriteAdmission {
 
     /// Whether a write by an unprivileged program must take set-id bits or capabilities away first.
     pub fn has_privileges(&self, ino: Ino) -> Result<bool, OpError> {
-        let Some(inode) = self.engine.store.inode(ino)? else {
+        let Some(inode) = self.engine.store.tree().inode(ino)? else {
             return Err(Errno::Stale.into());
         };
-        let capabilities = match self.engine.store.getxattr(ino, CAPABILITIES) {
+        let capabilities = match self.engine.store.tree().getxattr(ino, CAPABILITIES) {
             Ok(_) => true,
             Err(OpError::Refused(_)) => false,
             Err(error) => return Err(error),

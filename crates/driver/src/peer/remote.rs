@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use lockstep_repl::message::{Message, Request, Response};
-use lockstep_resync::{Asked, Peer, PeerError, ResyncError};
+use lockstep_resync::{Peer, PeerError, PendingAnswer, ResyncError};
 
 use super::connection::{Connection, Delivery};
 use super::requests::PendingRequests;
@@ -42,7 +42,7 @@ impl RemotePeer {
         let limit = self.term.engine.config.answer_limit_beats();
         match request {
             Request::BeginResync { .. }
-            | Request::SettleImage
+            | Request::FlushImage
             | Request::EndImage { .. }
             | Request::InSync => limit.saturating_mul(WHOLE_STORE_FACTOR),
             _ => limit,
@@ -69,7 +69,7 @@ impl Peer for RemotePeer {
         self.begin(request, payload)()
     }
 
-    fn begin(&self, request: Request, payload: &[u8]) -> Asked<'_> {
+    fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
         let what = describe(&request);
         let limit = self.beats_allowed(&request);
         let host = &*self.term.engine.host;
@@ -95,9 +95,9 @@ const fn describe(request: &Request) -> &'static str {
         Request::BeginResync { .. } => "begin a resync",
         Request::ImageChunk
         | Request::ImageChanges
-        | Request::SettleImage
+        | Request::FlushImage
         | Request::EndImage { .. } => "take over the namespace",
-        Request::SettleFiles { .. } => "settle files",
+        Request::SetFileTimes { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
         Request::Reserve { .. } => "reserve space",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",

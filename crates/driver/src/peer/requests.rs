@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_repl::message::Response;
+use lockstep_repl::message::{RequestFailure, Response};
 use parking_lot::Mutex;
 
 use crate::host::Host;
 use crate::host::oneshot::{Awaited, Promise, promise};
 
 /// A response, or the peer's reason why there is none.
-pub(crate) type Answer = Result<Response, String>;
+pub(crate) type Answer = Result<Response, RequestFailure>;
 
 /// A request without a response so far.
 struct PendingRequest {

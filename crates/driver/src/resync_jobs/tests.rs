@@ -212,7 +212,7 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
         match request {
             Request::ImageChunk => {}
             Request::ImageChanges => records.extend(payload),
-            Request::SettleImage => settled = true,
+            Request::FlushImage => settled = true,
             Request::EndImage { applied, .. } => {
                 assert_eq!(applied, secondary.datastore.store().applied());
                 let state = secondary.datastore.state();
@@ -260,7 +260,7 @@ fn a_resync_that_loses_its_connection_ends() {
         session.jobs.hold_metadata(connection).is_err(),
         "over no connection"
     );
-    assert!(!datastore.store().changes_exceed());
+    assert!(!datastore.store().image().changes_exceed());
     assert!(make_directory(datastore, "alone").recv().unwrap());
     end(&secondary);
 }

@@ -156,7 +156,7 @@ impl<'a> Connector<'a> {
     /// The secondary's disk has failed: it cannot do the operations of this node until an operator acts (rule P15).
     fn note_peer_poisoned(&self, reason: &str) {
         self.session.engine.notes.set_peer_disk_failed(reason);
-        let failed = Event::Happened(Trigger::PeerFailed);
+        let failed = Event::Trigger(Trigger::PeerFailed);
         self.session.handle_event(ThreadKind::MayWait, failed);
     }
 
@@ -257,7 +257,7 @@ impl<'a> Connector<'a> {
         if !engine.is_stopping() {
             engine.notes.set_ending(reason, ending.given_up);
         }
-        let lost = Event::Happened(Trigger::LinkLost);
+        let lost = Event::Trigger(Trigger::LinkLost);
         session.handle_event(ThreadKind::MayWait, lost);
     }
 
@@ -266,7 +266,7 @@ impl<'a> Connector<'a> {
     fn is_in_sync(&self, welcome: &Welcome) -> bool {
         let engine = &self.session.engine;
         let own = engine.role_file.state().in_sync;
-        let follows = engine.store.is_followed_at(welcome.applied);
+        let follows = engine.store.intents().is_followed_at(welcome.applied);
         let reason = if !own {
             "the secondary lacks what was done without it; it is brought up to date"
         } else if !welcome.in_sync {

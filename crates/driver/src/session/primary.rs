@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lockstep_paw_saw::InFlightTable;
-use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, Kind, LockSet, OpId};
+use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::{State, Trigger};
 use lockstep_types::{Errno, Ino, Osn};
@@ -274,7 +274,7 @@ impl PrimarySession {
                 pipeline.release_stuck();
                 Trigger::MarkedOutOfSync
             };
-            term.handle_event(ThreadKind::MayWait, Event::Happened(trigger));
+            term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
         }));
     }
 
@@ -293,7 +293,7 @@ impl PrimarySession {
         }
     }
 
-    fn submit(&self, kind: Kind, locks: LockSet, op: PendingOp) {
+    fn submit(&self, kind: OpKind, locks: LockSet, op: PendingOp) {
         let op = self.pending.insert(op);
         let submit = Event::Submit {
             op,
@@ -313,7 +313,7 @@ impl PrimarySession {
             length,
             done,
         };
-        self.submit(Kind::Read, locks, PendingOp::Read(read));
+        self.submit(OpKind::Read, locks, PendingOp::Read(read));
     }
 
     /// Submits a sync of a file.
@@ -324,7 +324,7 @@ impl PrimarySession {
         }
         let point = store.sync_point(ino, version);
         let sync = PendingSync { ino, point, done };
-        self.submit(Kind::Sync, LockSet::new(), PendingOp::Sync(sync));
+        self.submit(OpKind::Sync, LockSet::new(), PendingOp::Sync(sync));
     }
 
     /// Submits a write. If the write cannot start at once, bytes in this thread's buffer are kept before another thread
@@ -356,7 +356,7 @@ impl PrimarySession {
         let thread = self.engine.calling_thread();
         let submit = Event::Submit {
             op,
-            kind: Kind::Write,
+            kind: OpKind::Write,
             locks: write_locks(ino, write.message.offset, write.length),
             bytes: write_message_bytes(write.length),
         };
@@ -380,7 +380,7 @@ impl PrimarySession {
 
     /// Frees the inodes that lost their last name before a restart. No program has them open any more.
     pub fn reap_orphans(&self) {
-        match self.engine.store.orphans() {
+        match self.engine.store.tree().orphans() {
             Ok(orphans) => {
                 for ino in orphans {
                     self.pipeline.reap_if_unused(ino);

@@ -3,17 +3,45 @@
 //! Invariant: a copy in sync is changed by no request, except `BeginResync`, which marks the copy out of sync first
 //! (rules P10, P17).
 
+use std::io;
 use std::sync::Arc;
 
+use lockstep_fs::StoreError;
 use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::Event;
-use lockstep_repl::message::{Request, Response};
+use lockstep_repl::message::{Request, RequestFailure, Response};
 use lockstep_repl::state::Trigger;
+use lockstep_resync::api::AnswerError;
 use lockstep_types::mutants::{Mutant, is_active};
+
+use thiserror::Error;
 
 use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::term::Term;
+
+/// Why a request gets no response.
+#[derive(Debug, Error)]
+enum ResponseError {
+    /// The disk of this node has failed (rule P16).
+    #[error("{0}")]
+    DiskFailed(String),
+    /// Only a copy out of sync enters a sync.
+    #[error("it was told to be in sync, which it is")]
+    AlreadyInSync,
+    /// The request belongs to a resync that is over (rule P10).
+    #[error("it was asked to change a copy that is in sync, outside a resync")]
+    InSync,
+    /// The role file cannot be changed.
+    #[error(transparent)]
+    RoleFile(#[from] io::Error),
+    /// The store cannot serve the request.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Resync or verify cannot serve the request.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+}
 
 /// See the head of this file.
 pub(crate) struct Responder {
@@ -29,14 +57,19 @@ impl Responder {
     }
 
     fn happened(&self, trigger: Trigger) {
-        let event = Event::Happened(trigger);
+        let event = Event::Trigger(trigger);
         self.term.handle_event(ThreadKind::MayWait, event);
     }
 
-    /// The response to a request; an error is the reason that the primary shows.
-    pub fn response(&self, request: &Request, payload: &[u8]) -> Result<Response, String> {
+    /// The response to a request, or the reason that the primary shows.
+    pub fn response(&self, request: &Request, payload: &[u8]) -> Result<Response, RequestFailure> {
+        let response = self.try_respond(request, payload);
+        response.map_err(|error| RequestFailure(error.to_string()))
+    }
+
+    fn try_respond(&self, request: &Request, payload: &[u8]) -> Result<Response, ResponseError> {
         if let Some(reason) = self.term.engine.failure_reason() {
-            return Err(reason);
+            return Err(ResponseError::DiskFailed(reason));
         }
         let engine = &*self.term.engine;
         let store = &engine.store;
@@ -50,42 +83,39 @@ impl Responder {
             Request::BeginResync { sync } => {
                 // Before anything is changed (rules P10, P17).
                 if !is_active(Mutant::ResyncUnmarked) {
-                    let marked = engine.role_file.take_over(*sync);
-                    marked.map_err(|error| error.to_string())?;
+                    engine.role_file.take_over(*sync)?;
                 }
                 self.saw.clear();
                 self.happened(Trigger::MarkedOutOfSync);
-                lockstep_resync::answer(store, request, payload)
+                Ok(lockstep_resync::answer(store, request, payload)?)
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                lockstep_verify::answer(store, request)
+                Ok(lockstep_verify::answer(store, request)?)
             }
             Request::Room => {
                 engine.collect_garbage();
-                let room = store.room();
-                room.map(Response::Room).map_err(|error| error.to_string())
+                Ok(Response::Room(store.capacity().room()?))
             }
             // The request belongs to a transfer that should be over: this copy is in sync (rule P10).
             _ if is_of_resync(request) && engine.role_file.state().in_sync => {
-                Err("it was asked to change a copy that is in sync, outside a resync".to_owned())
+                Err(ResponseError::InSync)
             }
-            _ => lockstep_resync::answer(store, request, payload),
+            _ => Ok(lockstep_resync::answer(store, request, payload)?),
         }
     }
 
-    fn mark_in_sync(&self) -> Result<Response, String> {
+    fn mark_in_sync(&self) -> Result<Response, ResponseError> {
         let Engine {
             role_file, store, ..
         } = &*self.term.engine;
         if role_file.state().in_sync {
-            return Err("it was told to be in sync, which it is".to_owned());
+            return Err(ResponseError::AlreadyInSync);
         }
         // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
         if !is_active(Mutant::MarkBeforeSync) {
-            let synced = store.sync_everything();
-            synced.map_err(|error| error.to_string())?;
+            store.sync_everything()?;
         }
-        role_file.mark(true).map_err(|error| error.to_string())?;
+        role_file.mark(true)?;
         self.happened(Trigger::MarkedInSync);
         Ok(Response::Done)
     }
@@ -97,9 +127,9 @@ const fn is_of_resync(request: &Request) -> bool {
         request,
         Request::ImageChunk
             | Request::ImageChanges
-            | Request::SettleImage
+            | Request::FlushImage
             | Request::EndImage { .. }
-            | Request::SettleFiles { .. }
+            | Request::SetFileTimes { .. }
             | Request::WriteBlocks { .. }
             | Request::Reserve { .. }
             | Request::CompareHole { punch: true, .. }

@@ -164,7 +164,7 @@ impl SecondarySession {
     }
 
     fn happened(&self, trigger: Trigger) {
-        let event = Event::Happened(trigger);
+        let event = Event::Trigger(trigger);
         self.term.handle_event(ThreadKind::MayWait, event);
     }
 
@@ -216,7 +216,7 @@ impl SecondarySession {
 
     /// Room on this node's disk, as far as known.
     fn room(&self) -> Room {
-        self.engine.store.room().unwrap_or(Room::NONE)
+        self.engine.store.capacity().room().unwrap_or(Room::NONE)
     }
 
     /// Refuses a primary whose store is not to be carried over this copy: the disk of either node may not be mounted
@@ -543,7 +543,7 @@ impl SecondarySession {
             } else {
                 Trigger::MarkedOutOfSync
             };
-            term.handle_event(ThreadKind::MayWait, Event::Happened(trigger));
+            term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
         }));
     }
 

@@ -1,4 +1,4 @@
-//! Why a store could not be written out.
+//! Errors of an export.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub enum ExportError {
     Store {
         /// The store's directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         source: StoreError,
     },
     /// One file of the datastore cannot be read.
@@ -29,10 +29,10 @@ pub enum ExportError {
     Read {
         /// Its path in the datastore, escaped.
         name: String,
-        /// What is wrong with it.
+        /// The defect.
         source: OpError,
     },
-    /// There is something at the destination.
+    /// The destination exists and is not an empty directory.
     #[error("{} is not an empty directory: give a new name, or empty it first", path.display())]
     NotEmpty {
         /// The destination.
@@ -44,14 +44,14 @@ pub enum ExportError {
         /// The file.
         path: PathBuf,
     },
-    /// What an export that did not end has left is in the way.
-    #[error("{} is what an export that did not end has left: remove it, then export again", path.display())]
+    /// The partial copy of an interrupted export exists.
+    #[error("{} is the partial copy of an interrupted export: remove it, then export again", path.display())]
     PartExists {
         /// The file or directory.
         path: PathBuf,
     },
     /// The export stopped with a part of the tree written.
-    #[error("{source}\n  what {} holds is INCOMPLETE: remove it, then export again", path.display())]
+    #[error("{source}\n  the copy in {} is INCOMPLETE: remove it, then export again", path.display())]
     Incomplete {
         /// Where the part lies.
         path: PathBuf,
@@ -67,11 +67,11 @@ pub enum ExportError {
     /// The destination, or the manifest, cannot be written.
     #[error("cannot {operation} {name}: {source}{}", advice(source))]
     Write {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On what, escaped.
+        /// The file, escaped.
         name: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -89,7 +89,7 @@ impl ExportError {
         }
     }
 
-    /// The same, of the destination by the name that was asked for.
+    /// The same error, with the name of the destination that the caller gave.
     pub(super) fn about(self, dest: &Path) -> Self {
         match self {
             Self::InsideStore { .. } => Self::InsideStore { path: dest.into() },

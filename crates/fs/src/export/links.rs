@@ -1,9 +1,9 @@
-//! Inodes with several names: made at their first name, linked at the others.
+//! Inodes with several names: created at their first name, linked at the others.
 //!
-//! Until its last name is made, such an inode also has a name in a directory of its own at the top
-//! of the destination: it can be linked from there however long its path is. The last name is
-//! moved, not linked, so that no inode ever has more links than in the store. Where the destination cannot hold
-//! one of the names, the one aside is removed at the end.
+//! Until its last name is made, such an inode also has a name in a separate directory at the top of the destination. It
+//! can be linked from there, however long its path is. The last name is moved, not linked, so no inode ever has more
+//! links than in the store. If the destination cannot hold one of the names, the name in the separate directory is
+//! removed at the end.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,9 +12,9 @@ use lockstep_types::{Attr, Ino};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::place::{self, Held, Loss, Losses};
+use super::place::{self, Created, Loss, Losses};
 
-/// Inodes of which not all names were made.
+/// Inodes whose names are not all made yet.
 pub(super) struct Links {
     root: OwnedFd,
     dir: OwnedFd,
@@ -27,7 +27,7 @@ impl Links {
     pub(super) fn new(
         root: BorrowedFd<'_>,
         is_taken: impl Fn(&[u8]) -> bool,
-    ) -> Result<Self, place::Failure> {
+    ) -> Result<Self, place::FailedCall> {
         let candidates = (0..=u64::MAX).map(|number| format!(".lockstep-export.{number}"));
         let mut free = candidates.filter(|name| !is_taken(name.as_bytes()));
         let name = free.next().unwrap_or_default();
@@ -42,13 +42,13 @@ impl Links {
         })
     }
 
-    /// Links an inode that was made before; `None` if it was not.
+    /// Links an inode that was created before; `None` if it was not.
     pub(super) fn link(
         &mut self,
         ino: Ino,
         at: BorrowedFd<'_>,
         name: &[u8],
-    ) -> Result<Option<Held<()>>, place::Failure> {
+    ) -> Result<Option<Created<()>>, place::FailedCall> {
         let Some(left) = self.names_left.get_mut(&ino) else {
             return Ok(None);
         };
@@ -58,7 +58,7 @@ impl Links {
         } else {
             rustix::fs::linkat(&self.dir, kept, at, name, AtFlags::empty())
         };
-        let linked = place::held(linked, "link")?;
+        let linked = place::classify(linked, "link")?;
         if linked.is_ok() {
             *left -= 1;
         }
@@ -68,20 +68,20 @@ impl Links {
         Ok(Some(linked))
     }
 
-    /// The inode has as many names as the destination gives one: from now on they lead to a copy.
-    pub(super) fn forget(&mut self, ino: Ino) -> Result<(), place::Failure> {
+    /// The inode has as many names as the destination allows: its further names lead to a copy.
+    pub(super) fn forget(&mut self, ino: Ino) -> Result<(), place::FailedCall> {
         self.names_left.remove(&ino);
         place::remove(self.dir.as_fd(), ino.to_string().as_bytes())
     }
 
-    /// Remembers an inode that has more names than the one just made. Where the destination has no
-    /// second names, the inode is made anew for each.
+    /// Remembers an inode that has more names than the one just made. If the destination has no hard links, the inode
+    /// is created again for each name.
     pub(super) fn remember(
         &mut self,
         attr: &Attr,
         at: BorrowedFd<'_>,
         name: &[u8],
-    ) -> Result<Losses, place::Failure> {
+    ) -> Result<Losses, place::FailedCall> {
         if attr.nlink < 2 {
             return Ok(Losses::new());
         }
@@ -97,7 +97,7 @@ impl Links {
     }
 
     /// Removes the directory, before the top gets its times.
-    pub(super) fn finish(&self) -> Result<(), place::Failure> {
+    pub(super) fn finish(&self) -> Result<(), place::FailedCall> {
         for ino in self.names_left.keys() {
             place::remove(self.dir.as_fd(), ino.to_string().as_bytes())?;
         }

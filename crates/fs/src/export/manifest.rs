@@ -1,16 +1,18 @@
 //! The manifest of an export: one line per name, so that two nodes can be compared by `diff`.
 //!
-//! Invariant: equal stores give equal bytes. Nothing that may differ between nodes (allocated
-//! space, layout of holes) is in it.
+//! Invariant: equal stores give equal bytes. The manifest contains nothing that may differ between nodes (allocated
+//! space, layout of holes).
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use blake3::{Hash, Hasher};
+use blake3::Hasher;
 use lockstep_types::{Attr, NodeKind};
 
-use super::{ExportError, Lost};
+use super::error::ExportError;
+use super::lost::Lost;
+use super::text::{escaped, hex};
 
 /// First line: the columns. Lines follow in the order of paths, compared name by name as bytes.
 ///
@@ -21,12 +23,13 @@ use super::{ExportError, Lost};
 /// BLAKE3 hash over names and values (each with its length as u64, little endian, before it, in
 /// order of the names). `-` stands for nothing.
 ///
-/// A line that begins with `\lost` (no path does) is followed by the path of an inode, what of it the
-/// destination could not take (all of it, where the name is missing there), and why. The other lines say what the datastore holds all the same.
+/// A line that begins with `\lost` (no path does) reports a loss: the path of an inode, the part that the destination
+/// could not take (the whole file, if its name is missing), and the cause. The other lines describe the datastore all
+/// the same.
 pub const HEADER: &str = "# path\tinode\ttype\tmode\tuid\tgid\tsize\tatime\tmtime\tctime\trdev\t\
                           nlink\tcontent\txattrs";
 
-/// The list that is written beside.
+/// The list, written beside the copy.
 pub(super) struct Manifest {
     path: PathBuf,
     file: BufWriter<File>,
@@ -50,7 +53,7 @@ impl Manifest {
         done.map_err(ExportError::write("write", name))
     }
 
-    pub(super) fn line(&mut self, line: &Line<'_>) -> Result<(), ExportError> {
+    pub(super) fn line(&mut self, line: &ManifestLine<'_>) -> Result<(), ExportError> {
         let written = line.write(&mut self.file);
         self.check(written)
     }
@@ -68,15 +71,15 @@ impl Manifest {
     }
 }
 
-/// What the line of one name says beyond the attributes.
-pub(super) struct Line<'a> {
+/// The line of one name.
+pub(super) struct ManifestLine<'a> {
     pub path: &'a [u8],
     pub attr: &'a Attr,
     pub content: String,
     pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
 }
 
-impl Line<'_> {
+impl ManifestLine<'_> {
     pub(super) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
         let attr = self.attr;
         writeln!(
@@ -101,7 +104,7 @@ impl Line<'_> {
     }
 }
 
-/// The line of something that the destination could not take.
+/// Writes the line of a loss.
 fn write_loss(to: &mut dyn Write, loss: &Lost) -> io::Result<()> {
     writeln!(to, "\\lost\t{}\t{}\t{}", loss.name, loss.what, loss.cause)
 }
@@ -128,28 +131,6 @@ fn xattrs(xattrs: &[(Vec<u8>, Vec<u8>)]) -> String {
         hasher.update(bytes);
     }
     hex(hasher.finalize())
-}
-
-pub(super) fn hex(hash: Hash) -> String {
-    hash.to_hex().to_string()
-}
-
-/// A path or target on one line.
-pub(super) fn escaped(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        match byte {
-            b'\\' => text.push_str("\\x5c"),
-            b' '..=b'~' => text.push(char::from(byte)),
-            _ => {
-                let [high, low] = [byte >> 4, byte & 15];
-                let digits = [high, low].map(|d| char::from_digit(d.into(), 16).unwrap_or('?'));
-                text.push_str("\\x");
-                text.extend(digits);
-            }
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Making nodes of the exported tree with all their attributes.
 //!
-//! Everything is reached from descriptors of directories made here, one name at a time: no path
-//! gets too long, and no symbolic link is followed. Order matters: an owner before a mode (changing
-//! the owner drops set-id bits), attributes before the mode (a list changes it), times last.
+//! Every inode is reached from the descriptor of its new directory, by one name: no path gets too long, and no symbolic
+//! link is followed. The order matters: an owner before a mode (changing the owner drops set-id bits), attributes
+//! before the mode (a list changes it), times last.
 //!
-//! What the destination cannot hold is told ([`Loss`]) and left out. Where names and content are left out, nothing
-//! is made, or what was made is removed. Invariants: a name of another inode is never taken over, also where two
-//! names are one to the destination, as in a file system that ignores case. What is left out never gives anybody more rights than the datastore gives. A file whose owner is lost
-//! has no set-id bits; one whose access control list is lost gives its group what the list gives.
+//! A part that the destination cannot hold is reported ([`Loss`]) and left out. If a name or content is left out, no
+//! file is created, or the new file is removed. Invariants: the name of another inode is never taken over, even if two
+//! names are one to the destination, as in a file system that ignores case. A loss never gives a user more rights than
+//! the datastore gives. A file whose owner is lost has no set-id bits. A file whose access control list is lost gives
+//! its group the rights that the list gives.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::acl::{self, Acl};
+use crate::namespace::acl::{self, Acl};
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -31,7 +32,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CLOEXEC);
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 const PRIVATE_DIRECTORY: Mode = Mode::from_raw_mode(0o700);
-/// Lists that a directory may have got from the one above it.
+/// Lists that a directory may have inherited from its parent.
 const LISTS: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
 const SET_ID: u32 = 0o6000;
 const GROUP_BITS: u32 = 0o070;
@@ -39,10 +40,10 @@ const GROUP_BITS: u32 = 0o070;
 /// Extended attributes with their values.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What failed on a node.
-pub(super) type Failure = (&'static str, Errno);
+/// The failed operation on an inode, and its error.
+pub(super) type FailedCall = (&'static str, Errno);
 
-/// What of an inode the destination could not take.
+/// A part of an inode that the destination could not take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The inode itself: a device, a pipe, a socket or a symbolic link.
@@ -51,11 +52,11 @@ pub enum Loss {
     Name,
     /// A regular file of its size.
     Content,
-    /// A directory by its name, and all that is in it.
+    /// A directory by its name, with its content.
     Directory,
-    /// Whatever is in a directory that could not be made.
+    /// An inode in a directory that could not be created.
     Below,
-    /// That several names lead to the one inode: each leads to a copy.
+    /// The link between several names of one inode: each name leads to a copy.
     Links,
     /// Owner and group, and with them the set-id bits.
     Owner,
@@ -75,13 +76,13 @@ impl Loss {
     }
 }
 
-/// Losses, each with what the system said.
+/// Losses, each with the error of the operating system.
 pub(super) type Losses = Vec<(Loss, Errno)>;
 
-/// What the destination holds now, or what the system says of why it cannot.
-pub(super) type Held<T> = Result<T, Errno>;
+/// A new inode, or the error that shows that the destination cannot hold it.
+pub(super) type Created<T> = Result<T, Errno>;
 
-/// Whether an error says that the destination cannot hold something, and not that it fails.
+/// Whether an error shows a limit of the destination, and no failure.
 pub(super) fn is_unable(errno: Errno) -> bool {
     matches!(
         errno,
@@ -97,19 +98,19 @@ pub(super) fn is_unable(errno: Errno) -> bool {
     )
 }
 
-/// The same of an extended attribute: file systems with little room for each file's attributes say
-/// that there is no space. If there really is none, the next content will say so.
+/// The same for an extended attribute. File systems with little room for the attributes of a file report missing space.
+/// If the disk is really full, the next content reports it.
 fn is_unable_to_keep_xattr(errno: Errno) -> bool {
     is_unable(errno) || matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::NAMETOOLONG)
 }
 
-/// Whether `done` was done; a loss is noted.
+/// Whether `done` succeeded; notes a loss.
 fn kept(
     done: Result<(), Errno>,
     operation: &'static str,
     loss: Loss,
     losses: &mut Losses,
-) -> Result<bool, Failure> {
+) -> Result<bool, FailedCall> {
     match done {
         Ok(()) => Ok(true),
         Err(errno) if is_unable(errno) => {
@@ -120,8 +121,8 @@ fn kept(
     }
 }
 
-/// Whether an error says that the destination cannot hold a name or so much content: too long, bytes or characters
-/// that it does not take (vfat answers `ENOENT` to nothing but dots), a name that is one with another.
+/// Whether an error shows that the destination cannot hold a name or that much content: too long, with bytes or
+/// characters that it does not take (vfat answers `ENOENT` to a name of dots only), or equal to another name.
 fn is_unable_to_hold(errno: Errno) -> bool {
     matches!(
         errno,
@@ -135,44 +136,50 @@ fn is_unable_to_hold(errno: Errno) -> bool {
     )
 }
 
-/// Tells a destination that cannot hold something from one that fails.
-pub(super) fn held<T>(done: Result<T, Errno>, operation: &'static str) -> Result<Held<T>, Failure> {
+/// Tells a limit of the destination from its failure.
+pub(super) fn classify<T>(
+    done: Result<T, Errno>,
+    operation: &'static str,
+) -> Result<Created<T>, FailedCall> {
     match done {
         Err(errno) if is_unable_to_hold(errno) => Ok(Err(errno)),
         done => done.map(Ok).map_err(failed(operation)),
     }
 }
 
-fn failed(operation: &'static str) -> impl FnOnce(Errno) -> Failure {
+fn failed(operation: &'static str) -> impl FnOnce(Errno) -> FailedCall {
     move |errno| (operation, errno)
 }
 
 /// An existing directory, by its place.
-pub(super) fn open_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Failure> {
+pub(super) fn open_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, FailedCall> {
     rustix::fs::openat(at, name, DIRECTORY, Mode::empty()).map_err(failed("open"))
 }
 
 /// Makes a directory and opens it.
-pub(super) fn make_directory(at: BorrowedFd<'_>, name: &[u8]) -> Result<Held<OwnedFd>, Failure> {
+pub(super) fn make_directory(
+    at: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<Created<OwnedFd>, FailedCall> {
     let made = rustix::fs::mkdirat(at, name, PRIVATE_DIRECTORY);
-    match held(made, "make directory")? {
+    match classify(made, "make directory")? {
         Ok(()) => open_directory(at, name).map(Ok),
         Err(errno) => Ok(Err(errno)),
     }
 }
 
 /// Makes an empty file.
-pub(super) fn make_file(at: BorrowedFd<'_>, name: &[u8]) -> Result<Held<File>, Failure> {
+pub(super) fn make_file(at: BorrowedFd<'_>, name: &[u8]) -> Result<Created<File>, FailedCall> {
     let made = rustix::fs::openat(at, name, NEW_FILE, PRIVATE);
-    held(made.map(File::from), "make")
+    classify(made.map(File::from), "make")
 }
 
-/// Removes a file that was made and cannot be completed.
-pub(super) fn remove(at: BorrowedFd<'_>, name: &[u8]) -> Result<(), Failure> {
+/// Removes a new file that cannot be completed.
+pub(super) fn remove(at: BorrowedFd<'_>, name: &[u8]) -> Result<(), FailedCall> {
     rustix::fs::unlinkat(at, name, AtFlags::empty()).map_err(failed("remove"))
 }
 
-/// Gives a file or directory a name that nothing has yet. Not every file system can do that at once.
+/// Gives a file or directory an unused name. Not every file system can do this in one call.
 pub(super) fn rename_to_new(
     (from, old): (impl AsFd, &[u8]),
     (to, new): (impl AsFd, &[u8]),
@@ -195,7 +202,7 @@ pub(super) fn make_node(
     attr: &Attr,
     target: &[u8],
     xattrs: &Xattrs,
-) -> Result<Held<Losses>, Failure> {
+) -> Result<Created<Losses>, FailedCall> {
     let no_follow = AtFlags::SYMLINK_NOFOLLOW;
     match make_bare_node(at, name, attr, target) {
         Err(errno) if is_unable_to_hold(errno) || is_unable(errno) => {
@@ -253,8 +260,8 @@ struct Setters<'a> {
 }
 
 impl Setters<'_> {
-    /// Sets all, in the order that matters.
-    fn apply(&self, attr: &Attr, xattrs: &Xattrs, losses: &mut Losses) -> Result<(), Failure> {
+    /// Sets all attributes, in the order given at the head of this file.
+    fn apply(&self, attr: &Attr, xattrs: &Xattrs, losses: &mut Losses) -> Result<(), FailedCall> {
         let owned = kept((self.owner)(), "set the owner of", Loss::Owner, losses)?;
         let mut mode = attr.mode;
         if !owned && attr.kind != NodeKind::Directory {
@@ -272,7 +279,12 @@ impl Setters<'_> {
         Ok(())
     }
 
-    fn keep_xattr(&self, name: &[u8], value: &[u8], losses: &mut Losses) -> Result<bool, Failure> {
+    fn keep_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        losses: &mut Losses,
+    ) -> Result<bool, FailedCall> {
         match (self.xattr)(name, value) {
             Err(errno) if is_unable_to_keep_xattr(errno) => {
                 losses.push((Loss::Xattr(name.to_vec()), errno));
@@ -295,7 +307,11 @@ fn mode_without_list(mode: u32, list: &[u8]) -> u32 {
 }
 
 /// Gives an open file or directory its attributes.
-pub(super) fn finish(fd: BorrowedFd<'_>, attr: &Attr, xattrs: &Xattrs) -> Result<Losses, Failure> {
+pub(super) fn finish(
+    fd: BorrowedFd<'_>,
+    attr: &Attr,
+    xattrs: &Xattrs,
+) -> Result<Losses, FailedCall> {
     let (uid, gid) = owner(attr);
     let mut losses = Losses::new();
     let node = Setters {
@@ -308,8 +324,8 @@ pub(super) fn finish(fd: BorrowedFd<'_>, attr: &Attr, xattrs: &Xattrs) -> Result
     Ok(losses)
 }
 
-/// Removes access control lists that were inherited: everything made below would get them.
-pub(super) fn drop_lists(fd: impl AsFd) -> Result<(), Failure> {
+/// Removes inherited access control lists: every new inode below would inherit them too.
+pub(super) fn drop_lists(fd: impl AsFd) -> Result<(), FailedCall> {
     for name in LISTS {
         match rustix::fs::fremovexattr(&fd, name) {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -348,7 +364,7 @@ mod tests {
         255, 255, 16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
     ];
 
-    /// The mode that a file of mode 6770 with the list gets, and what is lost.
+    /// The mode that a file of mode 6770 with the list gets, and its losses.
     fn applied(owner: Result<(), Errno>, list: Result<(), Errno>) -> (u32, Losses) {
         let attr = Attr {
             ino: Ino::ROOT.next(),
@@ -381,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_gives_nobody_more_rights() {
+    fn a_loss_gives_no_user_more_rights() {
         assert_eq!(applied(Ok(()), Ok(())), (0o6770, vec![]));
         let lost = (Loss::Owner, Errno::PERM);
         assert_eq!(applied(Err(Errno::PERM), Ok(())), (0o770, vec![lost]));

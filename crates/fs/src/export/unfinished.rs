@@ -1,20 +1,21 @@
-//! What bears another name until it is complete, so that nobody takes a part of an export for the whole.
+//! Files and directories with a temporary name until they are complete, so that no user takes a part of an export for
+//! the whole.
 //!
-//! Invariant: what has the name already is never replaced, also if it came meanwhile.
+//! Invariant: an existing file of the final name is never replaced, even if it appears during the export.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 
 use super::error::ExportError;
-use super::manifest::escaped;
 use super::place;
+use super::text::escaped;
 
-/// Something that bears another name until it is complete, so that nobody takes a part for the whole.
+/// A file or directory with a temporary name.
 pub(super) struct Unfinished {
-    /// Where it is written.
+    /// The temporary path.
     pub(super) path: PathBuf,
-    /// The name that it gets; `None` if it must be written in its place.
+    /// The final path; `None` if it is written in place.
     complete: Option<PathBuf>,
 }
 
@@ -27,7 +28,7 @@ impl Unfinished {
         Self::beside(path)
     }
 
-    /// A directory that is missing, or empty. One that is the root of a file system cannot be replaced.
+    /// A missing or empty directory. The root of a file system cannot be replaced.
     pub(super) fn directory(dest: &Path) -> Result<Self, ExportError> {
         match std::fs::symlink_metadata(dest) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::beside(dest),
@@ -54,14 +55,14 @@ impl Unfinished {
         })
     }
 
-    /// Removes the directory that was made, while it is empty.
+    /// Removes the new directory, while it is empty.
     pub(super) fn forget(&self) {
         if self.complete.is_some() {
             let _ = std::fs::remove_dir(&self.path);
         }
     }
 
-    /// Says where the part is that was written.
+    /// Adds the place of the partial copy to an error.
     pub(super) fn incomplete(&self, source: ExportError) -> ExportError {
         ExportError::Incomplete {
             path: self.path.clone(),
@@ -69,7 +70,7 @@ impl Unfinished {
         }
     }
 
-    /// Gives it its name, unless somebody has taken that meanwhile.
+    /// Gives it its final name, unless that name exists by now.
     pub(super) fn finish(self) -> Result<(), ExportError> {
         let Some(complete) = &self.complete else {
             return Ok(());

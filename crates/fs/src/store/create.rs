@@ -1,8 +1,8 @@
 //! Making a new store.
 //!
-//! Invariant: `format.json` gets its name last. A directory without it holds no store, whatever
-//! else a creation that was interrupted has left there, and that is cleared by the next one: exactly
-//! the files that a creation makes, and nothing that could be anybody's data.
+//! Invariant: `format.json` gets its name last. A directory without this file holds no store, even if an interrupted
+//! creation has left other files. The next creation removes them: exactly the files that a creation makes, and no file
+//! that could hold data.
 
 use std::sync::Arc;
 
@@ -10,20 +10,21 @@ use lockstep_intentlog::{IntentLog, LogOptions};
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
 
-use super::Store;
-use super::open::{FORMAT, FORMAT_FILE, Format, LOG_DIR, NAMESPACE_FILE};
+use super::facade::Store;
+use super::open::{FORMAT, Format};
+use crate::backing::os_backing::LOCK_FILE;
+use crate::backing::overlay::Overlay;
 use crate::error::StoreError;
-use crate::keys;
-use crate::kv::Kv;
-use crate::kv::memtable::Memtable;
-use crate::kv::redb::{RedbKv, RedbOptions};
-use crate::os_backing::LOCK_FILE;
-use crate::overlay::Overlay;
-use crate::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
+use crate::namespace::keys;
+use crate::namespace::kv::Kv;
+use crate::namespace::kv::memtable::Memtable;
+use crate::namespace::kv::redb::{RedbKv, RedbOptions};
+use crate::namespace::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
+use crate::paths::{FORMAT_FILE, LOG_DIR, NAMESPACE_FILE};
 
 impl Store {
-    /// Makes a new, empty store, whose root directory belongs to root. What a creation that was
-    /// interrupted has left is cleared first.
+    /// Makes a new, empty store, whose root directory belongs to root. Removes the files of an interrupted creation
+    /// first.
     pub fn create(
         backing: &Arc<dyn Backing>,
         datastore: DatastoreUuid,
@@ -39,8 +40,8 @@ impl Store {
         write_format(backing.as_ref(), datastore)
     }
 
-    /// Whether [`Self::create`] may make a store here: there is nothing but what an interrupted
-    /// creation may have left. Changes nothing.
+    /// Whether [`Self::create`] may make a store here: the directory holds at most files of an interrupted creation.
+    /// Changes nothing.
     pub fn check_vacant(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
         find_leftovers(backing).map(drop)
     }
@@ -50,7 +51,7 @@ fn clear_leftovers(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
     for path in find_leftovers(backing)? {
         tracing::warn!(
             path,
-            "removing what an interrupted creation of this store has left"
+            "removing a file of an interrupted creation of this store"
         );
         let removed = backing.remove(&path);
         removed.map_err(StoreError::disk("remove", path))?;
@@ -58,8 +59,8 @@ fn clear_leftovers(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The files of a creation that was interrupted. Until it is complete a store has these files and
-/// no others, and nothing of anybody's in them.
+/// The files of an interrupted creation. Until a creation is complete, a store has these files and no others, and they
+/// hold no data.
 fn find_leftovers(backing: &Arc<dyn Backing>) -> Result<Vec<String>, StoreError> {
     let mut found = Vec::new();
     for name in names_in(backing, ".")? {
@@ -84,8 +85,8 @@ fn find_leftovers(backing: &Arc<dyn Backing>) -> Result<Vec<String>, StoreError>
     Ok(found)
 }
 
-/// Whether the namespace is one that was made and never opened since. A creation gives it its name
-/// only once it is whole, so one that cannot be read is not of a creation.
+/// Whether the namespace was made and never opened since. A creation gives the file its name only once it is whole, so
+/// a file that cannot be read belongs to no creation.
 fn is_unused(backing: &Arc<dyn Backing>) -> bool {
     let overlay = Overlay::new(Arc::clone(backing));
     let Ok(kv) = RedbKv::open(&overlay, NAMESPACE_FILE, RedbOptions::default()) else {
@@ -106,7 +107,7 @@ fn names_in(backing: &Arc<dyn Backing>, directory: &str) -> Result<Vec<String>, 
     names.map_err(StoreError::disk("list", directory))
 }
 
-/// Whether a path is one that a creation makes before it is complete.
+/// Whether a creation makes this path before it is complete.
 fn is_of_creation(path: &str) -> bool {
     let file = path.strip_suffix(".new").unwrap_or(path);
     path == draft_of(FORMAT_FILE)
@@ -146,7 +147,7 @@ fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     ]
 }
 
-/// Written last and atomically: a directory without it holds no store.
+/// Writes `format.json`, last and atomically.
 fn write_format(backing: &dyn Backing, datastore: DatastoreUuid) -> Result<(), StoreError> {
     let format = Format {
         lockstep_store: FORMAT,

@@ -1,26 +1,28 @@
 //! Carrying the whole namespace from one node to the other.
 //!
-//! The sender walks the replicated tables in key order and sends chunk after chunk; the receiver
-//! makes its own tables equal, range by range, so that chunks which are equal already change
-//! nothing. Metadata operations may go on at the sender, which follows what they change
-//! ([`super::changes`]) and sends that again; at the receiver there are none. The receiver's log is cut
-//! before the first chunk, and all that was received is durable before the image counts as complete:
-//! so there is never anything in the log that a restart could apply to a half-changed namespace. The
-//! receiver must be marked out of sync before and until the image is complete.
+//! The sender walks the replicated tables in key order and sends chunk after chunk. The receiver makes its own tables
+//! equal, range by range; a chunk that is equal already changes nothing. Metadata operations may go on at the sender,
+//! which follows the changed records ([`crate::journal`]) and sends them again. At the receiver there are no
+//! operations.
+//!
+//! Invariants:
+//! - The receiver's log is cut before the first chunk, and every received record is durable before the image is treated
+//!   as complete. So the log never holds a record that a restart could apply to a half-changed namespace.
+//! - The receiver is marked out of sync before the image begins and until it is complete.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 
 use lockstep_types::{Ino, Osn};
 use serde::{Deserialize, Serialize};
 
-use super::{ImageChange, Store};
+use super::facade::Store;
 use crate::error::StoreError;
-use crate::keys::{self, KeyRange};
-use crate::record::{self, Body, Inode};
+use crate::journal::{ChangeFeed, ImageChange};
+use crate::namespace::keys::{self, KeyRange};
+use crate::namespace::record::{self, Body, Inode};
 
-/// One record of the namespace, as it is sent.
+/// One record of the namespace, as sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
     /// Its key.
@@ -31,13 +33,12 @@ pub struct ImageRecord {
     pub value: Vec<u8>,
 }
 
-/// A run of records of one table, complete between `after` and its last record, or up to the end
-/// of the table.
+/// A run of records of one table, complete between `after` and its last record, or up to the end of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChunk {
-    /// Which table.
+    /// The table.
     pub table: u8,
-    /// The key the run follows; empty at the start of the table.
+    /// The key before the run; empty at the start of the table.
     #[serde(with = "serde_bytes")]
     pub after: Vec<u8>,
     /// The records, in order.
@@ -46,10 +47,41 @@ pub struct ImageChunk {
     pub last: bool,
 }
 
+/// The namespace of one store, to be sent or received.
+#[derive(Clone, Copy)]
+pub struct ImageAccess<'a> {
+    store: &'a Store,
+}
+
 impl Store {
+    /// The namespace, to be sent to the other node or received from it.
+    pub const fn image(&self) -> ImageAccess<'_> {
+        ImageAccess { store: self }
+    }
+}
+
+/// The sender.
+impl<'a> ImageAccess<'a> {
+    /// Follows the records that metadata operations change from now on; more than `limit` records are too many. A new
+    /// feed replaces an older one.
+    pub fn follow_changes(self, limit: usize) -> ChangeFeed<'a> {
+        let store = self.store;
+        store.journal.follow_changes(&store.namespace, limit)
+    }
+
+    /// Whether more changes wait to be taken than the follower accepts.
+    pub fn changes_exceed(self) -> bool {
+        self.store.journal.changes_exceed()
+    }
+
+    /// Every inode number that was given out here, or came from the other node, is below this.
+    pub fn inos_below(self) -> u64 {
+        self.store.namespace.numbers().below()
+    }
+
     /// The records of `table` after key `after`, about `bytes_max` bytes of them.
-    pub fn image_chunk(
-        &self,
+    pub fn chunk(
+        self,
         table: u8,
         after: &[u8],
         bytes_max: usize,
@@ -62,36 +94,38 @@ impl Store {
         };
         let mut bytes = 0;
         let range = range_after(table, after);
-        self.names
-            .scan(range.from(), range.to(), &mut |key, value| {
-                if bytes >= bytes_max {
-                    chunk.last = false;
-                    return ControlFlow::Break(());
-                }
-                bytes += key.len() + value.len();
-                chunk.records.push(ImageRecord {
-                    key: key.to_vec(),
-                    value: value.to_vec(),
-                });
-                ControlFlow::Continue(())
-            })?;
+        self.store.namespace.scan(&range, &mut |key, value| {
+            if bytes >= bytes_max {
+                chunk.last = false;
+                return ControlFlow::Break(());
+            }
+            bytes += key.len() + value.len();
+            chunk.records.push(ImageRecord {
+                key: key.to_vec(),
+                value: value.to_vec(),
+            });
+            ControlFlow::Continue(())
+        })?;
         Ok(chunk)
     }
+}
 
-    /// Gets ready to receive an image: whatever was pending is dropped, the log is cut.
+/// The receiver.
+impl ImageAccess<'_> {
+    /// Gets ready to receive an image: drops pending operations and cuts the log.
     ///
-    /// Content of freed inodes goes first: where the nodes went apart, the image may have other
-    /// inodes by their numbers, whose content would go instead.
-    pub fn begin_image(&self) -> Result<(), StoreError> {
-        self.applying.lock().pending.clear();
-        self.collect_garbage()?;
-        self.checkpoint()?;
-        self.files.clear();
+    /// Removes the content of freed inodes first. If the nodes diverged, the image may have other inodes with the same
+    /// numbers, and a later removal would take their content.
+    pub fn begin(self) -> Result<(), StoreError> {
+        self.store.journal.drop_pending();
+        self.store.collect_garbage()?;
+        self.store.checkpoint()?;
+        self.store.content.forget_files();
         Ok(())
     }
 
     /// Makes this node's records equal to a chunk's. Returns how many differed.
-    pub fn load_image_chunk(&self, chunk: &ImageChunk) -> Result<usize, StoreError> {
+    pub fn load_chunk(self, chunk: &ImageChunk) -> Result<usize, StoreError> {
         let mut differing = self.records_to_change(chunk)?;
         let changed = differing.len();
         if chunk.table == keys::INODES {
@@ -100,16 +134,16 @@ impl Store {
                 self.fit_content(&record.key, &record.value)?;
             }
         }
-        self.names.apply(differing);
-        if self.needs_checkpoint() {
-            self.checkpoint()?;
+        self.store.namespace.apply(differing);
+        if self.store.needs_checkpoint() {
+            self.store.checkpoint()?;
         }
         Ok(changed)
     }
 
-    /// Makes this node's records equal to ones that the sender's operations have changed meanwhile. No key may
-    /// be there twice: of a record that comes and goes in one call the end would be missed.
-    pub fn load_image_changes(&self, changes: &[ImageChange]) -> Result<(), StoreError> {
+    /// Makes this node's records equal to records that the sender's operations have changed meanwhile. No key may occur
+    /// twice: if one call creates and deletes a record, the deletion would be missed.
+    pub fn load_changes(self, changes: &[ImageChange]) -> Result<(), StoreError> {
         let mut batch = BTreeMap::new();
         for change in changes {
             let is_inode = change.key.first() == Some(&keys::INODES);
@@ -117,7 +151,8 @@ impl Store {
                 self.drop_earlier_content(&change.key)?;
                 self.fit_content(&change.key, value)?;
             }
-            let is_known = change.value.is_some() || self.names.get(&change.key)?.is_some();
+            let is_known =
+                change.value.is_some() || self.store.namespace.get(&change.key)?.is_some();
             if is_known {
                 batch.insert(change.key.clone(), change.value.clone());
             }
@@ -127,27 +162,26 @@ impl Store {
         self.drop_freed_content(&mut inodes);
         batch.append(&mut inodes);
         batch.append(&mut behind);
-        self.names.apply(batch);
-        if self.needs_checkpoint() {
-            self.checkpoint()?;
+        self.store.namespace.apply(batch);
+        if self.store.needs_checkpoint() {
+            self.store.checkpoint()?;
         }
         Ok(())
     }
 
-    /// Removes content that is to be removed, before an inode comes that has the number of the one it was of:
-    /// where the nodes went apart.
-    fn drop_earlier_content(&self, key: &[u8]) -> Result<(), StoreError> {
+    /// Removes freed content before a new inode with the same number arrives, which happens if the nodes diverged.
+    fn drop_earlier_content(self, key: &[u8]) -> Result<(), StoreError> {
         if let Some(ino) = keys::ino_of(key)
-            && self.names.get(&keys::garbage(ino))?.is_some()
+            && self.store.namespace.get(&keys::garbage(ino))?.is_some()
         {
-            self.collect_garbage()?;
+            self.store.collect_garbage()?;
         }
         Ok(())
     }
 
-    /// What is to be written or deleted so that our records equal the chunk's.
+    /// The changes that make this node's records equal to the chunk's.
     fn records_to_change(
-        &self,
+        self,
         chunk: &ImageChunk,
     ) -> Result<BTreeMap<Vec<u8>, Option<Vec<u8>>>, StoreError> {
         let mut changes: BTreeMap<_, _> = chunk
@@ -157,72 +191,58 @@ impl Store {
             .collect();
         let end = chunk.records.last().map(|record| record.key.as_slice());
         let range = range_after(chunk.table, &chunk.after);
-        self.names
-            .scan(range.from(), range.to(), &mut |key, value| {
-                if !chunk.last && end.is_none_or(|end| key > end) {
-                    return ControlFlow::Break(());
-                }
-                match changes.get(key) {
-                    Some(Some(ours)) if ours == value => drop(changes.remove(key)),
-                    Some(_) => {}
-                    None => drop(changes.insert(key.to_vec(), None)),
-                }
-                ControlFlow::Continue(())
-            })?;
+        self.store.namespace.scan(&range, &mut |key, value| {
+            if !chunk.last && end.is_none_or(|end| key > end) {
+                return ControlFlow::Break(());
+            }
+            match changes.get(key) {
+                Some(Some(theirs)) if theirs == value => drop(changes.remove(key)),
+                Some(_) => {}
+                None => drop(changes.insert(key.to_vec(), None)),
+            }
+            ControlFlow::Continue(())
+        })?;
         Ok(changes)
     }
 
-    /// Notes the content of inodes that go for removal.
-    fn drop_freed_content(&self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+    /// Notes the content of deleted inodes for removal.
+    fn drop_freed_content(self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
         let freed: Vec<Ino> = changes
             .iter()
             .filter(|(_, value)| value.is_none())
             .filter_map(|(key, _)| keys::ino_of(key))
             .collect();
-        for ino in freed {
-            changes.insert(keys::garbage(ino), Some(Vec::new()));
-            self.garbage.lock().push(ino);
+        for ino in &freed {
+            changes.insert(keys::garbage(*ino), Some(Vec::new()));
         }
+        self.store.content.removal().note_freed(freed);
     }
 
     /// Gives the content of a file the length that its record says.
-    fn fit_content(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn fit_content(self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let inode: Option<Inode> = record::decode(value);
         match (keys::ino_of(key), inode.map(|inode| inode.body)) {
-            (Some(ino), Some(Body::File { size })) => self.fit_length(ino, size),
+            (Some(ino), Some(Body::File { size })) => self.store.content.fit_length(ino, size),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn fit_length(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
-        if self.content_length(ino)? == size {
-            return Ok(());
-        }
-        self.change_content_file(ino, "resize", |content| content.set_len(size))
-    }
-
-    /// Every inode number that was given out here, or came from the other node, is below this.
-    pub fn inos_below(&self) -> u64 {
-        self.next_ino.load(Ordering::Relaxed)
-    }
-
-    /// All of the image has come but for the last changes: does what takes time in proportion to the
-    /// store, so that [`Self::finish_image`] takes little.
-    pub fn settle_image(&self) -> Result<(), StoreError> {
-        // A stop in the middle of an image leaves content that was fitted before its inode came.
-        self.find_lost_content()?;
-        self.checkpoint()?;
-        self.collect_garbage()?;
+    /// The image is complete but for the last changes. Does the work that takes time in proportion to the store, so
+    /// that [`Self::finish`] is short.
+    pub fn prepare_finish(self) -> Result<(), StoreError> {
+        // A stop in the middle of an image leaves content that was fitted before its inode arrived.
+        self.store.find_lost_content()?;
+        self.store.checkpoint()?;
+        self.store.collect_garbage()?;
         Ok(())
     }
 
-    /// The image is complete: makes it durable and takes over the sender's OSN. The sender has given
-    /// out inode numbers below `inos_below`: none of them is ever given out here, also if the inode
-    /// is gone by now (rule P13).
-    pub fn finish_image(&self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
-        self.note_applied(&mut self.applying.lock(), applied);
-        self.next_ino.fetch_max(inos_below, Ordering::Relaxed);
-        self.checkpoint()
+    /// The image is complete: makes it durable and takes over the sender's OSN. The sender has given out inode numbers
+    /// below `inos_below`: this node gives none of them out, even if the inode is gone by now (rule P13).
+    pub fn finish(self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
+        self.store.journal.set_applied(applied);
+        self.store.namespace.numbers().skip_below(inos_below);
+        self.store.checkpoint()
     }
 }
 

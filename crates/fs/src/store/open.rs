@@ -1,72 +1,61 @@
 //! Opening a store, and bringing it back to where a crash left it.
 //!
-//! What is refused is refused before anything is written: all is first looked at through an
-//! overlay. Recovery after a crash of the process takes the last checkpoint, applies the committed
-//! operations of the log since, and takes sizes and times of files that were being written from the
-//! time table. After a power loss the lengths of all content files are looked at, because those that
-//! were not synced may be shorter than recorded.
+//! A refusal comes before the first write: the whole store is first read through an overlay. Recovery after a crash of
+//! the process takes the last checkpoint, applies the committed operations of the log since, and takes sizes and times
+//! of files that were being written from the table of unflushed times. After a power loss the lengths of all content
+//! files are compared, because unsynced files may be shorter than recorded.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use lockstep_intentlog::{IntentLog, LogOptions, Position, Replay};
 use lockstep_types::backing::Backing;
-use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{BootId, DatastoreUuid};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::changes::Changed;
-use super::emptied::Emptied;
-use super::turns::Turns;
-use super::unsynced::Unsynced;
-use super::{Applying, INO_RESERVE, Store};
-use crate::error::{OpError, StoreError};
-use crate::files::{CONTENT_DIR, FileTable};
-use crate::keys;
-use crate::kv::memtable::Memtable;
-use crate::kv::redb::{RedbKv, RedbOptions};
-use crate::overlay::Overlay;
-use crate::record::{self, Checkpoint};
-use crate::times::{Left, Slot, TABLE_BYTES, TimeTable};
+use super::facade::Store;
+use crate::backing::disk::StoreDisk;
+use crate::backing::overlay::Overlay;
+use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
+use crate::error::StoreError;
+use crate::journal::{self, Journal, Leftover};
+use crate::namespace::Namespace;
+use crate::namespace::record::Checkpoint;
+use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
+use crate::tree::Tree;
 
-/// The format this program makes, and the only one it opens.
+/// The format that this program makes, and the only one that it opens.
 pub(super) const FORMAT: u32 = 2;
-pub(super) const FORMAT_FILE: &str = "format.json";
-pub(super) const NAMESPACE_FILE: &str = "namespace.redb";
-pub(super) const LOG_DIR: &str = "log";
-const TIMES_FILE: &str = "tables/times";
 
-/// What the format file says.
+/// The content of the format file.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Format {
     pub lockstep_store: u32,
     pub datastore: DatastoreUuid,
 }
 
-/// Whether a store is opened to be used or only to be looked at.
+/// Whether a store is opened for use or for reading only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To be used: recovery is written down.
+    /// For use: recovery is written to the disk.
     Write,
-    /// To be looked at, for export: nothing on disk changes.
+    /// For reading only, as by an export: nothing on the disk changes.
     Read,
 }
 
 /// How to open a store.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Which datastore it must belong to, if that is known.
+    /// The datastore that the store must belong to, if it is known.
     pub datastore: Option<DatastoreUuid>,
     /// A value that changes when the machine restarts, to tell a crash from a power loss.
     pub boot: BootId,
-    /// To use it, or to look at it.
+    /// For use, or for reading only.
     pub access: Access,
     /// Options of the intent log.
     pub log: LogOptions,
 }
 
-/// A store of which all was looked at and found good. Nothing in its directory was changed.
+/// A store that was read completely and found good. Nothing in its directory was changed.
 pub struct Checked {
     backing: Arc<dyn Backing>,
     uuid: DatastoreUuid,
@@ -74,22 +63,21 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Opens the store. From here on its directory changes.
+    /// Opens the store. Its directory changes from now on.
     pub fn open(self) -> Result<Opened, StoreError> {
-        // The process that made the store may have stopped before this: a power loss must not take
-        // the name of the format file from a store that is in use.
+        // The process that made the store may have stopped before it synced this name: a power loss must not take the
+        // format file from a store that is in use.
         let named = self.backing.sync_dir(".");
         named.map_err(StoreError::disk("sync the names in", "."))?;
-        Store::open_on(self.backing, self.uuid, &self.options)
+        open_on(self.backing, self.uuid, &self.options)
     }
 }
 
-/// An opened store and what was found on the way.
+/// An opened store.
 pub struct Opened {
     /// The store.
     pub store: Store,
-    /// The machine lost power, or was reset, while the store was in use: what was not synced may
-    /// be missing.
+    /// The machine lost power, or was reset, while the store was in use: unsynced changes may be missing.
     pub power_lost: bool,
 }
 
@@ -103,155 +91,116 @@ impl Store {
 
     /// Opens a store.
     ///
-    /// `backing` is to be guarded ([`crate::poison::Guarded`]) where several threads use the store: then a
-    /// sync that failed is noted before its turn is over, and no other thread is told of success by one
-    /// that came after it.
+    /// If several threads use the store, `backing` must be fenced ([`crate::backing::poison::FencedBacking`]). Then a
+    /// failed sync is noted before it returns, and no later sync tells another thread of success.
     pub fn open(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Opened, StoreError> {
         match options.access {
-            Access::Read => Self::open_in_memory(&backing, options),
+            Access::Read => open_in_memory(&backing, options),
             Access::Write => Self::check(backing, options)?.open(),
         }
     }
 
-    /// Looks at all of a store, by opening it on a copy in memory: one that cannot be opened stays
-    /// as it was found. For owners who have something of their own to write down before the store
-    /// changes.
+    /// Reads all of a store, by opening it on a copy in memory: a store that cannot be opened stays unchanged. For an
+    /// owner that has notes of its own to write before the store changes.
     pub fn check(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Checked, StoreError> {
-        let opened = Self::open_in_memory(&backing, options)?;
+        let opened = open_in_memory(&backing, options)?;
         Ok(Checked {
             backing,
-            uuid: opened.store.uuid,
+            uuid: opened.store.uuid(),
             options: *options,
         })
     }
+}
 
-    /// Opens a store through an overlay: what it writes is lost with it.
-    fn open_in_memory(
-        backing: &Arc<dyn Backing>,
-        options: &OpenOptions,
-    ) -> Result<Opened, StoreError> {
-        let format = read_format(backing.as_ref())?;
-        if let Some(expected) = options.datastore
-            && expected != format.datastore
-        {
-            return Err(StoreError::OtherDatastore {
-                found: format.datastore.to_string(),
-                expected: expected.to_string(),
-            });
-        }
-        let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
-        Self::open_on(overlay, format.datastore, options)
+/// Opens a store through an overlay: its writes are lost with the overlay.
+fn open_in_memory(backing: &Arc<dyn Backing>, options: &OpenOptions) -> Result<Opened, StoreError> {
+    let format = read_format(backing.as_ref())?;
+    if let Some(expected) = options.datastore
+        && expected != format.datastore
+    {
+        return Err(StoreError::OtherDatastore {
+            found: format.datastore.to_string(),
+            expected: expected.to_string(),
+        });
     }
+    let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
+    open_on(overlay, format.datastore, options)
+}
 
-    /// Opens what lies on `backing`, and brings it back to where a crash left it.
-    fn open_on(
-        backing: Arc<dyn Backing>,
-        uuid: DatastoreUuid,
-        options: &OpenOptions,
-    ) -> Result<Opened, StoreError> {
-        let (names, checkpoint) = open_namespace(backing.as_ref())?;
-        let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
-        let was_killed = checkpoint.boot == Some(options.boot);
-        check_table(backing.as_ref(), &checkpoint, options)?;
-        let (log, replay) = open_log(backing.as_ref(), &checkpoint, options)?;
-        let table = backing
-            .open_table(TIMES_FILE, TABLE_BYTES)
-            .map_err(StoreError::disk("open", TIMES_FILE))?;
-        let (times, left) = TimeTable::open(table);
-        let store = Self {
-            uuid,
-            boot: options.boot,
-            log,
-            names,
-            files: FileTable::default(),
-            times,
-            applying: Mutex::new(Applying {
-                applied: checkpoint.applied,
-                pending: Vec::new(),
-                epoch: checkpoint.epoch,
-                changed: Changed::default(),
-            }),
-            applied: Mutex::new(checkpoint.applied),
-            checkpointing: Mutex::new(()),
-            collecting: Mutex::new(()),
-            next_ino: AtomicU64::new(checkpoint.ino_limit),
-            ino_limit: AtomicU64::new(checkpoint.ino_limit),
-            poisoned: AtomicBool::new(false),
-            garbage: Mutex::new(Vec::new()),
-            emptied: Emptied::default(),
-            unsynced: Arc::new(Unsynced::default()),
-            turns: Turns::default(),
-            inherited_doubt: was_killed,
-            backing,
-        };
-        // Whatever else the machine did since: the table is what some moment left on the disk, and
-        // would put older times over newer ones that were synced.
+/// Opens the store on `backing`, and brings it back to where a crash left it.
+fn open_on(
+    backing: Arc<dyn Backing>,
+    uuid: DatastoreUuid,
+    options: &OpenOptions,
+) -> Result<Opened, StoreError> {
+    let (namespace, checkpoint) = Namespace::open(backing.as_ref())?;
+    let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
+    let was_killed = checkpoint.boot == Some(options.boot);
+    check_table(backing.as_ref(), &checkpoint, options)?;
+    let (log, replay) = open_log(backing.as_ref(), &checkpoint, options)?;
+    let table = backing
+        .open_table(TIMES_FILE, TABLE_BYTES)
+        .map_err(StoreError::disk("open", TIMES_FILE))?;
+    let (unflushed, leftover) = UnflushedTable::open(table);
+    let content = ContentStore::new(StoreDisk::new(backing), unflushed, was_killed);
+    // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
+    // put older times over newer ones that were synced.
+    if !was_killed {
+        // Before the checkpoint names this run of the machine. From then on the table is valid, also for a process that
+        // follows one which is killed right after the checkpoint.
+        content.clear_slots(&leftover);
+    }
+    let slots = leftover.slots.iter().filter(|_| was_killed);
+    let slots: Vec<UnflushedSlot> = slots.map(|(_, slot)| *slot).collect();
+    let tree = Tree {
+        namespace: &namespace,
+        content: &content,
+    };
+    let recovered = journal::recover(
+        tree,
+        Leftover {
+            checkpoint,
+            log: replay,
+            slots: &slots,
+            content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
+        },
+    )?;
+    let store = Store {
+        uuid,
+        journal: Journal::new(log, recovered, options.boot),
+        namespace,
+        content,
+    };
+    if options.access == Access::Write {
+        start_use(&store, &checkpoint, options, &leftover)?;
+    }
+    Ok(Opened { store, power_lost })
+}
+
+/// Makes the recovered state durable.
+fn start_use(
+    store: &Store,
+    checkpoint: &Checkpoint,
+    options: &OpenOptions,
+    leftover: &LeftoverSlots,
+) -> Result<(), StoreError> {
+    let was_killed = checkpoint.boot == Some(options.boot);
+    if checkpoint.boot.is_some() {
+        store.content.mark_names_dirty()?;
         if !was_killed {
-            // Before the checkpoint names this run of the machine: from then on the table counts,
-            // also for a process that follows one which is killed right after it.
-            store.clear_slots(&left);
-        }
-        let slots = left.slots.iter().filter(|_| was_killed);
-        let slots: Vec<Slot> = slots.map(|(_, slot)| *slot).collect();
-        let content_decides = power_lost || (was_killed && !left.torn.is_empty());
-        store.recover(checkpoint, replay, &slots, content_decides)?;
-        if options.access == Access::Write {
-            if checkpoint.boot.is_some() {
-                store.doubt_names()?;
-            }
-            if power_lost {
-                store.find_lost_content()?;
-            }
-            store.start_epoch()?;
-            if was_killed {
-                store.clear_slots(&left);
-            }
-            store.backing.scatter(CONTENT_DIR);
-            store.doubt_directories()?;
-        }
-        Ok(Opened { store, power_lost })
-    }
-
-    /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
-    fn start_epoch(&self) -> Result<(), StoreError> {
-        if !is_active(Mutant::NumbersAgain) {
-            let mut applying = self.applying.lock();
-            // One opening may have lasted for longer than its numbers do.
-            applying.epoch = applying.epoch.max(applying.epoch_reached()) + 1;
-        }
-        let limit = self.next_ino.load(std::sync::atomic::Ordering::Relaxed);
-        let _alone = self.checkpointing.lock();
-        self.checkpoint_with_limit(limit.saturating_add(INO_RESERVE))
-    }
-
-    /// Empties what an earlier process left in the table of times.
-    fn clear_slots(&self, left: &Left) {
-        for number in left.numbers() {
-            self.times.clear(number);
+            // Power was lost.
+            store.find_lost_content()?;
         }
     }
+    store.journal.start_epoch(store.tree())?;
+    if was_killed {
+        store.content.clear_slots(leftover);
+    }
+    store.backing().scatter(CONTENT_DIR);
+    store.content.note_all_directories()
 }
 
-impl OpError {
-    /// The error as one of the store: for readings that cannot be refused.
-    pub(crate) fn into_store(self) -> StoreError {
-        match self {
-            Self::Store(error) => error,
-            Self::Refused(errno) => StoreError::Damaged {
-                what: format!("a record that exists was refused: {errno}"),
-            },
-        }
-    }
-}
-
-fn open_namespace(backing: &dyn Backing) -> Result<(Memtable<RedbKv>, Checkpoint), StoreError> {
-    let kv = RedbKv::open(backing, NAMESPACE_FILE, RedbOptions::default())?;
-    let names = Memtable::new(kv);
-    let checkpoint = read_checkpoint(&names)?;
-    Ok((names, checkpoint))
-}
-
-/// The log, if it is to be written to, and what it holds.
+/// The log, if the store is opened for use, and the records of the log.
 fn open_log(
     backing: &dyn Backing,
     checkpoint: &Checkpoint,
@@ -275,8 +224,8 @@ fn log_options(checkpoint: &Checkpoint, options: &OpenOptions) -> LogOptions {
     }
 }
 
-/// As long as the machine runs, nothing but our own code can take anything from the time table. A
-/// power loss may.
+/// Checks that the table of unflushed times is whole. As long as the machine runs, only this program changes the table.
+/// A power loss may cut it.
 fn check_table(
     backing: &dyn Backing,
     checkpoint: &Checkpoint,
@@ -295,16 +244,6 @@ fn check_table(
         return Err(StoreError::Damaged { what });
     }
     Ok(())
-}
-
-fn read_checkpoint(names: &Memtable<RedbKv>) -> Result<Checkpoint, StoreError> {
-    names
-        .get(keys::CHECKPOINT)?
-        .as_deref()
-        .and_then(record::decode)
-        .ok_or_else(|| StoreError::Damaged {
-            what: "the checkpoint record is missing or cannot be read".to_owned(),
-        })
 }
 
 fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {

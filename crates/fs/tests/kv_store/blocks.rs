@@ -1,39 +1,37 @@
-//! The checked blocks below the store, on their own.
-
-use std::sync::Arc;
+//! The checked blocks below the store, without the store.
 
 use lockstep_fs::kv::blocks::{BLOCK_BYTES, BlockFile, HEADER_BYTES_MAX};
-use lockstep_types::backing::Backing;
+use lockstep_lossy::disk::{Disk, Survivors};
 
-use crate::disk::{MemoryDisk, MemoryFile};
+use crate::{content, disk_with};
 
 const PATH: &str = "blocks";
 
 /// A synced space of four blocks, whose header is "first".
-fn made() -> (BlockFile, Arc<MemoryFile>) {
-    let disk = MemoryDisk::default();
-    let blocks = BlockFile::create(disk.open_or_create(PATH).unwrap()).unwrap();
+fn new_space() -> (BlockFile, Disk) {
+    let disk = disk_with(PATH, b"");
+    let blocks = BlockFile::create(disk.mount().open(PATH).unwrap()).unwrap();
     blocks.set_length(4 * BLOCK_BYTES).unwrap();
     blocks.write(0, b"first").unwrap();
     blocks.sync().unwrap();
-    (blocks, disk.file(PATH))
+    (blocks, disk)
 }
 
-fn open(content: Vec<u8>) -> std::io::Result<BlockFile> {
-    BlockFile::open(MemoryDisk::with(PATH, content).open(PATH).unwrap())
+fn open(disk: &Disk) -> std::io::Result<BlockFile> {
+    BlockFile::open(disk.fork().mount().open(PATH).unwrap())
 }
 
 #[test]
 fn a_new_space_opens_again_after_its_first_sync() {
-    let (_, file) = made();
-    let again = open(file.content()).unwrap();
+    let (_, disk) = new_space();
+    let again = open(&disk).unwrap();
     assert_eq!(again.header().unwrap(), b"first");
     assert_eq!(again.length(), 4 * BLOCK_BYTES);
 }
 
 #[test]
 fn blocks_come_back_and_those_never_written_do_not() {
-    let (blocks, _) = made();
+    let (blocks, _) = new_space();
     let two = [[1; 4096], [2; 4096]].concat();
     blocks.write(BLOCK_BYTES, &two).unwrap();
     let mut back = vec![0; 8192];
@@ -45,47 +43,51 @@ fn blocks_come_back_and_those_never_written_do_not() {
 
 #[test]
 fn a_header_is_written_whole_or_not_at_all() {
-    let (blocks, file) = made();
+    let (blocks, disk) = new_space();
     blocks.write(0, b"second").unwrap();
     assert_eq!(blocks.header().unwrap(), b"second");
-    for (is_kept, expected) in [(false, &b"first"[..]), (true, b"second")] {
-        let image = file.after_power_loss(|| is_kept);
-        assert_eq!(open(image).unwrap().header().unwrap(), expected);
+    for (survivors, expected) in [
+        (Survivors::Nothing, &b"first"[..]),
+        (Survivors::Everything, b"second"),
+    ] {
+        let left = disk.after_power_loss(survivors, 0);
+        assert_eq!(open(&left).unwrap().header().unwrap(), expected);
     }
 }
 
 #[test]
 fn the_file_is_cut_only_after_a_header_says_so() {
-    let (blocks, file) = made();
-    let whole = file.content().len();
+    let (blocks, disk) = new_space();
+    let length = || content(&disk, PATH).len();
+    let whole = length();
     blocks.set_length(2 * BLOCK_BYTES).unwrap();
     blocks.sync().unwrap();
-    assert_eq!(file.content().len(), whole, "the header still says four");
+    assert_eq!(length(), whole, "the header still says four");
     blocks.write(0, b"second").unwrap();
-    assert_eq!(file.content().len(), whole, "the header may still be lost");
+    assert_eq!(length(), whole, "the header may still be lost");
     blocks.sync().unwrap();
-    assert!(file.content().len() < whole);
-    assert_eq!(open(file.content()).unwrap().length(), 2 * BLOCK_BYTES);
+    assert!(length() < whole);
+    assert_eq!(open(&disk).unwrap().length(), 2 * BLOCK_BYTES);
 }
 
 #[test]
 fn a_file_on_trial_is_not_changed_until_it_is_accepted() {
-    let (_, file) = made();
-    let disk = MemoryDisk::with(PATH, file.content());
-    let again = BlockFile::open(disk.open(PATH).unwrap()).unwrap();
+    let (_, disk) = new_space();
+    let before = content(&disk, PATH);
+    let again = BlockFile::open(disk.mount().open(PATH).unwrap()).unwrap();
     again.write(0, b"second").unwrap();
     assert_eq!(again.header().unwrap(), b"second");
     assert!(again.write(BLOCK_BYTES, &[1; 4096]).is_err());
     assert!(again.set_length(9 * BLOCK_BYTES).is_err());
-    assert_eq!(disk.file(PATH).content(), file.content());
+    assert_eq!(content(&disk, PATH), before);
     again.accept().unwrap();
-    let accepted = open(disk.file(PATH).content()).unwrap();
+    let accepted = open(&disk).unwrap();
     assert_eq!(accepted.header().unwrap(), b"second");
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let (blocks, _) = made();
+    let (blocks, _) = new_space();
     assert!(blocks.write(0, &[0; HEADER_BYTES_MAX + 1]).is_err());
     assert!(blocks.write(BLOCK_BYTES, &[0; 100]).is_err());
     assert!(blocks.write(100, &[0; 4096]).is_err());

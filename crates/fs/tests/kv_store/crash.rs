@@ -1,11 +1,11 @@
-//! Power is lost at every write and sync of a series of commits, and any part of what was not
-//! synced survives: the store then opens, is whole, and holds every acknowledged commit.
+//! Power fails at every write and sync of a series of commits, and any part of the unsynced changes survives. The
+//! store then opens, is whole, and holds every acknowledged commit.
 
 use lockstep_fs::kv::Kv;
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
-use lockstep_types::backing::Backing;
+use lockstep_lossy::disk::{Disk, Survivors, Verdict};
+use lockstep_lossy::random::Random;
 
-use crate::disk::MemoryDisk;
 use crate::model::{Map, all, change};
 
 const PATH: &str = "db";
@@ -13,20 +13,7 @@ const COMMITS: u32 = 12;
 
 type Pairs = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// A small generator of our own, so that each run is the same.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
-/// The changes of one commit: enough to split and free pages, now and then enough to grow the
-/// file.
+/// The changes of one commit: enough to split and free pages, sometimes enough to grow the file.
 fn pairs(commit: u32) -> Pairs {
     let value_bytes = if commit % 4 == 3 { 300_000 } else { 60 };
     let value = |number: u32| vec![u8::try_from((commit + number) % 251).unwrap(); value_bytes];
@@ -44,8 +31,7 @@ fn pairs(commit: u32) -> Pairs {
         .collect()
 }
 
-/// Commits until power is lost. What was acknowledged, and what the commit under way would have
-/// made of it.
+/// Commits until power fails. Returns the acknowledged state, and the state that the last commit would have made.
 fn run_until_power_is_lost(kv: &RedbKv) -> (Map, Map) {
     let mut acknowledged = Map::new();
     let mut attempted = Map::new();
@@ -63,27 +49,24 @@ fn run_until_power_is_lost(kv: &RedbKv) -> (Map, Map) {
     (acknowledged, attempted)
 }
 
-fn open_whole(content: Vec<u8>) -> Map {
-    let disk = MemoryDisk::with(PATH, content);
-    let mut kv = RedbKv::open(&disk, PATH, RedbOptions::default()).unwrap();
+fn open_whole(disk: &Disk) -> Map {
+    let mut kv = RedbKv::open(&*disk.fork().mount(), PATH, RedbOptions::default()).unwrap();
     kv.check().unwrap();
     all(&kv).unwrap()
 }
 
-/// Runs the series with power for so many calls; `false` when that was enough for all of it.
+/// Runs the series with power for `calls` calls. Returns whether power failed before the end of the series.
 fn crash_after(calls: u64, random: &mut Random) -> bool {
-    let disk = MemoryDisk::default();
+    let disk = Disk::default();
     let options = RedbOptions {
         cache_bytes: 256 << 10,
     };
-    let kv = RedbKv::create(&disk, PATH, options).unwrap();
-    disk.open(PATH).unwrap().sync().unwrap();
-    let file = disk.file(PATH);
-    file.lose_power_after(calls);
+    let kv = RedbKv::create(&*disk.mount(), PATH, options).unwrap();
+    disk.crash_at_call(calls + 1, Verdict::CrashBefore);
     let (acknowledged, attempted) = run_until_power_is_lost(&kv);
-    for keep_one_in in [1, 2, 2, 2, 8, u64::MAX] {
-        let image = file.after_power_loss(|| random.next().is_multiple_of(keep_one_in));
-        let found = open_whole(image);
+    for percent in [100, 50, 50, 50, 12, 0] {
+        let survivors = Survivors::Mixed { percent };
+        let found = open_whole(&disk.after_power_loss(survivors, random.any()));
         let is_right = found == acknowledged || found == attempted;
         assert!(is_right, "power lost after {calls} calls");
     }
@@ -92,11 +75,11 @@ fn crash_after(calls: u64, random: &mut Random) -> bool {
 
 #[test]
 fn no_acknowledged_commit_is_lost_and_none_is_halved() {
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = Random::new(0x9E37_79B9_7F4A_7C15);
     let mut calls = 0;
     while crash_after(calls, &mut random) {
         calls += 1;
-        assert!(calls < 10_000, "it never gets through");
+        assert!(calls < 10_000, "the series never ends");
     }
     assert!(calls > u64::from(COMMITS) * 4, "{calls}");
 }
@@ -104,32 +87,26 @@ fn no_acknowledged_commit_is_lost_and_none_is_halved() {
 /// A store that was opened after a crash crashes again.
 #[test]
 fn crashes_add_up_to_no_loss() {
-    let mut random = Random(7);
-    let mut content = {
-        let disk = MemoryDisk::default();
-        drop(RedbKv::create(&disk, PATH, RedbOptions::default()).unwrap());
-        disk.file(PATH).content()
-    };
+    let mut random = Random::new(7);
+    let mut disk = Disk::default();
+    drop(RedbKv::create(&*disk.mount(), PATH, RedbOptions::default()).unwrap());
     let mut expected = Map::new();
     for commit in 0..150 {
-        let disk = MemoryDisk::with(PATH, content);
-        let file = disk.file(PATH);
-        let calls = random.next() % 60;
         let changes = pairs(commit % COMMITS);
         let mut attempted = expected.clone();
         for (key, value) in &changes {
             change(&mut attempted, key, value.as_deref());
         }
-        file.lose_power_after(calls);
-        // The power may be lost while the store is opened, as that writes too.
-        if let Ok(kv) = RedbKv::open(&disk, PATH, RedbOptions::default()) {
+        disk.crash_at_call(1 + random.below(60), Verdict::CrashBefore);
+        // Power may fail while the store opens, as opening writes too.
+        if let Ok(kv) = RedbKv::open(&*disk.mount(), PATH, RedbOptions::default()) {
             let mut changes = changes.iter().map(|(k, v)| (&k[..], v.as_deref()));
             if kv.commit_durable(&mut changes).is_ok() {
                 expected.clone_from(&attempted);
             }
         }
-        content = file.after_power_loss(|| random.next().is_multiple_of(2));
-        let found = open_whole(content.clone());
+        disk = disk.after_power_loss(Survivors::Mixed { percent: 50 }, random.any());
+        let found = open_whole(&disk);
         assert!(found == expected || found == attempted, "crash {commit}");
         expected = found;
     }

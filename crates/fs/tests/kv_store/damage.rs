@@ -1,26 +1,27 @@
-//! Every kind of damage to the file is an error that names it, or does not matter: no wrong data,
-//! no panic, and a file that could not be opened is left as it was.
+//! Every kind of damage to the file is an error that names the damage, or does not matter: no wrong data, no
+//! panic. A refused file stays unchanged.
 
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
 use lockstep_fs::kv::{Kv, KvError};
+use lockstep_lossy::disk::Disk;
 
-use crate::disk::MemoryDisk;
 use crate::model::{Map, all, put};
+use crate::{content, disk_with};
 
 const PATH: &str = "db";
 const SECTOR: usize = 512;
 const BLOCKS_AT: usize = 4096;
 const STORED: usize = 4096 + 16;
 
-fn open(disk: &MemoryDisk) -> Result<RedbKv, KvError> {
-    RedbKv::open(disk, PATH, RedbOptions::default())
+fn open(disk: &Disk) -> Result<RedbKv, KvError> {
+    RedbKv::open(&*disk.mount(), PATH, RedbOptions::default())
 }
 
-/// A store with a few levels, freed pages and a large value; what it holds and its bytes, after
-/// a clean stop or as a kill leaves it.
+/// A store with a few levels, freed pages and a large value: its entries and its bytes, after a clean shutdown or
+/// after a kill.
 fn store(is_killed: bool) -> (Map, Vec<u8>) {
-    let disk = MemoryDisk::default();
-    let kv = RedbKv::create(&disk, PATH, RedbOptions::default()).unwrap();
+    let disk = Disk::default();
+    let kv = RedbKv::create(&*disk.mount(), PATH, RedbOptions::default()).unwrap();
     for round in 0..4 {
         let pairs: Vec<_> = (0..150)
             .filter(|number| number % (round + 1) == 0)
@@ -31,9 +32,9 @@ fn store(is_killed: bool) -> (Map, Vec<u8>) {
     put(&kv, &[("large", Some(vec![9; 20_000]))]).unwrap();
     put(&kv, &[("key7", None::<&str>)]).unwrap();
     let map = all(&kv).unwrap();
-    let killed = disk.file(PATH).content();
+    let killed = content(&disk, PATH);
     drop(kv);
-    let stopped = disk.file(PATH).content();
+    let stopped = content(&disk, PATH);
     for content in [&killed, &stopped] {
         assert!(expect_right_or_refused(content, &map, "undamaged").is_none());
     }
@@ -42,11 +43,11 @@ fn store(is_killed: bool) -> (Map, Vec<u8>) {
 
 /// Opens a damaged file and reads all of it.
 fn expect_right_or_refused(content: &[u8], map: &Map, what: &str) -> Option<KvError> {
-    let disk = MemoryDisk::with(PATH, content.to_vec());
+    let disk = disk_with(PATH, content);
     let refused = match open(&disk) {
         Ok(kv) => read_everything(&kv, map, what),
         Err(error) => {
-            let untouched = disk.file(PATH).content() == content;
+            let untouched = crate::content(&disk, PATH) == content;
             assert!(untouched, "{what}: changed by a failed open ({error})");
             Some(error)
         }
@@ -153,14 +154,14 @@ fn other_files_are_refused() {
 }
 
 #[test]
-fn a_longer_file_is_what_a_power_loss_leaves() {
+fn a_longer_file_is_no_damage_as_a_power_loss_may_leave_one() {
     let (map, mut content) = store(true);
     content.resize(content.len() + 5000, 7);
     let refused = expect_right_or_refused(&content, &map, "longer");
     assert!(refused.is_none(), "{refused:?}");
 }
 
-/// Changes bytes of the header and makes its hash fit.
+/// Changes bytes of the header and updates its hash.
 fn with_header(mut content: Vec<u8>, change: impl Fn(&mut [u8])) -> Vec<u8> {
     let (body, hash) = content[..SECTOR].split_at_mut(SECTOR - 16);
     change(body);
@@ -175,18 +176,17 @@ fn newer_formats_are_told_from_damage() {
     let layout = with_header(content.clone(), |header| header[8] = 2);
     let database = with_header(content, |header| header[REDB_VERSION_AT] = 4);
     for (content, format, known) in [(layout, "layout", 1), (database, "database", 3)] {
-        let disk = MemoryDisk::with(PATH, content.clone());
+        let disk = disk_with(PATH, &content);
         let error = open(&disk).err().unwrap();
         let expected = format!("db: the metadata store has {format} version {}", known + 1);
         assert!(error.to_string().starts_with(&expected), "{error}");
         assert!(matches!(error, KvError::Newer { .. }));
-        assert_eq!(disk.file(PATH).content(), content);
+        assert_eq!(crate::content(&disk, PATH), content);
     }
 }
 
-/// Bytes that are wrong although their checksum fits, as a fault of memory or of the store itself
-/// would make them. What is read may then be wrong, but no panic leaves the store, and one that
-/// happened inside stops it.
+/// Wrong bytes with a right checksum, as a fault of memory or of the store itself would make them. Reads may then
+/// return wrong data, but no panic leaves the store, and a panic inside stops the store.
 #[test]
 fn a_page_that_makes_no_sense_does_not_panic() {
     let (map, content) = store(true);
@@ -196,7 +196,7 @@ fn a_page_that_makes_no_sense_does_not_panic() {
             let mut content = content.clone();
             content[at] ^= 1 << (at % 8);
             fit_hash(&mut content, block);
-            let disk = MemoryDisk::with(PATH, content);
+            let disk = disk_with(PATH, &content);
             let Ok(kv) = open(&disk) else { continue };
             let _ = all(&kv);
             for key in map.keys() {
@@ -214,7 +214,7 @@ fn a_page_that_makes_no_sense_does_not_panic() {
     );
 }
 
-/// Makes the checksum of a block fit what is in it.
+/// Updates the checksum of a block.
 fn fit_hash(content: &mut [u8], block: usize) {
     let mut key = [0; 32];
     let number = 1 + (block - BLOCKS_AT) / STORED;
@@ -223,16 +223,16 @@ fn fit_hash(content: &mut [u8], block: usize) {
     hash.copy_from_slice(&blake3::keyed_hash(&key, body).as_bytes()[..16]);
 }
 
-/// What no checksum of a block can tell: a disk that lost a whole, synced write. The check finds
-/// it by the checksums that pages have of the pages below them.
+/// No checksum of a block shows that the disk lost a whole, synced write. The check finds such a loss by the
+/// checksums that pages have of the pages below them.
 #[test]
 fn the_check_finds_a_block_that_went_back_in_time() {
-    let disk = MemoryDisk::default();
-    let kv = RedbKv::create(&disk, PATH, RedbOptions::default()).unwrap();
+    let disk = Disk::default();
+    let kv = RedbKv::create(&*disk.mount(), PATH, RedbOptions::default()).unwrap();
     let mut images = Vec::new();
     for round in 0..6u8 {
         put(&kv, &[("key", Some([round; 100]))]).unwrap();
-        images.push(disk.file(PATH).content());
+        images.push(content(&disk, PATH));
     }
     drop(kv);
     let newest = images.pop().unwrap();
@@ -242,7 +242,7 @@ fn the_check_finds_a_block_that_went_back_in_time() {
         for block in blocks.filter(|block| block + STORED <= newest.len()) {
             let mut mixed = newest.clone();
             mixed[block..block + STORED].copy_from_slice(&old[block..block + STORED]);
-            let mixed = MemoryDisk::with(PATH, mixed);
+            let mixed = disk_with(PATH, &mixed);
             let checked = open(&mixed).and_then(|mut kv| {
                 kv.check()?;
                 kv.get(b"key")

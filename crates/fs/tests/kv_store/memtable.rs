@@ -1,4 +1,4 @@
-//! The in-memory table against a plain map, alone and with readers beside it.
+//! The in-memory table against a plain map, alone and with concurrent readers.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use lockstep_fs::kv::memtable::Memtable;
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
-use lockstep_fs::kv::{Changes, Direction, Each, Kv, KvError};
+use lockstep_fs::kv::{Direction, Each, Kv, KvChanges, KvError};
+use lockstep_lossy::disk::{CallClass, Disk};
+use lockstep_types::Errno;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
-use crate::disk::{MemoryDisk, Refuse};
 use crate::model::{Map, MapKv, all, change, range, range_in};
 
 type Pair = (Vec<u8>, Option<Vec<u8>>);
@@ -156,17 +157,17 @@ fn bytes_and_length_follow_the_active_map() {
 
 #[test]
 fn a_failed_flush_keeps_everything_and_may_be_repeated() {
-    let disk = MemoryDisk::default();
-    let base = RedbKv::create(&disk, "db", RedbOptions::default()).unwrap();
+    let disk = Disk::default();
+    let base = RedbKv::create(&*disk.mount(), "db", RedbOptions::default()).unwrap();
     let table = Memtable::new(base);
     table.apply([(&b"a"[..], Some(&b"1"[..]))]);
     assert!(table.freeze());
-    disk.file("db").refuse(Refuse::Writes);
+    disk.fail_calls(CallClass::Write, Errno::NoSpace);
     assert!(matches!(table.flush(), Err(KvError::Io { .. })));
     assert_eq!(table.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
     table.apply([(&b"b"[..], Some(&b"2"[..]))]);
     assert!(!table.freeze(), "what is frozen is not yet flushed");
-    disk.file("db").refuse(Refuse::Nothing);
+    disk.stop_failing();
     table.flush().unwrap();
     assert_eq!(all(table.base()).unwrap().len(), 1);
     assert!(table.freeze());
@@ -184,8 +185,8 @@ fn entries_larger_than_a_chunk_are_all_seen() {
     assert_eq!(scan(&table, Bound::Unbounded, Bound::Unbounded, 9).len(), 5);
 }
 
-/// One writer moves a set of keys from round to round, each round in one batch, while it freezes
-/// and flushes. At every moment all keys are of one round.
+/// One writer moves a set of keys from round to round, each round in one batch, while another thread freezes
+/// and flushes. At every moment all keys belong to the same round.
 #[test]
 fn readers_never_see_half_a_batch_or_a_gap() {
     const KEYS: u8 = 20;
@@ -227,8 +228,8 @@ fn readers_never_see_half_a_batch_or_a_gap() {
     });
 }
 
-/// A base that, when it is scanned, has another thread apply a batch, freeze and flush it: the
-/// worst moment for a scan, which has read the maps and not yet the base.
+/// A base that lets another thread apply, freeze and flush a batch during each scan. This is the worst moment
+/// for a scan of the table, which has read the maps but not yet the base.
 #[derive(Default)]
 struct Meddler {
     map: MapKv,
@@ -246,8 +247,8 @@ impl Meddler {
             table.flush().unwrap();
             let _ = sender.send(());
         });
-        // A table that is right makes the thread wait for this scan, so this wait runs out; how
-        // long it is does not matter to the outcome.
+        // A correct table makes the thread wait for this scan, so this wait runs out. Its length does not
+        // change the outcome.
         let _ = done.recv_timeout(Duration::from_millis(100));
     }
 }
@@ -268,7 +269,7 @@ impl Kv for Meddler {
         self.map.scan(direction, from, to, each)
     }
 
-    fn commit_durable(&self, changes: &mut Changes<'_>) -> Result<(), KvError> {
+    fn commit_durable(&self, changes: &mut KvChanges<'_>) -> Result<(), KvError> {
         self.map.commit_durable(changes)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-use lockstep_fs::kv::{Changes, Direction, Each, Kv, KvError};
+use lockstep_fs::kv::{Direction, Each, Kv, KvChanges, KvError};
 use parking_lot::Mutex;
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -32,7 +32,7 @@ impl Kv for MapKv {
         Ok(())
     }
 
-    fn commit_durable(&self, changes: &mut Changes<'_>) -> Result<(), KvError> {
+    fn commit_durable(&self, changes: &mut KvChanges<'_>) -> Result<(), KvError> {
         let mut map = self.0.lock();
         for (key, value) in changes {
             change(&mut map, key, value);
@@ -52,7 +52,7 @@ pub fn change(map: &mut Map, key: &[u8], value: Option<&[u8]>) {
     };
 }
 
-/// What a scan in that direction must give.
+/// Returns the pairs that a scan in that direction must return.
 pub fn range_in(
     map: &Map,
     direction: Direction,
@@ -66,7 +66,7 @@ pub fn range_in(
     found
 }
 
-/// What a scan must give.
+/// Returns the pairs that an upward scan must return.
 pub fn range(map: &Map, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let after = |key: &[u8]| match from {
         Bound::Included(from) => key >= from,
@@ -97,7 +97,7 @@ pub fn put<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     kv.commit_durable(&mut pairs.iter().map(|(k, v)| (&k[..], v.as_deref())))
 }
 
-/// All that a store holds, by scanning.
+/// Scans all pairs of a store.
 pub fn all(kv: &dyn Kv) -> Result<Map, KvError> {
     let mut map = Map::new();
     kv.scan(

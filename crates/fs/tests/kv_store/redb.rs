@@ -1,14 +1,16 @@
-//! The store on redb as its users see it.
+//! The store on redb, through its public interface.
 
 use std::ops::{Bound, ControlFlow};
 
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
 use lockstep_fs::kv::{Direction, Kv, KvError};
 use lockstep_fs::os_backing::OsBacking;
+use lockstep_lossy::disk::{CallClass, Disk};
+use lockstep_types::Errno;
 use lockstep_types::backing::Backing;
 use proptest::prelude::*;
 
-use crate::disk::{MemoryDisk, Refuse};
+use crate::content;
 use crate::model::{Map, all, change, put, range};
 
 fn create(disk: &dyn Backing) -> RedbKv {
@@ -38,26 +40,26 @@ fn what_is_committed_is_there_after_reopen_on_a_real_directory() {
 
 #[test]
 fn a_missing_store_is_not_made_and_an_existing_one_not_replaced() {
-    let disk = MemoryDisk::default();
-    assert!(matches!(open(&disk), Err(KvError::Missing { .. })));
-    assert!(disk.list("").unwrap().is_empty());
-    put(&create(&disk), &[("k", Some("v"))]).unwrap();
-    let again = RedbKv::create(&disk, "meta/db", RedbOptions::default());
+    let disk = Disk::default();
+    let backing = disk.mount();
+    assert!(matches!(open(&*backing), Err(KvError::Missing { .. })));
+    assert!(disk.files().is_empty());
+    put(&create(&*backing), &[("k", Some("v"))]).unwrap();
+    let again = RedbKv::create(&*backing, "meta/db", RedbOptions::default());
     assert!(matches!(again, Err(KvError::Exists { .. })));
-    assert_eq!(all(&open(&disk).unwrap()).unwrap().len(), 1);
+    assert_eq!(all(&open(&*backing).unwrap()).unwrap().len(), 1);
 }
 
 #[test]
 fn an_interrupted_creation_is_no_store_and_does_not_hinder_the_next() {
-    let disk = MemoryDisk::with("meta/db.new", b"half of a file".to_vec());
-    assert!(matches!(open(&disk), Err(KvError::Missing { .. })));
-    create(&disk).check().unwrap();
+    let disk = crate::disk_with("meta/db.new", b"half of a file");
+    assert!(matches!(open(&*disk.mount()), Err(KvError::Missing { .. })));
+    create(&*disk.mount()).check().unwrap();
 }
 
 #[test]
 fn readers_see_the_last_commit_and_their_scan_one_moment() {
-    let disk = MemoryDisk::default();
-    let kv = create(&disk);
+    let kv = create(&*Disk::default().mount());
     put(&kv, &[("a", Some("1")), ("b", Some("1"))]).unwrap();
     let mut seen = Vec::new();
     kv.scan(
@@ -78,7 +80,7 @@ fn readers_see_the_last_commit_and_their_scan_one_moment() {
 
 #[test]
 fn bounds_that_hold_nothing_give_nothing() {
-    let kv = create(&MemoryDisk::default());
+    let kv = create(&*Disk::default().mount());
     put(&kv, &[("a", Some("1"))]).unwrap();
     let (a, b) = (&b"a"[..], &b"b"[..]);
     for (from, to) in [
@@ -96,59 +98,60 @@ fn bounds_that_hold_nothing_give_nothing() {
 
 #[test]
 fn a_full_disk_fails_the_commit_and_not_the_store() {
-    let disk = MemoryDisk::default();
-    let kv = create(&disk);
+    let disk = Disk::default();
+    let kv = create(&*disk.mount());
     put(&kv, &[("a", Some("1"))]).unwrap();
-    let file = disk.file("meta/db");
-    file.refuse(Refuse::Writes);
+    disk.fail_calls(CallClass::Write, Errno::NoSpace);
     let error = put(&kv, &[("a", Some("2"))]).unwrap_err();
     assert!(matches!(error, KvError::Io { .. }), "{error}");
     assert_eq!(kv.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
-    file.refuse(Refuse::Nothing);
+    disk.stop_failing();
     put(&kv, &[("a", Some("3"))]).unwrap();
     assert_eq!(kv.get(b"a").unwrap().as_deref(), Some(&b"3"[..]));
     drop(kv);
-    open(&disk).unwrap().check().unwrap();
+    open(&*disk.mount()).unwrap().check().unwrap();
 }
 
 #[test]
 fn a_failed_sync_stops_the_store_for_good() {
-    let disk = MemoryDisk::default();
-    let kv = create(&disk);
+    let disk = Disk::default();
+    let kv = create(&*disk.mount());
     put(&kv, &[("a", Some("1"))]).unwrap();
-    let file = disk.file("meta/db");
-    file.refuse(Refuse::Syncs);
+    disk.fail_calls(CallClass::Sync, Errno::NoSpace);
     let error = put(&kv, &[("a", Some("2"))]).unwrap_err();
     assert!(matches!(error, KvError::Stopped { .. }), "{error}");
-    file.refuse(Refuse::Nothing);
-    let before = file.content();
+    disk.stop_failing();
+    let before = content(&disk, "meta/db");
     let error = put(&kv, &[("a", Some("3"))]).unwrap_err();
     assert!(matches!(error, KvError::Stopped { .. }), "{error}");
     assert!(matches!(kv.get(b"a"), Err(KvError::Stopped { .. })));
     drop(kv);
-    assert_eq!(file.content(), before, "a stopped store writes nothing");
+    assert_eq!(
+        content(&disk, "meta/db"),
+        before,
+        "a stopped store writes nothing"
+    );
 }
 
 #[test]
 fn a_failed_read_does_not_stop_the_store() {
-    let disk = MemoryDisk::default();
-    let kv = create(&disk);
+    let disk = Disk::default();
+    let kv = create(&*disk.mount());
     put(&kv, &[("a", Some("1"))]).unwrap();
     drop(kv);
-    let kv = open(&disk).unwrap();
-    let file = disk.file("meta/db");
-    file.refuse(Refuse::Reads);
-    // What is in the cache may still be answered.
+    let kv = open(&*disk.mount()).unwrap();
+    disk.fail_calls(CallClass::Read, Errno::NoSpace);
+    // The cache may still answer.
     let during = kv.get(b"a");
     assert!(!matches!(during, Ok(None)), "{during:?}");
-    file.refuse(Refuse::Nothing);
+    disk.stop_failing();
     assert_eq!(kv.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
     put(&kv, &[("a", Some("2"))]).unwrap();
 }
 
 #[test]
 fn a_scan_callback_that_panics_is_not_taken_for_damage() {
-    let kv = create(&MemoryDisk::default());
+    let kv = create(&*Disk::default().mount());
     put(&kv, &[("a", Some("1"))]).unwrap();
     let scan = std::panic::AssertUnwindSafe(|| {
         kv.scan(
@@ -181,8 +184,8 @@ proptest! {
     fn the_store_behaves_like_a_map(
         batches in batches(), from in key(), to in key(), get in key(),
     ) {
-        let disk = MemoryDisk::default();
-        let kv = create(&disk);
+        let disk = Disk::default();
+        let kv = create(&*disk.mount());
         let mut map = Map::new();
         for batch in &batches {
             put(&kv, batch).unwrap();
@@ -191,7 +194,7 @@ proptest! {
             }
         }
         drop(kv);
-        let mut kv = open(&disk).unwrap();
+        let mut kv = open(&*disk.mount()).unwrap();
         prop_assert_eq!(&all(&kv).unwrap(), &map);
         prop_assert_eq!(kv.get(&get).unwrap(), map.get(&get).cloned());
         let (from, to) = (Bound::Excluded(&from[..]), Bound::Included(&to[..]));

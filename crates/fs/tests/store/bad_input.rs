@@ -1,49 +1,44 @@
-//! Stores that are damaged, foreign or newer: each is a clear error, and stays as it was found.
-
-use std::sync::Arc;
+//! Damaged, foreign and newer stores: each gives a clear error, and stays unchanged.
 
 use lockstep_fs::Store;
 use lockstep_fs::store::{Access, OpenOptions};
-use lockstep_types::backing::Backing;
+use lockstep_lossy::disk::Disk;
 use lockstep_types::{DatastoreUuid, Ino};
 use proptest::prelude::*;
 
-use crate::disk::Disk;
 use crate::durability::Client;
 use crate::harness::{Node, UUID, open_options};
 
 /// A disk whose store was killed in the middle of work.
-fn used() -> (Arc<Disk>, Ino) {
+fn used() -> (Disk, Ino) {
     let node = Node::new();
     let mut client = Client::new();
     let ino = client.create(&node, "f");
     client.write(&node, ino, &[7; 10_000]);
     node.store.checkpoint().unwrap();
     client.create(&node, "g");
-    (node.disk.killed(), ino)
+    (node.disk.fork(), ino)
 }
 
-fn open_with(disk: &Arc<Disk>, options: &OpenOptions) -> Result<Store, String> {
-    let backing: Arc<dyn Backing> = disk.clone();
-    let opened = Store::open(backing, options).map_err(|error| error.to_string())?;
+fn open_with(disk: &Disk, options: &OpenOptions) -> Result<Store, String> {
+    let opened = Store::open(disk.mount(), options).map_err(|error| error.to_string())?;
     Ok(opened.store)
 }
 
-/// Opens for writing and for reading; both must fail, name `expected`, and change nothing.
-fn refused(disk: &Arc<Disk>, expected: &str) {
-    let before = disk.all();
+/// Checks that opening for writing and opening for reading both fail, name `expected`, and change nothing.
+fn refused(disk: &Disk, expected: &str) {
+    let before = disk.digest();
     for access in [Access::Write, Access::Read] {
         match open_with(disk, &open_options(access)) {
             Ok(_) => panic!("opened although: {expected}"),
             Err(error) => assert!(error.contains(expected), "{error}"),
         }
-        assert!(disk.all() == before, "the store was changed: {expected}");
+        assert!(disk.digest() == before, "the store was changed: {expected}");
     }
 }
 
-fn set_format(disk: &Arc<Disk>, text: &str) {
-    let file = disk.file("format.json").unwrap();
-    file.tamper(|bytes| *bytes = text.as_bytes().to_vec());
+fn set_format(disk: &Disk, text: &str) {
+    disk.put("format.json", text.as_bytes()).unwrap();
 }
 
 #[test]
@@ -74,7 +69,7 @@ fn what_is_no_format_file_is_refused() {
         set_format(&disk, text);
         refused(&disk, "holds no Lockstep store");
     }
-    refused(&Arc::new(Disk::default()), "there is no format.json");
+    refused(&Disk::default(), "there is no format.json");
 }
 
 #[test]
@@ -102,9 +97,7 @@ fn files_cut_short_are_refused() {
     ];
     for (path, length, expected) in cuts {
         let (disk, _) = used();
-        disk.file(path)
-            .unwrap()
-            .tamper(|bytes| bytes.truncate(length));
+        disk.edit(path, |bytes| bytes.truncate(length)).unwrap();
         refused(&disk, expected);
     }
 }
@@ -118,7 +111,7 @@ fn missing_files_are_refused() {
         ("tables/times", "tables/times has 0 bytes"),
     ] {
         let (disk, _) = used();
-        disk.remove(path).unwrap();
+        disk.mount().remove(path).unwrap();
         refused(&disk, expected);
     }
 }
@@ -126,42 +119,41 @@ fn missing_files_are_refused() {
 #[test]
 fn content_cut_short_is_an_error_for_who_reads_it() {
     let (disk, ino) = used();
-    let path = lockstep_fs::files::content_path(ino);
-    // Closed in order, so that the record and not the content says how long it is.
+    let path = lockstep_fs::paths::content_path(ino);
+    // A clean shutdown, so that the record and not the content gives the length.
     open_with(&disk, &open_options(Access::Write))
         .unwrap()
         .close()
         .unwrap();
-    disk.file(&path)
-        .unwrap()
-        .tamper(|bytes| bytes.truncate(9_999));
-    let before = disk.all();
+    disk.edit(&path, |bytes| bytes.truncate(9_999)).unwrap();
+    let before = disk.digest();
     let store = open_with(&disk, &open_options(Access::Read)).unwrap();
     let error = store.read(ino, 0, &mut [0; 10]).unwrap_err().to_string();
     assert!(
         error.contains("is 9999 bytes long on disk but 10000"),
         "{error}"
     );
-    assert!(disk.all() == before);
+    assert!(disk.digest() == before);
 }
 
-/// Looking at a store that was killed recovers in memory only.
+/// Reading a store that was killed recovers in memory only.
 #[test]
 fn reading_changes_nothing() {
     let (disk, ino) = used();
-    let before = disk.all();
+    let before = disk.digest();
     let store = open_with(&disk, &open_options(Access::Read)).unwrap();
-    assert_eq!(store.getattr(ino).unwrap().size, 10_000);
+    assert_eq!(store.tree().getattr(ino).unwrap().size, 10_000);
     assert!(store.close().is_err(), "nothing to be closed");
     drop(store);
-    assert!(disk.all() == before);
+    assert!(disk.digest() == before);
 }
 
-/// Damage that opening does not notice must not change what is read later without an error.
+/// Reads everything. Damage that opening does not notice must not change later reads without an error.
 fn all_readable(store: &Store, ino: Ino) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 10_000];
     store.read(ino, 0, &mut bytes).ok()?;
     store
+        .tree()
         .readdir(
             Ino::ROOT,
             0,
@@ -174,21 +166,23 @@ fn all_readable(store: &Store, ino: Ino) -> Option<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A flipped bit anywhere in metadata, log or tables is refused and left alone, or harmless.
+    /// A flipped bit anywhere in metadata, log or tables is harmless, or the store is refused and left
+    /// unchanged.
     #[test]
     fn a_flipped_bit_is_refused_or_harmless(file in 0..4usize, at in any::<prop::sample::Index>(), bit in 0..8u8) {
         let (disk, ino) = used();
         let path = ["namespace.redb", "log/intent.0", "log/intent.1", "tables/times"][file];
-        disk.file(path).unwrap().tamper(|bytes| {
-            // The first quarter is where there is something.
+        disk.edit(path, |bytes| {
+            // The first quarter of each file holds data.
             let at = at.index(bytes.len() / 4);
             bytes[at] ^= 1 << bit;
-        });
-        let before = disk.all();
+        })
+        .unwrap();
+        let before = disk.digest();
         match open_with(&disk, &open_options(Access::Write)) {
             Err(error) => {
                 prop_assert!(!error.is_empty());
-                prop_assert!(disk.all() == before, "{}", error);
+                prop_assert!(disk.digest() == before, "{}", error);
             }
             Ok(store) => {
                 let read = all_readable(&store, ino);

@@ -1,24 +1,23 @@
-//! What is on stable storage, and when.
+//! The moments at which changes are on stable storage.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{Store, keys};
-use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use lockstep_lossy::disk::{CallClass, CallKind, Verdict};
 use lockstep_types::{
-    Attr, BootId, FileName, Ino, MetaOp, MetaRequest, NodeKind, StateVersion, Timestamp,
+    Attr, BootId, Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, StateVersion, Timestamp,
 };
 use parking_lot::Mutex;
 
-use crate::disk::Disk;
-use crate::harness::{Node, new_disk, open, open_options, read_all, stamp};
+use crate::harness::{
+    Node, after_power_loss, new_disk, open, open_options, osn_and_time, read_all,
+};
 
-/// Numbers operations, and makes the ones that tests need.
+/// Numbers operations, and makes the operations that tests need.
 pub struct Client {
     count: u64,
 }
@@ -30,7 +29,7 @@ impl Client {
 
     pub fn op(&mut self, request: MetaRequest) -> MetaOp {
         self.count += 1;
-        let (osn, time) = stamp(self.count);
+        let (osn, time) = osn_and_time(self.count);
         MetaOp { osn, time, request }
     }
 
@@ -54,7 +53,7 @@ impl Client {
 
     pub fn write(&mut self, node: &Node, ino: Ino, data: &[u8]) {
         self.count += 1;
-        let (osn, time) = stamp(self.count);
+        let (osn, time) = osn_and_time(self.count);
         node.store.write(ino, 0, data, osn, time).unwrap();
     }
 
@@ -67,7 +66,7 @@ impl Client {
     }
 }
 
-/// A node with one empty file, and who made it.
+/// A node with one empty file, and the client that made the file.
 fn with_file() -> (Node, Client, Ino) {
     let (node, mut client) = (Node::new(), Client::new());
     let ino = client.create(&node, "f");
@@ -75,7 +74,12 @@ fn with_file() -> (Node, Client, Ino) {
 }
 
 fn path(ino: Ino) -> String {
-    lockstep_fs::files::content_path(ino)
+    lockstep_fs::paths::content_path(ino)
+}
+
+/// Whether the disk has a content file of an inode.
+fn exists(node: &Node, ino: Ino) -> bool {
+    node.disk.read_all(&path(ino)).is_some()
 }
 
 #[test]
@@ -117,8 +121,8 @@ fn a_store_is_closed_only_when_all_content_is_durable() {
     }
 }
 
-/// What is answered as durable is there after a power loss: also a truncation, whose record alone would
-/// be taken for carried out (found by the simulator).
+/// A change that was answered as durable survives a power loss. So does a truncation, whose record alone
+/// would be taken for carried out (found by the simulator).
 #[test]
 fn a_durable_change_of_content_is_on_the_disk_with_its_record() {
     let (mut node, mut client, ino) = with_file();
@@ -132,10 +136,10 @@ fn a_durable_change_of_content_is_on_the_disk_with_its_record() {
     let applied = node.store.commit(&op).unwrap();
     node.store.sync_applied(&applied).unwrap();
     node.lose_power();
-    assert_eq!(node.store.getattr(ino).unwrap().size, 9000);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().size, 9000);
 }
 
-/// The same, where a process was killed before it had synced: the next one answers for it.
+/// The same, where a process was killed before it had synced: the next process makes the change durable.
 #[test]
 fn all_that_was_applied_can_be_made_durable_after_a_kill() {
     let (mut node, mut client, ino) = with_file();
@@ -148,10 +152,11 @@ fn all_that_was_applied_can_be_made_durable_after_a_kill() {
     node.kill();
     node.store.sync_all_applied().unwrap();
     node.lose_power();
-    assert_eq!(node.store.getattr(ino).unwrap().size, 9000);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().size, 9000);
 }
 
-/// Its name had reached the disk, its inode not: nothing would ever remove it (found by the simulator).
+/// The name of the content had reached the disk, the inode had not: nothing would ever remove the content
+/// (found by the simulator).
 #[test]
 fn content_that_a_power_loss_left_without_an_inode_is_removed() {
     let (mut node, mut client, _) = with_file();
@@ -159,32 +164,33 @@ fn content_that_a_power_loss_left_without_an_inode_is_removed() {
     node.store.sync_all_logged().unwrap();
     let lost = client.create(&node, "lost");
     client.write(&node, lost, b"bytes");
-    node.disk.open(&path(lost)).unwrap().sync().unwrap();
-    let directory = lockstep_fs::files::content_dir(lost);
-    node.disk.sync_dir(&directory).unwrap();
+    let backing = node.disk.mount();
+    backing.open(&path(lost)).unwrap().sync().unwrap();
+    let directory = lockstep_fs::paths::content_dir(lost);
+    backing.sync_dir(&directory).unwrap();
     node.lose_power();
-    assert!(node.store.inode_now(lost).unwrap().is_none());
-    assert!(node.disk.exists(&path(lost)).unwrap());
-    // A process that stops before it has removed it leaves that to the next one.
+    assert!(node.store.replica().inode_now(lost).unwrap().is_none());
+    assert!(exists(&node, lost));
+    // A process that stops before the removal leaves the removal to the next process.
     node.kill();
     node.store.collect_garbage().unwrap();
-    assert!(!node.disk.exists(&path(lost)).unwrap());
+    assert!(!exists(&node, lost));
 }
 
-/// An image that was broken off had given content its length before the inode came, and the next image
-/// had no such inode (found by the simulator).
+/// An interrupted image had given content its length before the inode arrived, and the next image had no such
+/// inode (found by the simulator).
 #[test]
 fn content_that_an_image_left_without_an_inode_is_removed() {
     let (node, _, _) = with_file();
-    let left = path(Ino::new(77).unwrap());
-    node.disk.open_or_create(&left).unwrap();
-    node.store.begin_image().unwrap();
-    node.store.settle_image().unwrap();
-    node.store.finish_image(node.store.applied(), 2).unwrap();
-    assert!(!node.disk.exists(&left).unwrap());
+    let left = Ino::new(77).unwrap();
+    node.disk.put(&path(left), b"").unwrap();
+    node.store.image().begin().unwrap();
+    node.store.image().prepare_finish().unwrap();
+    node.store.image().finish(node.store.applied(), 2).unwrap();
+    assert!(!exists(&node, left));
 }
 
-/// A process that was killed leaves content unsynced that the next one knows nothing of.
+/// A killed process leaves unsynced content that the next process does not know.
 #[test]
 fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
     let mut node = Node::new();
@@ -194,11 +200,11 @@ fn a_close_after_a_kill_does_not_vouch_for_what_was_before() {
         boot: BootId::from_bytes([2; 16]),
         ..open_options(Access::Write)
     };
-    let opened = lockstep_fs::Store::open(node.disk.killed(), &other_boot).unwrap();
+    let opened = lockstep_fs::Store::open(node.disk.fork().mount(), &other_boot).unwrap();
     assert!(opened.power_lost);
 }
 
-/// A sync that was noted late, or ran before the bytes of a write were there, covers no later one.
+/// A sync that was noted late, or that ran before the bytes of a write arrived, does not cover that write.
 #[test]
 fn a_sync_counts_for_what_it_covered_only() {
     let (node, mut client, ino) = with_file();
@@ -244,12 +250,12 @@ fn a_sync_has_nothing_to_do_only_while_nothing_has_changed() {
     }
 }
 
-/// The bytes of a write that was begun before a sync may come after it.
+/// The bytes of a write that began before a sync may arrive after the sync.
 #[test]
 fn a_sync_does_not_cover_a_write_under_way() {
     let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
-    let (osn, time) = stamp(50);
+    let (osn, time) = osn_and_time(50);
     let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
     let point = node.store.sync_point(ino, StateVersion(1)).unwrap();
     node.store.sync_file(ino, true).unwrap();
@@ -261,7 +267,7 @@ fn a_sync_does_not_cover_a_write_under_way() {
     assert!(!node.store.is_synced(ino, StateVersion(1)));
 }
 
-/// What a sync covered of a file that was let go of meanwhile says nothing of the file now.
+/// A sync of a file that was closed meanwhile says nothing about the file now.
 #[test]
 fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
     let (node, mut client, ino) = with_file();
@@ -274,30 +280,30 @@ fn a_sync_does_not_cover_what_came_after_the_file_was_let_go_of() {
     assert!(!node.store.is_synced(ino, StateVersion(1)));
 }
 
-/// What failed writes leave beyond the end goes, and nothing else does.
+/// Bytes that a failed write left beyond the end are removed, and no other bytes.
 #[test]
 fn a_failed_write_beside_another_leaves_nothing() {
     let (node, _client, ino) = with_file();
-    let (osn, time) = stamp(50);
+    let (osn, time) = osn_and_time(50);
     let failed = node.store.begin_write(ino, 9000, 4, false).unwrap();
     node.store.write_begun(&failed, 9000, b"torn").unwrap();
     let other = node.store.begin_write(ino, 0, 5, false).unwrap();
     node.store.write_begun(&other, 0, b"bytes").unwrap();
-    lockstep_fs::Store::abandon_write(&failed);
+    failed.abandon();
     drop(failed);
     node.store.complete_write(&other, 5, osn, time);
     drop(other);
-    assert_eq!(node.store.content_bytes(ino).unwrap(), 5);
+    assert_eq!(node.store.replica().content_bytes(ino).unwrap(), 5);
     assert_eq!(read_all(&node.store, ino), b"bytes");
 }
 
-/// Two writes may reach the secondary in another order than their numbers, with a checkpoint in
-/// between: the times of the higher one stay.
+/// Two writes may reach the secondary in another order than their numbers, with a checkpoint in between: the
+/// times of the higher write stay.
 #[test]
 fn a_late_write_does_not_set_the_times_back() {
     let (node, _client, ino) = with_file();
-    let (later, later_time) = stamp(51);
-    let (earlier, earlier_time) = stamp(50);
+    let (later, later_time) = osn_and_time(51);
+    let (earlier, earlier_time) = osn_and_time(50);
     node.store
         .write(ino, 0, b"later", later, later_time)
         .unwrap();
@@ -305,14 +311,14 @@ fn a_late_write_does_not_set_the_times_back() {
     node.store
         .write(ino, 8192, b"x", earlier, earlier_time)
         .unwrap();
-    assert_eq!(node.store.getattr(ino).unwrap().mtime, later_time);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().mtime, later_time);
 }
 
 /// A write that completes while a checkpoint runs is in no record: its slot has to stay.
 #[test]
 fn a_write_across_a_checkpoint_survives_a_kill() {
     let (mut node, _client, ino) = with_file();
-    let (osn, time) = stamp(50);
+    let (osn, time) = osn_and_time(50);
     let ticket = node.store.begin_write(ino, 0, 5, false).unwrap();
     node.store.write_begun(&ticket, 0, b"bytes").unwrap();
     node.store.checkpoint().unwrap();
@@ -320,7 +326,7 @@ fn a_write_across_a_checkpoint_survives_a_kill() {
     drop(ticket);
     node.kill();
     assert_eq!(read_all(&node.store, ino), b"bytes");
-    assert_eq!(node.store.getattr(ino).unwrap().mtime, time);
+    assert_eq!(node.store.tree().getattr(ino).unwrap().mtime, time);
 }
 
 #[test]
@@ -331,22 +337,22 @@ fn content_goes_only_after_it_is_durable_that_the_file_went() {
     let reap = client.op(MetaRequest::Reap { ino });
     node.store.commit(&reap).unwrap();
     let log = |node: &Node| {
-        let mut files = node.disk.paths();
+        let mut files = node.disk.files();
         files.retain(|path| path.starts_with("log/"));
         files.iter().all(|path| node.disk.is_durable(path))
     };
-    assert!(!log(&node) && node.disk.file(&path(ino)).is_some());
-    let taken = node.disk.stat(&path(ino)).unwrap().blocks * 512;
-    assert!(taken > 0 && node.store.garbage_bytes() == taken);
+    assert!(!log(&node) && exists(&node, ino));
+    let taken = node.disk.mount().stat(&path(ino)).unwrap().blocks * 512;
+    assert!(taken > 0 && node.store.capacity().garbage_bytes() == taken);
     assert_eq!(node.store.collect_garbage().unwrap(), 1);
-    assert_eq!(node.store.garbage_bytes(), 0);
-    assert!(node.disk.file(&path(ino)).is_none());
-    let left = open(&node.disk.killed());
-    let garbage = left.image_chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
-    assert!(garbage.records.is_empty() || left.getattr(ino).is_err());
+    assert_eq!(node.store.capacity().garbage_bytes(), 0);
+    assert!(!exists(&node, ino));
+    let left = open(&node.disk.fork());
+    let garbage = left.image().chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
+    assert!(garbage.records.is_empty() || left.tree().getattr(ino).is_err());
 }
 
-/// As secondary a store gets numbers from the primary; as primary it must not give them again.
+/// A secondary gets inode numbers from the primary. Later, as primary, it must not assign them again.
 #[test]
 fn numbers_that_came_from_the_other_node_are_not_given_out() {
     let (node, mut other) = (Node::new(), Node::new());
@@ -374,39 +380,42 @@ fn numbers_that_came_from_the_other_node_are_not_given_out() {
     assert!(other.store.next_ino().unwrap() > far);
 }
 
-/// The same for numbers that came with a resync, also of what is gone by then: a file handle somewhere
-/// may still bear them.
+/// The same for numbers that came with a resync, even for inodes that no longer exist: a file handle
+/// somewhere may still hold such a number.
 #[test]
 fn numbers_that_the_other_node_had_given_before_a_resync_are_not_given_out() {
     let mut node = Node::new();
-    node.store.begin_image().unwrap();
+    node.store.image().begin().unwrap();
     let far = 1 << 40;
-    node.store.finish_image(node.store.applied(), far).unwrap();
+    node.store
+        .image()
+        .finish(node.store.applied(), far)
+        .unwrap();
     assert!(node.store.next_ino().unwrap().get() >= far);
     node.kill();
     assert!(node.store.next_ino().unwrap().get() >= far);
 }
 
-/// A file that grows by a synced write and then loses power: its attributes and bytes.
+/// Returns the attributes and bytes of a file that grows by a synced write before a power loss.
 fn grown_then_lost(times: bool) -> (Attr, Vec<u8>, Timestamp) {
     let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"short");
     node.store.sync_everything().unwrap();
-    let (osn, time) = stamp(900);
+    let (osn, time) = osn_and_time(900);
     let ticket = node.store.begin_write(ino, 3, 9000, true).unwrap();
     node.store.write_begun(&ticket, 3, &[7; 9000]).unwrap();
     if times {
         node.store.complete_write(&ticket, 9003, osn, time);
     }
-    // This is where it is acknowledged.
+    // The write is acknowledged at this point.
     node.store.sync_file(ino, times).unwrap();
     let other_boot = OpenOptions {
         boot: BootId::from_bytes([2; 16]),
         ..open_options(Access::Write)
     };
-    let opened = Store::open(node.disk.after_power_loss(), &other_boot).unwrap();
+    let opened = Store::open(after_power_loss(&node.disk).mount(), &other_boot).unwrap();
     assert!(opened.power_lost);
-    let attr = opened.store.getattr(ino).unwrap();
+    let attr = opened.store.tree().getattr(ino).unwrap();
     (attr, read_all(&opened.store, ino), time)
 }
 
@@ -417,7 +426,7 @@ fn a_synchronous_write_keeps_its_bytes_and_the_size_over_a_power_loss() {
     assert_eq!(bytes, [&b"sho"[..], &[7; 9000]].concat());
 }
 
-/// The table of times may come back as it was at any earlier moment.
+/// A power loss may restore the table of times as it was at any earlier moment.
 #[test]
 fn a_synced_file_keeps_its_times_too() {
     let (attr, bytes, time) = grown_then_lost(true);
@@ -425,105 +434,39 @@ fn a_synced_file_keeps_its_times_too() {
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }
 
-/// A slot that was cleared in memory only, and comes back when power is lost after the close.
+/// A slot that was cleared in memory only comes back if power is lost after the close.
 #[test]
 fn an_old_slot_sets_nothing_back_after_a_close() {
     let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"old");
-    let old = node.disk.all().remove("tables/times").unwrap();
+    let old = node.disk.read_all("tables/times").unwrap();
     client.write(&node, ino, b"new bytes");
-    let before = node.store.getattr(ino).unwrap();
+    let before = node.store.tree().getattr(ino).unwrap();
     node.store.close().unwrap();
-    let disk = node.disk.after_power_loss();
-    disk.open_table("tables/times", old.len())
-        .unwrap()
-        .store(0, &old);
-    let after = open(&disk).getattr(ino).unwrap();
+    let disk = after_power_loss(&node.disk);
+    disk.put("tables/times", &old).unwrap();
+    let after = open(&disk).tree().getattr(ino).unwrap();
     assert_eq!((after.size, after.mtime), (before.size, before.mtime));
 }
 
-/// Looks at a path that is about to be opened, and may refuse.
-type Opened = Box<dyn Fn(&str) -> io::Result<()> + Send + Sync>;
-
-/// A disk on which somebody comes in right after a content file got its name, or when a file is opened.
-struct Watched {
-    below: Arc<Disk>,
-    made: Box<dyn Fn() + Send + Sync>,
-    opened: Opened,
-}
-
-impl Backing for Watched {
-    fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
-        (self.opened)(path)?;
-        self.below.open(path)
-    }
-
-    fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
-        let file = self.below.open_or_create(path)?;
-        if path.starts_with("content/") {
-            (self.made)();
-        }
-        Ok(file)
-    }
-
-    fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
-        self.below.open_table(path, length)
-    }
-
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.below.remove(path)
-    }
-
-    fn remove_empty_dir(&self, path: &str) -> io::Result<bool> {
-        self.below.remove_empty_dir(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.below.rename(from, to)
-    }
-
-    fn exists(&self, path: &str) -> io::Result<bool> {
-        self.below.exists(path)
-    }
-
-    fn stat(&self, path: &str) -> io::Result<BackingStat> {
-        self.below.stat(path)
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        self.below.list(path)
-    }
-
-    fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.below.sync_dir(path)
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.below.sync_all()
-    }
-
-    fn space(&self) -> io::Result<Space> {
-        self.below.space()
-    }
-}
-
-/// A thread, as the kernel shows it to others.
+/// A thread, as the kernel shows it to other threads.
 struct Watch(PathBuf);
 
 impl Watch {
-    /// On this one.
+    /// The calling thread.
     fn of_this_thread() -> Self {
         let own = fs::read_link("/proc/thread-self").unwrap();
         Self(Path::new("/proc").join(own).join("status"))
     }
 
-    /// Its status if it sleeps. What is alike twice shows that it did not wake up in between.
+    /// The status of the thread if it sleeps. Two equal values show that the thread did not wake up in
+    /// between.
     fn asleep(&self) -> Option<String> {
         let status = fs::read_to_string(&self.0).ok()?;
         status.contains("State:\tS").then_some(status)
     }
 
-    /// Whether it waits for somebody. Nothing in memory keeps it waiting else.
+    /// Whether the thread waits for another thread. Nothing else blocks a thread on a disk in memory.
     fn waits(&self) -> bool {
         let before = self.asleep();
         thread::yield_now();
@@ -531,31 +474,33 @@ impl Watch {
     }
 }
 
-/// The first write to a file gives its content a name. Another one that comes at that moment, and is
-/// made durable, is acknowledged only when the name is durable too.
+/// The first write to a file gives its content a name. A durable write that comes at that moment is
+/// acknowledged only when the name is durable too.
 #[test]
 fn a_durable_write_beside_the_first_one_keeps_the_name() {
     let disk = new_disk();
+    let store = Store::open(disk.mount(), &open_options(Access::Write)).unwrap();
     let (say_made, made) = mpsc::channel();
     let (say_coming, coming) = mpsc::channel::<Watch>();
     let (say_over, over) = mpsc::channel();
     let once = Mutex::new(Some((coming, over)));
-    let watched: Arc<dyn Backing> = Arc::new(Watched {
-        below: Arc::clone(&disk),
-        made: Box::new(move || {
-            let Some((coming, over)) = once.lock().take() else {
-                return;
-            };
-            say_made.send(()).unwrap();
-            let other = coming.recv().unwrap();
-            // It may have to wait for us: then it comes later.
-            while over.try_recv().is_err() && !other.waits() {
-                thread::yield_now();
-            }
-        }),
-        opened: Box::new(|_| Ok(())),
-    });
-    let store = Store::open(watched, &open_options(Access::Write)).unwrap();
+    let below = disk.clone();
+    disk.observe(Some(Arc::new(move |call| {
+        if call.kind != CallKind::Create || !call.path.starts_with("content/") {
+            return Verdict::Go;
+        }
+        let Some((coming, over)) = once.lock().take() else {
+            return Verdict::Go;
+        };
+        below.mount().open_or_create(call.path).unwrap();
+        say_made.send(()).unwrap();
+        let other = coming.recv().unwrap();
+        // The second write may have to wait for the first. Then it comes later.
+        while over.try_recv().is_err() && !other.waits() {
+            thread::yield_now();
+        }
+        Verdict::Go
+    })));
     let node = Node::of(disk, store.store);
     let ino = Client::new().create(&node, "f");
     let was_durable = thread::scope(|scope| {
@@ -566,7 +511,7 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
             let ticket = node.store.begin_write(ino, 8192, 5, true).unwrap();
             node.store.write_begun(&ticket, 8192, b"other").unwrap();
             node.store.sync_file(ino, false).unwrap();
-            let was_durable = node.disk.after_power_loss().file(&path(ino)).is_some();
+            let was_durable = after_power_loss(&node.disk).read_all(&path(ino)).is_some();
             let _nobody_waits = say_over.send(());
             was_durable
         });
@@ -574,37 +519,21 @@ fn a_durable_write_beside_the_first_one_keeps_the_name() {
         node.store.write_begun(&ticket, 0, b"first").unwrap();
         other.join().unwrap()
     });
+    node.disk.observe(None);
     assert!(was_durable);
 }
 
-/// A sync that could not be tried, as no more files can be opened, leaves the content to the next one.
+/// A sync that was not tried, because the file could not be opened, leaves the content to the next sync.
 #[test]
 fn a_close_saves_what_a_sync_could_not_open() {
-    const TOO_MANY_FILES: i32 = 23;
-    let disk = new_disk();
-    let refuses = Arc::new(AtomicBool::new(false));
-    let is_refused = Arc::clone(&refuses);
-    let watched: Arc<dyn Backing> = Arc::new(Watched {
-        below: Arc::clone(&disk),
-        made: Box::new(|| {}),
-        opened: Box::new(move |path| {
-            if path.starts_with("content/") && is_refused.load(Ordering::Relaxed) {
-                return Err(io::Error::from_raw_os_error(TOO_MANY_FILES));
-            }
-            Ok(())
-        }),
-    });
-    let store = Store::open(watched, &open_options(Access::Write)).unwrap();
-    let node = Node::of(disk, store.store);
-    let mut client = Client::new();
-    let ino = client.create(&node, "f");
+    let (node, mut client, ino) = with_file();
     client.write(&node, ino, b"bytes");
-    // The second one lets go of the file, which the first one has found in use.
+    // The first checkpoint finds the file in use. The second checkpoint closes the file.
     node.store.checkpoint().unwrap();
     node.store.checkpoint().unwrap();
-    refuses.store(true, Ordering::Relaxed);
+    node.disk.fail_calls(CallClass::Look, Errno::NoMemory);
     node.store.sync_file(ino, true).map(drop).unwrap_err();
-    refuses.store(false, Ordering::Relaxed);
+    node.disk.stop_failing();
     assert!(!node.store.is_poisoned() && !node.disk.is_durable(&path(ino)));
     node.store.close().unwrap();
     assert!(node.disk.is_durable(&path(ino)));

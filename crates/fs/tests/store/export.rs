@@ -1,4 +1,4 @@
-//! Stores written out as plain trees on a real disk.
+//! Stores exported as plain trees on a real disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,15 +13,15 @@ use lockstep_fs::export::{ExportError, HEADER, Lost, export};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
+use lockstep_model::Acl;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
     AllocateMode, Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, Timestamp, XattrMode,
 };
 
-use crate::harness::{UUID, log_options, stamp};
-use crate::model_acl as acl;
+use crate::harness::{UUID, log_options, osn_and_time};
 
-/// A store on a real disk, and how to fill it.
+/// A store on a real disk, with functions to fill it.
 pub struct Filler {
     pub dir: PathBuf,
     pub store: Store,
@@ -58,7 +58,7 @@ impl Filler {
 
     fn commit(&mut self, request: MetaRequest) {
         self.count += 1;
-        let (osn, time) = stamp(self.count);
+        let (osn, time) = osn_and_time(self.count);
         self.store.commit(&MetaOp { osn, time, request }).unwrap();
         if self.store.needs_checkpoint() {
             self.store.checkpoint().unwrap();
@@ -87,7 +87,7 @@ impl Filler {
 
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) {
         self.count += 1;
-        let (osn, time) = stamp(self.count);
+        let (osn, time) = osn_and_time(self.count);
         self.store.write(ino, offset, data, osn, time).unwrap();
     }
 
@@ -115,10 +115,10 @@ impl Filler {
         });
     }
 
-    /// An attribute with a name that is refused now, as an earlier version has stored it.
+    /// Sets an attribute with a name that the store refuses now, as an earlier version has stored it.
     fn old_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8]) {
         self.count += 1;
-        let (osn, time) = stamp(self.count);
+        let (osn, time) = osn_and_time(self.count);
         let request = MetaRequest::SetXattr {
             ino,
             name: name.to_vec(),
@@ -126,9 +126,10 @@ impl Filler {
             mode: XattrMode::Any,
         };
         self.store
-            .log_pending(&MetaOp { osn, time, request })
+            .intents()
+            .log(&MetaOp { osn, time, request })
             .unwrap();
-        self.store.commit_pending(osn).unwrap();
+        self.store.intents().commit(osn).unwrap();
     }
 
     pub fn link(&mut self, ino: Ino, parent: Ino, name: &[u8]) {
@@ -139,7 +140,7 @@ impl Filler {
         });
     }
 
-    /// One of everything.
+    /// Makes one inode of every kind.
     fn fill(&mut self) {
         let dir = self.make(Ino::ROOT, b"dir\n\xfe", NodeKind::Directory);
         let file = self.make(dir, b"file", NodeKind::File);
@@ -167,23 +168,15 @@ impl Filler {
         }
         self.link(file, Ino::ROOT, b".lockstep-export.0");
         self.link(file, Ino::ROOT, b"z third");
-        self.xattr(
-            dir,
-            acl_name("default"),
-            acl::to_bytes(&acl::named(7, 5, 7, 0)),
-        );
-        self.xattr(
-            dir,
-            acl_name("access"),
-            acl::to_bytes(&acl::named(7, 6, 4, 1)),
-        );
+        self.xattr(dir, acl_name("default"), Acl::named(7, 5, 7, 0).encode());
+        self.xattr(dir, acl_name("access"), Acl::named(7, 6, 4, 1).encode());
         self.make(dir, b"inherits", NodeKind::Directory);
         self.set(dir, Some(0o1771));
         self.set(Ino::ROOT, Some(0o2755));
     }
 }
 
-/// `cap_net_raw=ep`, as the kernel keeps it.
+/// `cap_net_raw=ep`, in the kernel's format.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn acl_name(which: &str) -> &'static [u8] {
@@ -220,25 +213,25 @@ fn hashes(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// For exports to a place that can hold everything.
-fn nothing_lost(lost: &Lost) {
+/// For exports to a destination that can hold everything.
+fn expect_no_loss(lost: &Lost) {
     panic!("{lost:?}");
 }
 
 #[test]
 fn everything_is_kept() {
     if !is_root() {
-        return; // owners and devices need it
+        return; // Owners and devices need root.
     }
     let temp = tempfile::tempdir().unwrap();
     let mut filler = Filler::new(temp.path().join("store"));
     filler.fill();
     let (dir, dest) = (filler.dir.clone(), temp.path().join("out"));
-    // Not closed: what a kill leaves.
+    // Not closed: the state after a kill.
     std::mem::forget(filler.store);
     let before = hashes(&dir);
     let manifest = temp.path().join("list");
-    let summary = export(&dir, &dest, Some(&manifest), &mut nothing_lost).unwrap();
+    let summary = export(&dir, &dest, Some(&manifest), &mut expect_no_loss).unwrap();
     assert!(hashes(&dir) == before, "the store is as it was");
     assert_eq!(
         (summary.names, summary.directories, summary.files),
@@ -299,9 +292,9 @@ fn check_tree(dest: &Path) {
     assert_eq!((top.mode() & 0o7777, top.mtime()), (0o2755, -222));
     assert_eq!((below.mode() & 0o7777, below.mtime()), (0o1771, -222));
     let list = getxattr(&dir, "system.posix_acl_access").unwrap();
-    assert_eq!(acl::mode(&acl::of_bytes(&list)), 0o771);
+    assert_eq!(Acl::parse(&list).unwrap().mode(), 0o771);
     let inherited = getxattr(&dir.join("inherits"), "system.posix_acl_default");
-    assert_eq!(inherited.unwrap(), acl::to_bytes(&acl::named(7, 5, 7, 0)));
+    assert_eq!(inherited.unwrap(), Acl::named(7, 5, 7, 0).encode());
 }
 
 fn check_manifest(dest: &Path, text: &str) {
@@ -332,11 +325,11 @@ fn check_manifest(dest: &Path, text: &str) {
     );
 }
 
-/// More than an ext4 has room for.
+/// More than an ext4 has room for in one attribute.
 const BIG: usize = 8 << 10;
 
-/// Runs `body` as root without what it takes to give files away, to make devices, and to set
-/// attributes for the system.
+/// Runs `body` as root without the capabilities to give files away, to make devices, and to set attributes
+/// for the system.
 fn with_few_rights<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let missing = CapabilitySet::CHOWN
@@ -357,7 +350,7 @@ fn with_few_rights<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn what_the_destination_cannot_hold_is_told_and_the_rest_is_kept() {
     if !is_root() {
-        return; // without rights nothing of this is kept
+        return; // Without root nothing of this is kept.
     }
     let temp = tempfile::tempdir().unwrap();
     let mut filler = Filler::new(temp.path().join("store"));
@@ -369,14 +362,14 @@ fn what_the_destination_cannot_hold_is_told_and_the_rest_is_kept() {
     filler.xattr(Ino::ROOT, b"trusted.root", b"x".to_vec());
     filler.store.close().unwrap();
     let (target, manifest) = (temp.path().join("out"), temp.path().join("list"));
-    let mut told = Vec::new();
-    let mut tell = |lost: &Lost| told.push(lost.clone());
-    let exported = with_few_rights(|| export(&filler.dir, &target, Some(&manifest), &mut tell));
+    let mut reports = Vec::new();
+    let mut report = |lost: &Lost| reports.push(lost.clone());
+    let exported = with_few_rights(|| export(&filler.dir, &target, Some(&manifest), &mut report));
     let summary = exported.unwrap();
     assert_eq!((summary.names, summary.missing), (13, 2));
-    assert_eq!(summary.lost, told.len() as u64);
-    check_told(&told, &target);
-    check_listed(&told, &fs::read_to_string(&manifest).unwrap());
+    assert_eq!(summary.lost, reports.len() as u64);
+    check_reports(&reports, &target);
+    check_listed_reports(&reports, &fs::read_to_string(&manifest).unwrap());
 
     let dir = target.join(std::ffi::OsStr::from_bytes(b"dir\n\xfe"));
     assert_eq!(fs::read(target.join("last")).unwrap(), b"reached");
@@ -391,17 +384,17 @@ fn what_the_destination_cannot_hold_is_told_and_the_rest_is_kept() {
     assert!(dir.join("pipe").exists() && target.join("pipe").exists());
 }
 
-fn check_told(told: &[Lost], dest: &Path) {
+fn check_reports(reports: &[Lost], dest: &Path) {
     let has = |name: &str, what: &str| {
-        let found = told
+        let found = reports
             .iter()
             .any(|lost| lost.name == name && lost.what == what);
-        assert!(found, "{name}: {what}: {told:#?}");
+        assert!(found, "{name}: {what}: {reports:#?}");
     };
     has("last", "extended attribute system.foo");
     has("last", "owner and set-id bits");
     has(".", "extended attribute trusted.root");
-    // The first name of the file, in the order of bytes.
+    // The first name of the file in byte order.
     has(
         ".lockstep-export.0",
         "extended attribute security.capability",
@@ -415,9 +408,9 @@ fn check_told(told: &[Lost], dest: &Path) {
     }
 }
 
-fn check_listed(told: &[Lost], list: &str) {
+fn check_listed_reports(reports: &[Lost], list: &str) {
     let lines = list.lines().filter(|line| line.starts_with("\\lost"));
-    let expected = told
+    let expected = reports
         .iter()
         .map(|lost| format!("\\lost\t{}\t{}\t{}", lost.name, lost.what, lost.cause));
     assert!(lines.eq(expected), "{list}");
@@ -432,13 +425,13 @@ fn a_name_outside_the_namespaces_is_refused_but_an_old_one_is_no_damage() {
     let ino = filler.make(Ino::ROOT, b"f", NodeKind::File);
     filler.old_xattr(ino, b"system.foo", b"old");
     let (dir, count) = (filler.dir.clone(), filler.count);
-    // As a kill leaves it: the log is read again.
+    // The state after a kill: the log is replayed.
     drop(filler.store);
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(&dir).unwrap());
     let store = Store::open(backing, &options()).unwrap().store;
-    assert_eq!(store.getxattr(ino, b"system.foo").unwrap(), b"old");
+    assert_eq!(store.tree().getxattr(ino, b"system.foo").unwrap(), b"old");
     for name in [&b"system.foo"[..], b"btrfs.compression", b"user"] {
-        let (osn, time) = stamp(count + 1);
+        let (osn, time) = osn_and_time(count + 1);
         let (name, value) = (name.to_vec(), Vec::new());
         let remove = MetaRequest::RemoveXattr {
             ino,
@@ -479,7 +472,7 @@ fn a_tree_deeper_than_any_path_is_written_out() {
     }
     filler.store.close().unwrap();
     let dest = temp.path().join("out");
-    let summary = export(&filler.dir, &dest, None, &mut nothing_lost);
+    let summary = export(&filler.dir, &dest, None, &mut expect_no_loss);
     if is_root() {
         assert_eq!(summary.unwrap().directories, 1_201);
     }
@@ -493,20 +486,20 @@ fn what_cannot_be_exported_is_refused() {
     let (dir, out) = (filler.dir.clone(), temp.path().join("out"));
     let backing = OsBacking::open(&dir).unwrap();
     backing.lock().unwrap();
-    let error = export(&dir, &out, None, &mut nothing_lost).unwrap_err();
+    let error = export(&dir, &out, None, &mut expect_no_loss).unwrap_err();
     assert!(matches!(error, ExportError::InUse { .. }), "{error}");
     drop(backing);
 
     fs::create_dir(&out).unwrap();
     fs::write(out.join("theirs"), "x").unwrap();
     for taken in [&out, &out.join("theirs")] {
-        let error = export(&dir, taken, None, &mut nothing_lost).unwrap_err();
+        let error = export(&dir, taken, None, &mut expect_no_loss).unwrap_err();
         assert!(matches!(error, ExportError::NotEmpty { .. }), "{error}");
     }
-    let error = export(&dir, &dir.join("inner"), None, &mut nothing_lost).unwrap_err();
+    let error = export(&dir, &dir.join("inner"), None, &mut expect_no_loss).unwrap_err();
     assert!(matches!(error, ExportError::InsideStore { .. }), "{error}");
     assert!(!dir.join("inner").exists());
-    let error = export(&out, &temp.path().join("new"), None, &mut nothing_lost)
+    let error = export(&out, &temp.path().join("new"), None, &mut expect_no_loss)
         .unwrap_err()
         .to_string();
     assert!(error.contains("holds no Lockstep store"), "{error}");
@@ -520,13 +513,13 @@ fn damaged_content_is_named() {
     let ino = filler.make(Ino::ROOT, b"broken", NodeKind::File);
     filler.write(ino, 0, b"content");
     filler.store.close().unwrap();
-    let content = filler.dir.join(lockstep_fs::files::content_path(ino));
+    let content = filler.dir.join(lockstep_fs::paths::content_path(ino));
     fs::write(content, "con").unwrap();
     let error = export(
         &filler.dir,
         &temp.path().join("out"),
         None,
-        &mut nothing_lost,
+        &mut expect_no_loss,
     )
     .unwrap_err()
     .to_string();
@@ -536,7 +529,7 @@ fn damaged_content_is_named() {
     );
 }
 
-/// A list of an earlier export, and a part of one, are not taken for this one's, nor overwritten.
+/// An export neither uses nor overwrites the list of an earlier export, or a part of one.
 #[test]
 fn what_is_there_is_kept_and_what_is_not_complete_is_called_so() {
     let temp = tempfile::tempdir().unwrap();
@@ -544,7 +537,7 @@ fn what_is_there_is_kept_and_what_is_not_complete_is_called_so() {
     let dir = filler.dir.clone();
     drop(filler);
     let (dest, list) = (temp.path().join("tree"), temp.path().join("list"));
-    let run = || export(&dir, &dest, Some(&list), &mut nothing_lost);
+    let run = || export(&dir, &dest, Some(&list), &mut expect_no_loss);
     fs::write(&list, "precious").unwrap();
     assert!(matches!(run(), Err(ExportError::ManifestExists { .. })));
     assert_eq!(fs::read_to_string(&list).unwrap(), "precious");

@@ -1,4 +1,5 @@
-//! Exports to a destination that cannot hold every name and every file: it gets the rest, and is told of each.
+//! Exports to a destination that cannot hold every name and every file. The destination gets the rest, and
+//! the export reports each loss.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,11 +11,11 @@ use lockstep_types::{Ino, NodeKind};
 use crate::export::{Filler, is_root};
 use crate::narrow::{FILE_BYTES_MAX, Narrow};
 
-/// What was told, and what the destination holds.
+/// The reports of an export, and the destination.
 struct Exported {
     narrow: Narrow,
     summary: ExportSummary,
-    told: Vec<Lost>,
+    reports: Vec<Lost>,
     manifest: String,
 }
 
@@ -25,17 +26,17 @@ impl Exported {
         fill(&mut filler);
         filler.store.close().unwrap();
         let (narrow, list) = (Narrow::mount(), temp.path().join("list"));
-        let mut told = Vec::new();
-        let mut tell = |lost: &Lost| told.push(lost.clone());
+        let mut reports = Vec::new();
+        let mut report = |lost: &Lost| reports.push(lost.clone());
         let dest = narrow.root().join("out");
-        let summary = export(&filler.dir, &dest, Some(&list), &mut tell).unwrap();
-        // Owners and permissions, which it keeps none of, are another matter.
-        told.retain(|lost| !lost.what.contains("owner") && !lost.what.contains("permission"));
+        let summary = export(&filler.dir, &dest, Some(&list), &mut report).unwrap();
+        // The destination keeps no owners and permissions. Those losses are checked elsewhere.
+        reports.retain(|lost| !lost.what.contains("owner") && !lost.what.contains("permission"));
         let manifest = fs::read_to_string(list).unwrap();
         Self {
             narrow,
             summary,
-            told,
+            reports,
             manifest,
         }
     }
@@ -44,7 +45,7 @@ impl Exported {
         self.narrow.holds().join("out").join(name)
     }
 
-    /// The files below the root, in order.
+    /// The files below the root, sorted.
     fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
         let mut left = vec![self.path("")];
@@ -62,16 +63,16 @@ impl Exported {
         names
     }
 
-    /// That it is told of these names, each with a cause like that, and of nothing else; here and in the manifest,
-    /// which has a line for them besides.
-    fn check_told(&self, expected: &[(&str, &str, &str)]) {
-        let told: Vec<_> = self
-            .told
+    /// Checks that the export reports exactly these names, each with a cause like this one. The manifest must
+    /// have the same reports, and a line for each name.
+    fn check_reports(&self, expected: &[(&str, &str, &str)]) {
+        let reports: Vec<_> = self
+            .reports
             .iter()
             .map(|lost| (&lost.name, &lost.what))
             .collect();
-        assert_eq!(told.len(), expected.len(), "{told:#?}");
-        for (lost, (name, what, cause)) in self.told.iter().zip(expected) {
+        assert_eq!(reports.len(), expected.len(), "{reports:#?}");
+        for (lost, (name, what, cause)) in self.reports.iter().zip(expected) {
             assert_eq!((lost.name.as_str(), lost.what.as_str()), (*name, *what));
             assert!(lost.cause.contains(cause), "{lost:?}");
             let line = format!("\\lost\t{name}\t{what}\t{}", lost.cause);
@@ -116,10 +117,10 @@ fn fill_with_names(filler: &mut Filler) {
 #[test]
 fn names_that_the_destination_does_not_take_are_told_and_the_rest_is_there() {
     if !is_root() {
-        return; // nothing can be mounted
+        return; // Mounting needs root.
     }
     let exported = Exported::of(fill_with_names);
-    exported.check_told(&[
+    exported.check_reports(&[
         ("...", FILE, REFUSED),
         ("dir", DIRECTORY, SAME),
         ("dir/file", FILE, ABOVE),
@@ -152,7 +153,7 @@ fn names_that_the_destination_does_not_take_are_told_and_the_rest_is_there() {
 #[test]
 fn files_that_are_too_large_for_the_destination_are_told_and_no_part_of_them_is_left() {
     if !is_root() {
-        return; // nothing can be mounted
+        return; // Mounting needs root.
     }
     let exported = Exported::of(|filler| {
         let large = filler.make(Ino::ROOT, b"large", NodeKind::File);
@@ -162,7 +163,7 @@ fn files_that_are_too_large_for_the_destination_are_told_and_no_part_of_them_is_
         filler.write(fits, 0, b"fits");
     });
     let (first, second) = ("large", "large too");
-    exported.check_told(&[(first, FILE, LARGE), (second, FILE, LARGE)]);
+    exported.check_reports(&[(first, FILE, LARGE), (second, FILE, LARGE)]);
     assert_eq!(exported.names(), ["next"]);
     let summary = exported.summary;
     assert_eq!((summary.names, summary.missing, summary.bytes), (1, 2, 4));
@@ -171,13 +172,13 @@ fn files_that_are_too_large_for_the_destination_are_told_and_no_part_of_them_is_
 #[test]
 fn an_inode_with_several_names_gets_those_that_the_destination_takes() {
     if !is_root() {
-        return; // nothing can be mounted
+        return; // Mounting needs root.
     }
     let exported = Exported::of(|filler| {
         let names: [&[&str]; 3] = [
             &["a1", "a:2", "a3"],
             &["b1", "b2", "b:3"],
-            // Where the last name is given, by a renaming, another file is.
+            // The last name is given by a rename, and another file has that name already.
             &["Last", "k", "last"],
         ];
         let last = filler.make(Ino::ROOT, b"LAST", NodeKind::File);
@@ -190,7 +191,7 @@ fn an_inode_with_several_names_gets_those_that_the_destination_takes() {
             }
         }
     });
-    exported.check_told(&[
+    exported.check_reports(&[
         ("Last", FILE, SAME),
         ("a:2", FILE, REFUSED),
         ("b:3", FILE, REFUSED),

@@ -1,24 +1,23 @@
-//! A store on a disk in memory beside a model of it, and the comparison of the two.
+//! A store on a disk in memory beside a model, and the comparison of the two.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use lockstep_fs::store::{Access, Applied, OpenOptions};
 use lockstep_fs::{OpError, Store};
 use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::Backing;
+use lockstep_lossy::disk::{Disk, Survivors};
+use lockstep_model::{Body, Model, Names};
 use lockstep_types::{
-    BootId, DatastoreUuid, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, Osn, Timestamp,
+    Attr, BootId, DatastoreUuid, Errno, Generation, Ino, MetaOp, MetaRequest, Osn, Timestamp,
 };
 
-use crate::disk::Disk;
-use crate::model::{Inside, Model};
 use crate::steps::{Change, Known, Step};
 
 pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 pub const BOOT: BootId = BootId::from_bytes([1; 16]);
 
-/// Options for a small log, so that it is cut often.
+/// Options for a small log, which is cut often.
 pub fn log_options() -> LogOptions {
     LogOptions {
         segment_bytes: 64 << 10,
@@ -38,32 +37,35 @@ pub fn open_options(access: Access) -> OpenOptions {
 }
 
 /// A disk with a store that was never opened.
-pub fn new_disk() -> Arc<Disk> {
-    static MADE: LazyLock<Arc<Disk>> = LazyLock::new(|| {
-        let disk = Arc::new(Disk::default());
-        let backing: Arc<dyn Backing> = disk.clone();
-        Store::create(&backing, UUID, &log_options()).unwrap();
+pub fn new_disk() -> Disk {
+    static CREATED: LazyLock<Disk> = LazyLock::new(|| {
+        let disk = Disk::default();
+        Store::create(&disk.mount(), UUID, &log_options()).unwrap();
         disk
     });
-    MADE.killed()
+    CREATED.fork()
 }
 
-pub fn open(disk: &Arc<Disk>) -> Store {
+/// The disk after a power loss that no unsynced change survives.
+pub fn after_power_loss(disk: &Disk) -> Disk {
+    disk.after_power_loss(Survivors::Nothing, 0)
+}
+
+pub fn open(disk: &Disk) -> Store {
     open_in(disk, BOOT)
 }
 
-/// In the run `boot` of the machine.
-fn open_in(disk: &Arc<Disk>, boot: BootId) -> Store {
-    let backing: Arc<dyn Backing> = disk.clone();
+/// Opens the store in the run `boot` of the machine.
+fn open_in(disk: &Disk, boot: BootId) -> Store {
     let options = OpenOptions {
         boot,
         ..open_options(Access::Write)
     };
-    Store::open(backing, &options).unwrap().store
+    Store::open(disk.mount(), &options).unwrap().store
 }
 
 /// The number and time of the operation after `count` others.
-pub fn stamp(count: u64) -> (Osn, Timestamp) {
+pub fn osn_and_time(count: u64) -> (Osn, Timestamp) {
     let osn = Osn {
         generation: Generation::FIRST,
         sequence: count,
@@ -77,9 +79,9 @@ pub fn stamp(count: u64) -> (Osn, Timestamp) {
 
 /// A node: its disk, and the store on it.
 pub struct Node {
-    pub disk: Arc<Disk>,
+    pub disk: Disk,
     pub store: Store,
-    /// Starts of the machine.
+    /// Number of starts of the machine.
     boots: u8,
 }
 
@@ -90,8 +92,8 @@ impl Node {
         Self::of(disk, store)
     }
 
-    /// With a store that was opened in the first run of the machine.
-    pub fn of(disk: Arc<Disk>, store: Store) -> Self {
+    /// A node with a store that was opened in the first run of the machine.
+    pub fn of(disk: Disk, store: Store) -> Self {
         Self {
             disk,
             store,
@@ -99,21 +101,21 @@ impl Node {
         }
     }
 
-    /// The run of the machine; the first is [`BOOT`].
+    /// The run of the machine. The first run is [`BOOT`].
     fn boot(&self) -> BootId {
         BootId::from_bytes([self.boots; 16])
     }
 
-    /// Opens the store again as a killed process left it.
+    /// Kills the process and opens the store again.
     pub fn kill(&mut self) {
-        self.disk = self.disk.killed();
+        self.disk = self.disk.fork();
         self.store = open_in(&self.disk, self.boot());
     }
 
-    /// Opens the store again as the machine left it that lost power, with nothing but what was synced.
+    /// Loses power with all unsynced changes, and opens the store again.
     pub fn lose_power(&mut self) {
         self.boots += 1;
-        self.disk = self.disk.after_power_loss();
+        self.disk = after_power_loss(&self.disk);
         self.store = open_in(&self.disk, self.boot());
     }
 
@@ -123,7 +125,7 @@ impl Node {
         self.kill();
     }
 
-    /// Does what the owner of a store does from time to time.
+    /// Does the periodic work of a store's owner.
     pub fn tend(&self) {
         if self.store.needs_checkpoint() {
             self.store.checkpoint().unwrap();
@@ -143,49 +145,40 @@ impl World {
     pub fn new() -> Self {
         Self {
             node: Node::new(),
-            model: Model::new(),
-            known: Known { inos: vec![1] },
+            model: Model::default(),
+            known: Known {
+                inos: vec![Ino::ROOT],
+            },
             count: 0,
         }
     }
 
     fn tick(&mut self) -> (Osn, Timestamp) {
         self.count += 1;
-        stamp(self.count)
+        osn_and_time(self.count)
     }
 
-    /// A change as an operation.
+    /// Turns a change into an operation.
     pub fn admit(&mut self, change: &Change) -> MetaOp {
         let (osn, time) = self.tick();
         let fresh = || self.node.store.next_ino().unwrap();
         let request = change.request(&self.known, &self.model, fresh);
         if let MetaRequest::Create { ino, .. } = &request {
-            assert!(
-                !self.known.inos.contains(&ino.get()),
-                "{ino} was given out twice"
-            );
-            self.known.inos.push(ino.get());
+            assert!(!self.known.inos.contains(ino), "{ino} was given out twice");
+            self.known.inos.push(*ino);
         }
         MetaOp { osn, time, request }
     }
 
-    /// Compares an answer with what the model does.
+    /// Compares an answer with the effect on the model.
     pub fn expect(&mut self, op: &MetaOp, done: &Result<Applied, OpError>) {
-        let lost = |model: &Model| -> Vec<u64> {
-            let inos = model.nodes.keys().copied();
-            inos.filter(|ino| model.nlink(*ino) == 0).collect()
-        };
-        let before = lost(&self.model);
-        let expected = self.model.apply(op);
-        let got = done.as_ref().map(|_| ()).map_err(OpError::errno);
-        assert_eq!(got, expected, "{op:?}: {done:?}");
+        let effect = self.model.apply(op.time, &op.request);
+        let expected = effect.map(|effect| effect.orphaned);
+        let got = done.as_ref().map(|applied| applied.orphaned);
+        assert_eq!(got.map_err(OpError::errno), expected, "{op:?}: {done:?}");
         let Ok(applied) = done else { return };
-        let orphaned = applied.orphaned.map(Ino::get);
-        let now_lost = lost(&self.model);
-        let expected = now_lost.into_iter().find(|ino| !before.contains(ino));
-        assert_eq!(orphaned, expected, "{op:?}");
         if let Some(attr) = applied.attr {
-            let mut found = self.node.store.getattr(attr.ino).unwrap();
+            let mut found = self.node.store.tree().getattr(attr.ino).unwrap();
             found.blocks = attr.blocks;
             assert_eq!(attr, found, "{op:?}");
         }
@@ -197,7 +190,7 @@ impl World {
         self.expect(&op, &done);
     }
 
-    /// A write as `(file, offset, data, number, time)`.
+    /// Turns a write into a [`Write`] with the next number and time.
     pub fn admit_write(&mut self, file: u8, offset: u16, length: u16, byte: u8) -> Write {
         let (osn, time) = self.tick();
         Write {
@@ -210,10 +203,9 @@ impl World {
     }
 
     pub fn expect_write(&mut self, write: &Write, done: &Result<(), OpError>) {
-        let offset = usize::try_from(write.offset).unwrap();
         let expected = self
             .model
-            .write(write.ino.get(), offset, &write.data, write.time);
+            .write(write.time, write.ino, write.offset, &write.data);
         let got = done.as_ref().copied().map_err(OpError::errno);
         assert_eq!(got, expected, "{done:?}");
     }
@@ -239,22 +231,13 @@ impl World {
         self.node.tend();
     }
 
-    /// Compares everything there is to see.
+    /// Compares all inodes of the store with the model.
     pub fn compare(&self) {
         for &ino in &self.known.inos {
             compare_inode(&self.node.store, &self.model, ino);
         }
-        let model = &self.model;
-        let lost = model
-            .nodes
-            .keys()
-            .copied()
-            .filter(|ino| model.nlink(*ino) == 0);
-        let orphans = self.node.store.orphans().unwrap();
-        assert_eq!(
-            orphans.iter().map(|ino| ino.get()).collect::<Vec<_>>(),
-            lost.collect::<Vec<_>>()
-        );
+        let orphans = self.node.store.tree().orphans().unwrap();
+        assert!(orphans.into_iter().eq(self.model.orphans()));
     }
 }
 
@@ -273,53 +256,32 @@ impl Write {
     }
 }
 
-fn compare_inode(store: &Store, model: &Model, number: u64) {
-    let ino = Ino::new(number).unwrap();
-    let attr = match (store.getattr(ino), model.nodes.get(&number)) {
-        (Err(error), None) => return assert_eq!(error.errno(), Errno::Stale),
-        (attr, Some(_)) => attr.unwrap(),
-        (Ok(_), None) => panic!("inode {number} is still there"),
+fn compare_inode(store: &Store, model: &Model, ino: Ino) {
+    let (attr, node) = match (store.tree().getattr(ino), model.node(ino)) {
+        (Err(error), Err(_)) => return assert_eq!(error.errno(), Errno::Stale),
+        (attr, Ok(node)) => (attr.unwrap(), node),
+        (Ok(_), Err(_)) => panic!("inode {ino} still exists"),
     };
-    let node = &model.nodes[&number];
-    let size = match &node.inside {
-        Inside::Bytes(bytes) => bytes.len(),
-        Inside::Target(target) => target.len(),
-        Inside::Names(_) => 4096,
-        Inside::Nothing => 0,
+    let expected = Attr {
+        blocks: attr.blocks,
+        ..model.attr(ino).unwrap()
     };
-    let shown = (
-        attr.kind, attr.mode, attr.uid, attr.gid, attr.nlink, attr.rdev, attr.size,
-    );
-    let nlink = model.nlink(number);
-    let expected = (
-        node.kind,
-        node.mode,
-        node.uid,
-        node.gid,
-        nlink,
-        node.rdev,
-        size as u64,
-    );
-    assert_eq!(shown, expected, "attributes of {number}");
-    let times = (attr.atime, attr.mtime, attr.ctime);
-    assert_eq!(
-        times,
-        (node.atime, node.mtime, node.ctime),
-        "times of {number}"
-    );
-    let names = store.listxattr(ino).unwrap();
+    assert_eq!(attr, expected, "attributes of {ino}");
+    let names = store.tree().listxattr(ino).unwrap();
     assert!(
         names.iter().eq(node.xattrs.keys()),
-        "attribute names of {number}"
+        "attribute names of {ino}"
     );
     for (name, value) in &node.xattrs {
-        assert_eq!(&store.getxattr(ino, name).unwrap(), value);
+        assert_eq!(&store.tree().getxattr(ino, name).unwrap(), value);
     }
-    match &node.inside {
-        Inside::Bytes(bytes) => assert!(read_all(store, ino) == *bytes, "content of {number}"),
-        Inside::Names(names) => compare_directory(store, model, ino, names),
-        Inside::Target(target) => assert_eq!(&store.readlink(ino).unwrap(), target),
-        Inside::Nothing => {}
+    match &node.body {
+        Body::File(content) => {
+            assert!(read_all(store, ino) == content.bytes(), "content of {ino}");
+        }
+        Body::Directory(names) => compare_directory(store, model, ino, names),
+        Body::Symlink(target) => assert_eq!(&store.tree().readlink(ino).unwrap(), target),
+        Body::Nothing => {}
     }
 }
 
@@ -330,7 +292,7 @@ pub fn read_all(store: &Store, ino: Ino) -> Vec<u8> {
     bytes
 }
 
-fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &[(Vec<u8>, u64)]) {
+fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &Names) {
     let mut listed = Vec::new();
     let mut last = u64::MAX;
     let mut each = |cookie, entry: lockstep_fs::record::NamedEntry| {
@@ -339,18 +301,17 @@ fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &[(Vec<u8>, 
             "cookies fall, and leave room for . and .."
         );
         last = cookie;
-        assert_eq!(entry.kind, model.nodes[&entry.ino.get()].kind);
-        listed.push((entry.name.as_bytes().to_vec(), entry.ino.get()));
+        assert_eq!(entry.kind, model.node(entry.ino).unwrap().kind);
+        listed.push((entry.name, entry.ino));
         ControlFlow::Continue(())
     };
-    store.readdir(ino, 0, &mut each).unwrap();
-    listed.reverse();
-    assert_eq!(listed, names, "names in {ino}");
-    for (name, expected) in names {
-        let found = store.lookup(ino, &FileName::new(name).unwrap()).unwrap();
-        assert_eq!(found.ino.get(), *expected);
+    store.tree().readdir(ino, 0, &mut each).unwrap();
+    let expected = names.after(0).map(|(_, name, ino)| (name.clone(), ino));
+    assert_eq!(listed, expected.collect::<Vec<_>>(), "names in {ino}");
+    for (name, ino_of_name) in &listed {
+        assert_eq!(store.tree().lookup(ino, name).unwrap().ino, *ino_of_name);
     }
-    if let Some(above) = model.parent(ino.get()) {
-        assert_eq!(store.parent(ino).unwrap().get(), above, "above {ino}");
+    if let Some(above) = model.parent(ino) {
+        assert_eq!(store.tree().parent(ino).unwrap(), above, "above {ino}");
     }
 }

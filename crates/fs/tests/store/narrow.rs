@@ -1,7 +1,7 @@
-//! A destination that takes less than a store holds, as the file systems of memory sticks do: it ignores case in
-//! names, refuses some of them, and takes no file of 4 GiB or more.
+//! A destination that takes less than a store holds, like the file systems of memory sticks: it ignores case
+//! in names, refuses some names, and takes no file of 4 GiB or more.
 //!
-//! Invariant: dropped, it is mounted no more.
+//! Invariant: a dropped destination is unmounted.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -20,9 +20,9 @@ use fuser::{
 use rustix::io::Errno as Sys;
 use tempfile::TempDir;
 
-/// Of every file.
+/// Size limit of every file.
 pub const FILE_BYTES_MAX: u64 = u32::MAX as u64;
-/// Another name may lead elsewhere at any time.
+/// A name may lead to another file at any time.
 const LIFETIME: Duration = Duration::ZERO;
 const GENERATION: Generation = Generation(0);
 
@@ -48,12 +48,12 @@ impl Narrow {
         narrow
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn root(&self) -> PathBuf {
         self.temp.path().join("mounted")
     }
 
-    /// What it holds, to look at without it.
+    /// The directory with the content, to read it without the mount.
     pub fn holds(&self) -> PathBuf {
         self.temp.path().join("holds")
     }
@@ -68,7 +68,7 @@ impl Drop for Narrow {
     }
 }
 
-/// The paths by which the kernel knows files, by number.
+/// The paths that belong to the kernel's inode numbers.
 struct Nodes {
     numbers: HashMap<PathBuf, u64>,
     paths: HashMap<u64, PathBuf>,
@@ -94,7 +94,7 @@ impl Nodes {
         self.last
     }
 
-    /// The name leads to nothing any more, or elsewhere.
+    /// The name leads nowhere from now on, or to another file.
     fn forget(&mut self, path: &Path) {
         self.numbers.remove(path);
     }
@@ -109,7 +109,7 @@ impl Server {
         self.nodes.lock().unwrap().paths[&node.0].clone()
     }
 
-    /// What has that name in that directory already, in whatever case.
+    /// Returns the entry with that name in a directory, in upper or lower case.
     fn found(&self, parent: INodeNo, name: &OsStr) -> io::Result<PathBuf> {
         for entry in fs::read_dir(self.path(parent))? {
             let entry = entry?;
@@ -120,7 +120,7 @@ impl Server {
         Err(Sys::NOENT.into())
     }
 
-    /// Where a new name goes, if it is one that can be had.
+    /// Returns the path for a new name, if the name is free and allowed.
     fn vacant(&self, parent: INodeNo, name: &OsStr) -> io::Result<PathBuf> {
         let bytes = name.as_encoded_bytes();
         if bytes.iter().all(|byte| *byte == b'.') {
@@ -299,7 +299,7 @@ impl Filesystem for Server {
         );
     }
 
-    /// Of the flags it knows none. Something that has the new name already is replaced.
+    /// Supports no flags. Replaces an existing entry with the new name.
     fn rename(
         &self,
         _: &Request,

@@ -1,5 +1,4 @@
-//! Random operations on the store and on a model of it, and on two stores as primary and
-//! secondary apply them.
+//! Random operations on the store and on a model, and on two stores as primary and secondary apply them.
 
 use lockstep_fs::{Store, keys};
 use lockstep_types::{MetaOp, Osn};
@@ -15,7 +14,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// After every step, restarts and kills among them, the store shows what the model shows.
+    /// After every step, including restarts and kills, the store shows the same state as the model.
     #[test]
     fn a_store_does_what_a_file_system_does(steps in prop::collection::vec(step(4), 1..24)) {
         let mut world = World::new();
@@ -35,8 +34,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The same operations make equal stores, by the primary's path and by the secondary's,
-    /// whenever either of them stops.
+    /// The same operations, on the primary's path and on the secondary's path, make equal stores, no matter
+    /// when either of them stops.
     #[test]
     fn two_stores_stay_equal(
         steps in prop::collection::vec((step(6), 0..4u8), 1..40),
@@ -89,8 +88,8 @@ impl Pair {
         self.other.tend();
     }
 
-    /// Validated and logged here, committed there, then here; the primary may be killed at either
-    /// moment.
+    /// Validates and logs on the primary, commits on the secondary, then commits on the primary. The primary
+    /// may be killed before and after the commit on the secondary.
     fn meta(&mut self, op: &MetaOp, variant: u8) {
         if let Err(refused) = self.world.node.store.validate(op) {
             let there = self
@@ -102,12 +101,12 @@ impl Pair {
             assert_eq!(there, Err(refused.errno()));
             return self.world.expect(op, &Err(refused));
         }
-        self.world.node.store.log_pending(op).unwrap();
+        self.world.node.store.intents().log(op).unwrap();
         if variant == 0 {
             self.kill_in_doubt(op.osn);
         }
         if variant == 1 {
-            self.world.node.store.roll_back(op.osn).unwrap();
+            self.world.node.store.intents().roll_back(op.osn).unwrap();
             return self.world.node.kill();
         }
         self.other.store.commit(op).unwrap();
@@ -115,14 +114,14 @@ impl Pair {
             self.world.node.store.checkpoint().unwrap();
             self.kill_in_doubt(op.osn);
         }
-        let done = self.world.node.store.commit_pending(op.osn);
+        let done = self.world.node.store.intents().commit(op.osn);
         self.world.expect(op, &done.map(Option::unwrap));
     }
 
     fn kill_in_doubt(&mut self, osn: Osn) {
         self.world.node.kill();
-        assert_eq!(self.world.node.store.in_doubt(), [osn]);
-        assert_eq!(self.world.node.store.pending(osn).unwrap().0.osn, osn);
+        assert_eq!(self.world.node.store.intents().in_doubt(), [osn]);
+        assert_eq!(self.world.node.store.intents().get(osn).unwrap().0.osn, osn);
     }
 
     fn compare(&self) {
@@ -130,11 +129,10 @@ impl Pair {
         here.checkpoint().unwrap();
         there.checkpoint().unwrap();
         for table in keys::REPLICATED {
-            let chunk = |store: &Store| store.image_chunk(table, &[], usize::MAX).unwrap();
+            let chunk = |store: &Store| store.image().chunk(table, &[], usize::MAX).unwrap();
             assert_eq!(chunk(here), chunk(there));
         }
-        for (&ino, node) in &self.world.model.nodes {
-            let ino = lockstep_types::Ino::new(ino).unwrap();
+        for (ino, node) in self.world.model.nodes() {
             if node.kind == lockstep_types::NodeKind::File {
                 assert!(
                     read_all(here, ino) == read_all(there, ino),

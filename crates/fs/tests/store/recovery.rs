@@ -1,27 +1,26 @@
-//! Kills at the moments that random steps do not hit: between a record and its effect.
+//! Kills at moments that random steps do not hit: between a record and its effect.
 
-use lockstep_fs::store::Facts;
+use lockstep_fs::store::FileTimes;
 use lockstep_intentlog::{IntentLog, Record};
 use lockstep_types::{AllocateMode, FileName, Ino, MetaOp, MetaRequest};
 
 use crate::durability::Client;
-use crate::harness::{Node, log_options, open, read_all, stamp};
+use crate::harness::{Node, log_options, open, osn_and_time, read_all};
 
-/// Adds records to the log of a node that was killed, as it would have done next.
+/// Adds records to the log of a killed node, as the node would have done next.
 fn append(node: &Node, records: &[Record]) {
-    let disk = &node.disk;
-    let (log, _) = IntentLog::open(disk.as_ref(), "log", &log_options()).unwrap();
+    let (log, _) = IntentLog::open(&*node.disk.mount(), "log", &log_options()).unwrap();
     for record in records {
         log.append(record).unwrap();
     }
 }
 
 fn killed(node: &mut Node) {
-    node.disk = node.disk.killed();
+    node.disk = node.disk.fork();
 }
 
 fn times_of(ino: Ino) -> Record {
-    let (_, time) = stamp(900);
+    let (_, time) = osn_and_time(900);
     Record::FileTimes {
         ino,
         mtime: time,
@@ -83,7 +82,7 @@ fn an_effect_that_was_taken_back_stays_so() {
     assert_eq!(read_all(&open(&node.disk), one), b"0123456789");
 }
 
-/// To do it again would destroy what was written since.
+/// A second execution would destroy the bytes written since.
 #[test]
 fn an_effect_that_was_carried_out_is_not_repeated() {
     let (mut node, mut client, one, _) = two_files();
@@ -106,44 +105,44 @@ fn a_torn_slot_costs_no_file() {
     let longer = [7; 5000];
     client.write(&node, one, &longer);
     killed(&mut node);
-    let table = node.disk.file("tables/times").unwrap();
-    table.tamper(|bytes| {
+    let tear = |bytes: &mut Vec<u8>| {
         for slot in bytes.chunks_mut(64).filter(|slot| slot[0] != 0) {
             slot[20] ^= 1;
         }
-    });
+    };
+    node.disk.edit("tables/times", tear).unwrap();
     let store = open(&node.disk);
     assert_eq!(read_all(&store, one), longer);
     store.close().unwrap();
-    let left = node.disk.all().remove("tables/times").unwrap();
+    let left = node.disk.read_all("tables/times").unwrap();
     assert!(
         left.iter().all(|byte| *byte == 0),
         "torn slots are free again"
     );
 }
 
-/// The primary has restarted since the last write: it knows the times, but not by which write.
+/// The primary has restarted since the last write: it knows the times, but not the write that set them.
 #[test]
 fn times_taken_over_without_their_write_survive() {
     let (mut node, _, one, _) = two_files();
-    let (osn, time) = stamp(901);
+    let (osn, time) = osn_and_time(901);
     node.store.write(one, 0, b"later", osn, time).unwrap();
-    let told = Facts {
+    let received = FileTimes {
         last_write: None,
-        ..node.store.facts(one).unwrap().unwrap()
+        ..node.store.replica().file_times(one).unwrap().unwrap()
     };
-    assert!(node.store.set_facts(one, &told).unwrap());
+    assert!(node.store.replica().set_file_times(one, &received).unwrap());
     killed(&mut node);
-    let attr = open(&node.disk).getattr(one).unwrap();
+    let attr = open(&node.disk).tree().getattr(one).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }
 
-/// An operation puts the time of the last write to a file in its record, then recovery changes the size
-/// and nothing else, and the process is killed: both times are still there.
+/// An operation puts the time of the last write into the file's record. Then recovery changes only the size,
+/// and the process is killed. Both times survive.
 #[track_caller]
 fn assert_keeps_times_with_a_new_size(mut node: Node, ino: Ino) {
-    let written = node.store.getattr(ino).unwrap().mtime;
-    let (osn, linked) = stamp(902);
+    let written = node.store.tree().getattr(ino).unwrap().mtime;
+    let (osn, linked) = osn_and_time(902);
     let link = MetaOp {
         osn,
         time: linked,
@@ -154,18 +153,18 @@ fn assert_keeps_times_with_a_new_size(mut node: Node, ino: Ino) {
         },
     };
     node.store.commit(&link).unwrap();
-    let told = Facts {
+    let received = FileTimes {
         size: 7000,
-        ..node.store.facts(ino).unwrap().unwrap()
+        ..node.store.replica().file_times(ino).unwrap().unwrap()
     };
-    assert_eq!((told.mtime, told.last_write), (written, None));
-    assert!(node.store.set_facts(ino, &told).unwrap());
+    assert_eq!((received.mtime, received.last_write), (written, None));
+    assert!(node.store.replica().set_file_times(ino, &received).unwrap());
     killed(&mut node);
-    let attr = open(&node.disk).getattr(ino).unwrap();
+    let attr = open(&node.disk).tree().getattr(ino).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (written, linked));
 }
 
-/// The slot alone outlives the process.
+/// Only the slot outlives the process.
 #[test]
 fn times_that_only_the_slot_knows_survive_a_new_size() {
     let (node, mut client, one, _) = two_files();
@@ -177,36 +176,40 @@ fn times_that_only_the_slot_knows_survive_a_new_size() {
 #[test]
 fn times_that_the_log_has_lost_again_survive_a_new_size() {
     let (node, _, one, _) = two_files();
-    let before = node.store.facts(one).unwrap().unwrap();
-    let (osn, time) = stamp(901);
+    let before = node.store.replica().file_times(one).unwrap().unwrap();
+    let (osn, time) = osn_and_time(901);
     let write = || node.store.write(one, 0, b"later", osn, time).unwrap();
     write();
     node.store.sync_file(one, true).unwrap();
-    let taken_back = Facts {
+    let taken_back = FileTimes {
         last_write: None,
         ..before
     };
-    assert!(node.store.set_facts(one, &taken_back).unwrap());
+    assert!(
+        node.store
+            .replica()
+            .set_file_times(one, &taken_back)
+            .unwrap()
+    );
     write();
-    assert_eq!(node.store.getattr(one).unwrap().mtime, time);
+    assert_eq!(node.store.tree().getattr(one).unwrap().mtime, time);
     assert_keeps_times_with_a_new_size(node, one);
 }
 
-/// Recovery takes the times of a write back that was not over on the primary, then the write is sent
-/// again.
+/// Recovery takes back the times of a write that the primary had not completed. Then the write is sent again.
 #[test]
 fn a_write_sent_again_sets_the_times_that_were_taken_back() {
     let (node, _, one, _) = two_files();
-    let before = node.store.facts(one).unwrap().unwrap();
-    let (osn, time) = stamp(901);
+    let before = node.store.replica().file_times(one).unwrap().unwrap();
+    let (osn, time) = osn_and_time(901);
     node.store.write(one, 0, b"later", osn, time).unwrap();
     node.store.checkpoint().unwrap();
-    let told = Facts {
+    let received = FileTimes {
         last_write: None,
         ..before
     };
-    assert!(node.store.set_facts(one, &told).unwrap());
+    assert!(node.store.replica().set_file_times(one, &received).unwrap());
     node.store.write(one, 0, b"later", osn, time).unwrap();
-    let attr = node.store.getattr(one).unwrap();
+    let attr = node.store.tree().getattr(one).unwrap();
     assert_eq!((attr.mtime, attr.ctime), (time, time));
 }

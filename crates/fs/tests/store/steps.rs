@@ -1,13 +1,11 @@
-//! What a test does to a store, in a form that shrinks: places are small numbers that are made
-//! into inodes when their turn comes.
+//! The steps of a test, in a form that shrinks. A step names inodes by small numbers. The test picks the inodes when
+//! the step runs.
 
+use lockstep_model::{Acl, Model};
 use lockstep_types::{
     AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode, limits,
 };
 use proptest::prelude::*;
-
-use crate::model::Model;
-use crate::model_acl as acl;
 
 /// One step of a test.
 #[derive(Clone, Debug)]
@@ -21,13 +19,13 @@ pub enum Step {
     },
     Checkpoint,
     Garbage,
-    /// Closed in order and opened again.
+    /// A clean shutdown, then a start.
     Restart,
-    /// Killed and opened again.
+    /// A kill, then a start.
     Kill,
 }
 
-/// A metadata operation whose inodes are yet to be picked.
+/// A metadata operation whose inodes are not picked yet.
 #[derive(Clone, Debug)]
 pub enum Change {
     Names(Names),
@@ -35,7 +33,7 @@ pub enum Change {
     Content(Content),
 }
 
-/// A change of names, and the end of an inode that has none.
+/// A change of names, or the freeing of an inode without a name.
 #[derive(Clone, Debug)]
 pub enum Names {
     Create {
@@ -94,7 +92,7 @@ pub enum Attributes {
     },
 }
 
-/// A change of how long a file is, or of what is allocated to it.
+/// A change of the size or the allocated space of a file.
 #[derive(Clone, Debug)]
 pub enum Content {
     Truncate {
@@ -127,50 +125,50 @@ fn xattr(name: u8, value: u8) -> (Vec<u8>, Vec<u8>) {
     let name = XATTRS[usize::from(name) % XATTRS.len()];
     let value = match value % 6 {
         _ if !name.starts_with(b"system.") => vec![value; usize::from(value)],
-        0 => acl::to_bytes(&acl::minimal(7, 5, 1)),
-        1 => acl::to_bytes(&Vec::new()),
+        0 => Acl::minimal(7, 5, 1).encode(),
+        1 => Acl::empty().encode(),
         2 => vec![2, 0],
-        3 => acl::to_bytes(&acl::named(6, 7, 4, 0)),
-        _ => acl::to_bytes(&acl::named(7, 3, 7, 5)),
+        3 => Acl::named(6, 7, 4, 0).encode(),
+        _ => Acl::named(7, 3, 7, 5).encode(),
     };
     (name.to_vec(), value)
 }
 
-/// Inodes that steps may name: every one there ever was.
+/// Inodes that steps may name: all inodes that ever existed.
 pub struct Known {
-    pub inos: Vec<u64>,
+    pub inos: Vec<Ino>,
 }
 
 impl Known {
     fn any(&self, pick: u8) -> Ino {
-        Ino::new(self.inos[usize::from(pick) % self.inos.len()]).unwrap()
+        self.inos[usize::from(pick) % self.inos.len()]
     }
 
-    /// Mostly one for which `fits` says so.
-    fn mostly(&self, pick: u8, fits: impl Fn(u64) -> bool) -> Ino {
+    /// Mostly an inode for which `fits` is true.
+    fn mostly(&self, pick: u8, fits: impl Fn(Ino) -> bool) -> Ino {
         let fitting: Vec<_> = self.inos.iter().copied().filter(|ino| fits(*ino)).collect();
         if pick >= 240 || fitting.is_empty() {
             return self.any(pick);
         }
-        Ino::new(fitting[usize::from(pick) % fitting.len()]).unwrap()
+        fitting[usize::from(pick) % fitting.len()]
     }
 
     fn dir(&self, model: &Model, pick: u8) -> Ino {
         self.mostly(pick, |ino| model.names(ino).is_ok())
     }
 
-    /// A file, most likely.
+    /// A file in most cases.
     pub fn file(&self, model: &Model, pick: u8) -> Ino {
-        self.mostly(pick, |ino| model.bytes(ino).is_ok())
+        self.mostly(pick, |ino| model.content(ino).is_ok())
     }
 
     fn orphan(&self, model: &Model, pick: u8) -> Ino {
-        self.mostly(pick, |ino| model.node(ino).is_ok() && model.nlink(ino) == 0)
+        self.mostly(pick, |ino| model.node(ino).is_ok() && model.is_orphan(ino))
     }
 }
 
 impl Change {
-    /// The request, on a file system that is now as `model` says.
+    /// The request, on a file system in the state of `model`.
     pub fn request(
         &self,
         known: &Known,
@@ -451,7 +449,7 @@ fn write() -> impl Strategy<Value = Step> {
     })
 }
 
-/// Any step; `restarts` in a hundred start the store again.
+/// Any step. About `restarts` of 100 steps restart the store.
 pub fn step(restarts: u32) -> impl Strategy<Value = Step> {
     let restart = prop_oneof![1 => Just(Step::Restart), 2 => Just(Step::Kill)];
     prop_oneof![

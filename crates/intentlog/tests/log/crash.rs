@@ -1,22 +1,30 @@
-//! Crashes at every call, with every kind of loss, against an owner who remembers everything.
+//! Crashes at every call, with every kind of loss, against an owner that remembers every record.
 
 use lockstep_intentlog::{IntentLog, LogError, Position, Record};
 
-use crate::sim_backing::{Random, SimBacking};
-use crate::{DIR, Found, open, options, read, record};
+use lockstep_lossy::disk::{Disk, Survivors, Verdict};
+use lockstep_lossy::random::Random;
+
+use crate::{Found, create, new_log, open, options, read, record};
 
 const SEGMENT_BYTES: u64 = 8192;
+/// The process ends inside a call: a write reaches the file up to its last sector boundary.
+const KILLED: Verdict = Verdict::CrashInside { thousandths: 999 };
 
-/// What an owner knows of its log, and holds the log to.
+const fn mixed(percent: u8) -> Survivors {
+    Survivors::Mixed { percent }
+}
+
+/// The records that an owner remembers, to compare with the records of the log.
 #[derive(Default)]
 struct Owner {
-    /// Appended and not covered by a checkpoint.
+    /// Appended records that no checkpoint covers.
     records: Found,
-    /// How many of them were synced.
+    /// Number of synced records.
     synced: usize,
-    /// Where the last checkpoint ends.
+    /// The end of the last checkpoint.
     kept: Position,
-    /// Beyond every position the log ever gave.
+    /// A position beyond every position that the log returned.
     beyond: Position,
     appended: u64,
     /// A record whose append failed.
@@ -55,7 +63,7 @@ impl Owner {
         Ok(())
     }
 
-    /// The store behind has taken in everything before `position`, durably.
+    /// The store has durably applied all records before `position`.
     fn checkpoint(&mut self, log: &IntentLog, position: Position) {
         let covered = self.records.partition_point(|(at, _)| *at < position);
         self.records.drain(..covered);
@@ -64,7 +72,7 @@ impl Owner {
         log.cut(position);
     }
 
-    /// Compares what a log holds after a crash with what it must hold.
+    /// Compares the records that a log holds after a crash with the records that it must hold.
     fn check(&self, found: &Found, whole: bool) {
         let least = if whole {
             self.records.len()
@@ -80,14 +88,14 @@ impl Owner {
         }
     }
 
-    /// Goes on with what the log holds after a crash: all of it is durable.
+    /// Continues with the records that the log holds after a crash. All of them are durable.
     fn resume(&mut self, found: Found) {
         self.synced = found.len();
         self.records = found;
         self.doubtful = None;
     }
 
-    /// For opening after a crash: of the process alone if the log is `whole`.
+    /// Options for opening after a crash. The log is `whole` if the process alone crashed.
     fn options(&self, whole: bool) -> lockstep_intentlog::LogOptions {
         lockstep_intentlog::LogOptions {
             keep_from: Some(self.kept),
@@ -97,30 +105,29 @@ impl Owner {
     }
 }
 
-/// A crash: of the process alone, or of the machine with some share of what was not synced kept.
-fn crash(disk: &SimBacking, random: &mut Random) -> (SimBacking, bool) {
-    match random.below(5) {
-        0 => (disk.fork(), true),
-        share => (
-            disk.power_loss(random, [0, 10, 50, 90][size(share - 1)]),
-            false,
-        ),
+/// Crashes the process alone, or the machine. A crashed machine keeps a share of the unsynced changes.
+fn crash(disk: &Disk, random: &mut Random) -> (Disk, bool) {
+    if random.below(5) == 0 {
+        return (disk.fork(), true);
     }
+    let shares = [Survivors::Nothing, mixed(10), mixed(50), mixed(90)];
+    let survivors = *random.pick(&shares);
+    (disk.after_power_loss(survivors, random.any()), false)
 }
 
 fn size(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
-/// Opens after a crash; the first attempt may crash as well.
+/// Opens after a crash. The first attempt may crash too.
 fn reopen(
     owner: &mut Owner,
-    mut disk: SimBacking,
+    mut disk: Disk,
     mut whole: bool,
     random: &mut Random,
-) -> (SimBacking, IntentLog) {
-    if random.coin() {
-        disk.stop_after(1 + random.below(6));
+) -> (Disk, IntentLog) {
+    if random.percent(50) {
+        disk.crash_at_call(1 + random.below(6), KILLED);
         if let Ok((_, found)) = open(&disk, &owner.options(whole)) {
             owner.check(&found, whole);
             owner.resume(found);
@@ -132,8 +139,9 @@ fn reopen(
     let (log, found) = open(&disk, &owner.options(whole)).unwrap();
     assert_eq!(seen, found, "reading alone and opening agree");
     owner.check(&found, whole);
-    let cold = read(&disk.power_loss(random, 0), &owner.options(false)).unwrap();
-    assert_eq!(cold, found, "what was replayed is durable");
+    let cold = disk.after_power_loss(Survivors::Nothing, 0);
+    let cold = read(&cold, &owner.options(false)).unwrap();
+    assert_eq!(cold, found, "replayed records are durable");
     owner.resume(found);
     (disk, log)
 }
@@ -160,12 +168,11 @@ fn random_step(owner: &mut Owner, log: &IntentLog, random: &mut Random) -> Resul
 #[test]
 fn a_life_of_crashes_loses_nothing_synced_and_invents_nothing() {
     for seed in 0..400 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut owner = Owner::default();
-        let mut disk = SimBacking::default();
-        let mut log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+        let (mut disk, mut log) = new_log(SEGMENT_BYTES);
         for _ in 0..12 {
-            disk.stop_after(1 + random.below(120));
+            disk.crash_at_call(1 + random.below(120), KILLED);
             while random_step(&mut owner, &log, &mut random).is_ok() {}
             let (after, whole) = crash(&disk, &mut random);
             (disk, log) = reopen(&mut owner, after, whole, &mut random);
@@ -173,7 +180,7 @@ fn a_life_of_crashes_loses_nothing_synced_and_invents_nothing() {
     }
 }
 
-/// One life without surprises: fills several segments, syncs and cuts now and then.
+/// A fixed sequence of operations. It fills several segments, and sometimes syncs or cuts.
 fn script(owner: &mut Owner, log: &IntentLog) -> Result<(), LogError> {
     for step in 0..150 {
         owner.append(log)?;
@@ -189,8 +196,7 @@ fn script(owner: &mut Owner, log: &IntentLog) -> Result<(), LogError> {
 }
 
 fn calls_of_script() -> u64 {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let (disk, log) = new_log(SEGMENT_BYTES);
     let before = disk.calls();
     script(&mut Owner::default(), &log).unwrap();
     disk.calls() - before
@@ -201,16 +207,14 @@ fn a_crash_at_every_call_keeps_the_promises() {
     let calls = calls_of_script();
     assert!(calls > 150);
     for stop in 1..=calls {
-        let disk = SimBacking::default();
-        let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+        let (disk, log) = new_log(SEGMENT_BYTES);
         let mut owner = Owner::default();
-        disk.stop_after(stop);
+        disk.crash_at_call(stop, KILLED);
         script(&mut owner, &log).unwrap_err();
         let killed = read(&disk.fork(), &owner.options(true)).unwrap();
         owner.check(&killed, true);
-        for (seed, keep) in [(1, 0), (2, 20), (3, 50), (4, 50), (5, 50), (6, 80), (7, 95)] {
-            let mut random = Random(stop * 100 + seed);
-            let after = disk.power_loss(&mut random, keep);
+        for (seed, percent) in (0..).zip([0, 20, 50, 50, 50, 80, 95]) {
+            let after = disk.after_power_loss(mixed(percent), stop * 100 + seed);
             let (log, found) = open(&after, &owner.options(false)).unwrap();
             owner.check(&found, false);
             log.append(&record(1)).unwrap();
@@ -225,16 +229,15 @@ fn a_crash_at_every_call_keeps_the_promises() {
 fn a_creation_that_crashed_can_be_done_again() {
     for stop in 1..40 {
         for seed in 0..8 {
-            let disk = SimBacking::default();
-            disk.stop_after(stop);
-            let made = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).is_ok();
-            let mut random = Random(seed);
-            let after = disk.power_loss(&mut random, 50);
+            let disk = Disk::default();
+            disk.crash_at_call(stop, KILLED);
+            let made = create(&disk, SEGMENT_BYTES).is_ok();
+            let after = disk.after_power_loss(mixed(50), seed);
             match open(&after, &options(SEGMENT_BYTES)) {
                 Ok((_, found)) => assert!(found.is_empty()),
                 Err(LogError::Missing { .. }) => {
                     assert!(!made);
-                    IntentLog::create(&after, DIR, &options(SEGMENT_BYTES)).unwrap();
+                    create(&after, SEGMENT_BYTES).unwrap();
                 }
                 Err(error) => panic!("after call {stop}: {error}"),
             }

@@ -1,19 +1,18 @@
-//! Damage: flipped bytes, cut files, foreign files. Never a wrong record, never a panic, and
-//! whatever is refused is left as it was.
+//! Damage: flipped bytes, cut files, foreign files. The log never returns a wrong record, never panics, and
+//! leaves a refused file unchanged.
 
-use lockstep_intentlog::{IntentLog, LogError, LogOptions};
+use lockstep_intentlog::{LogError, LogOptions};
+use lockstep_lossy::disk::Disk;
 
-use crate::sim_backing::SimBacking;
-use crate::{DIR, Found, open, options, read, record};
+use crate::{Found, new_log, open, options, read, record};
 
 const SEGMENT_BYTES: u64 = 8192;
 const EVEN: &str = "meta/log/intent.0";
 const ODD: &str = "meta/log/intent.1";
 
-/// A log whose records reach over both segments, all but the last two of them synced.
-fn log_in_both_segments() -> (SimBacking, Found) {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+/// A log whose records fill parts of both segments. All records but the last two are synced.
+fn log_in_both_segments() -> (Disk, Found) {
+    let (disk, log) = new_log(SEGMENT_BYTES);
     let mut records: Found = (0..78)
         .map(|number| (log.append(&record(number)).unwrap(), record(number)))
         .collect();
@@ -24,36 +23,40 @@ fn log_in_both_segments() -> (SimBacking, Found) {
     (disk, records)
 }
 
-/// Byte ranges of a file that frames fill, by reading lengths as the format says.
-fn frames(disk: &SimBacking, path: &str) -> Vec<(usize, usize)> {
-    disk.edit(path, |bytes| {
-        let mut frames = Vec::new();
-        let mut at = 4096;
-        while bytes
-            .get(at + 36)
-            .is_some_and(|&kind| kind != 0 && kind != 255)
-        {
-            let payload = u32::from_le_bytes(bytes[at + 32..at + 36].try_into().unwrap());
-            let end = at + (40 + payload as usize).next_multiple_of(8);
-            frames.push((at, end));
-            at = end;
-        }
-        frames
-    })
+/// The byte ranges of all frames in a file, by the lengths in their headers.
+fn frames(disk: &Disk, path: &str) -> Vec<(usize, usize)> {
+    let bytes = disk.read_all(path).unwrap();
+    let mut frames = Vec::new();
+    let mut at = 4096;
+    while bytes
+        .get(at + 36)
+        .is_some_and(|&kind| kind != 0 && kind != 255)
+    {
+        let payload = u32::from_le_bytes(bytes[at + 32..at + 36].try_into().unwrap());
+        let end = at + (40 + payload as usize).next_multiple_of(8);
+        frames.push((at, end));
+        at = end;
+    }
+    frames
 }
 
-fn flipped(disk: &SimBacking, path: &str, at: usize, mask: u8) -> SimBacking {
+/// A disk of its own with one changed file.
+fn edited(disk: &Disk, path: &str, edit: impl FnOnce(&mut Vec<u8>)) -> Disk {
     let copy = disk.fork();
-    copy.edit(path, |bytes| bytes[at] ^= mask);
+    copy.edit(path, edit).unwrap();
     copy
 }
 
-fn assert_refused(disk: &SimBacking, what: &str) -> LogError {
-    let before = disk.content();
+fn flipped(disk: &Disk, path: &str, at: usize, mask: u8) -> Disk {
+    edited(disk, path, |bytes| bytes[at] ^= mask)
+}
+
+fn assert_refused(disk: &Disk, what: &str) -> LogError {
+    let before = disk.digest();
     let Err(error) = open(disk, &options(SEGMENT_BYTES)) else {
         panic!("{what} was not noticed");
     };
-    assert_eq!(disk.content(), before, "{what}: nothing is changed");
+    assert_eq!(disk.digest(), before, "{what}: nothing is changed");
     assert!(read(disk, &options(SEGMENT_BYTES)).is_err());
     error
 }
@@ -62,7 +65,7 @@ fn assert_refused(disk: &SimBacking, what: &str) -> LogError {
 fn every_flipped_byte_of_the_synced_part_is_damage() {
     let (disk, records) = log_in_both_segments();
     let (mut even, odd) = (frames(&disk, EVEN), frames(&disk, ODD));
-    // each file begins with the frame of an opening or holds records alone
+    // One file begins with the frame of an opening, the other holds records alone.
     assert_eq!(even.len() + odd.len(), records.len() + 1);
     assert!(odd.len() > 3);
     let unsynced = odd.len() - 2;
@@ -91,7 +94,7 @@ fn a_flip_in_the_unsynced_part_ends_the_log_there() {
     }
 }
 
-/// Who knows that no power was lost is not told of a torn tail where a record was damaged.
+/// If no power was lost, a damaged record before the last one cannot be a torn tail.
 #[test]
 fn a_flip_before_the_last_record_of_a_whole_log_is_damage() {
     let (disk, records) = log_in_both_segments();
@@ -110,7 +113,7 @@ fn a_flip_before_the_last_record_of_a_whole_log_is_damage() {
         assert!(error.to_string().contains("appended behind it"), "{error}");
         assert!(open(&damaged, &whole).is_err());
     }
-    // This one may be what a killed process had not written to its end.
+    // A killed process may have written the last record in part.
     for at in last..last_end {
         let found = read(&flipped(&disk, ODD, at, 0x80), &whole).unwrap();
         assert_eq!(found, records[..records.len() - 1]);
@@ -133,8 +136,7 @@ fn no_flip_anywhere_gives_a_wrong_record() {
 
 #[test]
 fn the_last_sync_is_known_after_a_stop_of_the_process() {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let (disk, log) = new_log(SEGMENT_BYTES);
     let position = log.append(&record(1)).unwrap();
     log.sync(position).unwrap();
     let (start, _) = frames(&disk, EVEN)[1];
@@ -145,7 +147,7 @@ fn the_last_sync_is_known_after_a_stop_of_the_process() {
 #[test]
 fn a_flipped_header_is_refused() {
     let (disk, _) = log_in_both_segments();
-    // in the first file the header is alone; in the other an older one tells whose file it is
+    // The first file has one header. The second file has an older header too, which tells that the file is a log.
     for path in [EVEN, ODD] {
         for at in 0..88 {
             let place = 2048 + at;
@@ -165,9 +167,8 @@ fn a_cut_file_is_refused() {
     let (disk, _) = log_in_both_segments();
     for path in [EVEN, ODD] {
         for length in (0..8192).step_by(61).chain([8191, 4096, 88, 87, 8, 0]) {
-            let copy = disk.fork();
-            copy.edit(path, |bytes| bytes.truncate(length));
-            let error = assert_refused(&copy, "a cut file");
+            let cut = edited(&disk, path, |bytes| bytes.truncate(length));
+            let error = assert_refused(&cut, "a cut file");
             assert!(
                 matches!(error, LogError::Truncated { .. }),
                 "{length}: {error}"
@@ -179,8 +180,7 @@ fn a_cut_file_is_refused() {
 #[test]
 fn newer_foreign_and_mixed_files_are_refused() {
     let (disk, _) = log_in_both_segments();
-    let newer = disk.fork();
-    newer.edit(EVEN, |bytes| {
+    let newer = edited(&disk, EVEN, |bytes| {
         bytes[2056..2060].copy_from_slice(&2u32.to_le_bytes());
         bytes[2060..2064].copy_from_slice(&(!2u32).to_le_bytes());
     });
@@ -194,15 +194,13 @@ fn newer_foreign_and_mixed_files_are_refused() {
         }
     ));
 
-    let foreign = disk.fork();
-    foreign.edit(ODD, |bytes| bytes.fill(b'x'));
+    let foreign = edited(&disk, ODD, |bytes| bytes.fill(b'x'));
     let error = assert_refused(&foreign, "a foreign file");
     assert!(matches!(error, LogError::NotALog { .. }));
 
     let mixed = disk.fork();
-    let (even, odd) = (disk.content()[EVEN].clone(), disk.content()[ODD].clone());
-    mixed.edit(EVEN, |bytes| bytes.clone_from(&odd));
-    mixed.edit(ODD, |bytes| bytes.clone_from(&even));
+    mixed.put(EVEN, &disk.read_all(ODD).unwrap()).unwrap();
+    mixed.put(ODD, &disk.read_all(EVEN).unwrap()).unwrap();
     let error = assert_refused(&mixed, "exchanged files");
     assert!(matches!(error, LogError::Damaged { .. }));
 }

@@ -1,16 +1,26 @@
-//! Making, filling, cutting, failing.
+//! Creating, filling, cutting, failing.
 
 use lockstep_intentlog::{IntentLog, LogError, LogOptions, PAYLOAD_BYTES_MAX, Position};
 
-use crate::sim_backing::{Random, SimBacking};
-use crate::{DIR, long, open, options, read, record};
+use lockstep_lossy::disk::{CallClass, Disk, Survivors};
+use lockstep_types::Errno;
+
+use crate::{DIR, create, long, open, options, read, record};
 
 const SEGMENT_BYTES: u64 = 8192;
 
-fn new_log() -> (SimBacking, IntentLog) {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
-    (disk, log)
+fn new_log() -> (Disk, IntentLog) {
+    crate::new_log(SEGMENT_BYTES)
+}
+
+/// The records that a power loss leaves if no unsynced change survives.
+fn cold(disk: &Disk) -> crate::Found {
+    let left = disk.after_power_loss(Survivors::Nothing, 0);
+    read(&left, &options(SEGMENT_BYTES)).unwrap()
+}
+
+fn fail_sync(disk: &Disk, nth: u64) {
+    disk.fail_call(CallClass::Sync, nth, Errno::Io);
 }
 
 fn keeping(position: Position) -> LogOptions {
@@ -20,7 +30,7 @@ fn keeping(position: Position) -> LogOptions {
     }
 }
 
-/// Appends until the log refuses, and gives the refusal.
+/// Appends until the log refuses, and returns the refusal.
 fn fill(log: &IntentLog) -> LogError {
     (0..10_000)
         .find_map(|number| log.append(&record(number)).err())
@@ -36,7 +46,7 @@ fn what_is_appended_is_found_again() {
     let (log, found) = open(&disk, &options(SEGMENT_BYTES)).unwrap();
     assert_eq!(found, [(first, record(0)), (second, record(1))]);
     let third = log.append(&record(2)).unwrap();
-    let replay = IntentLog::read(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+    let replay = IntentLog::read(&*disk.mount(), DIR, &options(SEGMENT_BYTES)).unwrap();
     assert!(replay.end() > third);
     let found: Vec<_> = replay.from(second).map(Result::unwrap).collect();
     assert_eq!(found, [(second, record(1)), (third, record(2))]);
@@ -46,19 +56,19 @@ fn what_is_appended_is_found_again() {
 fn reading_changes_nothing_and_needs_nothing_changed() {
     let (disk, log) = new_log();
     log.append(&record(0)).unwrap();
-    let before = (disk.content(), disk.calls());
+    let before = (disk.digest(), disk.calls());
     assert_eq!(read(&disk, &options(SEGMENT_BYTES)).unwrap().len(), 1);
-    assert_eq!((disk.content(), disk.calls()), before);
+    assert_eq!((disk.digest(), disk.calls()), before);
 }
 
 #[test]
 fn a_log_is_made_once_and_missed_when_gone() {
     let (disk, _) = new_log();
-    let again = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES));
+    let again = create(&disk, SEGMENT_BYTES);
     assert!(matches!(again, Err(LogError::Exists { .. })));
-    let missing = IntentLog::open(&disk, "elsewhere", &options(SEGMENT_BYTES));
+    let missing = IntentLog::open(&*disk.mount(), "elsewhere", &options(SEGMENT_BYTES));
     assert!(matches!(missing, Err(LogError::Missing { .. })));
-    let odd = IntentLog::create(&disk, "other", &options(5000));
+    let odd = IntentLog::create(&*disk.mount(), "other", &options(5000));
     assert!(matches!(odd, Err(LogError::BadSegmentBytes { .. })));
 }
 
@@ -67,16 +77,17 @@ fn a_sync_of_what_is_durable_costs_nothing() {
     let (disk, log) = new_log();
     let first = log.append(&record(0)).unwrap();
     log.sync(first).unwrap();
-    let syncs = disk.syncs();
+    let calls = disk.calls();
     log.sync(first).unwrap();
     log.sync(log.tail()).unwrap();
     log.sync(Position::START).unwrap();
-    assert_eq!(disk.syncs(), syncs);
+    assert_eq!(disk.calls(), calls);
     let second = log.append(&record(1)).unwrap();
+    let calls = disk.calls();
     log.sync(first).unwrap();
-    assert_eq!(disk.syncs(), syncs);
+    assert_eq!(disk.calls(), calls);
     log.sync(log.tail()).unwrap();
-    assert_eq!(disk.syncs(), syncs + 1);
+    assert_eq!(disk.calls(), calls + 2, "one sync, and the mark after it");
     assert!(log.durable() > second);
 }
 
@@ -88,7 +99,7 @@ fn a_full_log_refuses_until_it_is_cut() {
     assert!(matches!(log.append(&record(0)), Err(LogError::Full { .. })));
     assert!(log.needs_checkpoint());
     assert!(log.usage().used_bytes <= log.usage().capacity_bytes);
-    // full at a crash as well: opening needs no room
+    // A full log opens after a crash: opening needs no room.
     let (log, found) = open(&disk, &options(SEGMENT_BYTES)).unwrap();
     assert!(found.len() > 20);
     assert!(matches!(fill(&log), LogError::Full { .. }));
@@ -109,7 +120,8 @@ fn files_keep_their_length() {
         log.cut(log.tail());
     }
     open(&disk, &options(SEGMENT_BYTES)).unwrap();
-    for (path, content) in disk.content() {
+    for path in disk.files() {
+        let content = disk.read_all(&path).unwrap();
         assert_eq!(content.len() as u64, SEGMENT_BYTES, "{path}");
     }
 }
@@ -160,7 +172,7 @@ fn a_checkpoint_that_does_not_fit_the_log_is_refused() {
     assert!(matches!(older, Err(LogError::Gone { .. })));
     let newer = open(&copy, &keeping(log.tail()));
     assert!(matches!(newer, Err(LogError::Behind { .. })));
-    // without a claim the log replays what it cannot know to be covered
+    // Without a claim the log replays every record that a checkpoint may not cover.
     assert!(!open(&disk, &options(SEGMENT_BYTES)).unwrap().1.is_empty());
 }
 
@@ -177,47 +189,44 @@ fn a_record_that_can_never_fit_is_refused_and_harmless() {
 }
 
 #[test]
-fn a_failed_sync_poisons_for_ever() {
+fn a_failed_sync_poisons_forever() {
     let (disk, log) = new_log();
     let kept = log.append(&record(0)).unwrap();
     log.sync(kept).unwrap();
     let doubtful = log.append(&record(1)).unwrap();
-    disk.fail_sync_after(1);
+    fail_sync(&disk, 1);
     assert!(matches!(log.sync(doubtful), Err(LogError::Io { .. })));
     assert!(matches!(log.sync(doubtful), Err(LogError::Poisoned { .. })));
     assert!(matches!(log.sync(kept), Err(LogError::Poisoned { .. })));
     let append = log.append(&record(2));
     assert!(matches!(append, Err(LogError::Poisoned { .. })));
     assert!(log.durable() > kept && log.durable() <= doubtful);
-    // the next process sees the record, but the disk does not have it: opening sees to that
+    // The next process reads the record, which is not on stable storage: opening makes the record durable.
     let (_, found) = open(&disk, &options(SEGMENT_BYTES)).unwrap();
     assert_eq!(found.len(), 2);
-    let cold = disk.power_loss(&mut Random(1), 0);
-    assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), found);
+    assert_eq!(cold(&disk), found);
 }
 
 #[test]
 fn a_failed_sync_at_the_change_of_segment_poisons() {
     for failing in 1..=2 {
         let (disk, log) = new_log();
-        disk.fail_sync_after(failing);
+        fail_sync(&disk, failing);
         assert!(matches!(fill(&log), LogError::Io { .. }));
         assert!(matches!(fill(&log), LogError::Poisoned { .. }));
         let (log, mut found) = open(&disk, &options(SEGMENT_BYTES)).unwrap();
-        let cold = disk.power_loss(&mut Random(1), 0);
-        assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), found);
-        // and what comes after stands on what is on the disk
+        assert_eq!(cold(&disk), found);
+        // A later record follows records that are on stable storage.
         found.push((log.append(&record(1)).unwrap(), record(1)));
         log.sync(log.tail()).unwrap();
-        let cold = disk.power_loss(&mut Random(1), 0);
-        assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), found);
+        assert_eq!(cold(&disk), found);
     }
 }
 
 #[test]
 fn a_failed_write_poisons() {
     let (disk, log) = new_log();
-    disk.stop_after(1);
+    disk.fail_call(CallClass::Write, 1, Errno::Io);
     assert!(matches!(log.append(&record(0)), Err(LogError::Io { .. })));
     assert!(matches!(fill(&log), LogError::Poisoned { .. }));
 }
@@ -225,7 +234,7 @@ fn a_failed_write_poisons() {
 #[test]
 fn errors_say_where_and_what() {
     let (disk, _) = new_log();
-    let Err(error) = IntentLog::open(&disk, "elsewhere", &options(SEGMENT_BYTES)) else {
+    let Err(error) = IntentLog::open(&*disk.mount(), "elsewhere", &options(SEGMENT_BYTES)) else {
         panic!("there is no log");
     };
     assert!(error.to_string().contains("elsewhere/intent.0"), "{error}");

@@ -1,16 +1,15 @@
-//! The log on a disk that crashes: what is promised on the crate page, each promise tested.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+//! The log on a disk that crashes: one test or more for each promise of the crate page.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // Tests may panic.
 
 mod crash;
 mod flips;
 mod lifecycle;
 mod model;
-mod sim_backing;
 mod threads;
 
 use lockstep_intentlog::{IntentLog, LogError, LogOptions, Position, Record};
+use lockstep_lossy::disk::Disk;
 use lockstep_types::{Ino, MetaOp, MetaRequest, Osn, Timestamp, XattrMode};
-use sim_backing::SimBacking;
 
 /// Directory of the log in every test.
 const DIR: &str = "meta/log";
@@ -46,7 +45,7 @@ fn record(number: u64) -> Record {
     }
 }
 
-/// Sets an attribute to a value of so many bytes.
+/// Sets an attribute to a value of `bytes` bytes.
 fn set_xattr(number: u64, bytes: usize) -> MetaOp {
     MetaOp {
         osn: osn(number),
@@ -60,7 +59,7 @@ fn set_xattr(number: u64, bytes: usize) -> MetaOp {
     }
 }
 
-/// A time whose encoding is as long as any.
+/// A time with the longest encoding.
 fn late(number: u64) -> Timestamp {
     Timestamp {
         secs: i64::MAX - i64::try_from(number).unwrap(),
@@ -68,7 +67,7 @@ fn late(number: u64) -> Timestamp {
     }
 }
 
-/// A record with a payload of so many bytes.
+/// A record with a payload of `bytes` bytes.
 fn long(bytes: usize) -> Record {
     let payload = |op: &MetaOp| postcard::to_allocvec(op).unwrap().len();
     let around = payload(&set_xattr(1, bytes)) - bytes;
@@ -79,12 +78,23 @@ fn long(bytes: usize) -> Record {
 
 type Found = Vec<(Position, Record)>;
 
-fn open(disk: &SimBacking, options: &LogOptions) -> Result<(IntentLog, Found), LogError> {
-    let (log, replay) = IntentLog::open(disk, DIR, options)?;
+fn create(disk: &Disk, segment_bytes: u64) -> Result<IntentLog, LogError> {
+    IntentLog::create(&*disk.mount(), DIR, &options(segment_bytes))
+}
+
+/// An empty log on a disk of its own.
+fn new_log(segment_bytes: u64) -> (Disk, IntentLog) {
+    let disk = Disk::default();
+    let log = create(&disk, segment_bytes).unwrap();
+    (disk, log)
+}
+
+fn open(disk: &Disk, options: &LogOptions) -> Result<(IntentLog, Found), LogError> {
+    let (log, replay) = IntentLog::open(&*disk.mount(), DIR, options)?;
     let found = replay.collect::<Result<_, _>>()?;
     Ok((log, found))
 }
 
-fn read(disk: &SimBacking, options: &LogOptions) -> Result<Found, LogError> {
-    IntentLog::read(disk, DIR, options)?.collect()
+fn read(disk: &Disk, options: &LogOptions) -> Result<Found, LogError> {
+    IntentLog::read(&*disk.mount(), DIR, options)?.collect()
 }

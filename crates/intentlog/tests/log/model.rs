@@ -3,8 +3,7 @@
 use lockstep_intentlog::{IntentLog, LogError, LogOptions, Position};
 use proptest::prelude::*;
 
-use crate::sim_backing::SimBacking;
-use crate::{DIR, Found, open, options, record};
+use crate::{Found, new_log, open, options, record};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -52,9 +51,8 @@ proptest! {
         pages in 2..5u64,
         steps in prop::collection::vec(step(), 0..250),
     ) {
-        let disk = SimBacking::default();
         let options = options(pages * 4096);
-        let mut log = IntentLog::create(&disk, DIR, &options).unwrap();
+        let (disk, mut log) = new_log(options.segment_bytes);
         let mut model = Model { records: Vec::new(), kept: Position::START };
         for step in steps.into_iter().chain([Step::Reopen]) {
             match step {

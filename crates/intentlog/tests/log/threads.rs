@@ -1,16 +1,19 @@
 //! Many threads on one log.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use lockstep_intentlog::{IntentLog, LogError, Position, Record};
 
-use crate::sim_backing::{Random, SimBacking};
-use crate::{DIR, long, options, osn, read, record};
+use lockstep_lossy::disk::{CallClass, CallKind, Survivors, Verdict};
+use lockstep_types::Errno;
+
+use crate::{long, new_log, options, osn, read, record};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Appends and syncs; gives the position of every record that was synced.
+/// Appends and syncs. Returns every synced record with its position.
 fn work(log: &IntentLog, thread: u64) -> Vec<(Position, Record)> {
     let one = |number: u64| {
         let record = Record::Done {
@@ -25,9 +28,8 @@ fn work(log: &IntentLog, thread: u64) -> Vec<(Position, Record)> {
 }
 
 #[test]
-fn what_any_thread_synced_survives() {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+fn a_record_that_any_thread_synced_survives() {
+    let (disk, log) = new_log(SEGMENT_BYTES);
     let mut synced: Vec<_> = std::thread::scope(|scope| {
         let log = &log;
         let threads = [1, 2, 3, 4].map(|thread| scope.spawn(move || work(log, thread)));
@@ -37,26 +39,27 @@ fn what_any_thread_synced_survives() {
             .collect()
     });
     synced.sort_by_key(|(position, _)| *position);
-    let cold = disk.power_loss(&mut Random(3), 0);
+    let cold = disk.after_power_loss(Survivors::Nothing, 0);
     assert_eq!(read(&cold, &options(SEGMENT_BYTES)).unwrap(), synced);
 }
 
-/// While one thread's sync is held up, others append and ask for theirs: one more sync serves all,
-/// whenever they come to wait.
+/// While the sync of one thread is blocked, other threads append and ask for a sync. One more sync serves all of
+/// them, no matter when they begin to wait.
 #[test]
-fn those_that_wait_share_one_sync() {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
-    let before = disk.syncs();
+fn waiting_threads_share_one_sync() {
+    let (disk, log) = new_log(SEGMENT_BYTES);
+    let syncs = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&syncs);
     let (reached, has_reached) = channel();
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
-    disk.on_sync(Arc::new(move |number| {
-        if number == before + 1 {
+    disk.observe(Some(Arc::new(move |call| {
+        if call.kind == CallKind::Sync && counted.fetch_add(1, Ordering::SeqCst) == 0 {
             reached.send(()).unwrap();
             released.lock().unwrap().recv().unwrap();
         }
-    }));
+        Verdict::Go
+    })));
     std::thread::scope(|scope| {
         let log = &log;
         let append = || log.append(&record(2)).unwrap();
@@ -68,39 +71,46 @@ fn those_that_wait_share_one_sync() {
         }
         release.send(()).unwrap();
     });
-    assert_eq!(disk.syncs() - before, 2);
+    assert_eq!(syncs.load(Ordering::SeqCst), 2);
     assert_eq!(log.durable(), log.tail());
 }
 
-/// What is appended while a sync runs may be lost in a power failure, and that is no damage.
+/// A power loss may take a record that was appended while a sync ran. Such a loss is no damage.
+///
+/// The observer makes the sync early, then appends, and then takes an image of the disk: the image is a disk whose
+/// sync has covered only the records from before the append.
 #[test]
-fn what_is_appended_during_a_sync_is_not_covered_by_it() {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
+fn a_sync_does_not_cover_a_record_that_is_appended_meanwhile() {
+    let (disk, log) = new_log(SEGMENT_BYTES);
     let log = Arc::new(log);
-    let late = Arc::new(OnceLock::new());
-    let (weak, filled) = (Arc::downgrade(&log), late.clone());
-    disk.on_sync(Arc::new(move |_| {
-        let log = weak.upgrade().unwrap();
-        filled.get_or_init(|| log.append(&long(5000)).unwrap());
-    }));
+    let taken = Arc::new(OnceLock::new());
+    let is_first = AtomicBool::new(true);
+    let (appender, below, image) = (Arc::clone(&log), disk.clone(), Arc::clone(&taken));
+    disk.observe(Some(Arc::new(move |call| {
+        if call.kind == CallKind::Sync && is_first.swap(false, Ordering::SeqCst) {
+            below.mount().open(call.path).unwrap().sync().unwrap();
+            let late = appender.append(&long(5000)).unwrap();
+            image.get_or_init(|| (late, below.fork()));
+        }
+        Verdict::Go
+    })));
     let first = log.append(&record(2)).unwrap();
     log.sync(first).unwrap();
-    let late = *late.get().unwrap();
-    assert!(first < log.durable() && log.durable() <= late);
+    disk.observe(None);
+    let (late, image) = taken.get().unwrap();
+    assert!(first < log.durable() && log.durable() <= *late);
     for seed in 0..64 {
-        let after = disk.power_loss(&mut Random(seed), 50);
+        let after = image.after_power_loss(Survivors::Mixed { percent: 50 }, seed);
         let found = read(&after, &options(SEGMENT_BYTES)).unwrap();
         assert_eq!(found[0].0, first);
-        assert!(found[1..].iter().all(|(position, _)| *position == late));
+        assert!(found[1..].iter().all(|(position, _)| position == late));
     }
 }
 
 #[test]
-fn a_failed_sync_reaches_everyone_who_waits() {
-    let disk = SimBacking::default();
-    let log = IntentLog::create(&disk, DIR, &options(SEGMENT_BYTES)).unwrap();
-    disk.fail_sync_after(1);
+fn a_failed_sync_fails_for_every_waiting_thread() {
+    let (disk, log) = new_log(SEGMENT_BYTES);
+    disk.fail_call(CallClass::Sync, 1, Errno::Io);
     let errors: Vec<_> = std::thread::scope(|scope| {
         let log = &log;
         let position = log.append(&record(2)).unwrap();

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
+use lockstep_delay_proxy::DelayProxy;
 use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use lockstep_link::{
-    Connection, DelayProxy, LinkError, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
-    dial,
+    Connection, LinkError, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender, dial,
 };
 use lockstep_types::Encryption;
 

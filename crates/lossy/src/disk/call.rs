@@ -1,4 +1,4 @@
-//! The calls that change or save something: what is told of them, and what may become of them.
+//! The calls that change or save something, and their verdicts.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use super::pages::{PAGE_BYTES, index};
 /// A sector of a disk: written whole or not at all.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a call does.
+/// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallKind {
     /// Makes an empty file, and the directories above it; or makes a directory.
     Create,
-    /// Takes the name of a file, or of an empty directory, away.
+    /// Removes the name of a file, or of an empty directory.
     Remove,
-    /// Gives a file another name.
+    /// Renames a file.
     Rename,
     /// Writes bytes.
     Write,
     /// Cuts or grows a file.
     SetLength,
-    /// Reserves space; also that of a table which is opened.
+    /// Reserves space. Opening a table reserves its space too.
     Allocate,
     /// Frees a range.
     PunchHole,
-    /// Makes zeros of a range.
+    /// Zeroes a range.
     ZeroRange,
     /// Writes to a table in memory.
     TableStore,
@@ -39,7 +39,7 @@ pub enum CallKind {
     SyncAll,
 }
 
-/// Calls that a fault may be set for.
+/// Classes of calls, for faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallClass {
     /// Reading, and looking for data and holes.
@@ -48,14 +48,14 @@ pub enum CallClass {
     Look,
     /// Making, removing and renaming.
     Name,
-    /// Writing, and whatever else changes content, length or space. Not tables: they cannot fail.
+    /// Writing, and all other changes of content, length or space. Not stores into tables: they cannot fail.
     Write,
     /// The three syncs.
     Sync,
 }
 
 impl CallKind {
-    /// The class of faults that meet it; none for what cannot fail.
+    /// The class of the call; `None` for calls that cannot fail.
     pub fn class(self) -> Option<CallClass> {
         match self {
             Self::Create | Self::Remove | Self::Rename => Some(CallClass::Name),
@@ -68,51 +68,51 @@ impl CallKind {
     }
 }
 
-/// A call that is about to take place.
+/// A call that has not happened yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// What it does.
+    /// The kind of the call.
     pub kind: CallKind,
-    /// The file or directory; for an open file the path it was opened by. Empty for the top.
+    /// The file or directory. An open file has the path by which it was opened. Empty for the top.
     pub path: &'a str,
-    /// The new name, in a renaming.
+    /// The new name, if the call renames.
     pub to: Option<&'a str>,
-    /// Where, in bytes; the length in [`CallKind::SetLength`]; otherwise zero.
+    /// Offset in bytes; the length for [`CallKind::SetLength`]; otherwise zero.
     pub offset: u64,
-    /// How many bytes; zero where there is no such thing.
+    /// Length in bytes, or zero if the call has none.
     pub length: u64,
-    /// Which such call of this disk it is, from 1.
+    /// Number of the call on this disk, from 1.
     pub serial: u64,
 }
 
-/// What becomes of a call. Whatever begins with `Crash` kills the process at that point: this call
-/// and all later ones fail.
+/// The outcome of a call. Each `Crash` verdict kills the process at that point: this call and all later calls
+/// fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It takes place.
+    /// The call happens.
     Go,
-    /// The process ends before it.
+    /// The process ends before the call.
     CrashBefore,
-    /// The process ends after it.
+    /// The process ends after the call.
     CrashAfter,
-    /// The process ends in the middle of it, when so many bytes have reached the file: of a write in
-    /// whole pages of the file, as the kernel copies them; of a table at any byte. As `CrashBefore`
-    /// in every other call.
+    /// The process ends in the middle of the call, when so many bytes have reached the file. A write ends at
+    /// a page of the file, as the kernel copies by pages; a store into a table ends at any byte. For all
+    /// other calls the same as `CrashBefore`.
     CrashTorn(u64),
-    /// The same, when so many thousandths of its bytes have reached the file: of a write in whole sectors of
-    /// the file, as the kernel copies them that has to wait for a page of the process in between.
+    /// The same, when so many thousandths of the bytes have reached the file. A write ends at a sector of the
+    /// file: the kernel copies so if it has to wait for a page of the process in between.
     CrashInside {
         /// Less than a thousand.
         thousandths: u16,
     },
-    /// It fails and changes nothing; a sync fails as in Linux, see [`Disk::fail_call`]. A table
-    /// cannot fail: there it is as `Go`.
+    /// The call fails and changes nothing. A sync fails as in Linux, see [`Disk::fail_call`]. A store into a
+    /// table cannot fail: for it the same as `Go`.
     ///
     /// [`Disk::fail_call`]: super::Disk::fail_call
     Fail(Errno),
 }
 
-/// Who is asked before each call. The disk is not locked meanwhile.
+/// The observer of a disk, which is asked before each call. The disk is not locked meanwhile.
 pub type Observer = Arc<dyn Fn(&Call<'_>) -> Verdict + Send + Sync>;
 
 /// A change or a sync, with all it needs.
@@ -130,7 +130,7 @@ pub(super) enum Action<'a> {
     SyncAll,
 }
 
-/// What is done to an open file.
+/// A change or sync of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FileAction<'a> {
     Write { offset: u64, data: &'a [u8] },
@@ -151,7 +151,7 @@ pub(super) struct Extent {
 }
 
 impl Action<'_> {
-    /// What is told of it.
+    /// The call as an observer sees it.
     pub(super) fn call(&self, serial: u64) -> Call<'_> {
         let name = |kind, path| Call {
             kind,
@@ -181,12 +181,12 @@ impl Action<'_> {
         }
     }
 
-    /// The part of it that is done when the process ends after so many bytes.
+    /// The part of the action that is done if the process ends after so many bytes.
     pub(super) fn torn(self, bytes: u64) -> Option<Self> {
         self.part(bytes, PAGE_BYTES)
     }
 
-    /// The part of it that is done when the process ends after so many thousandths of it.
+    /// The part of the action that is done if the process ends after so many thousandths of it.
     pub(super) fn cut(self, thousandths: u16) -> Option<Self> {
         let length = self.call(0).length;
         let bytes = length.saturating_mul(thousandths.into()) / 1000;
@@ -214,7 +214,7 @@ impl<'a> FileAction<'a> {
         }
     }
 
-    /// Its first bytes, to the end of a piece of the file.
+    /// The first bytes of the action, up to a multiple of `grain` in the file.
     fn part(self, bytes: u64, grain: u64) -> Option<Self> {
         let prefix = |data: &'a [u8], bytes| data.get(..index(bytes)).unwrap_or(data);
         match self {

@@ -1,4 +1,4 @@
-//! One number for all that is seen and kept on a disk, to tell whether two runs were alike.
+//! A digest of the seen and the durable state of a disk, to compare two runs.
 
 use super::names::InodeNumber;
 use super::pages::{Page, Pages};
@@ -6,7 +6,7 @@ use super::state::State;
 
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A digest in the making. Fast, and good enough against chance; not against malice.
+/// An unfinished digest. Fast, and good enough against chance; not against malice.
 struct Digest(u64);
 
 impl Digest {
@@ -54,7 +54,7 @@ pub(super) fn of(state: &State) -> u64 {
     digest.0
 }
 
-/// Adds a file as it is seen or, of one that has changed since, as it is kept.
+/// Adds a file as reads see it or, if it has changed since its last sync, as stable storage holds it.
 fn add_file(digest: &mut Digest, state: &State, path: &str, number: InodeNumber, is_kept: bool) {
     digest.add_bytes(path.as_bytes());
     let Some(inode) = state.inode(number) else {

@@ -1,36 +1,36 @@
-//! The states that one thing on the disk (a page, a length) has had since it was last on stable
-//! storage: any of them may be what a power loss leaves.
+//! All states of one thing on the disk (a page, a length) since its last state on stable storage. A power
+//! loss may leave any of them.
 //!
-//! Invariants: the first state is the one on stable storage. There are never more than
-//! [`STATES_MAX`]: of more, every second is forgotten, which takes choices from a power loss but
-//! never adds one. The present state is held by the owner of the thing.
+//! Invariants: the first state is on stable storage. There are at most [`STATES_MAX`] states. Beyond that
+//! limit every second state is forgotten, which removes choices from a power loss but never adds one. The
+//! owner of the thing holds the present state.
 
 use super::loss::Survivors;
 use crate::random::Random;
 
-/// Most states that are remembered of one thing.
+/// Most remembered states of one thing.
 const STATES_MAX: usize = 16;
 
-/// A state, and the number of the change that made it.
+/// A state, and the number of the change that made the state.
 #[derive(Clone, Debug)]
 struct State<T> {
     made_by: u64,
     state: T,
 }
 
-/// What a thing was before it became what it is.
+/// The earlier states of a thing.
 #[derive(Clone, Debug)]
 pub(super) struct History<T> {
     earlier: Vec<State<T>>,
     /// The change that made the present state.
     made_by: u64,
-    /// Whether a sync will put the present state on stable storage. Not so after one that failed:
-    /// Linux then takes the page for clean.
+    /// Whether a sync will put the present state on stable storage. False after a failed sync: Linux then
+    /// treats the page as clean.
     dirty: bool,
 }
 
 impl<T: Clone> History<T> {
-    /// Of a thing that leaves the state in which it is on stable storage, by a change.
+    /// The history of a thing that leaves its state on stable storage by a change.
     pub(super) fn new(synced: T, change: u64) -> Self {
         let synced = State {
             made_by: 0,
@@ -67,7 +67,7 @@ impl<T: Clone> History<T> {
     }
 
     /// A sync has failed.
-    pub(super) fn lose_track(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.dirty = false;
     }
 
@@ -76,12 +76,12 @@ impl<T: Clone> History<T> {
         self.earlier.first().map(|synced| &synced.state)
     }
 
-    /// All but the present state, to be damaged.
+    /// All states but the present one, for damage.
     pub(super) fn each_earlier(&mut self) -> impl Iterator<Item = &mut T> {
         self.earlier.iter_mut().map(|earlier| &mut earlier.state)
     }
 
-    /// What a power loss leaves; `present` is the present state.
+    /// Returns the state that a power loss leaves. `present` is the present state.
     pub(super) fn survivor(&self, present: T, survivors: Survivors, random: &mut Random) -> T {
         let by_number = |limit: u64| {
             let in_time = self.earlier.iter().rev().find(|old| old.made_by <= limit);
@@ -98,12 +98,12 @@ impl<T: Clone> History<T> {
         found.unwrap_or(present)
     }
 
-    /// Whether the present state is kept by survivors that are told by their number.
+    /// Whether survivors that are chosen by number keep the present state.
     fn is_kept_by(&self, survivors: Survivors) -> bool {
         self.dirty && survivors.reach(self.made_by)
     }
 
-    /// Any state; `None` is the present one.
+    /// Returns a random state; `None` is the present state.
     fn any(&self, random: &mut Random) -> Option<T> {
         let number = random.below(self.earlier.len() as u64 + 1);
         let earlier = self.earlier.get(usize::try_from(number).ok()?)?;

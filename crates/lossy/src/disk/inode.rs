@@ -1,8 +1,8 @@
-//! One file without its name: what reads see of it, and what of that is on stable storage.
+//! One file without its name: the bytes that reads see, and their state on stable storage.
 //!
-//! Every change of a page or of the length is noted in a [`History`] before it is made, so that a
-//! power loss can choose any state since the last sync, for each page and for the length by itself.
-//! It knows nothing of the room on the disk: who calls has looked whether there is enough.
+//! Every change of a page or of the length is noted in a [`History`] before it is made. So a power loss can
+//! choose any state since the last sync, for each page and for the length separately. This module does not
+//! know the room on the disk: the caller checks for room first.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::loss::Survivors;
 use super::pages::{PAGE_BYTES, Page, Pages, index, pages_of, pieces};
 use crate::random::Random;
 
-/// Counts the changes of a disk; each has its own number.
+/// Numbers the changes of a disk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChangeCounter(u64);
 
@@ -36,7 +36,7 @@ pub(super) struct Inode {
 }
 
 impl Inode {
-    /// What reads see.
+    /// The content that reads see.
     pub(super) fn seen(&self) -> &Pages {
         &self.seen
     }
@@ -72,8 +72,7 @@ impl Inode {
         }
     }
 
-    /// Writes, page by page, as long as no more than `room_pages` pages more are needed. Returns
-    /// how many bytes were written.
+    /// Writes page by page, as long as `room_pages` new pages suffice. Returns the number of written bytes.
     pub(super) fn write(
         &mut self,
         offset: u64,
@@ -99,7 +98,7 @@ impl Inode {
         written
     }
 
-    /// Cuts or grows. A cut gives back what was reserved past the end.
+    /// Cuts or grows the file. A cut frees space that was reserved past the end.
     pub(super) fn set_len(&mut self, length: u64, changes: &mut ChangeCounter) {
         if length <= self.seen.length() {
             self.punch(length..u64::MAX, changes);
@@ -107,7 +106,7 @@ impl Inode {
         self.put_length(length, changes);
     }
 
-    /// How many pages more a range needs to be reserved.
+    /// Number of new pages that a range needs to be reserved.
     pub(super) fn missing_pages(&self, range: &Range<u64>) -> u64 {
         let pages = pages_of(range);
         let held = self.seen.count_in(&pages);
@@ -131,8 +130,8 @@ impl Inode {
         }
     }
 
-    /// Reserves pages of a range, in their order, as long as there is room for so many. Whether all are reserved now;
-    /// otherwise the length stays.
+    /// Reserves pages of a range in order, at most `room` new pages. Returns whether all pages are reserved
+    /// now; otherwise the length stays.
     pub(super) fn reserve_some(
         &mut self,
         range: &Range<u64>,
@@ -152,12 +151,12 @@ impl Inode {
         false
     }
 
-    /// Frees the whole pages of a range, and makes zeros of the rest of it.
+    /// Frees the whole pages of a range, and zeroes the rest of the range.
     pub(super) fn punch(&mut self, range: Range<u64>, changes: &mut ChangeCounter) {
         self.clear(range, &Page::Hole, changes);
     }
 
-    /// Makes zeros of a range and reserves its pages.
+    /// Zeroes a range and reserves its pages.
     pub(super) fn zero(
         &mut self,
         range: &Range<u64>,
@@ -168,7 +167,7 @@ impl Inode {
         self.reserve(range, keep_size, changes);
     }
 
-    /// Puts `gap` in the place of the whole pages of a range that are held, and zeros in the others.
+    /// Replaces the held whole pages of a range by `gap`, and zeroes the parts of other pages.
     fn clear(&mut self, range: Range<u64>, gap: &Page, changes: &mut ChangeCounter) {
         for number in self.seen.held_in(pages_of(&range)) {
             let start = range.start.max(number * PAGE_BYTES) - number * PAGE_BYTES;
@@ -184,7 +183,7 @@ impl Inode {
         }
     }
 
-    /// Content and length are on stable storage now, but for what a failed sync has given up.
+    /// Makes content and length durable, except for the changes that a failed sync gave up.
     pub(super) fn sync(&mut self) {
         self.pages.retain(|_, history| !history.is_dirty());
         if self.length.as_ref().is_some_and(History::is_dirty) {
@@ -192,16 +191,15 @@ impl Inode {
         }
     }
 
-    /// A sync that fails as in Linux: what it should have saved counts as clean from now on, and
-    /// is not on the disk.
+    /// Fails a sync as Linux does: the unsaved changes are clean from now on, and are not on the disk.
     pub(super) fn fail_sync(&mut self) {
-        self.pages.values_mut().for_each(History::lose_track);
+        self.pages.values_mut().for_each(History::give_up);
         if let Some(history) = &mut self.length {
-            history.lose_track();
+            history.give_up();
         }
     }
 
-    /// The pages that a failed sync has given up are seen as stable storage has them.
+    /// Shows the pages that a failed sync gave up as they are on stable storage.
     pub(super) fn drop_lost_pages(&mut self) {
         let seen = &mut self.seen;
         self.pages.retain(|&number, history| {
@@ -212,11 +210,11 @@ impl Inode {
             }
             history.is_dirty()
         });
-        // They may have been cut since.
+        // The file may have been cut since.
         seen.trim();
     }
 
-    /// Power is lost: chooses what is left, which from now on is what is seen.
+    /// Loses power: chooses the surviving state, which becomes the seen state.
     pub(super) fn lose_power(&mut self, survivors: Survivors, random: &mut Random) {
         for (number, history) in std::mem::take(&mut self.pages) {
             let page = history.survivor(self.seen.get(number), survivors, random);
@@ -226,11 +224,11 @@ impl Inode {
             let length = history.survivor(self.seen.length(), survivors, random);
             self.seen.set_length(length);
         }
-        // Also when the length was saved: pages that a failed sync gave up may be from before a cut.
+        // Needed even if the length was saved: pages that a failed sync gave up may be older than a cut.
         self.seen.trim();
     }
 
-    /// Turns one bit over in every state that may ever be seen; false when no byte lies there.
+    /// Flips one bit in every state that may ever be seen. Returns false if there is no such byte.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) -> bool {
         let (number, at) = (offset / PAGE_BYTES, index(offset % PAGE_BYTES));
         if offset >= self.seen.length() {
@@ -247,15 +245,15 @@ impl Inode {
         flipped
     }
 
-    /// Pages and lengths that are not on stable storage.
+    /// Number of pages and lengths that are not on stable storage.
     pub(super) fn unsynced(&self) -> usize {
         self.pages.len() + usize::from(self.length.is_some())
     }
 
-    /// What is on stable storage.
+    /// The content on stable storage.
     pub(super) fn kept(&self) -> Pages {
         let mut kept = self.clone();
-        // Nothing is left to chance when nothing survives.
+        // With no survivors nothing is left to chance.
         kept.lose_power(Survivors::Nothing, &mut Random::new(0));
         kept.seen
     }

@@ -1,30 +1,30 @@
-//! What of the changes that no sync covered survives a power loss.
+//! The choice of unsynced changes that survive a power loss.
 
 use crate::random::Random;
 
-/// Which changes survive. Whatever is chosen, content is kept or lost by pages of 4 KiB, lengths and
-/// names one by one, and a rename never halfway.
+/// The surviving changes. Each choice keeps or loses content by pages of 4 KiB, and lengths and names
+/// separately. No rename survives halfway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
-    /// Only what was synced.
+    /// Only synced changes.
     Nothing,
-    /// All, except what a failed sync has left behind.
+    /// All changes, except the changes that a failed sync gave up.
     Everything,
-    /// All changes up to one, by their numbers in the order they were made, and none after it.
+    /// All changes up to this number, in the order in which they were made.
     Until(u64),
-    /// Any. So many in a hundred things are found as they were last; the others in any state that
-    /// they had since they were synced.
+    /// A random choice. About `percent` of 100 things keep their last state. Each other thing gets any of its
+    /// states since its last sync.
     Mixed {
         /// From 0 to 100.
         percent: u8,
     },
 }
 
-/// Shares of a mixed loss: that a single change is lost, or survives, finds other faults than halves.
+/// Shares of a mixed loss. If a single change is lost or survives, other faults are found than with halves.
 const PERCENTS: [u8; 6] = [2, 10, 30, 50, 90, 98];
 
 impl Survivors {
-    /// Any survivors, of changes that have numbers from `first` to `last`.
+    /// Chooses survivors at random, among changes with numbers from `first` to `last`.
     pub(super) fn choose(random: &mut Random, first: u64, last: u64) -> Self {
         match random.below(100) {
             0..10 => Self::Nothing,
@@ -36,7 +36,7 @@ impl Survivors {
         }
     }
 
-    /// Whether a change of that number survives, where that is a matter of numbers.
+    /// Whether the change with this number survives, if the number decides.
     pub(super) fn reach(self, number: u64) -> bool {
         match self {
             Self::Nothing | Self::Mixed { .. } => false,
@@ -45,7 +45,7 @@ impl Survivors {
         }
     }
 
-    /// Whether a change of that number survives.
+    /// Whether the change with this number survives.
     pub(super) fn keep(self, number: u64, random: &mut Random) -> bool {
         match self {
             Self::Mixed { percent } => random.percent(percent.into()),

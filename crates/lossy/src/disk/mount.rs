@@ -1,7 +1,7 @@
 //! The disk as one process has it: the calls of [`Backing`].
 //!
-//! The disk is never locked while an observer is asked. When the process has ended meanwhile, the
-//! call fails and changes nothing.
+//! The disk is not locked while an observer is asked. If the process ends meanwhile, the call fails and
+//! changes nothing.
 
 use std::io;
 use std::ops::Range;
@@ -15,21 +15,21 @@ use super::call::{Action, CallClass, Extent, FileAction, Verdict};
 use super::names::{Entry, InodeNumber};
 use super::state::{State, refused};
 
-/// A process's hold on a disk. It is over when that has another incarnation.
+/// The hold of one process on a disk. The hold ends when the disk gets another incarnation.
 #[derive(Clone)]
 pub(crate) struct Mount {
     pub(super) disk: Disk,
     pub(super) incarnation: u64,
 }
 
-/// What a name is the name of.
+/// Kind of a named object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
     Directory,
 }
 
-/// A path without what does not count; refuses one that leads out of the disk.
+/// Removes empty and `.` components from a path. Refuses a path that leaves the disk.
 fn clean(path: &str) -> io::Result<String> {
     let parts = || {
         path.split('/')
@@ -41,7 +41,7 @@ fn clean(path: &str) -> io::Result<String> {
     Ok(parts().collect::<Vec<_>>().join("/"))
 }
 
-/// The same for a path that must name something below the top.
+/// Cleans a path that must name something below the top.
 fn clean_name(path: &str) -> io::Result<String> {
     let path = clean(path)?;
     if path.is_empty() {
@@ -50,9 +50,9 @@ fn clean_name(path: &str) -> io::Result<String> {
     Ok(path)
 }
 
-/// What a kernel asks for besides the calls of [`Backing`].
+/// The calls of a kernel besides the calls of [`Backing`].
 impl Mount {
-    /// What a path names; the empty one is the top.
+    /// The kind of a path. The empty path is the top.
     pub(crate) fn kind(&self, path: &str) -> io::Result<Kind> {
         let path = clean(path)?;
         self.look(CallClass::Look, |state| {
@@ -64,17 +64,17 @@ impl Mount {
         })
     }
 
-    /// Makes an empty file; `AlreadyExists` where something is.
+    /// Makes an empty file; `AlreadyExists` if the path exists.
     pub(crate) fn create(&self, path: &str) -> io::Result<()> {
         self.act(Action::Create(&clean_name(path)?))
     }
 
-    /// Makes an empty directory; `AlreadyExists` where something is.
+    /// Makes an empty directory; `AlreadyExists` if the path exists.
     pub(crate) fn make_directory(&self, path: &str) -> io::Result<()> {
         self.act(Action::MakeDirectory(&clean_name(path)?))
     }
 
-    /// Removes a directory; `DirectoryNotEmpty` when something is in it.
+    /// Removes a directory; `DirectoryNotEmpty` if it is not empty.
     pub(crate) fn remove_directory(&self, path: &str) -> io::Result<()> {
         self.act(Action::RemoveDirectory(&clean_name(path)?))
     }
@@ -89,7 +89,7 @@ impl Mount {
     ) -> io::Result<T> {
         let mut state = self.disk.state.lock();
         state.check(self.incarnation)?;
-        if let Some(errno) = state.meet(class, None) {
+        if let Some(errno) = state.faults.meet(class, None) {
             return Err(refused(errno));
         }
         body(&mut state)
@@ -108,7 +108,7 @@ impl Mount {
             }
             Verdict::CrashBefore => state.crash(),
             Verdict::CrashAfter => {
-                // Whether it succeeds is nobody's business any more.
+                // The process ends: no caller learns whether the call succeeded.
                 let _ = state.act(action);
                 state.crash()
             }
@@ -123,14 +123,14 @@ impl Mount {
         }
     }
 
-    /// What is to become of a call.
+    /// Returns the verdict on a call.
     fn ask(&self, action: Action<'_>) -> io::Result<Verdict> {
         let (call, observer, met) = {
             let mut state = self.disk.state.lock();
             state.check(self.incarnation)?;
             let call = action.call(state.next_serial());
             let class = call.kind.class();
-            let met = class.and_then(|class| state.meet(class, Some(call.path)));
+            let met = class.and_then(|class| state.faults.meet(class, Some(call.path)));
             (call, state.observer.clone(), met)
         };
         let verdict = observer.map_or(Verdict::Go, |observer| observer(&call));
@@ -154,7 +154,11 @@ impl Mount {
         let path = clean_name(path)?;
         match self.open_file(path.clone()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.act(Action::Create(&path))?;
+                match self.act(Action::Create(&path)) {
+                    // Another thread has made the file meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    created => created?,
+                }
                 self.open_file(path)
             }
             opened => opened,
@@ -171,7 +175,7 @@ impl Backing for Mount {
         Ok(Arc::new(self.open_or_create_file(path)?))
     }
 
-    /// Space is reserved for all of it: a table cannot say that the disk is full.
+    /// Reserves space for the whole table, because a table cannot report a full disk.
     fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
         if length == 0 {
             return Err(refused(Errno::Invalid));
@@ -238,7 +242,7 @@ impl Backing for Mount {
         self.look(CallClass::Look, |state| Ok(state.space()))
     }
 
-    /// As a file system that is unmounted and mounted anew.
+    /// As if the file system were unmounted and mounted again.
     fn forget_cached(&self) -> io::Result<()> {
         self.sync_all()?;
         self.look(CallClass::Look, |state| {
@@ -268,7 +272,7 @@ impl MountedFile {
             .act(Action::File(&self.path, self.number, action))
     }
 
-    /// Whether the file has so many bytes, with space for all of them.
+    /// Whether the file has `bytes` bytes, with space for all of them.
     fn has_all(&self, bytes: u64) -> io::Result<bool> {
         self.mount.look(CallClass::Look, |state| {
             let length = state.content(self.number)?.length();
@@ -377,7 +381,7 @@ impl BackingTable for MountedTable {
         self.length
     }
 
-    /// What is read after the process has ended is nobody's business: zeros.
+    /// Zeros after the end of the process, which cannot use them.
     fn load(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
         into.fill(0);
@@ -392,7 +396,7 @@ impl BackingTable for MountedTable {
     fn store(&self, offset: usize, data: &[u8]) {
         self.check(offset, data.len());
         let offset = offset as u64;
-        // The only way it can fail is that the process has ended, which memory does not tell.
+        // The call can fail only after the end of the process, and memory reports no error.
         let _ = self.file.act(FileAction::Store { offset, data });
     }
 }

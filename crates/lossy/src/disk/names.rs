@@ -1,12 +1,11 @@
-//! The names on a disk: those that are seen, those on stable storage, and the changes in between.
+//! The names on a disk: the seen names, the durable names, and the changes in between.
 //!
-//! A change (making, removing, renaming) is kept or lost whole. Those that survive a power loss are
-//! carried out in the order they were made, each only if it is still possible: a name is made only
-//! where there is none and in a directory that is there; removed or renamed only while it is the name
-//! of the same file, or of a directory with nothing in it. So whatever is lost, a renamed file has its old or its new name, unless its making
-//! was lost.
+//! A power loss keeps or loses a change (making, removing, renaming) as a whole. The surviving changes are
+//! done in their order, each only if it is still possible. A name is made only if the name is free and its
+//! directory exists. A name is removed or renamed only if it still leads to the same file, or to an empty
+//! directory. So a renamed file always has its old or its new name, unless the making of the file was lost.
 //!
-//! Paths here are clean: components with one `/` between, and `""` for the top.
+//! Paths in this module are clean: components with one `/` between, and `""` for the top.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,10 +15,10 @@ use lockstep_types::Errno;
 use super::loss::Survivors;
 use crate::random::Random;
 
-/// The number of an inode, never used again.
+/// The number of an inode, never reused.
 pub(super) type InodeNumber = u64;
 
-/// What a name is the name of.
+/// The object to which a name leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     File(InodeNumber),
@@ -72,8 +71,8 @@ impl Change {
 struct Unsynced {
     number: u64,
     change: Change,
-    /// A sync that should have covered it has failed: no later one will, unless it saves a change
-    /// that builds on it.
+    /// A sync that should have covered the change has failed. Later syncs do not cover it either, unless they
+    /// save a change that depends on it.
     is_lost: bool,
 }
 
@@ -87,12 +86,12 @@ pub(super) struct Names {
     unsynced: Vec<Unsynced>,
 }
 
-/// The directory a path lies in.
+/// The directory of a path.
 pub(super) fn parent(path: &str) -> &str {
     nearest_above(path).unwrap_or("")
 }
 
-/// The directory above a path, unless that is the top.
+/// The directory above a path, unless that directory is the top.
 fn nearest_above(path: &str) -> Option<&str> {
     path.rsplit_once('/').map(|(parent, _)| parent)
 }
@@ -121,9 +120,8 @@ fn inside<'a>(tree: &'a Tree, directory: &str) -> impl Iterator<Item = &'a str> 
         .filter(|name| !name.contains('/'))
 }
 
-/// Carries a change out on a tree, where that is possible. Returns the file that lost its last name
-/// by it, if one did.
-fn carry_out(tree: &mut Tree, change: &Change) -> Result<Option<InodeNumber>, Errno> {
+/// Does a change on a tree, if it is possible. Returns the file that lost its last name, if one did.
+fn apply_change(tree: &mut Tree, change: &Change) -> Result<Option<InodeNumber>, Errno> {
     let has_parent = |tree: &Tree, path: &str| {
         let parent = parent(path);
         parent.is_empty() || tree.get(parent) == Some(&Entry::Directory)
@@ -152,7 +150,7 @@ fn carry_out(tree: &mut Tree, change: &Change) -> Result<Option<InodeNumber>, Er
 }
 
 impl Names {
-    /// What a path names.
+    /// Returns the object to which a path leads.
     pub(super) fn find(&self, path: &str) -> Result<Entry, Errno> {
         if path.is_empty() {
             return Ok(Entry::Directory);
@@ -169,7 +167,7 @@ impl Names {
         Err(error)
     }
 
-    /// The file that a path names.
+    /// Returns the file to which a path leads.
     pub(super) fn file(&self, path: &str) -> Result<InodeNumber, Errno> {
         match self.find(path)? {
             Entry::File(number) => Ok(number),
@@ -177,27 +175,27 @@ impl Names {
         }
     }
 
-    /// Every file, with its path, in the order of paths.
+    /// Every file with its path, sorted by path.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, InodeNumber)> {
         files_of(&self.seen)
     }
 
-    /// Every file that has a name on stable storage.
+    /// Every file with a durable name.
     pub(super) fn kept_files(&self) -> impl Iterator<Item = (&str, InodeNumber)> {
         files_of(&self.kept)
     }
 
-    /// Every directory that is seen.
+    /// Every seen directory.
     pub(super) fn directories(&self) -> impl Iterator<Item = &str> {
         directories_of(&self.seen)
     }
 
-    /// Every directory that has a name on stable storage.
+    /// Every directory with a durable name.
     pub(super) fn kept_directories(&self) -> impl Iterator<Item = &str> {
         directories_of(&self.kept)
     }
 
-    /// The names in a directory; none when it is missing.
+    /// The names in a directory; none if the directory is missing.
     pub(super) fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
         match self.find(path) {
             Ok(Entry::Directory) => Ok(inside(&self.seen, path).map(str::to_owned).collect()),
@@ -216,7 +214,7 @@ impl Names {
     }
 
     fn change(&mut self, change: Change, number: u64) -> Result<Option<InodeNumber>, Errno> {
-        let done = carry_out(&mut self.seen, &change)?;
+        let done = apply_change(&mut self.seen, &change)?;
         self.unsynced.push(Unsynced {
             number,
             change,
@@ -245,7 +243,7 @@ impl Names {
         Ok(file)
     }
 
-    /// Removes the name of a directory, in which nothing may be.
+    /// Removes the name of an empty directory.
     pub(super) fn remove_directory(&mut self, path: &str, number: u64) -> Result<(), Errno> {
         match self.find(path)? {
             Entry::Directory => {}
@@ -259,7 +257,7 @@ impl Names {
             .map(drop)
     }
 
-    /// Gives a file another name, and returns the file that had that name before.
+    /// Renames a file, and returns the file that had the new name before.
     pub(super) fn rename(
         &mut self,
         from: &str,
@@ -284,26 +282,26 @@ impl Names {
         )
     }
 
-    /// The names in a directory, its own and those of the directories above it are on stable storage
-    /// now. Returns the files that a power loss can no longer bring back.
+    /// Makes durable the names in a directory, its own name and the names of the directories above it.
+    /// Returns the files that a power loss can no longer bring back.
     pub(super) fn sync(&mut self, directory: &str) -> Vec<InodeNumber> {
-        self.settle(|change| change.is_in(directory))
+        self.make_durable(|change| change.is_in(directory))
     }
 
-    /// All names are on stable storage now.
+    /// Makes all names durable.
     pub(super) fn sync_all(&mut self) -> Vec<InodeNumber> {
-        self.settle(|_| true)
+        self.make_durable(|_| true)
     }
 
-    /// Carries out on stable storage what a sync covers, and the changes that this builds on.
-    fn settle(&mut self, covers: impl Fn(&Change) -> bool) -> Vec<InodeNumber> {
-        let mut settled = Vec::new();
+    /// Makes durable the changes that a sync covers, and the changes on which they depend.
+    fn make_durable(&mut self, covers: impl Fn(&Change) -> bool) -> Vec<InodeNumber> {
+        let mut saved = Vec::new();
         let mut left = Vec::new();
         let mut needed = BTreeSet::new();
         let mut emptied = BTreeSet::new();
         for unsynced in std::mem::take(&mut self.unsynced).into_iter().rev() {
             let change = &unsynced.change;
-            // A directory is removed only after what was in it.
+            // A directory is removed only after its entries.
             let is_needed = change
                 .paths()
                 .any(|path| needed.contains(path) || above(path).any(|dir| emptied.contains(dir)));
@@ -322,28 +320,28 @@ impl Names {
             {
                 emptied.insert(path.clone());
             }
-            settled.push(unsynced.change);
+            saved.push(unsynced.change);
         }
         left.reverse();
         self.unsynced = left;
-        let done = settled
+        let done = saved
             .iter()
             .rev()
-            .map(|change| carry_out(&mut self.kept, change));
+            .map(|change| apply_change(&mut self.kept, change));
         done.flatten().flatten().collect()
     }
 
-    /// A sync of a directory that fails: what it should have saved counts as clean from now on.
+    /// Fails a sync of a directory: the changes that it should have saved are clean from now on.
     pub(super) fn fail_sync(&mut self, directory: &str) {
-        self.lose_track(|change| change.is_in(directory));
+        self.give_up(|change| change.is_in(directory));
     }
 
-    /// A sync of all names that fails.
+    /// Fails a sync of all names.
     pub(super) fn fail_sync_all(&mut self) {
-        self.lose_track(|_| true);
+        self.give_up(|_| true);
     }
 
-    fn lose_track(&mut self, covers: impl Fn(&Change) -> bool) {
+    fn give_up(&mut self, covers: impl Fn(&Change) -> bool) {
         let covered = self
             .unsynced
             .iter_mut()
@@ -351,19 +349,19 @@ impl Names {
         covered.for_each(|unsynced| unsynced.is_lost = true);
     }
 
-    /// Power is lost: chooses what is left, which from now on is what is seen.
+    /// Loses power: chooses the surviving changes, whose result becomes the seen state.
     pub(super) fn lose_power(&mut self, survivors: Survivors, random: &mut Random) {
         for unsynced in std::mem::take(&mut self.unsynced) {
             let mixed = matches!(survivors, Survivors::Mixed { .. });
             if survivors.keep(unsynced.number, random) && (mixed || !unsynced.is_lost) {
-                // What is not possible any more is lost with what it stood on.
-                let _ = carry_out(&mut self.kept, &unsynced.change);
+                // A change that is no longer possible is lost with the change on which it depended.
+                let _ = apply_change(&mut self.kept, &unsynced.change);
             }
         }
         self.seen = self.kept.clone();
     }
 
-    /// Changes that are not on stable storage.
+    /// Number of changes that are not on stable storage.
     pub(super) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }

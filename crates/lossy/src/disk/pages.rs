@@ -1,10 +1,10 @@
 //! The bytes of one file, sparse, in pages of 4 KiB.
 //!
-//! Only what reads see. What of it survives a power loss is known to [`super::inode`] alone, which
-//! therefore is the only one to change it.
+//! This module holds only the bytes that reads see. Only [`super::inode`] knows which of them survive a power
+//! loss, so only that module changes them.
 //!
-//! Invariants: a page that is not held is a hole. Bytes past the length of the file are zeros, and no
-//! page with bytes lies wholly past it; reserved pages may.
+//! Invariants: a page that is not held is a hole. Bytes past the length of the file are zeros. No page with
+//! bytes lies wholly past the length; reserved pages may.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub(super) const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 
 type Bytes = [u8; BLOCK_BYTES];
 
-/// Held once: logs and tables are made of zeros.
+/// Held once, because logs and tables are mostly zeros.
 static ZEROS: LazyLock<Arc<Bytes>> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES]));
 
 /// One page. Copies share the bytes.
@@ -26,14 +26,14 @@ pub(super) enum Page {
     /// Nothing: reads as zeros, takes no space.
     #[default]
     Hole,
-    /// Space that was never written: reads as zeros, counts as a hole when looked for data.
+    /// Space that was never written: reads as zeros, and is a hole for `SEEK_DATA`.
     Reserved,
     /// Bytes.
     Data(Arc<Bytes>),
 }
 
 impl Page {
-    /// The bytes, if there are any but zeros for want of any.
+    /// The bytes of a page with data.
     pub(super) fn bytes(&self) -> Option<&Bytes> {
         match self {
             Self::Hole | Self::Reserved => None,
@@ -61,7 +61,7 @@ impl Page {
         Self::Data(Arc::new(bytes))
     }
 
-    /// Turns one bit over; false when there are no bytes in which it could lie.
+    /// Flips one bit. Returns false if the page has no bytes.
     pub(super) fn flip(&mut self, at: usize, bit: u32) -> bool {
         let Self::Data(bytes) = self else {
             return false;
@@ -73,7 +73,7 @@ impl Page {
         true
     }
 
-    /// Whether both are without bytes, and alike.
+    /// Whether both pages are the same kind of gap.
     pub(super) fn is_same_gap(&self, other: &Self) -> bool {
         matches!(
             (self, other),
@@ -90,9 +90,9 @@ fn part(bytes: &mut [u8], at: usize, count: usize) -> &mut [u8] {
 /// A part of a file that lies in one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Which page.
+    /// Number of the page.
     pub number: u64,
-    /// Where in the page.
+    /// The bytes within the page.
     pub within: Range<usize>,
 }
 
@@ -134,7 +134,7 @@ impl Pages {
         self.length
     }
 
-    /// Sets the length only; what lies past it is the caller's to clear.
+    /// Sets only the length. The caller clears the bytes past it.
     pub(super) fn set_length(&mut self, length: u64) {
         self.length = length;
     }
@@ -164,7 +164,7 @@ impl Pages {
         self.held.get(&number).cloned().unwrap_or_default()
     }
 
-    /// Puts another page in the place of one, and returns that.
+    /// Replaces a page, and returns the earlier page.
     pub(super) fn replace(&mut self, number: u64, page: Page) -> Page {
         let before = match page {
             Page::Hole => self.held.remove(&number),
@@ -178,7 +178,7 @@ impl Pages {
         self.held.iter().map(|(number, page)| (*number, page))
     }
 
-    /// Clears what lies past the length, as a length that came back from a power loss demands.
+    /// Clears the bytes past the length, for a length that came back from a power loss.
     pub(super) fn trim(&mut self) {
         let length = self.length;
         self.held.retain(|number, page| {
@@ -190,7 +190,7 @@ impl Pages {
         });
     }
 
-    /// Reads at `offset`; fewer bytes than asked only at the end of the file.
+    /// Reads at `offset`. Returns fewer bytes than asked only at the end of the file.
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let left = self.length.saturating_sub(offset);
         let count = index(left).min(into.len());
@@ -231,7 +231,7 @@ impl Pages {
         Some((number * PAGE_BYTES).max(offset))
     }
 
-    /// First offset at or after `offset` without bytes; the end of the file is one.
+    /// First offset at or after `offset` without bytes. The end of the file is such an offset.
     pub(super) fn seek_hole(&self, offset: u64) -> Option<u64> {
         if offset >= self.length {
             return None;

@@ -1,8 +1,8 @@
-//! All of a disk: its names, its files, the room on it, and what was set to go wrong.
+//! The whole state of a disk: its names, its files, its room, and its faults.
 //!
-//! Invariants: `used_pages` and `used_files` count what is seen or open; a file that is neither is
-//! held only while a power loss may bring its name back. Every change of what is held goes through
-//! [`State::edit`], which keeps the counts.
+//! Invariants: `used_pages` and `used_files` count the files that are seen or open. Any other file is held
+//! only while a power loss may bring its name back. Every change of a held file goes through [`State::edit`],
+//! which updates the counts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,8 @@ use lockstep_types::Errno;
 use lockstep_types::backing::{BackingStat, Space};
 use lockstep_types::limits::FILE_BYTES_MAX;
 
-use super::call::{Action, CallClass, Extent, FileAction, Observer};
+use super::call::{Action, Extent, FileAction, Observer};
+use super::faults::Faults;
 use super::inode::{ChangeCounter, Inode};
 use super::loss::Survivors;
 use super::names::{Entry, InodeNumber, Names, parent};
@@ -23,35 +24,35 @@ use crate::random::Random;
 /// A disk's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// Room for content in bytes; counted in pages of 4 KiB.
+    /// Room for content in bytes, counted in pages of 4 KiB.
     pub capacity_bytes: u64,
     /// Most files and directories.
     pub capacity_files: u64,
 }
 
-/// An error with the number of the operating system, which survives being passed on.
+/// An error with an errno, which survives being passed on.
 pub(super) fn refused(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.code())
 }
 
-/// What a process gets that should no longer be there to ask.
+/// The error of a call by a process that has ended.
 pub fn gone() -> io::Error {
     io::Error::other("the process of this call has ended")
 }
 
-/// A file, and why it is held.
+/// A file, and the reasons to hold it.
 #[derive(Clone, Debug)]
 struct Slot {
     inode: Arc<Inode>,
     opens: u64,
-    /// It has a name that is seen.
+    /// The file has a name that is seen.
     is_named: bool,
-    /// A power loss may leave it with a name.
+    /// A power loss may leave the file with a name.
     is_kept: bool,
 }
 
 impl Slot {
-    /// One that has yet to be counted.
+    /// A file that is not counted yet.
     fn new(inode: Arc<Inode>) -> Self {
         Self {
             inode,
@@ -61,7 +62,7 @@ impl Slot {
         }
     }
 
-    /// Pages and inodes it takes from the room on the disk.
+    /// Pages and inodes that the file takes from the room on the disk.
     fn used(&self) -> (u64, u64) {
         if self.is_named || self.opens > 0 {
             (self.inode.seen().count(), 1)
@@ -71,18 +72,7 @@ impl Slot {
     }
 }
 
-/// A call that will fail, or all of a class.
-#[derive(Clone, Copy, Debug)]
-struct Armed {
-    class: CallClass,
-    /// Only calls on this file count, if one is named.
-    path: Option<&'static str>,
-    /// Calls until then; `None` if all fail from now on.
-    calls_left: Option<u64>,
-    errno: Errno,
-}
-
-/// All of a disk.
+/// The state of a disk.
 #[derive(Clone)]
 pub(super) struct State {
     pub(super) options: DiskOptions,
@@ -94,7 +84,7 @@ pub(super) struct State {
     changes: ChangeCounter,
     incarnation: u64,
     serial: u64,
-    armed: Vec<Armed>,
+    pub(super) faults: Faults,
     pub(super) observer: Option<Observer>,
 }
 
@@ -110,26 +100,26 @@ impl State {
             changes: ChangeCounter::default(),
             incarnation: 0,
             serial: 0,
-            armed: Vec::new(),
+            faults: Faults::default(),
             observer: None,
         }
     }
 
-    /// The state as another disk has it: nobody uses it, and nothing was set to go wrong.
+    /// The state of a fork: no process, no faults.
     pub(super) fn forked(&self) -> Self {
         let mut state = self.clone();
         state.observer = None;
-        state.armed.clear();
+        state.faults.clear();
         state.kill();
         state
     }
 
-    /// Which process uses the disk.
+    /// The process that uses the disk, as a number.
     pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Refuses what a process asks that has ended.
+    /// Refuses a call of a process that has ended.
     pub(super) fn check(&self, incarnation: u64) -> io::Result<()> {
         if self.incarnation == incarnation {
             Ok(())
@@ -138,7 +128,7 @@ impl State {
         }
     }
 
-    /// The process ends; its files are closed.
+    /// Ends the process and closes its files.
     pub(super) fn kill(&mut self) {
         self.incarnation += 1;
         let open = self.slots.iter().filter(|(_, slot)| slot.opens > 0);
@@ -148,7 +138,7 @@ impl State {
         }
     }
 
-    /// Ends the process, and says so.
+    /// Ends the process, and returns the error of its call.
     pub(super) fn crash<T>(&mut self) -> io::Result<T> {
         self.kill();
         Err(gone())
@@ -160,61 +150,12 @@ impl State {
         self.serial
     }
 
-    /// How many calls were numbered.
+    /// Number of numbered calls.
     pub(super) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Lets a later call fail.
-    pub(super) fn disarm(&mut self) {
-        self.armed.clear();
-    }
-
-    pub(super) fn arm(
-        &mut self,
-        class: CallClass,
-        path: Option<&'static str>,
-        nth: u64,
-        errno: Errno,
-    ) {
-        self.armed.push(Armed {
-            class,
-            path,
-            calls_left: Some(nth.max(1)),
-            errno,
-        });
-    }
-
-    /// Lets all calls of a class fail.
-    pub(super) fn break_down(&mut self, class: CallClass, errno: Errno) {
-        self.armed.push(Armed {
-            class,
-            path: None,
-            calls_left: None,
-            errno,
-        });
-    }
-
-    /// Counts a call of a class, on a file if that is known; the error with which it is to fail, if it is.
-    pub(super) fn meet(&mut self, class: CallClass, path: Option<&str>) -> Option<Errno> {
-        let mut met = None;
-        self.armed.retain_mut(|armed| {
-            if armed.class != class || armed.path.is_some_and(|only| path != Some(only)) {
-                return true;
-            }
-            let left = armed.calls_left.map(|calls| calls - 1);
-            armed.calls_left = left;
-            let is_met = left.is_none_or(|calls| calls == 0);
-            if is_met {
-                met = met.or(Some(armed.errno));
-            }
-            !is_met || left.is_none()
-        });
-        met
-    }
-
-    /// Changes a file, and lets go of it when nothing holds it any more. Nothing happens to one that
-    /// is not held.
+    /// Changes a file, and drops it if nothing holds it any more. A file that is not held does not change.
     fn edit<T>(
         &mut self,
         number: InodeNumber,
@@ -232,7 +173,7 @@ impl State {
         Some(done)
     }
 
-    /// The same for the file's content.
+    /// Changes the content of a file.
     fn change<T>(
         &mut self,
         number: InodeNumber,
@@ -245,14 +186,14 @@ impl State {
             .ok_or_else(|| refused(Errno::BadHandle))
     }
 
-    /// What reads see of a file.
+    /// The content that reads see.
     pub(super) fn content(&self, number: InodeNumber) -> io::Result<&Pages> {
         let slot = self.slots.get(&number);
         let slot = slot.ok_or_else(|| refused(Errno::BadHandle))?;
         Ok(slot.inode.seen())
     }
 
-    /// A file as it is seen and as it is on stable storage.
+    /// A file with its seen and its durable state.
     pub(super) fn inode(&self, number: InodeNumber) -> Option<&Inode> {
         Some(&self.slots.get(&number)?.inode)
     }
@@ -303,14 +244,14 @@ impl State {
         Ok(number)
     }
 
-    /// A file was closed by a process; nothing when that has ended meanwhile.
+    /// A process closes a file. Does nothing if that process has ended.
     pub(super) fn close(&mut self, number: InodeNumber, incarnation: u64) {
         if self.check(incarnation).is_ok() {
             self.edit(number, |slot, _| slot.opens = slot.opens.saturating_sub(1));
         }
     }
 
-    /// Carries a call out.
+    /// Executes a call.
     pub(super) fn act(&mut self, action: Action<'_>) -> io::Result<()> {
         match action {
             Action::Create(path) => self.create(path),
@@ -353,7 +294,7 @@ impl State {
         }
     }
 
-    /// Lets a call fail. Only a sync leaves anything behind then.
+    /// Lets a call fail. Only a failed sync has an effect.
     pub(super) fn fail(&mut self, action: Action<'_>) {
         match action {
             Action::File(_, number, FileAction::Sync) => {
@@ -370,8 +311,8 @@ impl State {
         }
     }
 
-    /// Makes a file and the directories above it. Those stay when there is no room for the file, as
-    /// they are made by calls of their own.
+    /// Makes a file and the directories above it. The directories stay if there is no room for the file, as
+    /// separate calls make them.
     fn create(&mut self, path: &str) -> io::Result<()> {
         self.must_be_free(path)?;
         for directory in self.names.missing_above(path) {
@@ -385,7 +326,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a directory in one that is there.
+    /// Makes a directory in an existing directory.
     fn make_directory(&mut self, path: &str) -> io::Result<()> {
         self.must_be_free(path)?;
         self.make(path, Entry::Directory)
@@ -423,7 +364,7 @@ impl State {
         Ok(())
     }
 
-    /// A disk that gets full in the middle has the pages before.
+    /// If the disk gets full in the middle of a write, the pages before are written.
     fn write(&mut self, number: InodeNumber, offset: u64, data: &[u8]) -> io::Result<()> {
         end_of(offset, data.len() as u64)?;
         let room = self.free_pages();
@@ -436,7 +377,7 @@ impl State {
         Ok(())
     }
 
-    /// A table has all its space. What lies past the end of its file cannot be kept.
+    /// Stores into a table, whose space is always reserved. Bytes past the end of the file cannot be kept.
     fn store(&mut self, number: InodeNumber, offset: u64, data: &[u8]) -> io::Result<()> {
         let left = self.content(number)?.length().saturating_sub(offset);
         let data = data.get(..index(left)).unwrap_or(data);
@@ -445,7 +386,7 @@ impl State {
         })
     }
 
-    /// A disk that gets full in the middle keeps what it has reserved, as ext4 does.
+    /// If the disk gets full in the middle, the range keeps the pages reserved so far, as on ext4.
     fn allocate(&mut self, number: InodeNumber, extent: Extent) -> io::Result<()> {
         let range = extent.offset..end_of(extent.offset, extent.length)?;
         let room = self.free_pages();
@@ -457,7 +398,7 @@ impl State {
             .ok_or_else(|| refused(Errno::NoSpace))
     }
 
-    /// The range of an extent, if there is room to reserve all of it. Otherwise nothing is.
+    /// The range of an extent, if there is room to reserve the whole range. Otherwise nothing is reserved.
     fn room_for(&self, number: InodeNumber, extent: Extent) -> io::Result<Range<u64>> {
         let range = extent.offset..end_of(extent.offset, extent.length)?;
         let missing = self
@@ -473,7 +414,7 @@ impl State {
         match self.names.find(path) {
             Ok(Entry::Directory) => {}
             Ok(Entry::File(_)) => return Err(refused(Errno::NotDirectory)),
-            // It was removed: that is what must survive.
+            // The directory was removed: the removal must survive.
             Err(Errno::NoEntry) if path.contains('/') => return self.sync_directory(parent(path)),
             Err(error) => return Err(refused(error)),
         }
@@ -492,14 +433,14 @@ impl State {
         self.forget(gone);
     }
 
-    /// These files have lost their name on stable storage too.
+    /// These files have lost their durable name too.
     fn forget(&mut self, gone: Vec<InodeNumber>) {
         for number in gone {
             self.edit(number, |slot, _| slot.is_kept = false);
         }
     }
 
-    /// Any survivors, of the changes that are not on stable storage.
+    /// Chooses survivors at random, among the changes that are not on stable storage.
     pub(super) fn choose_survivors(&self, random: &mut Random) -> Survivors {
         let inodes = self.slots.values();
         let first = inodes.filter_map(|slot| slot.inode.first_change());
@@ -514,13 +455,13 @@ impl State {
         self.keep(survivors, random);
     }
 
-    /// What is not on stable storage is forgotten; whatever was open is closed.
+    /// Forgets unsynced changes, and closes all files.
     pub(super) fn forget_cached(&mut self) {
-        // Nothing is left to chance when nothing survives.
+        // With no survivors nothing is left to chance.
         self.keep(Survivors::Nothing, &mut Random::new(0));
     }
 
-    /// The pages that failed syncs have given up are read from the disk again.
+    /// Reads the pages that failed syncs gave up from the disk again.
     pub(super) fn drop_lost_pages(&mut self) {
         let numbers: Vec<InodeNumber> = self.slots.keys().copied().collect();
         for number in numbers {
@@ -530,7 +471,7 @@ impl State {
         }
     }
 
-    /// What survives is from now on what is seen.
+    /// Makes the survivors the seen state.
     fn keep(&mut self, survivors: Survivors, random: &mut Random) {
         self.names.lose_power(survivors, random);
         let mut before = std::mem::take(&mut self.slots);
@@ -543,7 +484,7 @@ impl State {
         }
     }
 
-    /// Takes a file over that has a name after a power loss.
+    /// Takes over a file that has a name after a power loss.
     fn restore(
         &mut self,
         number: InodeNumber,
@@ -558,7 +499,19 @@ impl State {
         self.edit(number, |slot, _| slot.is_named = true);
     }
 
-    /// Turns one bit of a file over; false when no byte lies there.
+    /// Gives a file these bytes, on stable storage.
+    pub(super) fn put(&mut self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        if self.names.find(path).is_err() {
+            self.create(path)?;
+            self.sync_directory(parent(path))?;
+        }
+        let number = self.names.file(path).map_err(refused)?;
+        self.act_on(number, FileAction::SetLength(0))?;
+        self.write(number, 0, bytes)?;
+        self.act_on(number, FileAction::Sync)
+    }
+
+    /// Flips one bit of a file. Returns false if there is no such byte.
     pub(super) fn flip(&mut self, path: &str, offset: u64, bit: u32) -> bool {
         let Ok(number) = self.names.file(path) else {
             return false;
@@ -567,7 +520,7 @@ impl State {
         self.change(number, flip).unwrap_or(false)
     }
 
-    /// Changes that are not on stable storage: pages, lengths, names.
+    /// Number of pages, lengths and names that are not on stable storage.
     pub(super) fn unsynced(&self) -> usize {
         let inodes = self.slots.values().map(|slot| slot.inode.unsynced());
         inodes.sum::<usize>() + self.names.unsynced()

@@ -1,8 +1,8 @@
-//! The files and directories that the kernel knows, by the numbers it knows them by.
+//! The files and directories that the kernel knows, by number.
 //!
-//! Invariants: a path that is seen has at most one node; a file keeps its node, and stays open, as
-//! long as the kernel remembers it, also when it is renamed, replaced or removed meanwhile. A directory
-//! keeps its path until it is removed, as the disk cannot rename it.
+//! Invariants: a path that is seen has at most one node. A file keeps its node, and stays open, as long as
+//! the kernel remembers it, even if the file is renamed, replaced or removed meanwhile. A directory keeps its
+//! path until it is removed, as the disk cannot rename it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use lockstep_types::backing::{Backing, BackingFile};
 
 use crate::disk::{Kind, Mount};
 
-/// All nodes of one mounting.
+/// All nodes of one mount.
 pub(super) struct Nodes {
     disk: Mount,
     known: HashMap<u64, Node>,
@@ -24,18 +24,18 @@ pub(super) struct Nodes {
 }
 
 struct Node {
-    /// None when the name was taken away.
+    /// `None` after the name was removed.
     path: Option<String>,
-    /// None of a directory.
+    /// `None` for a directory.
     file: Option<Arc<dyn BackingFile>>,
-    /// How often the kernel was told of it.
+    /// How often the kernel got this node as an answer.
     lookups: u64,
 }
 
-/// A node that was looked for.
+/// A known node.
 pub(super) struct Found {
     pub number: u64,
-    /// None of a directory.
+    /// `None` for a directory.
     pub file: Option<Arc<dyn BackingFile>>,
     pub has_name: bool,
 }
@@ -53,7 +53,7 @@ pub(super) fn join(directory: &str, name: &str) -> String {
 }
 
 impl Nodes {
-    /// The top, which is never forgotten.
+    /// The nodes of a new mount: only the top, which is never forgotten.
     pub(super) fn new(disk: Mount) -> Self {
         let top = Node {
             path: Some(String::new()),
@@ -90,7 +90,7 @@ impl Nodes {
         file.ok_or_else(|| refused(Errno::IsDirectory))
     }
 
-    /// The path of a node; none of a file whose name was taken away.
+    /// The path of a node; `None` for a file whose name was removed.
     pub(super) fn path(&self, number: u64) -> Option<String> {
         self.known.get(&number)?.path.clone()
     }
@@ -103,13 +103,13 @@ impl Nodes {
                 file: None,
                 ..
             } => Ok(path.clone()),
-            // As in a directory that was removed.
+            // The kernel gets the same error in a removed directory.
             Node { path: None, .. } => Err(refused(Errno::NoEntry)),
             _ => Err(refused(Errno::NotDirectory)),
         }
     }
 
-    /// The path of a directory that is to be synced; none if it was removed and has nothing to be synced.
+    /// The path of a directory to be synced; `None` for a removed directory, which needs no sync.
     pub(super) fn synced_directory(&self, number: u64) -> io::Result<Option<String>> {
         match self.node(number)? {
             Node {
@@ -119,14 +119,14 @@ impl Nodes {
         }
     }
 
-    /// The path of a name in a directory. Names are text, as those of a store are.
+    /// The path of a name in a directory. Names are text, as the names of a store are.
     pub(super) fn path_in(&self, directory: u64, name: &OsStr) -> io::Result<String> {
         let directory = self.directory(directory)?;
         let name = name.to_str().ok_or_else(|| refused(Errno::Invalid))?;
         Ok(join(&directory, name))
     }
 
-    /// The node of a path, of which the kernel is told.
+    /// The node of a path, as an answer for the kernel.
     pub(super) fn look_up(&mut self, path: &str) -> io::Result<Found> {
         if let Some(number) = self.by_path.get(path).copied() {
             if let Some(node) = self.known.get_mut(&number) {
@@ -150,7 +150,7 @@ impl Nodes {
         self.find(self.last)
     }
 
-    /// The kernel does not remember a node any more, if it was told of it so often.
+    /// The kernel forgets `count` answers. A node without remaining answers is dropped.
     pub(super) fn forget(&mut self, number: u64, count: u64) {
         let Some(node) = self.known.get_mut(&number) else {
             return;
@@ -165,12 +165,12 @@ impl Nodes {
         }
     }
 
-    /// A name was taken away.
+    /// A name was removed.
     pub(super) fn removed(&mut self, path: &str) {
         self.name(path, None);
     }
 
-    /// A file has another name, which another may have had.
+    /// A file was renamed, and may have replaced another file.
     pub(super) fn renamed(&mut self, from: &str, to: &str) {
         if from != to {
             self.name(to, None);

@@ -1,4 +1,4 @@
-//! The calls as such, on a disk on which nothing goes wrong.
+//! The calls, on a disk without faults.
 
 use std::io;
 
@@ -63,7 +63,7 @@ fn holes_are_found_and_free_their_space() {
     assert_eq!(file.seek_hole(64 * PAGE_BYTES).unwrap(), None);
 }
 
-/// As ext4 has it: extents that were never written are holes, and take space.
+/// As on ext4: extents that were never written are holes, and take space.
 #[test]
 fn reserved_space_counts_as_used_and_as_a_hole() {
     let (_disk, _, file) = with_file();
@@ -223,8 +223,8 @@ fn a_killed_process_changes_nothing_and_the_next_finds_all() {
     assert_eq!(&loaded, b"memory");
 }
 
-/// A file without a name is gone with the process that had it open, and its late closing by what is
-/// left of that process harms nobody.
+/// A file without a name ends with the process that had it open. A late close by a remaining thread of that
+/// process has no effect.
 #[test]
 fn files_without_names_end_with_the_process() {
     let (disk, backing, file) = with_file();
@@ -255,7 +255,7 @@ fn forks_go_their_own_ways() {
     file.write_at(0, b"still there").unwrap();
 }
 
-/// What is on stable storage is part of the digest, and not only what is seen.
+/// The digest covers the durable state, not only the seen state.
 #[test]
 fn the_digest_tells_what_is_kept() {
     let (disk, _, file) = with_file();

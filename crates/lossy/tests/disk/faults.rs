@@ -38,7 +38,7 @@ fn a_disk_gets_full_in_the_middle_of_a_write_and_empty_again() {
     assert!(file.write_at(PAGE_BYTES, b"x").is_err());
 }
 
-/// As on ext4: what was reserved before the disk was full stays reserved.
+/// As on ext4: space that was reserved before the disk was full stays reserved.
 #[test]
 fn a_full_disk_keeps_what_was_reserved_before() {
     let disk = Disk::new(small(4, 10));
@@ -110,7 +110,8 @@ fn faults_of_one_class_count_each_for_itself() {
     assert_eq!(results, [false, true, false, true, true]);
 }
 
-/// As Linux does it: told once, clean from then on, seen, and not on the disk.
+/// As on Linux: the failure is reported once, and the pages are clean from then on, seen, and not on the
+/// disk.
 #[test]
 fn what_a_failed_sync_should_have_saved_is_lost_and_told_once() {
     let (disk, _, file) = with_file();
@@ -123,14 +124,17 @@ fn what_a_failed_sync_should_have_saved_is_lost_and_told_once() {
     file.sync().unwrap();
     assert!(disk.unsynced() > 0);
     for survivors in [Survivors::Nothing, Survivors::Everything] {
-        assert_eq!(bytes(&after(&disk, survivors, 1), "f"), [1; 2 * PAGE]);
+        assert_eq!(
+            bytes(&disk.after_power_loss(survivors, 1), "f"),
+            [1; 2 * PAGE]
+        );
     }
 
-    // A page that is changed again is dirty again, and saved whole.
+    // A page that is changed again is dirty again, and is saved whole.
     file.write_at(10, b"x").unwrap();
     file.write_at(3 * PAGE_BYTES, b"y").unwrap();
     file.sync().unwrap();
-    let left = bytes(&after(&disk, Survivors::Everything, 1), "f");
+    let left = bytes(&disk.after_power_loss(Survivors::Everything, 1), "f");
     assert_eq!(left.len(), 3 * PAGE + 1);
     assert_eq!((left[9], left[10], left[PAGE]), (2, b'x', 1));
     assert_eq!(left[2 * PAGE..3 * PAGE], [0; PAGE]);
@@ -146,7 +150,10 @@ fn what_a_failed_sync_gave_up_survives_the_end_of_the_process() {
     let next = disk.mount();
     next.open("f").unwrap().sync().unwrap();
     assert_eq!(bytes(&disk, "f"), b"lost");
-    assert_eq!(bytes(&after(&disk, Survivors::Everything, 1), "f"), b"");
+    assert_eq!(
+        bytes(&disk.after_power_loss(Survivors::Everything, 1), "f"),
+        b""
+    );
 }
 
 #[test]
@@ -157,9 +164,9 @@ fn a_failed_sync_of_a_directory_loses_its_names() {
     backing.sync_dir("d").unwrap_err();
     backing.sync_dir("d").unwrap();
     assert_eq!(disk.files(), ["d/a"]);
-    let left = |disk: &Disk| after(disk, Survivors::Everything, 1).files();
+    let left = |disk: &Disk| disk.after_power_loss(Survivors::Everything, 1).files();
     assert!(left(&disk).is_empty());
-    // A name that is made there later needs the directory, which is saved with it.
+    // A later name in that directory needs the directory, which is saved with the name.
     backing.open_or_create("d/b").unwrap();
     backing.sync_dir("d").unwrap();
     assert_eq!(left(&disk), ["d/b"]);
@@ -176,12 +183,12 @@ fn a_failed_sync_of_everything_loses_everything() {
     disk.fail_call(CallClass::Sync, 1, Errno::Io);
     backing.sync_all().unwrap_err();
     backing.sync_all().unwrap();
-    let left = after(&disk, Survivors::Everything, 1);
+    let left = disk.after_power_loss(Survivors::Everything, 1);
     assert_eq!(left.files(), ["f"]);
     assert_eq!(bytes(&left, "f"), b"");
 }
 
-/// Of several pages that a failed sync gave up some may have been written all the same.
+/// A failed sync may have written some of the pages that it gave up.
 #[test]
 fn a_failed_sync_may_have_saved_some() {
     let (disk, _, file) = with_file();
@@ -190,12 +197,15 @@ fn a_failed_sync_may_have_saved_some() {
     file.write_at(0, &vec![2; 8 * PAGE]).unwrap();
     disk.fail_call(CallClass::Sync, 1, Errno::Io);
     file.sync().unwrap_err();
-    let left = bytes(&after(&disk, Survivors::Mixed { percent: 50 }, 1), "f");
+    let left = bytes(
+        &disk.after_power_loss(Survivors::Mixed { percent: 50 }, 1),
+        "f",
+    );
     let firsts: Vec<u8> = left.iter().copied().step_by(PAGE).collect();
     assert!(firsts.contains(&1) && firsts.contains(&2), "{firsts:?}");
 }
 
-/// As after mounting anew: what no sync has saved is gone from sight, what a sync can save is saved.
+/// As after a remount: changes that no sync has saved disappear, and changes that a sync can save are saved.
 #[test]
 fn what_a_failed_sync_gave_up_goes_with_the_cache() {
     let (disk, backing, file) = with_file();
@@ -227,7 +237,7 @@ fn a_bit_rots_in_all_that_may_be_seen() {
     let fork = disk.fork();
     assert!(disk.flip_bit("f", 4, 7));
     assert_eq!(bytes(&disk, "f"), [1, 1, 1, 1, 129, 1, 1, 1, 1, 1]);
-    let kept = bytes(&after(&disk, Survivors::Nothing, 1), "f");
+    let kept = bytes(&disk.after_power_loss(Survivors::Nothing, 1), "f");
     assert_eq!(kept, [0, 0, 0, 0, 128, 0, 0, 0, 0, 0]);
     assert_eq!(bytes(&fork, "f"), [1; 10], "only on this disk");
     assert!(!disk.flip_bit("f", 10, 0), "past the end");

@@ -1,4 +1,4 @@
-//! Random calls on a file, beside a plain vector of bytes; and what a power loss may leave of it.
+//! Random calls on a file, beside a plain vector of bytes. Then the possible results of a power loss.
 
 use lockstep_lossy::disk::CallClass;
 use lockstep_types::Errno;
@@ -86,7 +86,7 @@ fn page(content: &[u8], number: usize) -> Vec<u8> {
     page
 }
 
-/// Where data and holes are found from every page on must agree with the bytes.
+/// From every page on, the results of `SEEK_DATA` and `SEEK_HOLE` must agree with the bytes.
 fn check_seeks(file: &dyn BackingFile, content: &[u8]) {
     let length = content.len() as u64;
     for offset in (0..length).step_by(PAGE / 2) {
@@ -108,7 +108,7 @@ fn survivors() -> impl Strategy<Value = Survivors> {
     ]
 }
 
-/// A file, the same file as a table, and what it holds.
+/// A file, the same file as a table, and its expected bytes.
 fn start() -> (Disk, Arc<dyn BackingFile>, Arc<dyn BackingTable>, Vec<u8>) {
     let (disk, backing, file) = with_file();
     let table = backing.open_table("f", PAGE).unwrap();
@@ -148,7 +148,7 @@ proptest! {
             }
             states.push(content.clone());
         }
-        let left = bytes(&after(&disk, survivors, seed), "f");
+        let left = bytes(&disk.after_power_loss(survivors, seed), "f");
         prop_assert!(states.iter().any(|state| state.len() == left.len()), "length");
         for number in 0..left.len().div_ceil(PAGE) {
             let end = left.len().min((number + 1) * PAGE) - number * PAGE;
@@ -178,7 +178,7 @@ proptest! {
                 file.sync().unwrap_err();
             }
         }
-        let left = after(&disk, survivors, seed);
+        let left = disk.after_power_loss(survivors, seed);
         let mut content = bytes(&left, "f");
         let grown = content.len() + 10 * PAGE;
         left.mount().open("f").unwrap().set_len(grown as u64).unwrap();

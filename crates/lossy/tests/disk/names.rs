@@ -1,10 +1,10 @@
-//! What a power loss takes of names.
+//! The loss of names in a power loss.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// All sets of files that a power loss may leave, by trying many.
+/// Tries many power losses. Returns all sets of files that may survive.
 fn outcomes(disk: &Disk) -> BTreeSet<String> {
     let mut random = Random::new(3);
     let tried = (0..400).map(|_| {
@@ -19,7 +19,7 @@ fn set<const N: usize>(all: [&str; N]) -> BTreeSet<String> {
     all.map(str::to_owned).into()
 }
 
-/// A file of which the content is on stable storage, and the name not.
+/// A file with durable content and without a durable name.
 fn make(backing: &dyn Backing, path: &str) {
     let file = backing.open_or_create(path).unwrap();
     file.write_at(0, path.as_bytes()).unwrap();
@@ -55,12 +55,12 @@ fn a_sync_of_a_directory_covers_its_names_and_its_own_and_no_others() {
     assert_eq!(disk.unsynced(), 0);
 }
 
-/// A directory that is lost takes with it what is in it.
+/// A lost directory takes its entries with it.
 #[test]
 fn a_lost_directory_takes_its_files_along() {
     let (disk, backing) = mounted();
     make(&*backing, "d/f");
-    let left = after(&disk, Survivors::Nothing, 1);
+    let left = disk.after_power_loss(Survivors::Nothing, 1);
     assert!(!left.mount().exists("d").unwrap());
     assert_eq!(outcomes(&disk), set(["", "d/f"]));
 }
@@ -74,7 +74,7 @@ fn removed_names_may_come_back() {
     backing.remove("a").unwrap();
     backing.remove("b").unwrap();
     assert_eq!(outcomes(&disk), set(["", "a", "b", "a b"]));
-    let back = after(&disk, Survivors::Nothing, 1);
+    let back = disk.after_power_loss(Survivors::Nothing, 1);
     assert_eq!(bytes(&back, "a"), b"a");
     let files = back.mount().space().unwrap();
     assert_eq!(files.total_files - files.free_files, 2);
@@ -82,7 +82,7 @@ fn removed_names_may_come_back() {
     assert_eq!(outcomes(&disk), set([""]));
 }
 
-/// The old target or the new one, and the file never without a name.
+/// The new name leads to the old target or to the new one, and the file always has a name.
 #[test]
 fn a_rename_is_never_done_by_half() {
     let (disk, backing) = mounted();
@@ -92,7 +92,7 @@ fn a_rename_is_never_done_by_half() {
     backing.rename("new", "old").unwrap();
     let mut found = BTreeSet::new();
     for seed in 0..100 {
-        let left = after(&disk, Survivors::Mixed { percent: 50 }, seed);
+        let left = disk.after_power_loss(Survivors::Mixed { percent: 50 }, seed);
         let old = String::from_utf8(bytes(&left, "old")).unwrap();
         found.insert((left.files().join(" "), old));
     }
@@ -111,7 +111,7 @@ fn a_rename_is_lost_with_the_making_of_the_file() {
     assert_eq!(outcomes(&disk), set(["", "draft", "file"]));
 }
 
-/// From one directory to another: the sync of either makes it whole.
+/// For a rename from one directory to another, the sync of either directory makes the whole rename durable.
 #[test]
 fn a_rename_between_directories_is_saved_by_a_sync_of_one() {
     for synced in ["a", "b"] {
@@ -130,7 +130,7 @@ fn a_rename_between_directories_is_saved_by_a_sync_of_one() {
     }
 }
 
-/// The way in which a store replaces its small files.
+/// The sequence by which a store replaces its small files.
 #[test]
 fn a_file_that_was_replaced_has_old_or_new_bytes() {
     let (disk, backing) = mounted();
@@ -149,12 +149,12 @@ fn a_file_that_was_replaced_has_old_or_new_bytes() {
     lockstep_types::backing::replace(&*backing, "file", b"new").unwrap();
     assert_eq!(*seen.lock(), [b"old".to_vec(), b"new".to_vec()].into());
     for seed in 0..20 {
-        let left = after(&disk, Survivors::Nothing, seed);
+        let left = disk.after_power_loss(Survivors::Nothing, seed);
         assert_eq!(bytes(&left, "file"), b"new");
     }
 }
 
-/// A file that is made, removed and made again under one name is never mixed up with the first.
+/// A file that is made, removed and made again under one name is never mixed up with the first file.
 #[test]
 fn a_name_that_is_used_again_is_that_of_one_file_or_the_other() {
     let (disk, backing) = mounted();
@@ -165,7 +165,10 @@ fn a_name_that_is_used_again_is_that_of_one_file_or_the_other() {
     file.sync().unwrap();
     let mut found = BTreeSet::new();
     for seed in 0..100 {
-        found.insert(after(&disk, Survivors::Mixed { percent: 50 }, seed).read_all("f"));
+        found.insert(
+            disk.after_power_loss(Survivors::Mixed { percent: 50 }, seed)
+                .read_all("f"),
+        );
     }
     let expected = [None, Some(b"f".to_vec()), Some(b"again".to_vec())];
     assert_eq!(found, expected.into());
@@ -186,7 +189,7 @@ fn a_directory_is_removed_only_when_nothing_is_in_it() {
     assert_eq!(disk.files(), ["d/e/g"]);
 }
 
-/// All sets of directories that a power loss may leave, by trying many.
+/// Tries many power losses. Returns all sets of directories that may survive.
 fn directories_left(disk: &Disk) -> BTreeSet<String> {
     let mut random = Random::new(4);
     let tried = (0..400).map(|_| {
@@ -205,12 +208,12 @@ fn a_removed_directory_may_come_back_until_the_one_above_is_synced() {
     backing.remove("d/e/f").unwrap();
     backing.remove_empty_dir("d/e").unwrap();
     assert_eq!(directories_left(&disk), set(["d", "d d/e"]));
-    // With what was in it, or without.
+    // With its entry, or without.
     assert_eq!(outcomes(&disk), set(["", "d/e/f"]));
     let synced = disk.fork();
     synced.mount().sync_dir("d").unwrap();
     assert_eq!(directories_left(&synced), set(["d"]));
-    // Who syncs a directory that is gone wants it to stay so.
+    // The sync of a removed directory makes the removal durable.
     backing.sync_dir("d/e").unwrap();
     assert_eq!(directories_left(&disk), set(["d"]));
 }

@@ -1,4 +1,4 @@
-//! Who is asked before each call, and what comes of the answers.
+//! The observer, which is asked before each call, and its verdicts.
 
 use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_types::Errno;
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// Answers for the call with this serial number, from now on.
+/// Sets the verdict on the call with this serial number.
 fn answer(disk: &Disk, nth: u64, verdict: Verdict) {
     let serial = disk.calls() + nth;
     disk.observe(Some(Arc::new(move |call| {
@@ -162,7 +162,10 @@ fn a_refused_call_has_no_effect_and_the_process_goes_on() {
     answer(&disk, 1, Verdict::Fail(Errno::Io));
     file.sync().unwrap_err();
     file.sync().unwrap();
-    assert_eq!(bytes(&after(&disk, Survivors::Everything, 1), "f"), b"");
+    assert_eq!(
+        bytes(&disk.after_power_loss(Survivors::Everything, 1), "f"),
+        b""
+    );
 
     let table = backing.open_table("t", 8).unwrap();
     answer(&disk, 1, Verdict::Fail(Errno::Io));
@@ -170,8 +173,7 @@ fn a_refused_call_has_no_effect_and_the_process_goes_on() {
     assert_eq!(bytes(&disk, "t")[0], b'z', "a table cannot fail");
 }
 
-/// The disk is not locked while the observer runs, and a call that finds its process gone afterwards
-/// does nothing.
+/// The disk is not locked while the observer runs. A call whose process has ended meanwhile does nothing.
 #[test]
 fn an_observer_may_use_the_disk() {
     let (disk, _, file) = with_file();

@@ -1,4 +1,4 @@
-//! What a power loss takes from the content of files.
+//! The loss of content in a power loss.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const HALF: Survivors = Survivors::Mixed { percent: 50 };
 
-/// All that a file may be after a power loss, by trying many.
+/// Tries many power losses. Returns all contents that a file may have afterwards.
 fn outcomes(disk: &Disk, path: &str) -> BTreeSet<Option<Vec<u8>>> {
     let mut random = Random::new(7);
     let tried = (0..300).map(|_| {
@@ -20,7 +20,7 @@ fn outcomes(disk: &Disk, path: &str) -> BTreeSet<Option<Vec<u8>>> {
     tried.collect()
 }
 
-/// What a file holds, by the first byte of each page.
+/// The content of a file, as the first byte of each page.
 fn pages(outcomes: &BTreeSet<Option<Vec<u8>>>) -> BTreeSet<Vec<u8>> {
     let firsts = |bytes: &Option<Vec<u8>>| bytes.iter().flatten().copied().step_by(PAGE).collect();
     outcomes.iter().map(firsts).collect()
@@ -59,16 +59,16 @@ fn nothing_everything_and_a_prefix_are_among_what_may_be_left() {
         file.write_at(number * PAGE_BYTES, &vec![1; PAGE]).unwrap();
     }
     assert_eq!(
-        bytes(&after(&disk, Survivors::Nothing, 1), "f"),
+        bytes(&disk.after_power_loss(Survivors::Nothing, 1), "f"),
         vec![9; 4 * PAGE]
     );
     assert_eq!(
-        bytes(&after(&disk, Survivors::Everything, 1), "f"),
+        bytes(&disk.after_power_loss(Survivors::Everything, 1), "f"),
         vec![1; 4 * PAGE]
     );
-    // The name, then four pages with a length, then four pages.
+    // The first changes make the name, then four pages with a length. The next four write the pages.
     for (limit, changed) in [(6, 0), (7, 1), (8, 2), (9, 3), (10, 4)] {
-        let left = bytes(&after(&disk, Survivors::Until(limit), 1), "f");
+        let left = bytes(&disk.after_power_loss(Survivors::Until(limit), 1), "f");
         let firsts: Vec<u8> = left.iter().copied().step_by(PAGE).collect();
         let expected = [vec![1; changed], vec![9; 4 - changed]].concat();
         assert_eq!(firsts, expected, "{limit}");
@@ -93,13 +93,13 @@ fn lengths_are_lost_by_themselves() {
     assert_eq!(cut, [10, 50, 100].into());
 }
 
-/// What lies past a length that came back must not show when the file grows again.
+/// Bytes past a length that came back must stay hidden when the file grows again.
 #[test]
 fn what_a_lost_length_cuts_off_stays_away() {
     let (disk, _, file) = with_file();
     file.write_at(0, &vec![1; 2 * PAGE]).unwrap();
     for seed in 0..50 {
-        let left = after(&disk, HALF, seed);
+        let left = disk.after_power_loss(HALF, seed);
         let length = bytes(&left, "f").len();
         let backing = left.mount();
         let file = backing.open("f").unwrap();
@@ -110,7 +110,7 @@ fn what_a_lost_length_cuts_off_stays_away() {
     }
 }
 
-/// A failed sync gives up the pages with the cut, a later one saves the length.
+/// A failed sync gives up the pages with the cut. A later sync saves the length.
 #[test]
 fn what_a_length_cuts_off_stays_away_that_was_saved_without_the_pages() {
     let (disk, _, file) = with_file();
@@ -123,7 +123,7 @@ fn what_a_length_cuts_off_stays_away_that_was_saved_without_the_pages() {
         file.set_len(length).unwrap();
     }
     file.sync().unwrap();
-    let left = after(&disk, Survivors::Nothing, 1);
+    let left = disk.after_power_loss(Survivors::Nothing, 1);
     let file = left.mount().open("f").unwrap();
     file.set_len(3 * PAGE_BYTES).unwrap();
     assert_eq!(
@@ -142,7 +142,7 @@ fn holes_zeros_and_reserved_space_are_changes_too() {
     file.allocate(2 * PAGE_BYTES, PAGE_BYTES, true).unwrap();
     let mut blocks = BTreeSet::new();
     for seed in 0..100 {
-        let left = after(&disk, HALF, seed);
+        let left = disk.after_power_loss(HALF, seed);
         blocks.insert(left.mount().stat("f").unwrap().blocks);
     }
     assert_eq!(blocks, [8, 16, 24].into());
@@ -165,16 +165,16 @@ fn memory_of_tables_is_lost_by_pages_and_saved_by_a_sync_of_the_file() {
     assert_eq!(pages(&outcomes(&disk, "t")), all.into());
 }
 
-/// What was seen after a power loss is what the disk holds: another one takes nothing more.
+/// The state that reads see after a power loss is on the disk: another power loss takes nothing more.
 #[test]
 fn a_power_loss_settles_everything() {
     let (disk, backing, file) = with_file();
     file.write_at(0, &vec![1; 8 * PAGE]).unwrap();
     backing.open_or_create("g").unwrap();
     for seed in 0..20 {
-        let once = after(&disk, HALF, seed);
+        let once = disk.after_power_loss(HALF, seed);
         assert_eq!(once.unsynced(), 0);
-        let twice = after(&once, Survivors::Nothing, seed);
+        let twice = once.after_power_loss(Survivors::Nothing, seed);
         assert_eq!(once.digest(), twice.digest());
         assert!(file.sync().is_ok(), "the fork was not this disk");
         file.write_at(0, &vec![2; 8 * PAGE]).unwrap();
@@ -206,8 +206,8 @@ fn the_same_chance_leaves_the_same_disk() {
     assert!(all.len() > 40);
 }
 
-/// A slot of a table may be stored without end: its states are thinned out, the first and the last
-/// stay.
+/// A slot of a table may be stored without end: the list of its states is thinned, but keeps the first and
+/// the last state.
 #[test]
 fn many_states_of_one_page_are_bounded() {
     let (disk, backing) = mounted();

@@ -1,63 +1,46 @@
-//! Distributed recovery, as the primary leads it after every reconnect (paper, sections 4.2, 5.2).
+//! Distributed recovery: the primary's steps after every reconnect (paper, sections 4.2, 5.2).
 //!
-//! First metadata: what the peer has committed is applied here, the rest is sent again, in order.
-//! Then every range in PAW ∪ SAW from before is sent with this side's content. Then the writes that
-//! clients still wait for are sent again. Only when all of that is done on both sides are new
-//! operations admitted (rule P8).
+//! First metadata: this node applies the operations that the peer has committed and sends the others again, in order.
+//! Then this node sends its own content of every range in PAW ∪ SAW from before. Then this node sends the writes again
+//! that clients still wait for. New operations are admitted only when all three steps are done on both nodes (rule P8).
 
 use lockstep_types::Osn;
 use lockstep_types::mutants::{Mutant, is_active};
 
-use super::flight::Side;
-use super::{Core, Effect, Effects, OpId, Transfer};
+use super::pending::NodePart;
+use super::{Core, Effect, Effects, OpId, RecoveryStep, Transfer};
 use crate::state::{State, Trigger};
-
-/// How far recovery is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recovery {
-    /// Metadata operations are being settled.
-    Metadata,
-    /// Ranges are being sent.
-    Ranges,
-    /// Writes in flight are being sent again.
-    Writes,
-}
 
 impl Core {
     pub(super) fn start_recovery(&mut self, peer_applied: Osn, effects: &mut Effects) {
-        self.recovery = Some(Recovery::Metadata);
-        self.forget_sent();
-        self.doubt_acks();
-        let mut unknown = Vec::new();
-        for meta in &mut self.metas {
-            if meta.osn <= peer_applied && !is_active(Mutant::RepeatMetadata) {
-                meta.committed = true;
-            } else {
-                unknown.push(Effect::ResendMeta { osn: meta.osn });
-            }
-        }
-        if is_active(Mutant::MetadataOutOfOrder) {
-            unknown.reverse();
-        }
-        effects.extend(unknown);
+        self.recovery = Some(RecoveryStep::Metadata);
+        self.ops.forget_sent();
+        self.metas.forget_sent();
+        self.discard_acks();
+        let unknown = self.metas.commit_through(peer_applied);
+        effects.extend(unknown.into_iter().map(|osn| Effect::ResendMeta { osn }));
         self.commit_ready(effects);
     }
 
-    /// Goes on to the next step when the present one is complete.
+    /// Goes on to the next step when the present step is complete.
     pub(super) fn advance_recovery(&mut self, effects: &mut Effects) {
         match self.recovery {
-            Some(Recovery::Metadata) if self.is_metadata_recovered() => {
-                self.recovery = Some(Recovery::Ranges);
+            Some(RecoveryStep::Metadata)
+                if self.metas.is_empty() || is_active(Mutant::RangesBeforeMetadata) =>
+            {
+                self.recovery = Some(RecoveryStep::Ranges);
                 self.transfer(Transfer::RecoverRanges, effects);
                 if is_active(Mutant::AdmitBeforeRanges) {
                     self.ranges_recovered(effects);
                 }
             }
-            Some(Recovery::Writes) if self.any_write_failed() => {
-                // The peer may have its bytes, and we some of them.
+            Some(RecoveryStep::Writes) if self.any_write_failed() => {
+                // The peer may have the bytes of the write, and this node some of them.
                 self.trigger(Trigger::PeerFailed, effects);
             }
-            Some(Recovery::Writes) if self.writes.is_empty() && self.waiting_syncs().is_empty() => {
+            Some(RecoveryStep::Writes)
+                if self.writes.is_empty() && self.ops.unanswered_syncs().is_empty() =>
+            {
                 self.transfer(Transfer::TellRecovered, effects);
                 self.trigger(Trigger::Recovered, effects);
             }
@@ -65,72 +48,56 @@ impl Core {
         }
     }
 
-    fn is_metadata_recovered(&self) -> bool {
-        is_active(Mutant::RangesBeforeMetadata) || self.metas.is_empty() && self.applying == 0
+    /// Whether an ack counts now. An ack that comes before the ranges were sent belongs to a frame that slipped onto
+    /// the new connection. The ranges may yet take the acknowledged bytes back, together with the size and times of
+    /// their files, which do not show writes in flight (rule P8).
+    pub(super) fn accepts_acks(&self) -> bool {
+        matches!(self.recovery, None | Some(RecoveryStep::Writes))
     }
 
-    /// Whether an ack counts now. One that comes before the ranges were sent is of a frame that
-    /// slipped onto the new connection: what it says may yet be taken back by the ranges, with the
-    /// facts of their files, which do not show writes in flight (rule P8).
-    pub(super) fn heeds_acks(&self) -> bool {
-        matches!(self.recovery, None | Some(Recovery::Writes))
-    }
-
-    /// Nothing has been sent over this connection, or nothing that counts.
-    fn forget_sent(&mut self) {
-        for op in self.ops.values_mut() {
-            op.sent = None;
-        }
-        for meta in &mut self.metas {
-            meta.sent = None;
-        }
-    }
-
-    /// Writes that only the peer was done with are sent again too, for the same reason.
-    fn doubt_acks(&mut self) {
-        for id in self.writes.values() {
-            if let Some(op) = self.ops.get_mut(id) {
-                op.peer = Side::Waiting;
-            }
+    /// Forgets the acks of writes that only the peer is done with. Those writes are sent again too, for the same
+    /// reason.
+    fn discard_acks(&mut self) {
+        for (_, id) in self.writes.iter() {
+            self.ops.set_peer(id, NodePart::Pending);
         }
     }
 
     fn any_write_failed(&self) -> bool {
-        let mut ops = self.writes.values().filter_map(|id| self.ops.get(id));
-        ops.any(|op| matches!(op.local, Side::Done(Err(_))))
+        let mut ops = self.writes.iter().filter_map(|(_, id)| self.ops.get(id));
+        ops.any(|op| matches!(op.local, NodePart::Done(Err(_))))
     }
 
     pub(super) fn ranges_recovered(&mut self, effects: &mut Effects) {
-        if self.recovery != Some(Recovery::Ranges) {
+        if self.recovery != Some(RecoveryStep::Ranges) {
             return;
         }
-        self.recovery = Some(Recovery::Writes);
-        self.forget_sent();
-        self.settle_under_way(effects);
+        self.recovery = Some(RecoveryStep::Writes);
+        self.ops.forget_sent();
+        self.metas.forget_sent();
+        self.release_interrupted(effects);
         if is_active(Mutant::NoResend) {
             return self.take_writes_as_done(effects);
         }
         for (op, osn) in self.resendable() {
             self.resend(op, osn, effects);
         }
-        for op in self.waiting_syncs() {
+        for op in self.ops.unanswered_syncs() {
             effects.push(Effect::SendSync { op });
         }
     }
 
-    /// The bug of that name: what the peer may lack is answered.
+    /// The deliberate bug `NoResend`: answers writes that the peer may lack.
     fn take_writes_as_done(&mut self, effects: &mut Effects) {
         for (op, _) in self.resendable() {
-            if let Some(found) = self.ops.get_mut(&op) {
-                found.peer = Side::Unneeded;
-            }
+            self.ops.set_peer(op, NodePart::NotNeeded);
             self.finish_if_over(op, effects);
         }
     }
 
-    /// A write that was still being done here when recovery reached it is sent now.
+    /// Sends a write again that this node was still executing when the recovery reached it.
     pub(super) fn resend_if_due(&mut self, id: OpId, effects: &mut Effects) {
-        if self.state != State::CatchingUp || self.recovery != Some(Recovery::Writes) {
+        if self.state != State::CatchingUp || self.recovery != Some(RecoveryStep::Writes) {
             return;
         }
         let due = self.resendable().into_iter().find(|(op, _)| *op == id);
@@ -146,5 +113,19 @@ impl Core {
             osn,
             connection,
         });
+    }
+
+    /// Writes whose part on the peer is pending and whose part here is done.
+    fn resendable(&self) -> Vec<(OpId, Osn)> {
+        let is_due = |id| {
+            self.ops.get(id).is_some_and(|op| {
+                op.peer == NodePart::Pending && op.local == NodePart::Done(Ok(()))
+            })
+        };
+        self.writes
+            .iter()
+            .filter(|(_, id)| is_due(*id))
+            .map(|(osn, id)| (id, osn))
+            .collect()
     }
 }

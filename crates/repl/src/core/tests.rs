@@ -1,4 +1,4 @@
-//! Scenarios of the core, each from one point of `docs/protocol/`.
+//! Scenarios of the core, each from one rule of the protocol.
 
 mod disconnect;
 mod overdue;
@@ -7,16 +7,16 @@ mod poison;
 mod restart;
 mod room;
 
-use lockstep_types::{FileName, Generation, Ino};
+use lockstep_types::{Errno, FileName, Generation, Ino};
 
 use super::*;
 use crate::lock::{BlockRange, LockKey, LockMode};
 
-/// Beats that an answer may take.
+/// Most beats until an answer.
 const LIMIT: u64 = 5;
 /// The connection that comes up.
 const LINK: ConnectionId = ConnectionId(7);
-/// What there is before it: a core that starts in sync knows of none.
+/// The connection of a core that starts in sync: the core knows of none.
 const NO_LINK: ConnectionId = ConnectionId(0);
 
 fn osn(sequence: u64) -> Osn {
@@ -34,22 +34,22 @@ fn core(state: State) -> Core {
         writes_max: 4,
         bytes_max: 100,
     };
-    let start = Start {
+    let start = CoreStart {
         state,
         first_osn: osn(1),
         in_doubt: Vec::new(),
-        under_way: Vec::new(),
+        interrupted_writes: Vec::new(),
     };
     Core::new(config, start, 0)
 }
 
-/// One whose process before had a write of file 5 under way.
+/// A core whose previous process was interrupted in a write of file 5.
 fn interrupted() -> Core {
-    let start = Start {
+    let start = CoreStart {
         state: State::Paused,
         first_osn: osn(9),
         in_doubt: Vec::new(),
-        under_way: vec![write_locks(5)],
+        interrupted_writes: vec![write_locks(5)],
     };
     Core::new(core(State::Paused).config, start, 0)
 }
@@ -84,7 +84,7 @@ impl Core {
     fn submit_write(&mut self, op: u64, number: u64) -> Vec<Effect> {
         self.on(Event::Submit {
             op: OpId(op),
-            kind: Kind::Write,
+            kind: OpKind::Write,
             locks: write_locks(number),
             bytes: 0,
         })
@@ -94,7 +94,7 @@ impl Core {
         let blocks = LockMode::Read(BlockRange::new(0, 4096));
         self.on(Event::Submit {
             op: OpId(op),
-            kind: Kind::Read,
+            kind: OpKind::Read,
             locks: LockSet::from_slice(&[(file(number), blocks)]),
             bytes: 0,
         })
@@ -103,7 +103,7 @@ impl Core {
     fn submit_meta(&mut self, op: u64, name: &str) -> Vec<Effect> {
         self.on(Event::Submit {
             op: OpId(op),
-            kind: Kind::Meta,
+            kind: OpKind::Meta,
             locks: name_locks(name),
             bytes: 0,
         })
@@ -152,7 +152,7 @@ fn send_again(op: u64, number: u64) -> Effect {
 fn submit_sync(core: &mut Core, op: u64) -> Vec<Effect> {
     core.on(Event::Submit {
         op: OpId(op),
-        kind: Kind::Sync,
+        kind: OpKind::Sync,
         locks: LockSet::new(),
         bytes: 0,
     })
@@ -177,7 +177,7 @@ fn a_write_is_acknowledged_when_both_sides_have_it() {
 }
 
 #[test]
-fn metadata_is_applied_here_in_order_whatever_order_the_acks_come_in() {
+fn metadata_is_applied_here_in_order_for_each_order_of_acks() {
     let mut core = core(State::Synced);
     for (op, name) in [(1, "a"), (2, "b")] {
         assert_eq!(
@@ -248,7 +248,7 @@ fn a_peer_that_cannot_follow_is_left_behind() {
         ]
     );
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    let effects = core.on(Event::Trigger(Trigger::MarkedOutOfSync));
     assert_eq!(finished(&effects), [1]);
 }
 
@@ -265,7 +265,7 @@ fn the_end_of_the_image_waits_for_metadata_in_flight() {
     let effects = core.on(up);
     assert!(effects.contains(&transfer(Transfer::SendImage)));
     assert_eq!(
-        core.on(Event::Happened(Trigger::ImageSent)),
+        core.on(Event::Trigger(Trigger::ImageSent)),
         [Effect::Entered(State::ResyncTail)]
     );
     assert_eq!(core.submit_meta(2, "b"), [], "metadata waits");
@@ -279,11 +279,11 @@ fn the_end_of_the_image_waits_for_metadata_in_flight() {
     );
     let effects = core.on(Event::LocalDone(OpId(1), Ok(())));
     assert!(effects.contains(&transfer(Transfer::SendTail)));
-    let effects = core.on(Event::Happened(Trigger::ImageDone));
+    let effects = core.on(Event::Trigger(Trigger::ImageDone));
     assert!(effects.contains(&transfer(Transfer::SendContent)));
     assert!(effects.contains(&Effect::Prepare { op: OpId(2) }));
-    core.on(Event::Happened(Trigger::ContentDone));
-    let effects = core.on(Event::Happened(Trigger::MarkedInSync));
+    core.on(Event::Trigger(Trigger::ContentDone));
+    let effects = core.on(Event::Trigger(Trigger::MarkedInSync));
     assert!(effects.contains(&transfer(Transfer::TellInSync)));
     assert_eq!(core.state(), State::Synced);
 }
@@ -309,10 +309,10 @@ fn metadata_goes_on_while_the_image_is_sent_unless_that_falls_behind() {
     }
     core.on(Event::NamesBehind(true));
     assert_eq!(core.submit_meta(3, "c"), []);
-    let effects = core.on(Event::Happened(Trigger::LinkLost));
+    let effects = core.on(Event::Trigger(Trigger::LinkLost));
     assert!(effects.contains(&prepare(3)), "{effects:?}");
     core.on(Event::NamesBehind(true));
-    assert_eq!(core.submit_meta(4, "d"), [prepare(4)], "late news");
+    assert_eq!(core.submit_meta(4, "d"), [prepare(4)], "late");
 }
 
 #[test]

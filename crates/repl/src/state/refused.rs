@@ -1,38 +1,39 @@
-//! The pairs of state and trigger that lead nowhere, and why.
+//! The pairs of state and trigger that lead nowhere, with the reasons.
 //!
-//! Invariant, checked at the end when this is compiled: every pair is in [`TABLE`] or here, once.
+//! Invariant, checked by the compiler at the end of this file: every pair is once in [`TABLE`] or once in [`REFUSED`].
 
 use strum::VariantArray as _;
 
-use super::{State, TABLE, Trigger};
+use super::table::TABLE;
+use super::{State, Trigger};
 
-/// Why a trigger leads nowhere in a state.
+/// The reason why a trigger leads nowhere in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// It can come, by a race: it is about a connection or a mark that has been overtaken. It is
-    /// dropped.
-    LateNews,
-    /// It never comes to this role, or to a node without a peer. A fault.
+pub enum RefusalReason {
+    /// A race brought the trigger too late: it concerns a connection or a mark that another one has replaced. The core
+    /// drops the trigger.
+    Outdated,
+    /// The trigger never comes to this role, or to a node without a peer. A fault.
     OtherRole,
-    /// It never comes in this state. A fault.
+    /// The trigger never comes in this state. A fault.
     Impossible,
-    /// It is about the change of roles, which is not built yet: nobody sends it.
+    /// The trigger concerns the change of roles, which is not built yet: no code sends it.
     NoFailoverYet,
 }
 
-impl Refusal {
-    /// Whether node or peer must have a fault. The connection is closed then: without one nothing is
-    /// taken as done on both nodes, and the next one finds out anew how the two stand.
+impl RefusalReason {
+    /// Whether node or peer must have a fault. The driver closes the connection then: without a connection no
+    /// operation is taken as done on both nodes, and the next connection compares the states of the nodes anew.
     pub const fn is_fault(self) -> bool {
         match self {
             Self::OtherRole | Self::Impossible => true,
-            Self::LateNews | Self::NoFailoverYet => false,
+            Self::Outdated | Self::NoFailoverYet => false,
         }
     }
 
-    const fn describe(self) -> &'static str {
+    pub(super) const fn describe(self) -> &'static str {
         match self {
-            Self::LateNews => "it is late news",
+            Self::Outdated => "it is outdated",
             Self::OtherRole => "it cannot come to this role",
             Self::Impossible => "it cannot come there",
             Self::NoFailoverYet => "there is no failover yet",
@@ -40,39 +41,19 @@ impl Refusal {
     }
 }
 
-/// A trigger that leads nowhere in a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{trigger:?} is refused in state {state:?}: {}", .why.describe())]
-pub struct Refused {
-    /// In this state.
-    pub state: State,
-    /// This happened.
-    pub trigger: Trigger,
-    /// Why it leads nowhere.
-    pub why: Refusal,
-}
+/// States, triggers, and the reason why each of the states refuses each of the triggers; with an explanation for the
+/// reader.
+pub type RefusedRow = (
+    &'static [State],
+    &'static [Trigger],
+    RefusalReason,
+    &'static str,
+);
 
-impl Refused {
-    /// Of a pair that is not in [`TABLE`].
-    pub(super) fn pair(state: State, trigger: Trigger) -> Self {
-        let row = REFUSED
-            .iter()
-            .find(|(states, triggers, ..)| states.contains(&state) && triggers.contains(&trigger));
-        Self {
-            state,
-            trigger,
-            why: row.map_or(Refusal::Impossible, |(_, _, why, _)| *why),
-        }
-    }
-}
-
-/// In each of these states, each of these triggers is refused, for this reason, because of this.
-pub type RefusedRow = (&'static [State], &'static [Trigger], Refusal, &'static str);
-
-/// Every pair that is not in [`TABLE`].
+/// Every pair of state and trigger that is not in [`TABLE`].
 #[rustfmt::skip]
 pub const REFUSED: &[RefusedRow] = {
-    use Refusal::{Impossible, LateNews, NoFailoverYet, OtherRole};
+    use RefusalReason::{Impossible, Outdated, NoFailoverYet, OtherRole};
     use State::{
         CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
         ResyncNamespace, ResyncTail, SecondaryCatchingUp, SecondaryDisconnected,
@@ -89,20 +70,20 @@ pub const REFUSED: &[RefusedRow] = {
         (
             &[OutOfSync],
             &[ImageSent, ImageDone, ContentDone],
-            LateNews,
-            "the peer failed when a transfer was just over; its connection is about to be closed",
+            Outdated,
+            "the peer failed when a transfer was just over; the connection is about to be closed",
         ),
         (
             &[ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, CatchingUp],
             &[LinkUpInSync, LinkUpOutOfSync],
             Impossible,
-            "one thread has the connection, and tells of its end before it makes the next",
+            "one thread owns the connection, and reports its end before it makes the next connection",
         ),
         (
             &[Paused, Frozen],
             &[LinkLost],
             Impossible,
-            "there is no connection; one that comes up leads elsewhere at once",
+            "there is no connection; a new connection leads to another state at once",
         ),
         (
             &[
@@ -111,7 +92,7 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[PauseOverContinue, PauseOverFreeze],
             Impossible,
-            "the core looks at the pause in `Paused` only",
+            "the core checks the pause in `Paused` only",
         ),
         (
             &[
@@ -120,7 +101,7 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[Recovered],
             Impossible,
-            "the core ends a recovery itself, and drops it when it leaves `CatchingUp`",
+            "the core itself ends a recovery, and drops the recovery when it leaves `CatchingUp`",
         ),
         (
             &[
@@ -129,7 +110,7 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[ImageSent],
             Impossible,
-            "a transfer counts only while its connection stands (P9), and is made once over it",
+            "a transfer counts only while its connection stands (P9), and each connection has it once",
         ),
         (
             &[
@@ -138,13 +119,13 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[ImageDone],
             Impossible,
-            "as above",
+            "a transfer counts only while its connection stands (P9), and each connection has it once",
         ),
         (
             &[ResyncNamespace, ResyncTail, EnteringSync, Synced, Paused, Frozen, CatchingUp, LeavingSync],
             &[ContentDone],
             Impossible,
-            "as above",
+            "a transfer counts only while its connection stands (P9), and each connection has it once",
         ),
         (
             &[
@@ -153,8 +134,8 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[MarkedInSync],
             Impossible,
-            "the mark is made only while still `EnteringSync`; that goes on to `LeavingSync`, whose \
-             own mark is made after it",
+            "the mark is made in `EnteringSync` only; the next state may be `LeavingSync`, whose own mark \
+             comes after this mark",
         ),
         (
             &[
@@ -163,45 +144,45 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[MarkedOutOfSync],
             Impossible,
-            "`LeavingSync` alone asks for it, once, and is left by nothing else",
+            "only `LeavingSync` asks for the mark, once, and ends with the mark or with a failed disk",
         ),
 
         (
             &[SecondaryOutOfSync, SecondaryResyncing, SecondarySynced, SecondaryDisconnected],
             &[Recovered],
-            LateNews,
-            "the connection was lost before `RecoveryDone` was done; or the primary sent it over \
-             the next one",
+            Outdated,
+            "the connection was lost before `RecoveryDone` was done; or the primary sent `RecoveryDone` over \
+             the next connection",
         ),
         (
             &[SecondaryOutOfSync],
             &[MarkedOutOfSync],
-            LateNews,
+            Outdated,
             "the connection of a resync was lost while the mark was being made",
         ),
         (
             &[SecondaryResyncing, SecondarySynced, SecondaryCatchingUp],
             &[LinkUpInSync, LinkUpOutOfSync],
             Impossible,
-            "the next connection is served after the end of the last (P9)",
+            "the next connection is served after the end of the previous connection (P9)",
         ),
         (
             &[SecondaryOutOfSync, SecondaryDisconnected],
             &[LinkLost],
             Impossible,
-            "there is no connection; one that comes up leads elsewhere at once",
+            "there is no connection; a new connection leads to another state at once",
         ),
         (
             &[SecondaryOutOfSync],
             &[LinkUpInSync],
             Impossible,
-            "its mark says out of sync or, if that could not be written, the primary's does, or names another sync (P17)",
+            "its own mark says out of sync; or, if that mark could not be written, the primary's mark says so or names another sync (P17)",
         ),
         (
             &[SecondarySynced, SecondaryDisconnected, SecondaryCatchingUp],
             &[MarkedInSync],
             Impossible,
-            "`InSync` ends a resync, and only that",
+            "`InSync` comes only at the end of a resync",
         ),
         (
             &[
@@ -210,7 +191,7 @@ pub const REFUSED: &[RefusedRow] = {
             ],
             &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageSent, ImageDone, ContentDone],
             OtherRole,
-            "this is what a primary does",
+            "only a primary does this",
         ),
 
         (
@@ -229,14 +210,14 @@ pub const REFUSED: &[RefusedRow] = {
                 LinkUpInSync, LinkUpOutOfSync, LinkLost, PeerFailed, ImageSent, ImageDone, ContentDone,
                 MarkedInSync, MarkedOutOfSync, StorePoisoned,
             ],
-            LateNews,
-            "it was under way when the disk failed; nothing but an operator leads out of that (P16)",
+            Outdated,
+            "the trigger was under way when the disk failed; only an operator leads out of this state (P16)",
         ),
         (
             &[Poisoned],
             &[PauseOverContinue, PauseOverFreeze, Recovered],
             Impossible,
-            "the core looks at pause and recovery in other states only",
+            "the core checks pause and recovery in other states only",
         ),
         (
             &[SecondaryPoisoned],
@@ -244,14 +225,14 @@ pub const REFUSED: &[RefusedRow] = {
                 LinkUpInSync, LinkUpOutOfSync, LinkLost, Recovered, MarkedInSync, MarkedOutOfSync,
                 StorePoisoned,
             ],
-            LateNews,
-            "it was under way when the disk failed; nothing but an operator leads out of that (P16)",
+            Outdated,
+            "the trigger was under way when the disk failed; only an operator leads out of this state (P16)",
         ),
         (
             &[SecondaryPoisoned],
             &[PauseOverContinue, PauseOverFreeze, PeerFailed, ImageSent, ImageDone, ContentDone],
             OtherRole,
-            "this is what a primary does",
+            "only a primary does this",
         ),
 
         (
@@ -261,7 +242,7 @@ pub const REFUSED: &[RefusedRow] = {
                 Deposed, FailoverAsked, PromoteAsked, PromoteForced, DemoteAsked,
             ],
             NoFailoverYet,
-            "nobody sends it",
+            "no code sends it",
         ),
     ]
 };
@@ -269,8 +250,8 @@ pub const REFUSED: &[RefusedRow] = {
 const STATES: usize = State::VARIANTS.len();
 const TRIGGERS: usize = Trigger::VARIANTS.len();
 
-/// In how many rows of the two tables each pair is.
-#[expect(clippy::indexing_slicing, reason = "runs only while this is compiled")]
+/// For each pair the number of its rows in the two tables.
+#[expect(clippy::indexing_slicing, reason = "runs only in the compiler")]
 const fn rows() -> [[usize; TRIGGERS]; STATES] {
     let mut rows = [[0; TRIGGERS]; STATES];
     let mut row = 0;
@@ -296,9 +277,9 @@ const fn rows() -> [[usize; TRIGGERS]; STATES] {
     rows
 }
 
-// The test below names the pair: `cargo test -p lockstep-repl --lib` compiles without this.
+// The test below names the wrong pair: `cargo test -p lockstep-repl --lib` compiles without this check.
 #[cfg(not(test))]
-#[expect(clippy::indexing_slicing, reason = "runs only while this is compiled")]
+#[expect(clippy::indexing_slicing, reason = "runs only in the compiler")]
 const _: () = {
     let rows = rows();
     let mut pair = 0;
@@ -327,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_given_is_that_of_the_row() {
+    fn a_refusal_has_the_reason_of_its_row() {
         for (states, triggers, why, _) in REFUSED {
             for &state in *states {
                 for &trigger in *triggers {
@@ -340,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_and_why() {
+    fn a_refusal_names_trigger_state_and_reason() {
         let refused = State::Synced.next(Trigger::PromoteAsked).unwrap_err();
         assert_eq!(
             refused.to_string(),

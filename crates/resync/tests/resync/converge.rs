@@ -1,4 +1,4 @@
-//! Whatever the two nodes hold, after a resync they hold the same.
+//! After a resync the two nodes are identical, for any content before.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,30 +6,36 @@ use std::time::Duration;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    Claim, Locks, Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
+    JobProgress, LockClaim, Locks, Peer, PeerError, ResyncError, send_content, send_image,
+    send_tail,
 };
 use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest, NodeKind, SyncId};
 use lockstep_verify::compare;
 use proptest::prelude::*;
 
-use super::nodes::{FreeLocks, NoOperations, Node, PeerAtHand, records, send_namespace};
+use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, records, send_namespace};
 use super::steps::{Change, Step, resolve, step, take_all};
 
-fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<Progress, ResyncError> {
-    let progress = Progress::default();
+fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<JobProgress, ResyncError> {
+    let progress = JobProgress::default();
     send_namespace(primary.store(), peer)?;
     send_content(primary.store(), peer, locks, &progress)?;
     Ok(progress)
 }
 
-/// Compares both by our own comparison, and by other means.
+/// Compares both nodes by the product's comparison, and by other means.
 pub fn assert_equal(primary: &Node, secondary: &Node) {
-    let progress = Progress::default();
-    let peer = PeerAtHand::new(secondary);
+    let progress = JobProgress::default();
+    let peer = LocalPeer::new(secondary);
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);
     assert_eq!(records(primary.store()), records(secondary.store()));
-    for (ino, kind) in primary.store().inodes(1, u64::MAX, usize::MAX).unwrap() {
+    for (ino, kind) in primary
+        .store()
+        .replica()
+        .inodes(1, u64::MAX, usize::MAX)
+        .unwrap()
+    {
         if kind == NodeKind::File {
             assert_content_equal(primary, secondary, ino);
         }
@@ -37,9 +43,9 @@ pub fn assert_equal(primary: &Node, secondary: &Node) {
 }
 
 fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
-    let size = primary.store().getattr(ino).unwrap().size;
+    let size = primary.store().tree().getattr(ino).unwrap().size;
     let mut at = 0;
-    while let Some(data) = primary.store().next_data(ino, at).unwrap() {
+    while let Some(data) = primary.store().replica().next_data(ino, at).unwrap() {
         let (mut here, mut there) = (vec![0; 1 << 16], vec![0; 1 << 16]);
         let read = primary.store().read(ino, data, &mut here).unwrap();
         assert_eq!(secondary.store().read(ino, data, &mut there).unwrap(), read);
@@ -47,7 +53,7 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
         at = data + here.len() as u64;
     }
     let mut at = 0;
-    while let Some(data) = secondary.store().next_data(ino, at).unwrap() {
+    while let Some(data) = secondary.store().replica().next_data(ino, at).unwrap() {
         let mut here = vec![0; 1 << 16];
         let mut there = here.clone();
         primary.store().read(ino, data, &mut here).unwrap();
@@ -55,16 +61,19 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
         assert!(here == there, "{ino:?} differs near {data}");
         at = data + here.len() as u64;
     }
-    assert_eq!(secondary.store().content_bytes(ino).unwrap(), size);
+    assert_eq!(
+        secondary.store().replica().content_bytes(ino).unwrap(),
+        size
+    );
 }
 
-/// Locks that are busy: before each is granted, clients have changed something on both nodes.
+/// Busy locks: before each grant, clients change data on both nodes.
 struct BusyLocks<'a> {
     primary: &'a Node,
     secondary: &'a Node,
     steps: &'a [Step],
     next: AtomicUsize,
-    /// Claims that there are.
+    /// Number of present claims.
     held: AtomicUsize,
 }
 
@@ -104,7 +113,7 @@ struct BusyClaim<'a> {
     is_held: bool,
 }
 
-impl Claim for BusyClaim<'_> {
+impl LockClaim for BusyClaim<'_> {
     fn is_held(&self) -> bool {
         self.is_held
     }
@@ -136,8 +145,8 @@ impl Locks for BusyLocks<'_> {
         body()
     }
 
-    /// Clients change nothing while others are held: they might be about the same.
-    fn claim(&self, _: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
+    /// Clients change no data while other locks are held: the changes might need the same locks.
+    fn claim(&self, _: LockSet) -> Result<Box<dyn LockClaim + '_>, ResyncError> {
         let others = self.held.fetch_add(1, Ordering::Relaxed);
         let is_free = others == 0 || self.next.load(Ordering::Relaxed).is_multiple_of(3);
         if others == 0 {
@@ -149,7 +158,7 @@ impl Locks for BusyLocks<'_> {
         }))
     }
 
-    /// What is under way is over before anybody can look.
+    /// Operations under way end before the next look.
     fn pause(&self, _: Duration) {}
 }
 
@@ -161,7 +170,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn stores_that_went_apart_become_equal(
+    fn stores_that_diverged_become_equal(
         common in steps(30),
         here in steps(30),
         there in steps(30),
@@ -179,7 +188,7 @@ proptest! {
             next: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
         };
-        resync(&primary, &PeerAtHand::new(&secondary), &locks).unwrap();
+        resync(&primary, &LocalPeer::new(&secondary), &locks).unwrap();
         assert_equal(&primary, &secondary);
         secondary.restart();
         assert_equal(&primary, &secondary);
@@ -193,16 +202,16 @@ proptest! {
         let (primary, mut secondary) = (Node::new(), Node::new());
         take_all(&primary, &here);
         take_all(&secondary, &there);
-        resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+        resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
         secondary.restart();
         assert_equal(&primary, &secondary);
     }
 }
 
-/// A secondary whose primary's clients change something before each answer.
+/// A secondary whose primary's clients change data before each answer.
 struct BusyPrimary<'a> {
     primary: &'a Node,
-    secondary: PeerAtHand<'a>,
+    secondary: LocalPeer<'a>,
     steps: &'a [Step],
     next: AtomicUsize,
 }
@@ -220,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_done_while_the_namespace_is_sent_is_carried_over(
+    fn operations_during_the_transfer_of_the_namespace_are_carried_over(
         here in steps(30),
         there in steps(30),
         meanwhile in steps(60),
@@ -230,17 +239,17 @@ proptest! {
         take_all(&secondary, &there);
         let busy = BusyPrimary {
             primary: &primary,
-            secondary: PeerAtHand::new(&secondary),
+            secondary: LocalPeer::new(&secondary),
             steps: &meanwhile,
             next: AtomicUsize::new(0),
         };
         let sync = SyncId::next(None, [1; 16]);
         let changes = send_image(primary.store(), &busy, sync, &NoOperations).unwrap();
-        // From here on no operation is begun.
-        let peer = PeerAtHand::new(&secondary);
+        // From now on no operation begins.
+        let peer = LocalPeer::new(&secondary);
         send_tail(primary.store(), &peer, &changes).unwrap();
         prop_assert_eq!(secondary.store().applied(), primary.store().applied());
-        send_content(primary.store(), &peer, &FreeLocks, &Progress::default()).unwrap();
+        send_content(primary.store(), &peer, &FreeLocks, &JobProgress::default()).unwrap();
         assert_equal(&primary, &secondary);
     }
 }
@@ -276,15 +285,15 @@ fn a_resync_that_breaks_off_anywhere_can_start_again() {
     let mut lost_at = 0;
     loop {
         let (primary, mut secondary) = (interesting(), other());
-        let peer = PeerAtHand {
+        let peer = LocalPeer {
             lost_at,
-            ..PeerAtHand::new(&secondary)
+            ..LocalPeer::new(&secondary)
         };
         let whole = resync(&primary, &peer, &FreeLocks).is_ok();
         if lost_at % 2 == 1 {
             secondary.restart();
         }
-        resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+        resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
         assert_equal(&primary, &secondary);
         if whole {
             assert!(lost_at > 10);
@@ -295,10 +304,14 @@ fn a_resync_that_breaks_off_anywhere_can_start_again() {
 }
 
 #[test]
-fn content_that_was_damaged_behind_our_back_is_put_right() {
+fn content_that_was_damaged_outside_the_store_is_repaired() {
     let (primary, mut secondary) = (interesting(), Node::new());
-    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
-    let inodes = primary.store().inodes(1, u64::MAX, usize::MAX).unwrap();
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    let inodes = primary
+        .store()
+        .replica()
+        .inodes(1, u64::MAX, usize::MAX)
+        .unwrap();
     let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
     secondary.store().close().unwrap();
     for (number, (ino, _)) in files.enumerate() {
@@ -310,25 +323,26 @@ fn content_that_was_damaged_behind_our_back_is_put_right() {
         }
     }
     secondary.restart();
-    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
     assert_equal(&primary, &secondary);
 }
 
 #[test]
-fn our_own_damage_is_not_carried_over() {
+fn damage_on_the_primary_is_not_carried_over() {
     let (mut primary, secondary) = (interesting(), Node::new());
     primary.store().close().unwrap();
     let long = primary
         .store()
+        .tree()
         .lookup(Ino::ROOT, &super::nodes::name("long"));
     std::fs::write(primary.content_path(long.unwrap().ino), b"short").unwrap();
     primary.restart();
-    let error = resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap_err();
+    let error = resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap_err();
     assert!(error.to_string().contains("5 bytes long"), "{error}");
 }
 
 #[test]
-fn a_huge_sparse_file_takes_as_many_questions_as_it_has_data() {
+fn the_number_of_requests_for_a_huge_sparse_file_depends_on_its_data_only() {
     let (primary, secondary) = (Node::new(), Node::new());
     let ino = primary.file("huge", &[1; 10]);
     for at in [1 << 30, 1 << 39, (1 << 40) - 5] {
@@ -340,24 +354,24 @@ fn a_huge_sparse_file_takes_as_many_questions_as_it_has_data() {
         size,
         drop_set_id: false,
     });
-    let peer = PeerAtHand::new(&secondary);
+    let peer = LocalPeer::new(&secondary);
     let progress = resync(&primary, &peer, &FreeLocks).unwrap();
     assert_eq!(progress.bytes_done.get(), size);
     assert!(progress.bytes_sent.get() < 100_000);
     assert!(peer.asked.load(Ordering::Relaxed) < 30);
     assert_equal(&primary, &secondary);
-    let space = secondary.store().getattr(ino).unwrap().blocks * 512;
+    let space = secondary.store().tree().getattr(ino).unwrap().blocks * 512;
     assert!(space < 1 << 20, "{space} bytes on the disk");
 }
 
 #[test]
-fn equal_stores_are_found_equal_with_few_questions() {
+fn equal_stores_are_found_equal_with_few_requests() {
     let (primary, secondary) = (Node::new(), Node::new());
     for number in 0..300 {
         primary.file(&format!("file {number}"), &[1; 5000]);
     }
-    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
-    let peer = PeerAtHand::new(&secondary);
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    let peer = LocalPeer::new(&secondary);
     let progress = resync(&primary, &peer, &FreeLocks).unwrap();
     assert_eq!(progress.bytes_sent.get(), 0);
     assert_eq!(progress.inodes_done.get(), 300);
@@ -365,7 +379,7 @@ fn equal_stores_are_found_equal_with_few_questions() {
     assert!(peer.asked.load(Ordering::Relaxed) < 20);
 }
 
-/// Space that both nodes are to have: what is written there later must not fail on one of them.
+/// Both nodes need the reserved space: a later write there must not fail on one node only.
 #[test]
 fn reserved_space_is_reserved_on_the_other_node_too() {
     let (primary, secondary) = (Node::new(), Node::new());
@@ -387,14 +401,14 @@ fn reserved_space_is_reserved_on_the_other_node_too() {
         allocate("in the middle", &[3; 10], grow, 2_500_000, 1 << 20),
         primary.file("written zeros", &vec![0; 2 << 20]),
     ];
-    // Here data is in the way, which is punched.
+    // The secondary has data at these places, which the resync punches out.
     secondary.file("other", &vec![9; 3 << 20]);
     secondary.file("another", &vec![9; 12 << 20]);
     for _ in 0..2 {
-        resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+        resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
         assert_equal(&primary, &secondary);
         for ino in files {
-            let blocks = |node: &Node| node.store().getattr(ino).unwrap().blocks;
+            let blocks = |node: &Node| node.store().tree().getattr(ino).unwrap().blocks;
             let (here, there) = (blocks(&primary), blocks(&secondary));
             assert!(here >= 2048 && there >= here, "{ino}: {here} and {there}");
             assert!(there <= here + 2048, "{ino}: {here} and {there}");
@@ -413,6 +427,6 @@ fn content_freed_under_a_number_that_the_primary_uses_is_not_taken_away() {
         name: super::nodes::name("freed"),
     };
     assert!(secondary.meta(unlink) && secondary.meta(MetaRequest::Reap { ino: freed }));
-    resync(&primary, &PeerAtHand::new(&secondary), &FreeLocks).unwrap();
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
     assert_equal(&primary, &secondary);
 }

@@ -1,8 +1,8 @@
-//! Nothing that comes from the wire makes the secondary panic, or changes what it must not.
+//! No request makes the secondary panic, or changes data outside the request's purpose.
 
 use lockstep_fs::keys;
 use lockstep_fs::store::{ImageChange, ImageChunk, ImageRecord};
-use lockstep_repl::message::{FileFacts, Request, Response};
+use lockstep_repl::message::{Request, Response, WireFileTimes};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
 use lockstep_types::{Hash128, Ino, Timestamp};
@@ -19,8 +19,8 @@ fn refused(node: &Node, request: &Request, payload: &[u8]) {
     assert_eq!(records(node.store()), before);
 }
 
-fn facts(size: u64) -> FileFacts {
-    FileFacts {
+fn times(size: u64) -> WireFileTimes {
+    WireFileTimes {
         size,
         mtime: Timestamp::default(),
         ctime: Timestamp::default(),
@@ -66,7 +66,7 @@ fn chunks_that_reach_outside_their_table_are_refused() {
     }
 }
 
-/// A record that comes and goes must go: so each key comes once.
+/// A record that was created and deleted must be deleted on the secondary: so each key comes once.
 #[test]
 fn changed_records_out_of_order_are_refused() {
     let node = Node::new();
@@ -89,7 +89,7 @@ fn changed_records_out_of_order_are_refused() {
 fn ranges_that_no_file_has_are_refused() {
     let node = Node::new();
     let ino = node.file("file", &[1; 100]);
-    let nobody = Ino::new(1 << 50).unwrap();
+    let unknown = Ino::new(1 << 50).unwrap();
     let hash = Hash128::of(&[]);
     let compare = |offset, count| Request::CompareBlocks {
         ino,
@@ -106,7 +106,7 @@ fn ranges_that_no_file_has_are_refused() {
     let recover = |ino, offset, size| Request::RecoverRange {
         ino,
         offset,
-        facts: facts(size),
+        times: times(size),
     };
     refused(&node, &compare(u64::MAX, 1), &[]);
     refused(&node, &compare(0, 257), &[]);
@@ -115,27 +115,27 @@ fn ranges_that_no_file_has_are_refused() {
     let write = |ino, offset| Request::WriteBlocks { ino, offset };
     refused(&node, &write(ino, u64::MAX - 1), &[1; 5]);
     refused(&node, &write(ino, 0), &vec![1; (1 << 20) + 1]);
-    refused(&node, &write(nobody, 0), &[1; 5]);
+    refused(&node, &write(unknown, 0), &[1; 5]);
     refused(&node, &write(Ino::ROOT, 0), &[1; 5]);
     refused(&node, &recover(ino, u64::MAX, 100), &[1]);
     refused(&node, &recover(ino, 0, 4), &[1; 5]);
     refused(&node, &recover(ino, 0, u64::MAX), &[1; 5]);
-    refused(&node, &recover(nobody, 0, 5), &[1; 5]);
-    let settle = |ino, size, count| Request::SettleFiles {
-        files: vec![(ino, facts(size), Some(hash)); count],
+    refused(&node, &recover(unknown, 0, 5), &[1; 5]);
+    let set_times = |ino, size, count| Request::SetFileTimes {
+        files: vec![(ino, times(size), Some(hash)); count],
     };
-    refused(&node, &settle(ino, 100, 65), &[]);
-    refused(&node, &settle(ino, u64::MAX, 1), &[]);
-    refused(&node, &settle(nobody, 100, 1), &[]);
+    refused(&node, &set_times(ino, 100, 65), &[]);
+    refused(&node, &set_times(ino, u64::MAX, 1), &[]);
+    refused(&node, &set_times(unknown, 100, 1), &[]);
     refused(&node, &Request::InSync, &[]);
 }
 
 #[test]
-fn a_hash_over_more_than_is_hashed_at_once_counts_as_differing() {
+fn a_hash_over_more_bytes_than_allowed_is_treated_as_different() {
     let node = Node::new();
     let ino = node.file("file", &[1; 100]);
-    let request = Request::SettleFiles {
-        files: vec![(ino, facts(1 << 40), Some(Hash128::of(&[])))],
+    let request = Request::SetFileTimes {
+        files: vec![(ino, times(1 << 40), Some(Hash128::of(&[])))],
     };
     let answered = answer(node.store(), &request, &[]).unwrap();
     assert_eq!(answered, Response::Differing(vec![1]));
@@ -154,7 +154,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_numbers_make_it_panic(
+    fn no_numbers_cause_a_panic(
         questions in prop::collection::vec((0..5u8, 1..4u64, number(), number()), 1..8),
         payload in prop::collection::vec(any::<u8>(), 0..300),
     ) {
@@ -167,7 +167,7 @@ proptest! {
                 1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3], space: true },
                 2 => Request::WriteBlocks { ino, offset },
                 3 => Request::CompareHole { ino, offset, length, punch: offset % 2 == 0 },
-                _ => Request::RecoverRange { ino, offset, facts: facts(length) },
+                _ => Request::RecoverRange { ino, offset, times: times(length) },
             };
             let _ = answer(node.store(), &request, &payload);
         }

@@ -1,4 +1,4 @@
-//! Two stores on real directories, a peer that answers at once, and locks that nobody contends for.
+//! Two stores on real directories, a peer that answers at once, and locks without contention.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    Claim, Locks, Operations, Peer, PeerError, ResyncError, send_image, send_tail,
+    LockClaim, Locks, Operations, Peer, PeerError, ResyncError, send_image, send_tail,
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -22,7 +22,7 @@ use lockstep_types::{
 };
 use tempfile::TempDir;
 
-/// What fits the header of a frame.
+/// Most bytes of a frame's header.
 const HEADER_BYTES_MAX: usize = 128 << 10;
 
 pub fn log_options() -> LogOptions {
@@ -52,7 +52,7 @@ impl Node {
         node
     }
 
-    /// Kills the process, as it were, and starts it again.
+    /// Opens the store again without closing it, as after the death of the process.
     pub fn restart(&mut self) {
         self.store = None;
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(self.dir.path()).unwrap());
@@ -69,10 +69,10 @@ impl Node {
         self.store.as_ref().unwrap()
     }
 
-    /// Where the content of an inode lies, to damage it.
-    #[allow(dead_code)] // not every test program damages
+    /// Path of an inode's content, for a test that damages the content.
+    #[allow(dead_code)] // not every test program damages content
     pub fn content_path(&self, ino: Ino) -> PathBuf {
-        self.dir.path().join(lockstep_fs::files::content_path(ino))
+        self.dir.path().join(lockstep_fs::paths::content_path(ino))
     }
 
     pub fn stamp(&self) -> (Osn, Timestamp) {
@@ -84,7 +84,7 @@ impl Node {
         self.clock.fetch_max(sequence, Ordering::Relaxed);
     }
 
-    /// Applies an operation; a refused one changes nothing.
+    /// Applies an operation; a refused operation changes nothing.
     pub fn meta(&self, request: MetaRequest) -> bool {
         let (osn, time) = self.stamp();
         let op = MetaOp { osn, time, request };
@@ -152,14 +152,14 @@ pub fn create(parent: Ino, text: &str, kind: NodeKind, ino: Ino) -> MetaRequest 
     }
 }
 
-/// The other node, at hand. Stops answering at a chosen question.
-pub struct PeerAtHand<'a> {
+/// The other node, without a network. Stops answering at a chosen request.
+pub struct LocalPeer<'a> {
     pub store: &'a Store,
     pub asked: AtomicU64,
     pub lost_at: u64,
 }
 
-impl<'a> PeerAtHand<'a> {
+impl<'a> LocalPeer<'a> {
     pub fn new(node: &'a Node) -> Self {
         Self {
             store: node.store(),
@@ -169,7 +169,7 @@ impl<'a> PeerAtHand<'a> {
     }
 }
 
-impl Peer for PeerAtHand<'_> {
+impl Peer for LocalPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         if self.asked.fetch_add(1, Ordering::Relaxed) >= self.lost_at {
             return Err(PeerError::Lost);
@@ -183,33 +183,33 @@ impl Peer for PeerAtHand<'_> {
             }
             _ => lockstep_resync::answer(self.store, &request, payload),
         };
-        let response = answered.map_err(|reason| PeerError::Failed {
+        let response = answered.map_err(|error| PeerError::Failed {
             what: "answer",
-            reason,
+            reason: error.into(),
         })?;
         assert!(postcard::to_allocvec(&response).unwrap().len() < HEADER_BYTES_MAX);
         Ok(response)
     }
 }
 
-/// No operations.
+/// A primary without client operations.
 pub struct NoOperations;
 
 impl Operations for NoOperations {
     fn caught_up(&self) {}
 }
 
-/// Carries the namespace over while nobody changes it.
+/// Carries the namespace over while no operation changes it.
 pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
     let sync = SyncId::next(None, [1; 16]);
     let changes = send_image(store, peer, sync, &NoOperations)?;
     send_tail(store, peer, &changes)
 }
 
-/// Locks that were free.
-pub struct Held;
+/// A claim on free locks.
+pub struct HeldClaim;
 
-impl Claim for Held {
+impl LockClaim for HeldClaim {
     fn is_held(&self) -> bool {
         true
     }
@@ -234,20 +234,20 @@ impl Locks for FreeLocks {
         body()
     }
 
-    fn claim(&self, _: LockSet) -> Result<Box<dyn Claim + '_>, ResyncError> {
-        Ok(Box::new(Held))
+    fn claim(&self, _: LockSet) -> Result<Box<dyn LockClaim + '_>, ResyncError> {
+        Ok(Box::new(HeldClaim))
     }
 
-    /// Nothing is under way.
+    /// No operation is under way.
     fn pause(&self, _: Duration) {}
 }
 
 #[allow(dead_code)]
-/// All records that both nodes are to have.
+/// All records that both nodes must have.
 pub fn records(store: &Store) -> Vec<ImageChunk> {
     store.checkpoint().unwrap();
     REPLICATED
         .iter()
-        .map(|table| store.image_chunk(*table, &[], usize::MAX).unwrap())
+        .map(|table| store.image().chunk(*table, &[], usize::MAX).unwrap())
         .collect()
 }

@@ -1,25 +1,25 @@
-//! The namespace is carried over by one thread while another changes it, at any moment that the machine chooses.
+//! One thread carries the namespace over while another thread changes it, at any moment that the machine chooses.
 //!
-//! The other tests change something between two messages, and the simulator only where a thread calls the disk.
-//! Real threads also change records while one message is put together.
+//! The other tests change records between two messages, and the simulator only where a thread calls the disk.
+//! Real threads also change records while one message is being encoded.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    Peer, PeerError, Progress, ResyncError, send_content, send_image, send_tail,
+    JobProgress, Peer, PeerError, ResyncError, send_content, send_image, send_tail,
 };
 use lockstep_types::{Ino, MetaRequest, NodeKind, SyncId};
 
 use super::converge::assert_equal;
-use super::nodes::{FreeLocks, NoOperations, Node, PeerAtHand, name};
+use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, name};
 
-/// Resyncs in a row, each of which begins with what the one before has left on the secondary.
+/// Consecutive resyncs; each begins with the secondary's records from the previous resync.
 const RESYNCS: usize = 2;
 /// Files that stay: the records of two messages.
 const FILES: usize = 4000;
-/// Names that come and go before a message is answered. As each changes three records, there are more left in
-/// every round than may be in the tail, so that all rounds are gone through.
+/// Names that come and go before each answer. Each name changes three records, so every round leaves more records
+/// than the tail may have, and all rounds run.
 const TURNS: usize = 200;
 
 /// The thread that makes and removes names.
@@ -30,14 +30,14 @@ struct Churn {
 }
 
 impl Churn {
-    /// Makes and removes names, one after the other, until it is told to stop. No name comes twice: the second
-    /// time would put right what was wrong the first time. Does what the node does beside that: as the log is
-    /// far smaller than what is logged, it makes a checkpoint as soon as one is due; and it lets the sender catch
-    /// up.
+    /// Creates and removes names, one after the other, until `stop`. No name comes twice: the second
+    /// time would repair an error of the first time. Also does the node's other work: the log is
+    /// far smaller than the logged operations, so the thread makes a checkpoint as soon as one is due; and the thread
+    /// lets the sender catch up.
     fn run(&self, primary: &Node) {
         let store = primary.store();
         while !self.stop.load(Ordering::Relaxed) {
-            if store.changes_exceed() {
+            if store.image().changes_exceed() {
                 std::thread::yield_now();
                 continue;
             }
@@ -50,9 +50,9 @@ impl Churn {
     }
 }
 
-/// A secondary that answers when the primary's clients have done something meanwhile.
+/// A secondary that answers only after the primary's clients have changed names.
 struct SlowPeer<'a> {
-    secondary: PeerAtHand<'a>,
+    secondary: LocalPeer<'a>,
     primary: &'a Node,
     churn: &'a Churn,
 }
@@ -61,7 +61,7 @@ impl Peer for SlowPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         let until = self.churn.turns.load(Ordering::Relaxed) + TURNS;
         while self.churn.turns.load(Ordering::Relaxed) < until
-            && !self.primary.store().changes_exceed()
+            && !self.primary.store().image().changes_exceed()
         {
             std::thread::yield_now();
         }
@@ -69,8 +69,8 @@ impl Peer for SlowPeer<'_> {
     }
 }
 
-/// A name that comes and goes. In the order of keys it is before all others, so that it is taken at once when it
-/// has come, and again when it has gone, also by whoever has begun with others.
+/// Creates and removes a name. The name precedes all others in the order of keys, so that the sender takes it at once
+/// after the creation, and again after the removal, even if the sender has begun with other names.
 fn come_and_go(primary: &Node) {
     let later = u64::MAX - primary.store().next_ino().unwrap().get();
     let text = later.to_string();
@@ -84,7 +84,7 @@ fn come_and_go(primary: &Node) {
     assert!(primary.meta(MetaRequest::Reap { ino }));
 }
 
-/// Ends the churning also when the test fails meanwhile: or the other thread would never end.
+/// Stops the churn even if the test fails: otherwise the other thread would never end.
 struct Stop<'a>(&'a Churn);
 
 impl Drop for Stop<'_> {
@@ -93,7 +93,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Carries everything over; names come and go until the tail.
+/// Carries namespace and content over; names come and go until the tail.
 fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncError> {
     let sync = SyncId::next(None, [1; 16]);
     let churn = Churn::default();
@@ -101,20 +101,20 @@ fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncE
         let _stop = Stop(&churn);
         scope.spawn(|| churn.run(primary));
         let peer = SlowPeer {
-            secondary: PeerAtHand::new(secondary),
+            secondary: LocalPeer::new(secondary),
             primary,
             churn: &churn,
         };
         send_image(primary.store(), &peer, sync, &NoOperations)
     })?;
-    let peer = PeerAtHand::new(secondary);
+    let peer = LocalPeer::new(secondary);
     send_tail(primary.store(), &peer, &changes)?;
-    let progress = Progress::default();
+    let progress = JobProgress::default();
     send_content(primary.store(), &peer, &FreeLocks, &progress)
 }
 
 #[test]
-fn names_that_come_and_go_while_a_message_is_put_together_are_gone_on_both_nodes() {
+fn names_that_come_and_go_while_a_message_is_encoded_are_gone_on_both_nodes() {
     let (primary, secondary) = (Node::new(), Node::new());
     for number in 0..FILES {
         primary.create(Ino::ROOT, &format!("file {number}"), NodeKind::File);

@@ -1,18 +1,18 @@
-//! Distributed recovery: after it, and after the writes that are still waited for were sent again,
-//! both nodes hold the same.
+//! Distributed recovery: after the recovery, and after the resent writes of waiting clients,
+//! both nodes are identical.
 
 use lockstep_paw_saw::InFlightEntry;
-use lockstep_resync::{Progress, recover_ranges, send_content};
+use lockstep_resync::{JobProgress, recover_ranges, send_content};
 use lockstep_types::{Ino, MetaRequest};
 use lockstep_verify::compare;
 
-use super::nodes::{FreeLocks, Node, PeerAtHand, send_namespace, stamp};
+use super::nodes::{FreeLocks, LocalPeer, Node, send_namespace, stamp};
 
 fn in_sync() -> (Node, Node, Ino) {
     let (primary, secondary) = (Node::new(), Node::new());
     let ino = primary.file("file", &[1; 10_000]);
-    let progress = Progress::default();
-    let peer = PeerAtHand::new(&secondary);
+    let progress = JobProgress::default();
+    let peer = LocalPeer::new(&secondary);
     send_namespace(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     primary.later_than(100);
@@ -34,13 +34,13 @@ fn write(node: &Node, ino: Ino, sequence: u64, offset: u64, data: &[u8]) {
 }
 
 fn assert_equal(primary: &Node, secondary: &Node) {
-    let peer = PeerAtHand::new(secondary);
-    let report = compare(primary.store(), &peer, &FreeLocks, &Progress::default()).unwrap();
+    let peer = LocalPeer::new(secondary);
+    let report = compare(primary.store(), &peer, &FreeLocks, &JobProgress::default()).unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);
 }
 
 #[test]
-fn a_write_nobody_waits_for_gets_the_primarys_outcome() {
+fn a_write_without_a_waiting_client_gets_the_primarys_outcome() {
     let (primary, mut secondary, ino) = in_sync();
     write(&secondary, ino, 50, 5000, &[2; 100]);
     write(&secondary, ino, 51, 20_000, &[2; 100]);
@@ -49,14 +49,14 @@ fn a_write_nobody_waits_for_gets_the_primarys_outcome() {
         [entry(ino, 52, 9000, 5000)],
         [entry(ino, 50, 5000, 100), entry(ino, 51, 20_000, 100)],
     );
-    recover_ranges(primary.store(), &PeerAtHand::new(&secondary), &paw, &saw).unwrap();
+    recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &saw).unwrap();
     assert_equal(&primary, &secondary);
     secondary.restart();
     assert_equal(&primary, &secondary);
 }
 
 #[test]
-fn a_primary_that_restarted_publishes_what_it_has() {
+fn a_restarted_primary_publishes_its_bytes() {
     let (mut primary, mut secondary, ino) = in_sync();
     let (osn, time) = stamp(60);
     let ticket = primary
@@ -74,15 +74,15 @@ fn a_primary_that_restarted_publishes_what_it_has() {
         .unwrap();
     primary.restart();
     let (paw, saw) = ([entry(ino, 59, 30_000, 100)], [entry(ino, 60, 12_000, 9)]);
-    recover_ranges(primary.store(), &PeerAtHand::new(&secondary), &paw, &saw).unwrap();
+    recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &saw).unwrap();
     assert_equal(&primary, &secondary);
     secondary.restart();
     assert_equal(&primary, &secondary);
 }
 
-/// Write 70 is done on both nodes; 69, to another range, is in place here and still waited for.
+/// Write 70 is done on both nodes. Write 69, to another range, is in place on the primary, and its client still waits.
 #[test]
-fn a_write_sent_again_does_not_turn_back_times() {
+fn a_resent_write_does_not_turn_times_back() {
     for secondary_restarts in [false, true] {
         let (primary, mut secondary, ino) = in_sync();
         let (osn, time) = stamp(69);
@@ -100,12 +100,15 @@ fn a_write_sent_again_does_not_turn_back_times() {
             secondary.restart();
         }
         let paw = [entry(ino, 69, 40_000, 100), entry(ino, 70, 0, 10)];
-        recover_ranges(primary.store(), &PeerAtHand::new(&secondary), &paw, &[]).unwrap();
+        recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &[]).unwrap();
         write(&secondary, ino, 69, 40_000, &[6; 100]);
         primary.store().complete_write(&ticket, 40_100, osn, time);
         drop(ticket);
         assert_equal(&primary, &secondary);
-        assert_eq!(secondary.store().getattr(ino).unwrap().mtime, stamp(70).1);
+        assert_eq!(
+            secondary.store().tree().getattr(ino).unwrap().mtime,
+            stamp(70).1
+        );
     }
 }
 
@@ -121,5 +124,5 @@ fn files_that_are_gone_are_skipped() {
         assert!(node.meta(unlink) && node.meta(MetaRequest::Reap { ino }));
     }
     let paw = [entry(ino, 80, 0, 100)];
-    recover_ranges(primary.store(), &PeerAtHand::new(&secondary), &paw, &[]).unwrap();
+    recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &[]).unwrap();
 }

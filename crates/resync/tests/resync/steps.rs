@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::nodes::{Node, create, name};
 
-/// A change; numbers pick among what there is.
+/// A change; the numbers choose among the present inodes.
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(u8, u8, NodeKind),
@@ -59,7 +59,11 @@ pub fn step() -> impl Strategy<Value = Step> {
 }
 
 fn pick(node: &Node, number: u8, kind: Option<NodeKind>) -> Ino {
-    let inodes = node.store().inodes(1, u64::MAX, usize::MAX).unwrap();
+    let inodes = node
+        .store()
+        .replica()
+        .inodes(1, u64::MAX, usize::MAX)
+        .unwrap();
     let fitting: Vec<Ino> = inodes
         .into_iter()
         .filter(|(_, found)| kind.is_none_or(|kind| kind == *found))
@@ -80,7 +84,7 @@ fn file(node: &Node, number: u8) -> Ino {
 }
 
 fn orphan(node: &Node, number: u8) -> Option<Ino> {
-    let orphans = node.store().orphans().unwrap();
+    let orphans = node.store().tree().orphans().unwrap();
     let count = orphans.len().max(1);
     orphans.get(usize::from(number) % count).copied()
 }
@@ -89,7 +93,7 @@ fn entry(number: u8) -> lockstep_types::FileName {
     name(&format!("name-{number}"))
 }
 
-/// What a step does, seen from `node`; for writes, file, offset and bytes.
+/// The change that a step makes on a node. A write has file, offset and bytes.
 pub enum Change {
     Meta(MetaRequest),
     Write(Ino, u64, Vec<u8>),

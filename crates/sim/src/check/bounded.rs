@@ -1,7 +1,7 @@
 //! Tables, logs and queues stay within their limits. They drain when nothing is under way.
 //!
-//! The world samples every counter at any time. It marks the samples taken while the pair is in
-//! sync, no call is open, and the pair has had the time to settle. The largest value of a counter
+//! The world samples every counter at any time. It marks the samples taken while the nodes are in
+//! sync, no call is open, and the nodes have had the time to settle. The largest value of a counter
 //! in such a sample is its floor. The floor is zero for most counters. The floor of the log is not
 //! zero, because the log keeps the segment to which it writes.
 
@@ -28,7 +28,7 @@ pub enum Counter {
     /// Operations of the core that wait for a change of the state.
     HeldOperations,
     /// Operations for which the driver remembers outstanding work.
-    Works,
+    PendingOps,
     /// Bytes of waiting writes, in memory.
     KeptBytes,
     /// Bytes of waiting writes, on the disk.

@@ -13,7 +13,7 @@ use super::violation::Violation;
 use crate::world::Side;
 
 /// Maximum number of differences in the message. Further differences are only counted.
-const TOLD_MAX: usize = 20;
+const SHOWN_MAX: usize = 20;
 
 /// The content of a store while no process has it open.
 #[derive(Clone, Debug)]
@@ -42,13 +42,13 @@ pub fn check(node: Side, before: &Store, after: &Store) -> Result<(), Violation>
         return Ok(());
     }
     let what = format!(
-        "{node:?} was closed in order, and a loss of power has changed its store in {} ways (before it \
+        "{node:?} was closed cleanly, and a loss of power has changed its store in {} ways (before it \
          here, after it there)",
         lost.len()
     );
     let violation = Violation::new("closed", what);
     Err(lost
         .into_iter()
-        .take(TOLD_MAX)
+        .take(SHOWN_MAX)
         .fold(violation, Violation::line))
 }

@@ -5,7 +5,7 @@
 //! each piece. [`order`](super::order) judges the pieces of one file and epoch together.
 //!
 //! A loss may leave operations under way (a failed flush). A change that spans such a loss may
-//! belong to either side. A look that spans it is not judged.
+//! belong to either side. A look that spans it is not checked.
 
 use lockstep_types::Ino;
 
@@ -14,8 +14,9 @@ use super::order::Order;
 use super::register::{Fault, Initial, Life, Lives, Point};
 use super::timeline::{self, File, Touch, Value};
 use super::violation::Violation;
-use crate::history::{CallId, History, Loss};
-use crate::workload::Mark;
+use crate::history::loss::Loss;
+use crate::history::{CallId, History};
+use crate::op::Mark;
 
 /// Judges all observations of all files. With `last`, judges their final content too.
 pub(super) fn check(
@@ -29,13 +30,13 @@ pub(super) fn check(
         file.looks.extend(final_look);
         if let Err((from, to, fault)) = judge_file(&file, &losses) {
             let what = format!("file #{ino}, bytes [{from}, {to}): {}", fault.why);
-            return Err(told(invariant, history, what, &fault, ino, last));
+            return Err(violation(invariant, history, what, &fault, ino, last));
         }
     }
     Ok(())
 }
 
-fn told(
+fn violation(
     invariant: &'static str,
     history: &History,
     what: String,
@@ -190,11 +191,11 @@ impl<'a> Epoch<'a> {
             changes.extend(self.changes.iter().filter_map(|part| part.point(*from)));
             looks.clear();
             looks.extend(self.looks.iter().filter_map(|part| part.point(*from)));
-            let judged = lives.judge(initial, &changes, &looks);
-            judged.map_err(|fault| (*from, *to, fault))?;
+            let checked = lives.judge(initial, &changes, &looks);
+            checked.map_err(|fault| (*from, *to, fault))?;
             note_order(&mut order, &lives.marks);
-            let halves = self.note_halves(&mut order, *from, &lives.marks);
-            halves.map_err(|fault| (*from, *to, fault))?;
+            let order_noted = self.note_halves(&mut order, *from, &lives.marks);
+            order_noted.map_err(|fault| (*from, *to, fault))?;
             if let Some(loss) = self.end {
                 *initial = lives.left_by(loss, initial);
             }

@@ -32,15 +32,15 @@ fn difference_of(model: &Namespace, ino: Ino, node: &Node, found: &Inode) -> Opt
     let expected_access = (node.mode, node.uid, node.gid);
     let access = (found.mode, found.uid, found.gid);
     let xattrs: Vec<_> = model.xattrs(ino).collect();
-    told(
+    mismatch(
         "kind, links, device",
         &(node.kind, node.nlink, node.rdev),
         &(found.kind, found.nlink, found.rdev),
     )
     // The root's mode and owner are not in the model.
-    .or_else(|| told("mode, owner", &expected_access, &access).filter(|_| ino != Ino::ROOT))
+    .or_else(|| mismatch("mode, owner", &expected_access, &access).filter(|_| ino != Ino::ROOT))
     .or_else(|| {
-        told(
+        mismatch(
             "extended attributes",
             &xattrs,
             &found.xattrs.iter().collect(),
@@ -57,14 +57,14 @@ fn difference_of_body(model: &Namespace, ino: Ino, node: &Node, body: &Body) -> 
                 .map(|entry| (&entry.name, entry.ino))
                 .collect();
             found.sort_unstable();
-            told("entries", &model.entries(ino).collect(), &found)
+            mismatch("entries", &model.entries(ino).collect(), &found)
         }
-        Body::Symlink(target) => told("target", &node.target, target),
+        Body::Symlink(target) => mismatch("target", &node.target, target),
         _ => None,
     }
 }
 
 /// Returns the difference in words, if there is one.
-fn told<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) -> Option<String> {
+fn mismatch<T: Debug + PartialEq>(what: &str, expected: &T, found: &T) -> Option<String> {
     (expected != found).then(|| format!("{what} {found:?}, not {expected:?}"))
 }

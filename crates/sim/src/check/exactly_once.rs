@@ -32,14 +32,16 @@ use std::cmp::Reverse;
 use lockstep_types::{Errno, Ino, MetaRequest};
 
 use super::dump::Dump;
-use super::evidence;
-use super::search::{Search, Verdict};
+use super::prune;
+use super::search::Search;
+use super::situation::Verdict;
 use super::step::{Expected, Sight, Step, What};
 use super::synced::Synced;
 use super::untouched;
 use super::violation::Violation;
-use crate::history::{Answer, Call, Fate, History, Loss};
-use crate::workload::Op;
+use crate::history::loss::Loss;
+use crate::history::{Answer, Call, Fate, History};
+use crate::op::Op;
 
 /// Number of steps tried and compared before a history is left undecided. This takes some tenths of
 /// a second.
@@ -58,13 +60,13 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
     let losses: Vec<_> = losses.into_iter().filter(Loss::takes_names).collect();
     let untouched = untouched::names(history);
     let untouched = untouched.into_iter().map(|it| (it.parent, it.name));
-    evidence::weigh(&mut steps, &losses, last, untouched.collect());
+    prune::narrow(&mut steps, &losses, last, untouched.collect());
     let mut search = Search::new(steps, last);
     match search.run(WORK_MAX) {
         Verdict::Explained => Ok(true),
         Verdict::Undecided => Ok(false),
         Verdict::Unexplained(stuck) => {
-            let what = "no order of the operations explains what was seen".to_owned();
+            let what = "no order of the operations explains the observations".to_owned();
             let violation = Violation::new("exactly_once", what)
                 .line(format!("explained are all calls but {}, then:", stuck.left));
             let violation = stuck.notes.into_iter().fold(violation, Violation::line);
@@ -92,7 +94,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
         })
         .collect();
     for (id, call) in history.calls() {
-        for what in whats(history, call) {
+        for what in step_kinds(history, call) {
             steps.push(Step {
                 call: Some(id),
                 invoked: call.invoked,
@@ -113,7 +115,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
 }
 
 /// Returns the changes of a call to the namespace, and the observations of the call.
-fn whats<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
+fn step_kinds<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
     if matches!(call.fate(), Fate::Refused(errno) if is_limit(errno)) {
         return Vec::new();
     }

@@ -1,7 +1,7 @@
 //! Nodes in sync have identical stores: every block, attribute, entry, cookie, extended attribute
 //! and inode number. Only the allocated space may differ. It is not in a [`Dump`].
 //!
-//! The check applies when the pair says that it is in sync and nothing is under way.
+//! The check applies when both nodes report that they are in sync and no work is in progress.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use super::dump::{Body, Dump, Entry, Inode};
 use super::violation::Violation;
 
 /// Maximum number of differences in the message. Further differences are only counted.
-const TOLD_MAX: usize = 20;
+const SHOWN_MAX: usize = 20;
 
 /// Judges two stores that are in sync.
 pub fn check(primary: &Dump, secondary: &Dump) -> Result<(), Violation> {
@@ -26,7 +26,7 @@ pub fn check(primary: &Dump, secondary: &Dump) -> Result<(), Violation> {
     let violation = Violation::new("identical", what);
     Err(differences
         .into_iter()
-        .take(TOLD_MAX)
+        .take(SHOWN_MAX)
         .fold(violation, Violation::line))
 }
 

@@ -33,7 +33,7 @@ mod tests {
         let within = [Some(State::Synced), Some(State::SecondarySynced)];
         assert_eq!(check(limit, limit, out), Ok(()));
         assert_eq!(check(limit * 2, limit, within), Ok(()));
-        let told = check(limit * 2, limit, out).unwrap_err().to_string();
-        assert!(told.contains("OutOfSync"), "{told}");
+        let violation = check(limit * 2, limit, out).unwrap_err().to_string();
+        assert!(violation.contains("OutOfSync"), "{violation}");
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use super::dump::Dump;
 use super::violation::Violation;
 use crate::world::Side;
-use lockstep_fs::files::content_owner;
+use lockstep_fs::paths::content_owner;
 
 const INVARIANT: &str = "leaks";
 
@@ -58,7 +58,7 @@ pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
     let leaks = [
         (kept.orphans > 0).then(|| format!("{} inodes without a name", kept.orphans)),
         (kept.locks > kept.locks_max).then(|| format!("{} locks", kept.locks)),
-        (!unknown.is_empty()).then(|| format!("files that nobody needs: {unknown:?}")),
+        (!unknown.is_empty()).then(|| format!("files without an owner: {unknown:?}")),
         (!empty.is_empty()).then(|| format!("directories with nothing in them: {empty:?}")),
     ];
     let found: Vec<_> = leaks.into_iter().flatten().collect();
@@ -97,7 +97,7 @@ fn is_known(path: &str, inodes: &Dump) -> bool {
 mod tests {
     use super::*;
 
-    fn judged(
+    fn checked(
         files: &[&str],
         directories: &[&str],
         orphans: usize,
@@ -117,19 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn a_store_in_order_is_good() {
-        assert_eq!(judged(&FILES, &["content", "log", "tables"], 0, 1), Ok(()));
+    fn a_store_without_leaks_is_accepted() {
+        assert_eq!(checked(&FILES, &["content", "log", "tables"], 0, 1), Ok(()));
     }
 
     #[test]
-    fn what_is_left_is_named() {
+    fn each_leak_is_named() {
         let files = ["role.json", "role.json.new", "content/0/7"];
         let directories = ["content", "content/0", "content/1"];
-        let told = judged(&files, &directories, 2, 3).unwrap_err();
+        let violation = checked(&files, &directories, 2, 3).unwrap_err();
         assert_eq!(
-            told,
-            "leaks: Secondary still has at rest 2 inodes without a name, 3 locks, files that nobody \
-             needs: [\"role.json.new\", \"content/0/7\"], directories with nothing in them: \
+            violation,
+            "leaks: Secondary still has at rest 2 inodes without a name, 3 locks, files without an \
+             owner: [\"role.json.new\", \"content/0/7\"], directories with nothing in them: \
              [\"content/1\"]"
         );
         assert!(check_locks(Side::Primary, 0).is_ok());

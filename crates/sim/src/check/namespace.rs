@@ -14,34 +14,11 @@ use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, Xa
 
 use records::{Key, Part, Record, Records};
 
-pub(super) use records::{Moment, mix};
+pub(super) use records::{Moment, Node, mix};
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
-
-/// An inode of the model.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
-    /// The kind of the inode.
-    pub kind: NodeKind,
-    /// Permission bits with set-id and sticky bits.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Number of hard links.
-    pub nlink: u32,
-    /// Device number, or zero if the inode is no device.
-    pub rdev: u32,
-    /// The target of a symbolic link.
-    pub target: Vec<u8>,
-    /// The directory above a directory.
-    parent: Ino,
-    /// Number of entries of a directory.
-    entries: u32,
-}
 
 /// The result of an operation in the model.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use lockstep_types::Generation;
 
 use super::violation::Violation;
-use crate::history::{History, Reign};
+use crate::history::{History, Term};
 use crate::world::Side;
 
 const INVARIANT: &str = "one_primary";
@@ -18,12 +18,12 @@ const INVARIANT: &str = "one_primary";
 /// Judges which nodes gave answers.
 pub fn check(history: &History) -> Result<(), Violation> {
     let mut primaries: BTreeMap<Generation, Side> = BTreeMap::new();
-    for reign in history.reigns() {
-        let Reign {
+    for term in history.terms() {
+        let Term {
             from,
             primary,
             generation,
-        } = *reign;
+        } = *term;
         let latest = primaries.keys().next_back().copied();
         if let Some(latest) = latest.filter(|latest| *latest > generation) {
             let what = format!(
@@ -48,7 +48,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
 mod tests {
     use super::*;
 
-    fn judged(answers: &[(Side, u64)]) -> Result<(), String> {
+    fn checked(answers: &[(Side, u64)]) -> Result<(), String> {
         let mut history = History::new(false);
         for (at, (side, generation)) in (1..).zip(answers) {
             let generation = Generation::new(*generation).unwrap();
@@ -61,20 +61,20 @@ mod tests {
     fn one_primary_after_the_other_is_legal() {
         use Side::{Primary, Secondary};
         let answers = [(Primary, 1), (Primary, 1), (Secondary, 2), (Primary, 4)];
-        assert_eq!(judged(&answers), Ok(()));
+        assert_eq!(checked(&answers), Ok(()));
     }
 
     #[test]
     fn two_in_one_generation_are_caught() {
         use Side::{Primary, Secondary};
-        let what = judged(&[(Primary, 1), (Secondary, 1)]).unwrap_err();
+        let what = checked(&[(Primary, 1), (Secondary, 1)]).unwrap_err();
         assert!(what.contains("in which Primary did before"), "{what}");
     }
 
     #[test]
     fn one_that_does_not_know_it_is_over_is_caught() {
         use Side::{Primary, Secondary};
-        let what = judged(&[(Primary, 1), (Secondary, 2), (Primary, 1)]).unwrap_err();
+        let what = checked(&[(Primary, 1), (Secondary, 2), (Primary, 1)]).unwrap_err();
         assert!(what.contains("after one was acknowledged in 2"), "{what}");
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Writes that never returned are left out, because a crash may have torn them.
 
-use crate::workload::Mark;
+use crate::op::Mark;
 
 /// Number of words of a row.
 const WORDS: usize = 4;

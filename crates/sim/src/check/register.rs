@@ -7,8 +7,8 @@
 //! it, the byte has no other value. Hence the one rule:
 //!
 //! > Of two values that exclude each other, A and B, one is over before the other begins. If A was
-//! known before B was last current, A came first. If B was also known before A was last current, B
-//! came first. Then no run can have produced both.
+//! > known before B was last current, A came first. If B was also known before A was last current, B
+//! > came first. Then no run can have produced both.
 //!
 //! The rule holds for a mark with all sights of it, because a mark is made once, so its sights
 //! belong together. It also holds for a single change or look whose value may have been made more
@@ -18,15 +18,16 @@
 //! A change that may not have happened is never known unless a call saw it. So such a change
 //! accuses no run.
 //!
-//! After a loss (see `history::Loss`) the byte may have any value that it had before or that was on
+//! After a loss (see `history::loss::Loss`) the byte may have any value that it had before or that was on
 //! its way, unless a durable value came after that value. Where the file ended, the byte may also
 //! be zero, because the length may have survived without the data. The first look shows the value.
 //! From then on, the byte has one value. After a loss of power, this value also survives later
 //! losses.
 
 use super::timeline::Value;
-use crate::history::{CallId, Cause, Loss};
-use crate::workload::Mark;
+use crate::history::CallId;
+use crate::history::loss::{Cause, Loss};
+use crate::op::Mark;
 
 /// A change of the byte, or a look at it.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +58,7 @@ pub(super) struct Initial {
     pub zero: bool,
     /// Whether the byte may be absent, because the file may end before it.
     pub absent: bool,
-    /// Whether the value is on the disk, whichever value it is.
+    /// Whether the value is on the disk, for every possible value.
     pub is_lasting: bool,
 }
 
@@ -192,7 +193,7 @@ impl Lives {
         for look in looks {
             if !matches!(look.value, Value::Mark(_)) && !self.explains(initial, look) {
                 return Err(Fault {
-                    why: "nothing explains what was seen here last",
+                    why: "no change explains the last observation",
                     calls: changes
                         .iter()
                         .map(|change| change.call)

@@ -30,81 +30,26 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
 
 use super::dump::Dump;
 use super::ending;
-use super::namespace::{Moment, Namespace, mix};
+use super::namespace::{Namespace, mix};
+use super::situation::{Choice, Cut, Fork, Status, Stuck, Verdict};
 use super::step::{Expected, Sight, Step, What};
 use super::touches::Touches;
-use crate::history::{CallId, Loss};
-
-/// The situation in which the search placed the most steps.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stuck {
-    /// Number of certain steps that were not placed.
-    pub left: usize,
-    /// The calls that could have come next and did not fit.
-    pub calls: Vec<CallId>,
-    /// The misfits, in words.
-    pub notes: Vec<String>,
-}
-
-/// The result of a search.
-#[derive(Debug)]
-pub(super) enum Verdict {
-    /// There is an order.
-    Explained,
-    /// There is no order.
-    Unexplained(Stuck),
-    /// The search reached its bound without a result.
-    Undecided,
-}
+use crate::history::CallId;
+use crate::history::loss::Loss;
 
 /// Numbers of uncertain steps that may be placed, one search after the other. Most histories need
 /// few uncertain steps. A search finds such an order sooner without the other uncertain steps.
 const LIMITS: [usize; 9] = [0, 1, 2, 3, 5, 8, 13, 21, usize::MAX];
 
-/// A choice at a fork.
-#[derive(Clone, Copy, Debug)]
-enum Choice {
-    Place(usize),
-    Cut,
-}
-
-/// The part of a situation that is cheap to copy.
-#[derive(Clone, Copy, Debug)]
-struct Status {
-    /// Length of the order.
-    placed: usize,
-    /// Number of certain steps not yet placed.
-    left: usize,
-    /// All steps before this index are placed, or uncertain.
-    first: usize,
-    /// Combined hash of the placed steps.
-    digest: u64,
-    /// The point at which the next loss cuts the log.
-    cut: Option<Cut>,
-    /// Number of losses placed.
-    losses: u64,
-    /// Number of uncertain steps that were placed.
-    uncertain: usize,
-    /// Number of unplaced steps that the next loss must not undo.
-    undurable: usize,
-    /// The moment of the model.
-    moment: Moment,
-}
-
-/// The point at which a loss cuts the log.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    moment: Moment,
-    /// The model's digest at the cut.
-    digest: u64,
-    /// Length of the order at the cut.
-    placed: usize,
-}
-
-struct Fork {
-    status: Status,
-    choices: Vec<Choice>,
-    next: usize,
+/// The work of a search, and its limit.
+#[derive(Debug, Default)]
+struct Effort {
+    /// Number of times that a step was tried or compared.
+    work: Cell<u64>,
+    /// Number of uncertain steps that may be placed.
+    limit: usize,
+    /// Whether the limit excluded an uncertain step.
+    was_limited: bool,
 }
 
 /// A search.
@@ -121,14 +66,9 @@ pub(super) struct Search<'a> {
     status: Status,
     met: HashSet<(u64, u64), BuildHasherDefault<DefaultHasher>>,
     stuck: Stuck,
-    /// Number of times that a step was tried or compared.
-    work: Cell<u64>,
     /// An inode that differs from the store at the end, when all steps are placed.
     differing: Option<Ino>,
-    /// Number of uncertain steps that may be placed.
-    limit: usize,
-    /// Whether the limit excluded an uncertain step.
-    was_limited: bool,
+    effort: Effort,
 }
 
 impl<'a> Search<'a> {
@@ -169,10 +109,8 @@ impl<'a> Search<'a> {
                 left: usize::MAX,
                 ..Stuck::default()
             },
-            work: Cell::new(0),
             differing: None,
-            limit: 0,
-            was_limited: false,
+            effort: Effort::default(),
         };
         search.status.undurable = search.count_undurable();
         search
@@ -182,11 +120,11 @@ impl<'a> Search<'a> {
     pub fn run(&mut self, bound: u64) -> Verdict {
         let start = self.status;
         for limit in LIMITS {
-            self.limit = limit;
-            self.was_limited = false;
+            self.effort.limit = limit;
+            self.effort.was_limited = false;
             self.met.clear();
             let verdict = self.run_limited(bound);
-            let is_final = !matches!(verdict, Verdict::Unexplained(_)) || !self.was_limited;
+            let is_final = !matches!(verdict, Verdict::Unexplained(_)) || !self.effort.was_limited;
             if is_final {
                 return verdict;
             }
@@ -202,7 +140,7 @@ impl<'a> Search<'a> {
             if self.is_explained() {
                 return Verdict::Explained;
             }
-            if self.work.get() > bound {
+            if self.effort.work.get() > bound {
                 return Verdict::Undecided;
             }
             let choices = self.choices();
@@ -211,14 +149,14 @@ impl<'a> Search<'a> {
                 choices,
                 next: 0,
             });
-            if !self.go_on(&mut forks) {
+            if !self.backtrack(&mut forks) {
                 return Verdict::Unexplained(self.stuck.clone());
             }
         }
     }
 
     /// Takes the next untried choice of the last fork that has one.
-    fn go_on(&mut self, forks: &mut Vec<Fork>) -> bool {
+    fn backtrack(&mut self, forks: &mut Vec<Fork>) -> bool {
         while let Some(fork) = forks.last_mut() {
             self.back_to(fork.status);
             match fork.choices.get(fork.next) {
@@ -303,7 +241,7 @@ impl<'a> Search<'a> {
     }
 
     fn touches(&self, index: usize) -> Touches<'a> {
-        self.work.set(self.work.get() + 1);
+        self.effort.work.set(self.effort.work.get() + 1);
         Touches::of(&self.model, &self.step(index).what)
     }
 
@@ -345,7 +283,7 @@ impl<'a> Search<'a> {
 
     fn needs_no_choice(&self, index: usize) -> bool {
         let step = self.step(index);
-        step.is_still() || !self.is_loss(index) && self.is_alone(index)
+        step.changes_nothing() || !self.is_loss(index) && self.is_alone(index)
     }
 
     /// Returns the choices to try in this situation. Returns none if the search met the situation
@@ -359,8 +297,8 @@ impl<'a> Search<'a> {
         }
         let mut frontier = self.frontier();
         let mut uncertain = self.uncertain_frontier(&frontier);
-        if self.status.uncertain >= self.limit {
-            self.was_limited |= !uncertain.is_empty();
+        if self.status.uncertain >= self.effort.limit {
+            self.effort.was_limited |= !uncertain.is_empty();
             uncertain.clear();
         }
         frontier.sort_by_key(|index| self.step(*index).over);
@@ -408,7 +346,7 @@ impl<'a> Search<'a> {
             }
             Choice::Place(index) => {
                 let fits = self.fits(index);
-                debug_assert!(fits, "what fitted once fits again");
+                debug_assert!(fits, "a step that fitted once fits again");
                 self.place(index);
             }
         }
@@ -526,7 +464,7 @@ impl<'a> Search<'a> {
     /// Returns whether a step fits at this point. If so, the model has its effect afterwards,
     /// except the effect of a loss.
     fn fits(&mut self, index: usize) -> bool {
-        self.work.set(self.work.get() + 1);
+        self.effort.work.set(self.effort.work.get() + 1);
         match self.step(index).what {
             What::Loss(_) => true,
             What::Sight(sight) => self.shows(sight),

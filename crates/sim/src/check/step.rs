@@ -2,7 +2,8 @@
 
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 
-use crate::history::{CallId, Entry, Loss};
+use crate::history::loss::Loss;
+use crate::history::{CallId, Entry};
 
 /// The answer to a change.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +72,7 @@ pub(super) struct Step<'a> {
 impl Step<'_> {
     /// Returns whether the step can change nothing at any point of the order, not only at the
     /// present point.
-    pub const fn is_still(&self) -> bool {
+    pub const fn changes_nothing(&self) -> bool {
         match self.what {
             What::Sight(_) | What::Change(_, Expected::Refusal(_)) => true,
             What::Change(request, _) => matches!(

@@ -4,7 +4,7 @@
 //!   was invoked.
 //! - A durable write covers its own bytes.
 //! - Both cover every metadata operation that returned before they were invoked. The reason is that
-//!   there is one log, and a sync covers all of it (docs/protocol/README.md, "Durability").
+//!   there is one log, and a sync covers all of it (docs/protocol.md, "Durability").
 //! - Where every answered operation is durable, each call covers itself.
 //! - A cleanly closed store covers every operation that was answered before the close (P12).
 //!
@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 
 use lockstep_types::Ino;
 
-use crate::history::{Call, Fate, History, Loss};
-use crate::workload::Op;
+use crate::history::loss::Loss;
+use crate::history::{Call, Fate, History};
+use crate::op::Op;
 
 /// The times of syncs: invoked, returned.
 type Spans = Vec<(u64, u64)>;

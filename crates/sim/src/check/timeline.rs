@@ -12,8 +12,8 @@ use lockstep_types::{AllocateMode, Attr, Ino, MetaRequest, NodeKind};
 use super::dump::Dump;
 use super::synced::Synced;
 use crate::history::{Answer, Call, CallId, Fate, History};
-use crate::workload::mark::runs;
-use crate::workload::{Mark, Op, Run};
+use crate::op::mark::runs;
+use crate::op::{Mark, Op, Run};
 
 /// The known value of a byte at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::step::{Sight, What};
 
 /// A thing that the outcome of a step depends on, or that the step changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Touch<'a> {
+enum Subject<'a> {
     /// The inode to which a name leads.
     Name(Ino, &'a FileName),
     /// An inode, its attributes, its entries as a whole.
@@ -18,7 +18,7 @@ enum Touch<'a> {
     Tree,
 }
 
-impl Touch<'_> {
+impl Subject<'_> {
     /// Returns whether two steps that touch these may depend on each other.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
@@ -33,13 +33,13 @@ impl Touch<'_> {
 
 /// All touches of a step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Touches<'a>([Option<Touch<'a>>; 7]);
+pub(super) struct Touches<'a>([Option<Subject<'a>>; 7]);
 
 impl<'a> Touches<'a> {
     /// Returns the touch of one inode.
     pub fn of_node(ino: Ino) -> Self {
         let mut touches = Self::default();
-        touches.add(Touch::Node(ino));
+        touches.add(Subject::Node(ino));
         touches
     }
 
@@ -50,7 +50,7 @@ impl<'a> Touches<'a> {
         let mut touches = Self::default();
         match what {
             What::Change(request, _) => touches.add_request(model, request),
-            What::Sight(Sight::Entry(parent, name, _)) => touches.add(Touch::Name(*parent, name)),
+            What::Sight(Sight::Entry(parent, name, _)) => touches.add(Subject::Name(*parent, name)),
             What::Sight(
                 Sight::Attr(Attr { ino, .. })
                 | Sight::Entries(ino, _)
@@ -58,7 +58,7 @@ impl<'a> Touches<'a> {
                 | Sight::Target(ino, _)
                 | Sight::File(ino)
                 | Sight::Gone(ino),
-            ) => touches.add(Touch::Node(*ino)),
+            ) => touches.add(Subject::Node(*ino)),
             What::Loss(_) => {}
         }
         touches
@@ -70,7 +70,7 @@ impl<'a> Touches<'a> {
         own.any(|one| other.0.iter().flatten().any(|two| one.meets(two)))
     }
 
-    fn add(&mut self, touch: Touch<'a>) {
+    fn add(&mut self, touch: Subject<'a>) {
         let known = self.0.contains(&Some(touch));
         if let Some(free) = self.0.iter_mut().find(|place| place.is_none() && !known) {
             *free = Some(touch);
@@ -78,10 +78,10 @@ impl<'a> Touches<'a> {
     }
 
     fn add_name(&mut self, model: &Namespace, parent: Ino, name: &'a FileName) -> Option<Ino> {
-        self.add(Touch::Name(parent, name));
-        self.add(Touch::Inside(parent));
+        self.add(Subject::Name(parent, name));
+        self.add(Subject::Inside(parent));
         let ino = model.entry(parent, name)?;
-        self.add(Touch::Node(ino));
+        self.add(Subject::Node(ino));
         Some(ino)
     }
 
@@ -92,7 +92,7 @@ impl<'a> Touches<'a> {
             }
             | MetaRequest::Link { parent, name, ino } => {
                 self.add_name(model, *parent, name);
-                self.add(Touch::Node(*ino));
+                self.add(Subject::Node(*ino));
             }
             MetaRequest::Unlink { parent, name } | MetaRequest::Rmdir { parent, name } => {
                 self.add_name(model, *parent, name);
@@ -108,7 +108,7 @@ impl<'a> Touches<'a> {
                     .map(|(parent, name)| self.add_name(model, parent, name));
                 let mut moved = moved.iter().flatten();
                 if moved.any(|ino| model.is_directory(*ino)) {
-                    self.add(Touch::Tree);
+                    self.add(Subject::Tree);
                 }
             }
             MetaRequest::SetAttr { ino, .. }
@@ -117,7 +117,7 @@ impl<'a> Touches<'a> {
             | MetaRequest::DropPrivileges { ino }
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
-            | MetaRequest::Reap { ino } => self.add(Touch::Node(*ino)),
+            | MetaRequest::Reap { ino } => self.add(Subject::Node(*ino)),
         }
     }
 }

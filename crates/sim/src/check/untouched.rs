@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockstep_types::{FileName, Ino, MetaRequest};
 
 use crate::history::{CallId, Fate, History};
-use crate::workload::Op;
+use crate::op::Op;
 
 /// A name made by a call that succeeded, which no other call can have changed.
 #[derive(Debug)]

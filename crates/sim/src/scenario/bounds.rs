@@ -1,7 +1,8 @@
-//! How much each node may have under way, and has: looked at on the way and at the end.
+//! The bounds of each node's work in progress. The bounds are checked during a schedule and at its
+//! end.
 //!
-//! A limit is that of the code, or what the clients of a schedule can bring about where that is less: each
-//! waits for one answer at a time, so that little is ever under way.
+//! A bound is the limit in the code, or the most that the clients of a schedule can cause, if that
+//! is less. Each client waits for one answer at a time, so little work is in progress at any time.
 
 use lockstep_driver::{Datastore, DatastoreUsage};
 use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
@@ -9,18 +10,19 @@ use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
 use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{Violation, leaks};
 use crate::history::{Call, CallId, History};
-use crate::workload::Op;
+use crate::op::Op;
 use crate::world::{BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Side};
 
-/// Of operations that nobody asked for, each may be under way once: a resync, and a comparison.
+/// Number of operations without a client. Each of them is in progress at most once: a resync, and a
+/// comparison.
 const INSPECTIONS: u64 = 2;
-/// The operation of the client that asks the secondary, which waits for ever, and what it locks.
-pub const IN_VAIN: u64 = 1;
-/// For one client the table may hold an entry of a write under way, of one that failed here while the
-/// mark is being made, and the same of the process before.
+/// Number of operations of the misdirected client, which wait forever, and of their locks.
+pub const MISDIRECTED_OPS: u64 = 1;
+/// Most PAW entries of one client: a write in progress, a write that failed on the primary while
+/// the mark is being made, and the same of the previous process.
 const PAW_ENTRIES_OF_CLIENT: u64 = 4;
 
-/// Judges what a node has under way. `is_idle`: nothing, for some time.
+/// Checks the work in progress of a node. `is_idle`: the node has had no work for some time.
 pub fn check(
     node: Side,
     datastore: &Datastore,
@@ -31,11 +33,11 @@ pub fn check(
     let load = datastore.usage();
     leaks::check_locks(node, load.locks.stray)?;
     let samples = samples(node, &load, history.last(), is_idle);
-    let most = match node {
-        Side::Primary => Most::of_primary(clients, history),
-        Side::Secondary => Most::of_secondary(),
+    let limits = match node {
+        Side::Primary => Limits::of_primary(clients, history),
+        Side::Secondary => Limits::of_secondary(),
     };
-    bounded::check(&samples, &most.bounds(node, &load))
+    bounded::check(&samples, &limits.bounds(node, &load))
 }
 
 fn samples(node: Side, load: &DatastoreUsage, at: u64, is_idle: bool) -> Vec<Sample> {
@@ -49,7 +51,7 @@ fn samples(node: Side, load: &DatastoreUsage, at: u64, is_idle: bool) -> Vec<Sam
         (Counter::PendingIntents, load.in_flight.metadata as u64),
         (Counter::Operations, load.operations as u64),
         (Counter::HeldOperations, load.held as u64),
-        (Counter::Works, load.pending as u64),
+        (Counter::PendingOps, load.pending as u64),
         (
             Counter::KeptBytes,
             load.kept.memory_bytes - load.kept.begun_bytes,
@@ -67,7 +69,7 @@ fn samples(node: Side, load: &DatastoreUsage, at: u64, is_idle: bool) -> Vec<Sam
     counted.into_iter().map(sample).collect()
 }
 
-/// How many bytes a call writes, if it is a write.
+/// Returns the number of bytes that a call writes, if the call is a write.
 const fn written((_, call): (CallId, &Call)) -> Option<u64> {
     match &call.op {
         Op::Write(write) => Some(write.length),
@@ -75,8 +77,8 @@ const fn written((_, call): (CallId, &Call)) -> Option<u64> {
     }
 }
 
-/// The most that can be under way on a node.
-struct Most {
+/// The most work in progress on a node.
+struct Limits {
     /// Entries of PAW.
     paw: u64,
     /// Entries of SAW.
@@ -89,7 +91,7 @@ struct Most {
     write_bytes: u64,
 }
 
-impl Most {
+impl Limits {
     /// Each client waits for one answer, and each inode may be about to be freed.
     fn of_primary(clients: u32, history: &History) -> Self {
         let clients = u64::from(clients);
@@ -105,14 +107,14 @@ impl Most {
         }
     }
 
-    /// All that it has is asked for by the primary, which waits for no more writes than the table has
-    /// slots. The others are done at once.
+    /// The primary requests all work of the secondary. The primary waits for at most as many writes
+    /// as the table has slots. The secondary does all other work at once.
     const fn of_secondary() -> Self {
         Self {
             paw: 0,
             saw: WRITES_IN_FLIGHT_MAX as u64,
             writes: 0,
-            operations: IN_VAIN,
+            operations: MISDIRECTED_OPS,
             write_bytes: 0,
         }
     }
@@ -121,7 +123,7 @@ impl Most {
         let capacity = load.log.map_or(0, |log| log.capacity_bytes);
         let left = match node {
             Side::Primary => 0,
-            Side::Secondary => IN_VAIN,
+            Side::Secondary => MISDIRECTED_OPS,
         };
         let bound = |counter, limit, floor| Bound {
             counter,
@@ -131,18 +133,20 @@ impl Most {
         [
             bound(Counter::PawEntries, self.paw, 0),
             bound(Counter::SawEntries, self.saw, 0),
-            // A checkpoint comes when half of it is used, and leaves the segment that is written to.
+            // A checkpoint begins when half of the log is used. It leaves the segment that is in
+            // use.
             bound(Counter::LogBytes, capacity, capacity / 2),
             bound(Counter::WritesInFlight, self.writes, 0),
-            // One operation alone may have more, and none has.
+            // A single operation may exceed the limit, but no operation is that large.
             bound(Counter::BytesInFlight, BYTES_IN_FLIGHT_MAX, 0),
-            // The process before may have left as many in doubt.
+            // The previous process may have left as many operations in doubt.
             bound(Counter::PendingIntents, self.operations * 2, 0),
             bound(Counter::Operations, self.operations, left),
             bound(Counter::HeldOperations, self.operations, left),
-            // Each is noted here before the core has it.
-            bound(Counter::Works, self.operations, left),
-            // The last one found room for some of its bytes: nobody comes in between that and the keeping here.
+            // The driver notes each operation before the core does.
+            bound(Counter::PendingOps, self.operations, left),
+            // The last write found room for some of its bytes. No other write comes between this
+            // look and the keeping.
             bound(Counter::KeptBytes, KEPT_BYTES_MAX + self.write_bytes, 0),
             bound(Counter::KeptOnDisk, KEPT_FILE_BYTES_MAX, 0),
             bound(Counter::BegunBytes, self.writes * self.write_bytes, 0),

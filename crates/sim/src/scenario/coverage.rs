@@ -1,4 +1,4 @@
-//! What schedules have met: pairs of state and event, and places where a process ended.
+//! The coverage of schedules: transitions of the state table, and crash points.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,20 +11,20 @@ use parking_lot::Mutex;
 use crate::disk::{Call, CallKind, Verdict};
 use crate::world::Side;
 
-/// A named place where a process can be made to end: at a call of its disk.
+/// A kind of disk call at which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashPoint {
     side: Side,
     kind: CallKind,
-    /// What the file is for.
+    /// The purpose of the file.
     file: FileClass,
     when: When,
 }
 
-/// What a file of a store is for.
+/// The purpose of a file in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileClass {
-    /// The bytes of a file.
+    /// The content of a file.
     Content,
     /// The intent log.
     Log,
@@ -38,7 +38,7 @@ pub enum FileClass {
     Other,
 }
 
-/// Where in a call.
+/// The part of a call that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
     Before,
@@ -47,8 +47,8 @@ enum When {
 }
 
 impl FileClass {
-    /// Those in which much hangs on single calls.
-    pub const TELLING: [Self; 5] = [
+    /// The classes in which a single call decides much.
+    pub const CRITICAL: [Self; 5] = [
         Self::Content,
         Self::Log,
         Self::Names,
@@ -56,7 +56,7 @@ impl FileClass {
         Self::Table,
     ];
 
-    /// What the file at a path is for.
+    /// Returns the purpose of the file at a path.
     pub fn of(path: &str) -> Self {
         let is_in =
             |directory: &str| path == directory || path.starts_with(&format!("{directory}/"));
@@ -72,7 +72,7 @@ impl FileClass {
 }
 
 impl CrashPoint {
-    /// The place where `verdict` ends the process of a side.
+    /// Returns the point at which `verdict` ends the process of a side.
     pub fn new(side: Side, call: &Call<'_>, verdict: Verdict) -> Self {
         Self {
             side,
@@ -99,50 +99,48 @@ impl fmt::Display for CrashPoint {
     }
 }
 
-/// What a schedule, or many, have met.
+/// The coverage of one schedule or of many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Met {
+pub struct Coverage {
     /// Pairs of state and event, in words.
-    pub pairs: BTreeSet<String>,
-    /// Places where a process ended.
+    pub transitions: BTreeSet<String>,
+    /// Points at which a process ended.
     pub crash_points: BTreeSet<CrashPoint>,
 }
 
-impl Met {
-    /// Adds what another has met.
+impl Coverage {
+    /// Adds the coverage of another schedule.
     pub fn add(&mut self, other: Self) {
-        self.pairs.extend(other.pairs);
+        self.transitions.extend(other.transitions);
         self.crash_points.extend(other.crash_points);
     }
-}
 
-impl Met {
-    /// The rows of the state table that were not met, but for those of a node without a peer: in a
-    /// schedule each has one.
-    pub fn missed(&self) -> Vec<String> {
+    /// Returns the rows of the state table that are not covered, without the rows of a node without
+    /// a peer: every node of a schedule has a peer.
+    pub fn missing(&self) -> Vec<String> {
         let rows = TABLE
             .iter()
             .filter(|(state, ..)| *state != State::Unmirrored);
         rows.map(|(state, trigger, ..)| coverage::transition(trigger, state))
-            .filter(|pair| !self.pairs.contains(pair))
+            .filter(|pair| !self.transitions.contains(pair))
             .collect()
     }
 }
 
-/// Collects what a schedule meets. Clones are the same one.
+/// Records the coverage of a schedule. Clones share one record.
 #[derive(Clone, Debug, Default)]
-pub struct Coverage(Arc<Mutex<BTreeSet<CrashPoint>>>);
+pub struct CoverageRecorder(Arc<Mutex<BTreeSet<CrashPoint>>>);
 
-impl Coverage {
-    /// A process ended at a place.
-    pub fn crashed_at(&self, point: CrashPoint) {
+impl CoverageRecorder {
+    /// Records that a process ended at a point.
+    pub fn record_crash(&self, point: CrashPoint) {
         self.0.lock().insert(point);
     }
 
-    /// All that was met on this thread since it was last asked.
-    pub fn met(&self) -> Met {
-        Met {
-            pairs: coverage::take_transitions(),
+    /// Takes the coverage of this thread since the last call.
+    pub fn take(&self) -> Coverage {
+        Coverage {
+            transitions: coverage::take_transitions(),
             crash_points: self.0.lock().clone(),
         }
     }

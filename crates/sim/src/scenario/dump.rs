@@ -1,4 +1,4 @@
-//! The whole of a store, taken for the judges.
+//! The complete content of a store, read for the checks.
 
 use std::ops::ControlFlow;
 
@@ -8,15 +8,19 @@ use lockstep_types::Ino;
 
 use crate::check::{Body, Dump, Entry, Inode};
 
-/// More than any schedule makes.
+/// More inodes than any schedule makes.
 const INODES_MAX: usize = 100_000;
 
-/// Everything that a store holds.
+/// Returns the complete content of a store.
 pub fn dump(store: &Store) -> Result<Dump, String> {
-    let said = |error: OpError| format!("a store cannot be read: {error:?}");
+    let error_text = |error: OpError| format!("a store cannot be read: {error:?}");
     let mut dump = Dump::default();
-    for (ino, _) in store.inodes(1, u64::MAX, INODES_MAX).map_err(said)? {
-        if let Some(inode) = inode(store, ino).map_err(said)? {
+    for (ino, _) in store
+        .replica()
+        .inodes(1, u64::MAX, INODES_MAX)
+        .map_err(error_text)?
+    {
+        if let Some(inode) = inode(store, ino).map_err(error_text)? {
             dump.inodes.insert(ino, inode);
         }
     }
@@ -24,12 +28,12 @@ pub fn dump(store: &Store) -> Result<Dump, String> {
 }
 
 fn inode(store: &Store, ino: Ino) -> Result<Option<Inode>, OpError> {
-    let Some(record) = store.inode_now(ino)? else {
+    let Some(record) = store.replica().inode_now(ino)? else {
         return Ok(None);
     };
     let attr = record.attr(ino);
-    let xattrs = store.listxattr(ino)?.into_iter();
-    let valued = xattrs.map(|name| Ok((name.clone(), store.getxattr(ino, &name)?)));
+    let xattrs = store.tree().listxattr(ino)?.into_iter();
+    let valued = xattrs.map(|name| Ok((name.clone(), store.tree().getxattr(ino, &name)?)));
     Ok(Some(Inode {
         kind: attr.kind,
         mode: attr.mode,
@@ -66,8 +70,8 @@ fn entries(store: &Store, directory: Ino) -> Result<Vec<Entry>, OpError> {
         entries.push(Entry { cookie, name, ino });
         ControlFlow::Continue(())
     };
-    store.readdir(directory, 0, &mut each)?;
-    // The newest comes first.
+    store.tree().readdir(directory, 0, &mut each)?;
+    // `readdir` returns the newest entry first.
     entries.reverse();
     Ok(entries)
 }

@@ -1,247 +1,258 @@
-//! What goes wrong in a schedule.
+//! The faults of a schedule, as data, and the random choice of a fault.
 
+use lockstep_types::Errno;
+
+use super::coverage::FileClass;
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
 use crate::world::{Hang, Side};
 
-use lockstep_types::Errno;
-
-use super::coverage::FileClass;
-use super::half::CallAt;
-
-/// Disk calls until a crash at one of them, at most.
+/// Most disk calls until a crash.
 const CALLS_MAX: u64 = 400;
 
-/// The same from the beginning of a stop in order, or of a start: few take more.
-const ORDER_CALLS_MAX: u64 = 60;
+/// Most disk calls from the begin of a clean shutdown, or of a start, until a crash. Few of them
+/// make more calls.
+const SHUTDOWN_CALLS_MAX: u64 = 60;
 
-/// The same, where only calls on one class of files count.
+/// Most disk calls until a crash, where only the calls on one class of files count.
 const CALLS_OF_CLASS_MAX: u64 = 12;
 
-/// So many writes of a hundred that a process ends in are cut after whole pages.
+/// Share of torn writes that are cut after whole pages, in percent.
 const WHOLE_PAGES_PERCENT: u64 = 30;
 
-/// Disk calls of a class until one fails, at most.
+/// Most disk calls of a class until one of them fails.
 const FAILING_CALLS_MAX: u64 = 30;
 
 /// One fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// A node stops, and starts again.
-    Stopped(Side, Stop),
-    /// Both do.
-    BothStopped(Stop, Stop),
-    /// A node stops, and starts again only some time later.
-    Away(Side, Stop),
-    /// A node stops at a disk call, so many from now.
-    StopsAtCall {
-        /// Which node.
+    Restart(Side, Stop),
+    /// Both nodes stop, and start again.
+    RestartBoth(Stop, Stop),
+    /// A node stops, and starts again only after a heal.
+    Down(Side, Stop),
+    /// A node stops at a call of its disk.
+    CrashAtCall {
+        /// The node.
         side: Side,
-        /// How.
-        stop: Stop,
-        /// At which.
-        at: CallAt,
+        /// The crash.
+        crash: Crash,
     },
-    /// A node is stopped in order.
-    StopsInOrder(Order),
+    /// A node is shut down cleanly.
+    CleanShutdown(CleanShutdown),
     /// The connection is lost.
-    Cut,
-    /// The next frame from a node is damaged.
-    Corrupt(Side),
-    /// Nothing from a node arrives.
-    Silent(Side),
+    Disconnect,
+    /// The next frame of a node is damaged.
+    CorruptFrame(Side),
+    /// No frame of a node arrives, until a heal.
+    Mute(Side),
     /// A disk call fails. An operator starts the node again later.
-    DiskFails {
-        /// Of which node.
+    FailCall {
+        /// The node.
         side: Side,
-        /// Of which kind.
+        /// The class of the call.
         class: CallClass,
-        /// Which of them from now.
+        /// Number of the call in its class from now on, from one.
         nth: u64,
-        /// With which error.
+        /// The error.
         errno: Errno,
     },
-    /// The secondary cannot change its role file the next time, though its disk is well.
-    MarkFails,
-    /// Nothing more fits on the disk of a node.
-    Full(Side),
-    /// The disk of the secondary hangs: its node answers whether it is there, takes what can be done in
-    /// memory, and begins nothing of the rest.
-    Hangs(Hang),
-    /// The secondary's disk is not mounted when its node is started again: an empty store lies in its
-    /// place.
-    DiskAway,
-    /// Frames pass again, disks have room and are mounted, and who is away comes back.
-    Healed,
+    /// The next change of the secondary's role file fails, although the disk works.
+    FailRoleWrite,
+    /// Nothing more fits on the disk of a node, until a heal.
+    FillDisk(Side),
+    /// The disk of the secondary hangs, until a heal. The node answers pings and does everything
+    /// that needs memory only. The node begins no other work.
+    HangDisk(Hang),
+    /// The secondary restarts without its disk. An empty store is in the place of the disk, until a
+    /// heal.
+    UnmountDisk,
+    /// Frames pass again, the disks have room and are mounted, and stopped nodes start.
+    Heal,
 }
 
-/// A node is to stop in order, and what comes of that.
+/// A clean shutdown of a node, and the events after it.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
-    /// Which node.
+pub struct CleanShutdown {
+    /// The node.
     pub side: Side,
-    /// In the middle of it, it stops otherwise.
-    pub cut: Option<Cut>,
-    /// What follows, if nothing comes between.
-    pub then: Then,
+    /// A crash during the shutdown.
+    pub crash: Option<Crash>,
+    /// The events after the shutdown, if nothing interrupts it.
+    pub then: AfterShutdown,
 }
 
-/// What follows when a node has stopped in order.
+/// The events after a clean shutdown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Then {
-    /// Its machine loses power.
+pub struct AfterShutdown {
+    /// The machine loses power.
     pub loses_power: bool,
-    /// It starts again only some time later.
-    pub is_away: bool,
-    /// Soon after it has started, it stops otherwise.
-    pub cut: Option<Cut>,
+    /// The node starts again only after a heal.
+    pub stays_down: bool,
+    /// A crash soon after the next start.
+    pub crash: Option<Crash>,
 }
 
-/// A node stops at a call of its disk.
+/// The stop of a node at a call of its disk.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
-    /// How.
+pub struct Crash {
+    /// The way in which the node stops.
     pub stop: Stop,
-    /// At which.
-    pub at: CallAt,
+    /// The call.
+    pub at: CallPoint,
 }
 
-impl Order {
-    /// Any.
-    pub fn random(chance: &mut Random) -> Self {
-        let side = *chance.pick(&Side::BOTH);
-        let cut = chance.percent(25).then(|| Cut::random(chance));
-        let then = Then {
-            loses_power: chance.percent(50),
-            is_away: chance.percent(20),
-            cut: chance.percent(25).then(|| Cut::random(chance)),
+/// A call of a disk, and the part of the call that is carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct CallPoint {
+    /// Only calls on files of this class count. `None`: all calls count.
+    pub class: Option<FileClass>,
+    /// Number of counted calls before this call.
+    pub skipped: u64,
+    /// The result of the call.
+    pub verdict: Verdict,
+}
+
+impl CleanShutdown {
+    /// Draws a clean shutdown.
+    pub fn random(random: &mut Random) -> Self {
+        let side = *random.pick(&Side::BOTH);
+        let crash = random.percent(25).then(|| Crash::random(random));
+        let then = AfterShutdown {
+            loses_power: random.percent(50),
+            stays_down: random.percent(20),
+            crash: random.percent(25).then(|| Crash::random(random)),
         };
-        Self { side, cut, then }
+        Self { side, crash, then }
     }
 
-    fn detailed(self, chance: &mut Random) -> Self {
-        let mut detailed = |cut: Option<Cut>| {
-            cut.map(|Cut { stop, at }| Cut {
-                stop,
-                at: at.detailed(stop, chance),
-            })
-        };
-        let cut = detailed(self.cut);
-        let then = Then {
-            cut: detailed(self.then.cut),
+    fn detailed(self, random: &mut Random) -> Self {
+        let crash = self.crash.map(|crash| crash.detailed(random));
+        let then = AfterShutdown {
+            crash: self.then.crash.map(|crash| crash.detailed(random)),
             ..self.then
         };
-        Self { cut, then, ..self }
+        Self {
+            crash,
+            then,
+            ..self
+        }
     }
 }
 
-impl Cut {
-    fn random(chance: &mut Random) -> Self {
-        let stop = stop(chance);
-        let at = CallAt::random(chance, ORDER_CALLS_MAX);
+impl Crash {
+    fn random(random: &mut Random) -> Self {
+        let stop = stop(random);
+        let at = CallPoint::random(random, SHUTDOWN_CALLS_MAX);
         Self { stop, at }
+    }
+
+    fn detailed(self, random: &mut Random) -> Self {
+        let at = self.at.detailed(self.stop, random);
+        Self { at, ..self }
     }
 }
 
 impl Fault {
-    /// The next fault, where something is `hurt` that does not mend by itself, or not.
-    pub fn random(chance: &mut Random, hurt: bool) -> Self {
-        let side = *chance.pick(&Side::BOTH);
-        let stop = stop(chance);
-        if hurt && chance.percent(40) {
-            return Self::Healed;
+    /// Draws the next fault. `needs_heal`: an earlier fault lasts until a heal.
+    pub fn random(random: &mut Random, needs_heal: bool) -> Self {
+        let side = *random.pick(&Side::BOTH);
+        let stop = stop(random);
+        if needs_heal && random.percent(40) {
+            return Self::Heal;
         }
-        match chance.below(14) {
-            0..=2 => Self::Stopped(side, stop),
-            3 => Self::BothStopped(stop, self::stop(chance)),
-            4 => Self::Away(side, stop),
-            5..=7 => Self::stops_at_call(chance, side, stop),
-            8 | 9 => Self::Cut,
-            10 => Self::Corrupt(side),
-            11 => Self::DiskFails {
+        match random.below(14) {
+            0..=2 => Self::Restart(side, stop),
+            3 => Self::RestartBoth(stop, self::stop(random)),
+            4 => Self::Down(side, stop),
+            5..=7 => {
+                let at = CallPoint::random(random, CALLS_MAX);
+                let crash = Crash { stop, at };
+                Self::CrashAtCall { side, crash }
+            }
+            8 | 9 => Self::Disconnect,
+            10 => Self::CorruptFrame(side),
+            11 => Self::FailCall {
                 side,
-                class: *chance.pick(&[
+                class: *random.pick(&[
                     CallClass::Write,
                     CallClass::Name,
                     CallClass::Read,
                     CallClass::Sync,
                 ]),
-                nth: 1 + chance.below(FAILING_CALLS_MAX),
+                nth: 1 + random.below(FAILING_CALLS_MAX),
                 errno: Errno::Io,
             },
-            12 => Self::Full(side),
-            _ => Self::Silent(side),
+            12 => Self::FillDisk(side),
+            _ => Self::Mute(side),
         }
     }
 
-    fn stops_at_call(chance: &mut Random, side: Side, stop: Stop) -> Self {
-        let at = CallAt::random(chance, CALLS_MAX);
-        Self::StopsAtCall { side, stop, at }
-    }
-
-    /// The same fault, with how exactly a disk fails or a process ends in the middle of a call drawn by
-    /// another chance.
+    /// Returns the same fault with its details drawn from another random source: the error of a
+    /// disk call, and the part of a call that a crash leaves.
     #[must_use]
-    pub fn detailed(self, chance: &mut Random) -> Self {
+    pub fn detailed(self, random: &mut Random) -> Self {
         match self {
-            Self::DiskFails {
+            Self::FailCall {
                 side, class, nth, ..
-            } => Self::DiskFails {
+            } => Self::FailCall {
                 side,
                 class,
                 nth,
-                errno: errno(class, chance),
+                errno: errno(class, random),
             },
-            Self::StopsAtCall { side, stop, at } => Self::StopsAtCall {
+            Self::CrashAtCall { side, crash } => Self::CrashAtCall {
                 side,
-                stop,
-                at: at.detailed(stop, chance),
+                crash: crash.detailed(random),
             },
-            Self::StopsInOrder(order) => Self::StopsInOrder(order.detailed(chance)),
+            Self::CleanShutdown(shutdown) => Self::CleanShutdown(shutdown.detailed(random)),
             other => other,
         }
     }
 
-    /// Whether it hurts until it is healed.
+    /// Returns whether the fault lasts until a heal.
     pub const fn lasts(self) -> bool {
         matches!(
             self,
-            Self::Away(..) | Self::Silent(_) | Self::Full(_) | Self::Hangs(_) | Self::DiskAway
+            Self::Down(..)
+                | Self::Mute(_)
+                | Self::FillDisk(_)
+                | Self::HangDisk(_)
+                | Self::UnmountDisk
         )
     }
 }
 
-impl CallAt {
-    /// One of the next `calls_max`, or of fewer on files of one class.
-    fn random(chance: &mut Random, calls_max: u64) -> Self {
-        let only = chance
+impl CallPoint {
+    /// Draws one of the next `calls_max` calls, or one of fewer calls on one class of files.
+    fn random(random: &mut Random, calls_max: u64) -> Self {
+        let class = random
             .percent(50)
-            .then(|| *chance.pick(&FileClass::TELLING));
-        let most = if only.is_some() {
+            .then(|| *random.pick(&FileClass::CRITICAL));
+        let calls_max = if class.is_some() {
             CALLS_OF_CLASS_MAX
         } else {
             calls_max
         };
         Self {
-            only,
-            calls: chance.below(most),
-            verdict: *chance.pick(&[
+            class,
+            skipped: random.below(calls_max),
+            verdict: *random.pick(&[
                 Verdict::CrashBefore,
                 Verdict::CrashAfter,
                 Verdict::CrashTorn(4096),
             ]),
         }
     }
-}
 
-impl CallAt {
-    /// A process that ends may have done any part of a write; of one that is under way when power is lost,
-    /// only whole pages count.
-    fn detailed(self, stop: Stop, chance: &mut Random) -> Self {
-        let thousandths = u16::try_from(chance.below(1000)).unwrap_or(0);
+    /// A process that ends may have done any part of a write. At a power loss, only whole pages of
+    /// an unfinished write survive.
+    fn detailed(self, stop: Stop, random: &mut Random) -> Self {
+        let thousandths = u16::try_from(random.below(1000)).unwrap_or(0);
         let is_torn = matches!(self.verdict, Verdict::CrashTorn(_));
-        if !is_torn || stop == Stop::Power || chance.percent(WHOLE_PAGES_PERCENT) {
+        if !is_torn || stop == Stop::Power || random.percent(WHOLE_PAGES_PERCENT) {
             return self;
         }
         Self {
@@ -251,24 +262,25 @@ impl CallAt {
     }
 }
 
-/// With what a call fails: a sync, and a look at the disk, mostly as on a broken disk.
-fn errno(class: CallClass, chance: &mut Random) -> Errno {
-    // The first two the reserve may help against.
-    let that_pass = [Errno::NoSpace, Errno::QuotaExceeded, Errno::NoMemory];
+/// Draws the error of a failing call. The error of a sync is mostly that of a broken disk. The error
+/// of a read or of a look at the disk always is.
+fn errno(class: CallClass, random: &mut Random) -> Errno {
+    // The reserve may help against the first two.
+    let temporary = [Errno::NoSpace, Errno::QuotaExceeded, Errno::NoMemory];
     let percent = match class {
         CallClass::Write | CallClass::Name => 60,
         CallClass::Sync => 20,
         CallClass::Read | CallClass::Look => 0,
     };
-    if chance.percent(percent) {
-        *chance.pick(&that_pass)
+    if random.percent(percent) {
+        *random.pick(&temporary)
     } else {
         Errno::Io
     }
 }
 
-fn stop(chance: &mut Random) -> Stop {
-    if chance.percent(65) {
+fn stop(random: &mut Random) -> Stop {
+    if random.percent(65) {
         Stop::Process
     } else {
         Stop::Power

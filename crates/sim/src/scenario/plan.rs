@@ -1,272 +1,238 @@
-//! All of a schedule that is decided before it runs, as data: so it can be made from a seed, by a test,
-//! or from another by leaving something out.
+//! The plan of a schedule: everything that is decided before the schedule runs, as data. A plan is
+//! made from a seed, by a test, or from another plan by leaving parts out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_types::settings::{Durability, OnPeerLoss};
-
-use super::faults::{Fault, Order};
+use super::faults::{CleanShutdown, Fault};
+use super::settings::Settings;
 use crate::random::Random;
 use crate::workload::Options;
 use crate::world::Hang;
 
-/// Faults in a schedule, at most.
+/// Most faults of a schedule, besides clean shutdowns.
 const FAULTS_MAX: u64 = 10;
-/// Time between two faults, at most, in microseconds.
+/// Most time between two faults, in microseconds.
 const FAULT_EVERY_MAX_US: u64 = 1_500_000;
-/// Of what is drawn for a disk that hangs: apart from all else, so that the other schedules do not change.
-const HANG: u64 = 0x6861_6e67;
-/// In so many schedules of a hundred it may.
-const HANG_PERCENT: u64 = 12;
-/// Of what is drawn for a disk that is not mounted, likewise.
-const DISK_AWAY: u64 = 0x6177_6179;
-/// In so many schedules of a hundred it may be.
-const DISK_AWAY_PERCENT: u64 = 6;
-/// Of what is drawn for a role file that cannot be changed, likewise.
-const MARK: u64 = 0x6d61_726b;
-/// In so many schedules of a hundred it cannot.
-const MARK_PERCENT: u64 = 10;
-/// Of what is drawn for nodes that are stopped in order, apart from all else for the same reason.
-const ORDER: u64 = 0x006f_7264_6572;
-/// Of what is drawn for details of faults, likewise.
-const DETAILS: u64 = 0x6465_7461_696c;
-/// In so many schedules of a hundred some are stopped in order.
-const ORDER_PERCENT: u64 = 40;
-/// Of what is drawn for small disks, likewise.
-const SCARCE: u64 = 0x7363_6172_6365;
-/// In so many schedules of a hundred disks are small.
-const SCARCE_PERCENT: u64 = 20;
-/// Room for clients on a small disk, at most, in KiB.
-const SCARCE_KIB_MAX: u64 = 400;
-/// More than all that delays an answer between nodes whose disks do what they are told.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// Longest pauses of clients between two operations.
+/// Most room for clients on a small disk, in KiB.
+const SMALL_DISK_KIB_MAX: u64 = 400;
+/// The longest pauses of clients between two operations.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(2),
     Duration::from_millis(20),
     Duration::from_millis(100),
 ];
 
-/// How the datastore is configured, on both nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// When what is acknowledged is durable.
-    pub durability: Durability,
-    /// What happens when the peer stays away.
-    pub on_peer_loss: OnPeerLoss,
-    /// For how long acknowledgements pause before that.
-    pub pause_limit: Duration,
-    /// A peer that was not heard for so long counts as lost.
-    pub peer_timeout: Duration,
-    /// One that is heard, but leaves something unanswered for so long, is given up.
-    pub answer_limit: Duration,
+/// A feature that only some schedules have. It has a random source of its own, so that a change of
+/// the feature does not change the schedules without it.
+#[derive(Clone, Copy)]
+struct Feature {
+    /// Distinguishes the random source from the other sources of the same seed.
+    salt: u64,
+    /// Share of the schedules with the feature, in percent.
+    percent: u64,
 }
 
-impl Settings {
-    fn random(chance: &mut Random) -> Self {
-        let longest = *chance.pick(&[100, 3000]);
-        Self {
-            durability: if chance.percent(25) {
-                Durability::Always
-            } else {
-                Durability::Posix
-            },
-            on_peer_loss: if chance.percent(25) {
-                OnPeerLoss::Freeze
-            } else {
-                OnPeerLoss::Continue
-            },
-            pause_limit: Duration::from_millis(chance.below(longest)),
-            peer_timeout: Duration::from_millis(200 + chance.below(1000)),
-            answer_limit: ANSWER_LIMIT,
-        }
+const HANGING_DISK: Feature = Feature {
+    salt: 0x6861_6e67,
+    percent: 12,
+};
+const UNMOUNTED_DISK: Feature = Feature {
+    salt: 0x6177_6179,
+    percent: 6,
+};
+const FAILING_ROLE_WRITE: Feature = Feature {
+    salt: 0x6d61_726b,
+    percent: 10,
+};
+const CLEAN_SHUTDOWNS: Feature = Feature {
+    salt: 0x006f_7264_6572,
+    percent: 40,
+};
+const SMALL_DISKS: Feature = Feature {
+    salt: 0x7363_6172_6365,
+    percent: 20,
+};
+/// Distinguishes the random source of the details of faults.
+const DETAILS_SALT: u64 = 0x6465_7461_696c;
+
+impl Feature {
+    fn source(self, seed: u64) -> Random {
+        Random::new(seed ^ self.salt)
     }
 }
 
-/// How clients end.
+/// The way in which the clients end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Each after the answer it waits for.
+    /// Each client ends after its next answer.
     Quiet,
-    /// Where they are, with the primary's process.
+    /// All clients end at once, with the primary's process.
     Killed,
 }
 
-/// All of a schedule that is decided before it runs.
+/// Everything that is decided before a schedule runs.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of everything that is drawn while it runs: who goes on, how long a frame takes, what a client
-    /// asks, what a power loss leaves.
-    pub luck: u64,
-    /// The datastore's.
+    /// The seed of the choices during the run: the next thread, the delay of a frame, the request of
+    /// a client, the data that survives a power loss.
+    pub run_seed: u64,
+    /// The configuration of the datastore.
     pub settings: Settings,
-    /// How often in a hundred a step of a thread lets others go first.
+    /// Share of a thread's steps that let other threads go first, in percent.
     pub step_percent: u64,
-    /// What clients ask.
+    /// The behaviour of the clients.
     pub workload: Options,
-    /// Longest pause of a client between two operations.
+    /// The longest pause of a client between two operations.
     pub pause_max: Duration,
-    /// Each fault, with the time since the one before.
+    /// Each fault, with the time since the previous fault.
     pub faults: Vec<(Duration, Fault)>,
-    /// How clients end.
+    /// The way in which the clients end.
     pub ending: Ending,
-    /// Bytes that the disks have for clients, where that is little.
-    pub scarce: Option<[u64; 2]>,
+    /// Bytes for clients on each disk, where the disks are small.
+    pub client_room: Option<[u64; 2]>,
 }
 
-/// What is left out of a plan, or changed: what remains of a failing one when it is shrunk.
+/// The parts of a plan that are left out or changed, when a failing plan is shrunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Less {
-    /// Faults left out, by their number from zero.
+pub struct Reduction {
+    /// The numbers of the faults that are left out, from zero.
     pub without: BTreeSet<usize>,
-    /// Clients, at most.
+    /// Most clients.
     pub clients: Option<u32>,
-    /// Operations of each client, at most.
+    /// Most operations of each client.
     pub operations: Option<u64>,
-    /// Another luck.
-    pub luck: Option<u64>,
+    /// Another seed of the run.
+    pub run_seed: Option<u64>,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn of(seed: u64) -> Self {
-        let mut chance = Random::new(seed);
-        let settings = Settings::random(&mut chance);
-        let step_percent = *chance.pick(&[0, 10, 50, 100]);
+        let mut random = Random::new(seed);
+        let settings = Settings::random(&mut random);
+        let step_percent = *random.pick(&[0, 10, 50, 100]);
         let workload = Options {
-            clients: 1 + u32::try_from(chance.below(6)).unwrap_or(0),
-            file_bytes_max: *chance.pick(&[8 << 10, 32 << 10]),
-            shared_percent: *chance.pick(&[20, 50, 90]),
-            durable_percent: *chance.pick(&[5, 30]),
-            operations_max: *chance.pick(&[10, 30, 60]),
+            clients: 1 + u32::try_from(random.below(6)).unwrap_or(0),
+            file_bytes_max: *random.pick(&[8 << 10, 32 << 10]),
+            shared_percent: *random.pick(&[20, 50, 90]),
+            durable_percent: *random.pick(&[5, 30]),
+            operations_max: *random.pick(&[10, 30, 60]),
             ..Options::default()
         };
-        let pause_max = *chance.pick(&PAUSES);
-        let mut faults = faults(&mut chance);
-        hang(&mut faults, &mut Random::new(seed ^ HANG));
-        disk_away(&mut faults, &mut Random::new(seed ^ DISK_AWAY));
-        mark_fails(&mut faults, &mut Random::new(seed ^ MARK));
-        order(&mut faults, &mut Random::new(seed ^ ORDER));
-        let mut details = Random::new(seed ^ DETAILS);
+        let pause_max = *random.pick(&PAUSES);
+        let mut faults = faults(&mut random);
+        replace_a_fault(&mut faults, seed, HANGING_DISK, |random| {
+            Fault::HangDisk(*random.pick(&[Hang::Flushes, Hang::All]))
+        });
+        replace_a_fault(&mut faults, seed, UNMOUNTED_DISK, |_| Fault::UnmountDisk);
+        replace_a_fault(&mut faults, seed, FAILING_ROLE_WRITE, |_| {
+            Fault::FailRoleWrite
+        });
+        add_clean_shutdowns(&mut faults, &mut CLEAN_SHUTDOWNS.source(seed));
+        let mut details = Random::new(seed ^ DETAILS_SALT);
         for (_, fault) in &mut faults {
             *fault = fault.detailed(&mut details);
         }
         Self {
-            luck: chance.any(),
+            run_seed: random.any(),
             settings,
             step_percent,
             workload,
             pause_max,
             faults,
-            ending: *chance.pick(&[Ending::Quiet, Ending::Killed]),
-            scarce: scarce(&mut Random::new(seed ^ SCARCE)),
+            ending: *random.pick(&[Ending::Quiet, Ending::Killed]),
+            client_room: client_room(&mut SMALL_DISKS.source(seed)),
         }
     }
 
-    /// The same plan with less in it.
+    /// Returns the same plan without the parts that `reduction` leaves out.
     #[must_use]
-    pub fn with(mut self, less: &Less) -> Self {
+    pub fn with(mut self, reduction: &Reduction) -> Self {
         // The time of a fault that is left out still passes.
         let mut waited = Duration::ZERO;
         let mut kept = Vec::new();
         for (number, (wait, fault)) in self.faults.into_iter().enumerate() {
             waited += wait;
-            if !less.without.contains(&number) {
+            if !reduction.without.contains(&number) {
                 kept.push((std::mem::take(&mut waited), fault));
             }
         }
         self.faults = kept;
-        let clients = less.clients.unwrap_or(u32::MAX);
+        let clients = reduction.clients.unwrap_or(u32::MAX);
         self.workload.clients = self.workload.clients.min(clients);
-        let operations = less.operations.unwrap_or(u64::MAX);
+        let operations = reduction.operations.unwrap_or(u64::MAX);
         self.workload.operations_max = self.workload.operations_max.min(operations);
-        self.luck = less.luck.unwrap_or(self.luck);
+        self.run_seed = reduction.run_seed.unwrap_or(self.run_seed);
         self
     }
 }
 
-/// In some schedules both disks are small, or one of them.
-fn scarce(chance: &mut Random) -> Option<[u64; 2]> {
-    let mut small = |percent| {
-        let bytes = chance.below(SCARCE_KIB_MAX) << 10;
-        if chance.percent(percent) {
+/// Draws the room for clients: in some schedules one disk is small, or both are.
+fn client_room(random: &mut Random) -> Option<[u64; 2]> {
+    let mut room = |percent| {
+        let bytes = random.below(SMALL_DISK_KIB_MAX) << 10;
+        if random.percent(percent) {
             bytes
         } else {
             u64::MAX
         }
     };
-    let both = [small(70), small(70)];
-    (chance.percent(SCARCE_PERCENT) && both != [u64::MAX; 2]).then_some(both)
+    let both = [room(70), room(70)];
+    (random.percent(SMALL_DISKS.percent) && both != [u64::MAX; 2]).then_some(both)
 }
 
-/// In some schedules the secondary's disk hangs, too, from one of the faults on until the next that heals.
-fn hang(faults: &mut [(Duration, Fault)], chance: &mut Random) {
-    if chance.percent(HANG_PERCENT)
-        && let Some(fault) = any_of(faults, chance)
-    {
-        *fault = Fault::Hangs(*chance.pick(&[Hang::Flushes, Hang::All]));
-    }
-}
-
-/// In some its disk is not mounted for a time.
-fn disk_away(faults: &mut [(Duration, Fault)], chance: &mut Random) {
-    if chance.percent(DISK_AWAY_PERCENT)
-        && let Some(fault) = any_of(faults, chance)
-    {
-        *fault = Fault::DiskAway;
-    }
-}
-
-/// In some the secondary cannot change its role file once.
-fn mark_fails(faults: &mut [(Duration, Fault)], chance: &mut Random) {
-    if chance.percent(MARK_PERCENT)
-        && let Some(fault) = any_of(faults, chance)
-    {
-        *fault = Fault::MarkFails;
-    }
-}
-
-fn any_of<'a>(faults: &'a mut [(Duration, Fault)], chance: &mut Random) -> Option<&'a mut Fault> {
-    let place = chance.below(faults.len().max(1) as u64);
-    let (_, fault) = faults.get_mut(usize::try_from(place).unwrap_or(0))?;
-    Some(fault)
-}
-
-/// In some schedules nodes are stopped in order besides; the other faults keep their moments.
-fn order(faults: &mut Vec<(Duration, Fault)>, chance: &mut Random) {
-    if !chance.percent(ORDER_PERCENT) {
+/// Replaces one of the faults by a fault of the secondary's disk, in some schedules.
+fn replace_a_fault(
+    faults: &mut [(Duration, Fault)],
+    seed: u64,
+    feature: Feature,
+    other: impl FnOnce(&mut Random) -> Fault,
+) {
+    let mut random = feature.source(seed);
+    if !random.percent(feature.percent) {
         return;
     }
-    for _ in 0..=chance.below(2) {
-        let place = usize::try_from(chance.below(faults.len() as u64 + 1)).unwrap_or(0);
+    let place = random.below(faults.len().max(1) as u64);
+    if let Some((_, fault)) = faults.get_mut(usize::try_from(place).unwrap_or(0)) {
+        *fault = other(&mut random);
+    }
+}
+
+/// Adds clean shutdowns, in some schedules. The other faults keep their times.
+fn add_clean_shutdowns(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    if !random.percent(CLEAN_SHUTDOWNS.percent) {
+        return;
+    }
+    for _ in 0..=random.below(2) {
+        let place = usize::try_from(random.below(faults.len() as u64 + 1)).unwrap_or(0);
         let next = faults.get_mut(place).map(|(wait, _)| wait);
         let most = next.as_ref().map_or(FAULT_EVERY_MAX_US, |next| {
             u64::try_from(next.as_micros()).unwrap_or(0)
         });
-        let wait = Duration::from_micros(chance.below(most + 1));
+        let wait = Duration::from_micros(random.below(most + 1));
         if let Some(next) = next {
             *next -= wait;
         }
-        let order = Order::random(chance);
-        faults.insert(place, (wait, Fault::StopsInOrder(order)));
+        let shutdown = CleanShutdown::random(random);
+        faults.insert(place, (wait, Fault::CleanShutdown(shutdown)));
     }
 }
 
-fn faults(chance: &mut Random) -> Vec<(Duration, Fault)> {
-    let mut hurt = false;
-    let mut next = |chance: &mut Random| {
-        // Mostly soon after another, while much is still open.
-        let most = if chance.percent(60) {
+fn faults(random: &mut Random) -> Vec<(Duration, Fault)> {
+    let mut needs_heal = false;
+    let mut next = |random: &mut Random| {
+        // Most faults follow soon after another fault, while the recovery is still in progress.
+        let most = if random.percent(60) {
             FAULT_EVERY_MAX_US / 10
         } else {
             FAULT_EVERY_MAX_US
         };
-        let wait = Duration::from_micros(chance.below(most));
-        let fault = Fault::random(chance, hurt);
-        hurt = fault.lasts() || hurt && !matches!(fault, Fault::Healed);
+        let wait = Duration::from_micros(random.below(most));
+        let fault = Fault::random(random, needs_heal);
+        needs_heal = fault.lasts() || needs_heal && !matches!(fault, Fault::Heal);
         (wait, fault)
     };
-    let count = chance.below(FAULTS_MAX + 1);
-    (0..count).map(|_| next(chance)).collect()
+    let count = random.below(FAULTS_MAX + 1);
+    (0..count).map(|_| next(random)).collect()
 }

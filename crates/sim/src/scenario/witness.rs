@@ -1,28 +1,29 @@
-//! The witness of a schedule: it hears what clients ask and are answered, and what happens to the
-//! nodes, and gives each a number in one order. What it wrote down is what is judged.
+//! The witness of a schedule: it records the requests and answers of the clients and the events of
+//! the nodes, and gives each a number in one order. The checks judge this record.
 
 use lockstep_types::{Errno, Generation, Ino};
 
 use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
-use crate::workload::{Op, Source};
+use crate::op::Op;
+use crate::workload::Source;
 use crate::world::Side;
 
-/// Writes down what happens, and asks for clients.
+/// Records everything that clients and nodes do, and gives the clients their requests.
 pub struct Witness {
     history: History,
     source: Box<dyn Source>,
     clock: u64,
     answered: u64,
-    /// A disk of the primary was made to fail: clients may hear of it.
+    /// A disk of the primary was made to fail, so clients may receive its errors.
     disk_failed: bool,
-    /// Disks have little room: clients may hear of that.
+    /// The disks have little room, so clients may receive `ENOSPC`.
     may_be_full: bool,
     wrong: Option<String>,
 }
 
 impl Witness {
-    /// The witness of a schedule in which clients ask what `source` says. `always`: everything that
-    /// is answered is durable.
+    /// Returns the witness of a schedule with the requests of `source`. `always`: every answered
+    /// operation is durable.
     pub fn new(source: Box<dyn Source>, always: bool) -> Self {
         Self {
             history: History::new(always),
@@ -35,13 +36,13 @@ impl Witness {
         }
     }
 
-    /// What happens from now on comes after a history that has come to rest.
-    pub fn go_on_after(&mut self, history: History) {
+    /// Continues after a history without open operations.
+    pub fn continue_after(&mut self, history: History) {
         self.clock = history.last();
         self.history = history;
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub const fn now(&self) -> u64 {
         self.clock
     }
@@ -51,19 +52,19 @@ impl Witness {
         self.clock
     }
 
-    /// What `client` asks next, now; nothing if it has asked all it wanted. `spare` is a number for a
-    /// new inode that nobody has used.
-    pub fn ask(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
+    /// Returns the next request of `client`, or `None` if the client has made all its requests.
+    /// `spare` is an unused number for a new inode.
+    pub fn next_request(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
         let op = self.source.next(client, spare)?;
         let at = self.tick();
         Some((self.history.invoked(client, op.clone(), at), op))
     }
 
-    /// `client` is answered.
+    /// Records the answer to a request of `client`.
     pub fn answer(&mut self, client: u32, call: CallId, outcome: Outcome) {
         self.answered += 1;
-        let asked = self.history.call(call).op.clone();
-        self.source.observe(client, &asked, &outcome);
+        let op = self.history.call(call).op.clone();
+        self.source.observe(client, &op, &outcome);
         let is_full = self.may_be_full && outcome == Err(Errno::NoSpace);
         let at = self.tick();
         self.history.returned(call, outcome, at);
@@ -75,13 +76,14 @@ impl Witness {
         }
     }
 
-    /// A client was told by `primary` that an operation was done.
+    /// Records that `primary` acknowledged an operation.
     pub fn acknowledged(&mut self, primary: Side, generation: Generation) {
         let at = self.tick();
         self.history.acknowledged(primary, generation, at);
     }
 
-    /// `client` got no number for a new inode: to reserve numbers is to write.
+    /// Records that `client` got no number for a new inode. The reservation of numbers writes to
+    /// the disk.
     pub fn no_number(&mut self, client: u32, errno: Errno) {
         if !self.disk_failed {
             self.wrong(format!(
@@ -90,38 +92,38 @@ impl Witness {
         }
     }
 
-    /// Something happens to a node.
+    /// Records an event of a node.
     pub fn node(&mut self, side: Side, event: NodeEvent) {
         let at = self.tick();
         self.history.node(side, event, at);
     }
 
-    /// From now on clients may see errors of the primary's disk.
+    /// Allows clients to receive errors of the primary's disk.
     pub const fn expect_disk_errors(&mut self) {
         self.disk_failed = true;
     }
 
-    /// Clients may be told that there is no room.
+    /// Allows clients to receive `ENOSPC`.
     pub const fn expect_full_disks(&mut self) {
         self.may_be_full = true;
     }
 
-    /// Something is wrong that no history tells.
+    /// Records a violation that the history does not show.
     pub fn wrong(&mut self, what: String) {
         self.wrong.get_or_insert(what);
     }
 
-    /// The first thing that was wrong on the way.
+    /// Returns the first violation so far.
     pub fn verdict(&self) -> Result<(), String> {
         self.wrong.clone().map_or(Ok(()), Err)
     }
 
-    /// What has happened so far.
+    /// Returns the record so far.
     pub const fn history(&self) -> &History {
         &self.history
     }
 
-    /// Answers given to clients.
+    /// Returns the number of answers to clients.
     pub const fn answered(&self) -> u64 {
         self.answered
     }

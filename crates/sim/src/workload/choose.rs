@@ -8,8 +8,9 @@ use lockstep_types::{
     AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
-use super::beliefs::{Beliefs, Known, Place};
-use super::{Mark, Op, Options, WriteOp};
+use super::Options;
+use super::client_model::{ClientModel, Known, Place};
+use crate::op::{Mark, Op, WriteOp};
 use crate::random::Random;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -19,27 +20,27 @@ const XATTRS: [&[u8]; 3] = [b"user.a", b"user.b", b"user.count"];
 const MODES: [u32; 6] = [0o600, 0o644, 0o755, 0o700, 0o444, 0o4755];
 
 /// The frequency of a kind of operation, and the function that makes such an operation.
-type Kind<'a> = (u64, fn(&mut Choice<'a>) -> Op);
+type Kind<'a> = (u64, fn(&mut RequestChoice<'a>) -> Op);
 
 /// All inputs of the choice of one operation.
-pub(super) struct Choice<'a> {
+pub(super) struct RequestChoice<'a> {
     pub options: &'a Options,
     pub random: &'a mut Random,
-    pub beliefs: &'a mut Beliefs,
+    pub model: &'a mut ClientModel,
     pub marks: &'a mut BTreeMap<Ino, u8>,
     pub client: u32,
     pub spare: Ino,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> RequestChoice<'a> {
     /// Chooses the operation.
     pub fn make(mut self) -> Op {
-        if let Some(place) = self.beliefs.taken.take() {
+        if let Some(place) = self.model.taken.take() {
             return lookup(place);
         }
         let (own, shared) = (name(&format!("c{}", self.client)), name("shared"));
         for home in [own, shared] {
-            if self.beliefs.at(Ino::ROOT, &home).is_none() {
+            if self.model.at(Ino::ROOT, &home).is_none() {
                 return self.create((Ino::ROOT, home), NodeKind::Directory);
             }
         }
@@ -76,7 +77,7 @@ impl<'a> Choice<'a> {
         } else {
             name(&format!("c{}", self.client))
         };
-        let Some(home) = self.beliefs.at(Ino::ROOT, &home) else {
+        let Some(home) = self.model.at(Ino::ROOT, &home) else {
             return Ino::ROOT;
         };
         let below = self
@@ -90,7 +91,7 @@ impl<'a> Choice<'a> {
     /// Chooses a place in a directory: one of the names used in it, whether taken or free.
     fn place(&mut self) -> Place {
         let directory = self.directory();
-        let shared = self.beliefs.at(Ino::ROOT, &name("shared"));
+        let shared = self.model.at(Ino::ROOT, &name("shared"));
         let bound = if shared.is_some_and(|shared| shared.ino == directory) {
             self.options.shared_names
         } else {
@@ -103,7 +104,7 @@ impl<'a> Choice<'a> {
     /// Chooses a place with an expected inode that fits. Returns `None` if nothing fits.
     fn known(&mut self, fits: impl Fn(&Place, &Known) -> bool) -> Option<(Place, Known)> {
         let fitting: Vec<_> = self
-            .beliefs
+            .model
             .places
             .iter()
             .filter(|(place, known)| fits(place, known))
@@ -275,7 +276,7 @@ impl<'a> Choice<'a> {
 
     fn remove(&mut self) -> Op {
         let (parent, name) = self.place();
-        let known = self.beliefs.at(parent, &name);
+        let known = self.model.at(parent, &name);
         let is_directory = known.is_some_and(|known| known.kind == NodeKind::Directory);
         // In a few cases, use the wrong operation, which the file system must refuse.
         let wrong = self.random.percent(5);

@@ -1,8 +1,8 @@
-//! Fibers: the threads of the simulated processes, run one at a time by one thread of ours.
+//! Fibers: the threads of the simulated processes. One thread runs one fiber at a time.
 //!
-//! A fiber runs until it waits; then whoever drives the world decides which one goes on. So the order
-//! of everything is the driver's to choose, and the same choices give the same run. A fiber of a
-//! process that has died is never resumed: its stack is unwound, as if it had stopped where it waited.
+//! A fiber runs until it waits. Then the world decides which fiber continues. So the world chooses
+//! the order of everything, and the same choices give the same run. A fiber of a dead process is
+//! never resumed: its stack is unwound, as if the fiber had stopped at its last wait.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,44 +14,47 @@ use std::time::Duration;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::process::ProcessId;
-
-/// Enough for a checkpoint of the metadata store; only what is used takes memory.
+/// The size of a stack, enough for a checkpoint of the metadata store. Only the used part takes
+/// memory.
 const STACK_BYTES: usize = 1 << 20;
-/// Stacks kept for the next fibers.
+/// Most stacks that are kept for the next fibers.
 const STACKS_KEPT_MAX: usize = 64;
 
-/// What a fiber stands for.
+/// The number of a process. No two processes of a world have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+/// The kind of thread that a fiber stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Any thread of which nobody asks.
-    Any,
-    /// One that serves a client.
-    Serves,
-    /// One that reads from a peer.
-    Reads,
+pub enum ThreadRole {
+    /// A thread whose kind makes no difference.
+    Other,
+    /// A thread that serves a client.
+    Serving,
+    /// A thread that reads from the peer.
+    Reading,
 }
 
-/// What a fiber may wait for.
+/// An event that a fiber can wait for.
 pub trait Event: Send + Sync {
-    /// Whether it has come, at `now`.
-    fn has_come(&self, now: Duration) -> bool;
+    /// Returns whether the event has happened, at `now`.
+    fn has_happened(&self, now: Duration) -> bool;
 
-    /// When it will come by itself, if that is known.
+    /// Returns the time when the event happens by itself, if it is known.
     fn due(&self) -> Option<Duration> {
         None
     }
 }
 
-/// Why a fiber waits.
+/// The reason why a fiber waits.
 pub enum Wait {
-    /// It lets others go first.
+    /// To let other fibers run first.
     Step,
-    /// For a moment of the world's time.
+    /// Until a time of the world.
     Until(Duration),
-    /// For something that happens, but not longer than until some moment.
+    /// For an event, but at most until a time of the world.
     For(Arc<dyn Event>, Option<Duration>),
-    /// Its process has died.
+    /// Forever, because the process is dead.
     Dead,
 }
 
@@ -61,13 +64,13 @@ impl Wait {
             Self::Step => true,
             Self::Until(moment) => *moment <= now,
             Self::For(event, limit) => {
-                event.has_come(now) || limit.is_some_and(|limit| limit <= now)
+                event.has_happened(now) || limit.is_some_and(|limit| limit <= now)
             }
             Self::Dead => false,
         }
     }
 
-    /// The next moment at which it may be over.
+    /// Returns the next time at which the wait may be over.
     fn due(&self) -> Option<Duration> {
         match self {
             Self::Step | Self::Dead => None,
@@ -81,14 +84,14 @@ type Switch = Yielder<(), Wait>;
 
 thread_local! {
     static CURRENT: Cell<Option<NonNull<Switch>>> = const { Cell::new(None) };
-    static ROLE: Cell<Role> = const { Cell::new(Role::Any) };
-    /// A fiber is being ended where it waits.
+    static THREAD_ROLE: Cell<ThreadRole> = const { Cell::new(ThreadRole::Other) };
+    /// The stack of a fiber is being unwound.
     static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends a fiber once more that contained the unwinding of its stack, as code around foreign code does,
-/// and then went on.
-struct Ended;
+/// The panic that unwinds a stack again, where code around foreign code has caught the first
+/// unwinding and continued.
+struct Unwind;
 
 /// Waits, inside a fiber.
 ///
@@ -97,37 +100,37 @@ struct Ended;
 pub fn wait(reason: Wait) {
     let Some(switch) = CURRENT.get() else {
         assert!(ENDING.get(), "only fibers wait");
-        resume_unwind(Box::new(Ended));
+        resume_unwind(Box::new(Unwind));
     };
-    // SAFETY: `CURRENT` is set by the fiber that runs, to the switch on its own stack, each time it
-    // is resumed; this code runs on that stack.
+    // SAFETY: each time a fiber is resumed, the fiber sets `CURRENT` to the switch on its own
+    // stack. This code runs on that stack.
     let switch = unsafe { switch.as_ref() };
-    let role = ROLE.get();
+    let role = THREAD_ROLE.get();
     switch.suspend(reason);
     CURRENT.set(Some(NonNull::from(switch)));
-    ROLE.set(role);
+    THREAD_ROLE.set(role);
 }
 
 /// Runs `body` as a thread that serves a client does.
 pub fn serving<T>(body: impl FnOnce() -> T) -> T {
-    let before = ROLE.replace(Role::Serves);
+    let before = THREAD_ROLE.replace(ThreadRole::Serving);
     let outcome = body();
-    ROLE.set(before);
+    THREAD_ROLE.set(before);
     outcome
 }
 
-/// What the fiber that runs stands for.
-pub fn role() -> Role {
-    ROLE.get()
+/// Returns the kind of the running fiber.
+pub fn thread_role() -> ThreadRole {
+    THREAD_ROLE.get()
 }
 
-/// The fiber that runs stands for such a thread from now on.
-pub fn set_role(role: Role) {
-    ROLE.set(role);
+/// Sets the kind of the running fiber.
+pub fn set_thread_role(role: ThreadRole) {
+    THREAD_ROLE.set(role);
 }
 
-/// Whether this code runs inside a fiber.
-pub fn is_inside() -> bool {
+/// Returns whether this code runs inside a fiber.
+pub fn is_in_fiber() -> bool {
     CURRENT.get().is_some() || ENDING.get()
 }
 
@@ -151,7 +154,7 @@ impl Fibers {
         let stack = self.stacks.pop().unwrap_or_else(new_stack);
         let coroutine = Coroutine::with_stack(stack, move |switch: &Switch, ()| {
             CURRENT.set(Some(NonNull::from(switch)));
-            ROLE.set(Role::Any);
+            THREAD_ROLE.set(ThreadRole::Other);
             body();
         });
         let fiber = Fiber {
@@ -163,18 +166,18 @@ impl Fibers {
         self.next += 1;
     }
 
-    /// The fibers that could go on at `now`, oldest first.
+    /// Returns the fibers that can continue at `now`, oldest first.
     pub fn ready(&self, now: Duration) -> Vec<u64> {
         let ready = self.alive.iter().filter(|(_, f)| f.wait.is_over(now));
         ready.map(|(number, _)| *number).collect()
     }
 
-    /// The next moment at which a fiber could go on.
+    /// Returns the next time at which a fiber can continue.
     pub fn due(&self) -> Option<Duration> {
         self.alive.values().filter_map(|f| f.wait.due()).min()
     }
 
-    /// Lets a fiber go on until it waits again or ends.
+    /// Lets a fiber run until it waits again or ends.
     pub fn resume(&mut self, number: u64) {
         let Some(fiber) = self.alive.get_mut(&number) else {
             return;
@@ -183,24 +186,24 @@ impl Fibers {
         CURRENT.set(None);
         match outcome {
             CoroutineResult::Yield(wait) => fiber.wait = wait,
-            CoroutineResult::Return(()) => self.retire(number),
+            CoroutineResult::Return(()) => self.remove_finished(number),
         }
     }
 
-    fn retire(&mut self, number: u64) {
+    fn remove_finished(&mut self, number: u64) {
         if let Some(fiber) = self.alive.remove(&number) {
             self.keep_stack(fiber);
         }
     }
 
-    /// Keeps the stack of a fiber that has ended for another.
+    /// Keeps the stack of an ended fiber for another fiber.
     fn keep_stack(&mut self, fiber: Fiber) {
         if self.stacks.len() < STACKS_KEPT_MAX {
             self.stacks.push(fiber.coroutine.into_stack());
         }
     }
 
-    /// Ends all fibers of a process where they are.
+    /// Ends all fibers of a process at their last waits.
     pub fn kill(&mut self, process: ProcessId) {
         let of_process = self.alive.iter().filter(|(_, f)| f.process == process);
         let numbers: Vec<u64> = of_process.map(|(number, _)| *number).collect();
@@ -219,7 +222,7 @@ fn end(fiber: &mut Fiber) {
     let ended = catch_unwind(AssertUnwindSafe(|| fiber.coroutine.force_unwind()));
     ENDING.set(false);
     if let Err(panic) = ended
-        && !panic.is::<Ended>()
+        && !panic.is::<Unwind>()
     {
         resume_unwind(panic);
     }

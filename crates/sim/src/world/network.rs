@@ -1,11 +1,12 @@
-//! The network between the two nodes: connections that deliver whole frames in order, late, or not at
-//! all.
+//! The network between the two nodes: connections that deliver whole frames in order, late, or not
+//! at all.
 //!
-//! What is below a connection (TCP, encryption, checksums) is tested elsewhere; what it may do to
-//! those above is done here: it may end at any frame, for one side sooner than for the other or
-//! without a word, keep frames for any time, and fall silent in one direction or both. A corrupted
-//! frame is one that ends the connection when it arrives. A connection carries so many bytes at once; who
-//! sends more waits, or leaves it to go when there is room, as the halves promise.
+//! Other tests cover the layers below a connection (TCP, encryption, checksums). This file
+//! simulates their effects on the layers above. A connection may end at any frame, earlier for one
+//! side than for the other, with or without a message. It may delay frames for any time. It may
+//! fall silent in one direction or both. A corrupted frame ends the connection when the frame
+//! arrives. A connection carries a limited number of bytes at once. A sender with more bytes waits,
+//! or leaves the bytes to be sent when there is room, as the `SendFrames` trait promises.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,67 +22,65 @@ use super::fibers::{self, Event, Wait};
 use super::process::{Process, Shared};
 use super::side::Side;
 
-/// What a frame takes from one node to the other, at most, in microseconds.
+/// The longest time of a frame from one node to the other, in microseconds.
 const DELAY_MAX_US: u64 = 3000;
 
-/// So many bytes of frames on the way fill a connection.
-const ROOM_BYTES: usize = 4 << 10;
+/// The number of bytes in flight that fill a connection.
+const PIPE_BYTES_MAX: usize = 4 << 10;
 
-/// How long a byte of a payload keeps the way busy, in nanoseconds.
+/// The time that a byte of a payload keeps the connection busy, in nanoseconds.
 const BYTE_NS: u64 = 100;
 
-/// How often a thread that waits for room looks for some.
-const FULL_LOOK: Duration = Duration::from_millis(1);
+/// The interval between two looks for room by a waiting thread.
+const FULL_POLL: Duration = Duration::from_millis(1);
 
-/// Who is asked before each frame is put on the way, by the side that sends it. If it says so, the
-/// connection is lost before that frame.
-pub type FrameObserver = Arc<dyn Fn(Side) -> OnFrame + Send + Sync>;
+/// Decides about each frame before the side sends it.
+pub type FrameObserver = Arc<dyn Fn(Side) -> FrameVerdict + Send + Sync>;
 
-/// What becomes of a frame.
+/// The decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFrame {
-    /// It goes its way.
+pub enum FrameVerdict {
+    /// The frame is sent.
     Pass,
-    /// The connection is lost before it. Those before it arrive; of those that come towards them, so
-    /// many.
-    Lose {
-        /// Frames of the other direction that still arrive, at most.
+    /// The connection is lost before the frame. Earlier frames of the same direction arrive.
+    Disconnect {
+        /// Most frames of the other direction that still arrive.
         kept: u64,
     },
 }
 
-/// The wires between the nodes.
+/// The network between the nodes.
 #[derive(Default)]
 pub struct Network {
-    wires: Arc<Wires>,
+    link: Arc<LinkState>,
     pipes: Mutex<Vec<Arc<Pipe>>>,
 }
 
-/// Whether frames pass, by the side that sends.
+/// The state that all connections share.
 #[derive(Default)]
-struct Wires {
+struct LinkState {
     silent: Mutex<[bool; 2]>,
     observer: Mutex<Option<FrameObserver>>,
-    /// How many of the frames on their way arrive when a connection ends; by chance if not said.
-    kept: Mutex<Option<u64>>,
-    /// The first answer by which the secondary said that it could not do something.
+    /// Number of frames in flight that arrive when a connection ends. `None`: random.
+    frames_kept: Mutex<Option<u64>>,
+    /// The first answer of the secondary that reports a failed operation.
     failure: Mutex<Option<String>>,
-    /// A thread that serves clients, or reads from the peer, has waited for room.
-    has_waited: AtomicBool,
+    /// A thread that serves clients or reads from the peer has waited for room.
+    has_blocked: AtomicBool,
 }
 
-impl Wires {
+impl LinkState {
     fn is_silent(&self, from: Side) -> bool {
         *from.of(&self.silent.lock())
     }
 
-    fn meet(&self, from: Side) -> OnFrame {
+    fn verdict(&self, from: Side) -> FrameVerdict {
         let observer = self.observer.lock().clone();
-        observer.map_or(OnFrame::Pass, |observer| observer(from))
+        observer.map_or(FrameVerdict::Pass, |observer| observer(from))
     }
 
-    fn note_wait(&self) {
-        self.has_waited.store(true, Ordering::Relaxed);
+    fn note_blocked(&self) {
+        self.has_blocked.store(true, Ordering::Relaxed);
     }
 
     fn note_failure(&self, header: &[u8]) {
@@ -102,8 +101,8 @@ impl Wires {
             }
         );
         if is_failure {
-            let told = || format!("{:?}", envelope.message);
-            self.failure.lock().get_or_insert_with(told);
+            let text = || format!("{:?}", envelope.message);
+            self.failure.lock().get_or_insert_with(text);
         }
     }
 }
@@ -111,31 +110,31 @@ impl Wires {
 /// One direction of one connection.
 struct Pipe {
     from: Side,
-    wires: Arc<Wires>,
-    flow: Mutex<Flow>,
+    link: Arc<LinkState>,
+    state: Mutex<PipeState>,
 }
 
 #[derive(Default)]
-struct Flow {
-    /// Frames on their way, each with the moment of its arrival.
+struct PipeState {
+    /// The frames in flight, each with the time of its arrival.
     frames: VecDeque<(Duration, Frame)>,
-    /// The sender's end is gone, and since when the receiver can know.
-    ended: Option<Duration>,
-    /// Nothing that is sent from now on arrives.
-    deaf: bool,
-    /// This end was closed by its own node.
+    /// The time from which on the receiver can see that the sender closed its end.
+    end_seen_at: Option<Duration>,
+    /// The pipe drops every new frame.
+    drops_new: bool,
+    /// The reason why the receiver's own node closed this end, if it did.
     closed: Option<String>,
-    /// Sent without a flush, or for want of room not on the way yet.
-    gathered: VecDeque<Frame>,
-    /// What of that waits for room.
-    stuck: usize,
-    corrupt_next: bool,
-    /// The process that should receive has gone.
-    unheard: bool,
+    /// Frames that are not in flight yet: sent without a flush, or waiting for room.
+    queued: VecDeque<Frame>,
+    /// Number of queued frames that wait for room.
+    waiting_for_room: usize,
+    corrupts_next: bool,
+    /// The process of the receiver has ended.
+    receiver_gone: bool,
 }
 
-impl Flow {
-    /// Bytes on the way.
+impl PipeState {
+    /// Returns the number of bytes in flight.
     fn bytes(&self) -> usize {
         let frames = self.frames.iter();
         frames
@@ -152,117 +151,125 @@ struct Frame {
 }
 
 impl Event for Pipe {
-    fn has_come(&self, now: Duration) -> bool {
-        let flow = self.flow.lock();
-        if flow.closed.is_some() {
+    fn has_happened(&self, now: Duration) -> bool {
+        let state = self.state.lock();
+        if state.closed.is_some() {
             return true;
         }
-        let arrived = flow.frames.front().is_some_and(|(at, _)| *at <= now);
-        let over = flow.frames.is_empty() && flow.ended.is_some_and(|at| at <= now);
-        (arrived || over) && !self.wires.is_silent(self.from)
+        let arrived = state.frames.front().is_some_and(|(at, _)| *at <= now);
+        let over = state.frames.is_empty() && state.end_seen_at.is_some_and(|at| at <= now);
+        (arrived || over) && !self.link.is_silent(self.from)
     }
 
     fn due(&self) -> Option<Duration> {
-        if self.wires.is_silent(self.from) {
+        if self.link.is_silent(self.from) {
             return None;
         }
-        let flow = self.flow.lock();
-        flow.frames.front().map(|(at, _)| *at).or(flow.ended)
+        let state = self.state.lock();
+        state
+            .frames
+            .front()
+            .map(|(at, _)| *at)
+            .or(state.end_seen_at)
     }
 }
 
 impl Pipe {
-    fn new(from: Side, wires: &Arc<Wires>) -> Arc<Self> {
+    fn new(from: Side, link: &Arc<LinkState>) -> Arc<Self> {
         Arc::new(Self {
             from,
-            wires: Arc::clone(wires),
-            flow: Mutex::default(),
+            link: Arc::clone(link),
+            state: Mutex::default(),
         })
     }
 
-    /// The next frame that was gathered, if the way has room for it.
+    /// Removes the next queued frame, if the pipe has room for it.
     fn next_with_room(&self) -> Option<Frame> {
-        let mut flow = self.flow.lock();
-        if flow.deaf || flow.bytes() < ROOM_BYTES {
-            return flow.gathered.pop_front();
+        let mut state = self.state.lock();
+        if state.drops_new || state.bytes() < PIPE_BYTES_MAX {
+            return state.queued.pop_front();
         }
         None
     }
 
-    /// Whether something is left for want of room, which then goes by itself when there is some.
-    fn note_full(&self) -> bool {
-        let mut flow = self.flow.lock();
-        flow.stuck = flow.gathered.len();
-        flow.stuck > 0
+    /// Marks all queued frames as waiting for room. They are sent without a further call when there
+    /// is room. Returns whether there are any.
+    fn note_waiting(&self) -> bool {
+        let mut state = self.state.lock();
+        state.waiting_for_room = state.queued.len();
+        state.waiting_for_room > 0
     }
 
-    /// Puts a frame on the way.
-    fn carry(&self, frame: Frame, shared: &Shared) {
-        let mut flow = self.flow.lock();
-        let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
-        let earliest = flow.frames.back().map_or(Duration::ZERO, |(at, _)| *at);
+    /// Sends a frame.
+    fn send(&self, frame: Frame, shared: &Shared) {
+        let mut state = self.state.lock();
+        let delay = shared.with_random(|random| random.below(DELAY_MAX_US));
+        let earliest = state.frames.back().map_or(Duration::ZERO, |(at, _)| *at);
         let takes = Duration::from_nanos(BYTE_NS * frame.payload.len() as u64);
         let at = (shared.now() + Duration::from_micros(delay)).max(earliest) + takes;
-        let corrupt = std::mem::take(&mut flow.corrupt_next);
-        if !flow.deaf {
-            flow.frames.push_back((at, Frame { corrupt, ..frame }));
+        let corrupt = std::mem::take(&mut state.corrupts_next);
+        if !state.drops_new {
+            state.frames.push_back((at, Frame { corrupt, ..frame }));
         }
     }
 
-    /// The other side has taken something: what found no room goes on its way. Nobody is asked whether a
-    /// frame is lost here: it is lost before or behind those that find room at once.
-    fn fill(&self, shared: &Shared) {
-        while self.flow.lock().stuck > 0
+    /// Sends waiting frames, because the other side has received a frame. No observer decides about
+    /// these frames: a loss here equals a loss before or after a frame that finds room at once.
+    fn send_queued(&self, shared: &Shared) {
+        while self.state.lock().waiting_for_room > 0
             && let Some(frame) = self.next_with_room()
         {
             if self.from == Side::Secondary {
-                self.wires.note_failure(&frame.header);
+                self.link.note_failure(&frame.header);
             }
-            self.carry(frame, shared);
-            self.note_full();
+            self.send(frame, shared);
+            self.note_waiting();
         }
     }
 
-    /// Loses the frames on their way from some one on, and whatever follows.
-    fn lose_tail(&self, shared: &Shared) {
-        let count = self.flow.lock().frames.len() as u64;
-        let said = *self.wires.kept.lock();
-        self.keep(said.unwrap_or_else(|| shared.draw(|chance| chance.below(count + 1))));
+    /// Loses the frames in flight from a chosen frame on, and all later frames.
+    fn drop_tail(&self, shared: &Shared) {
+        let count = self.state.lock().frames.len() as u64;
+        let chosen = *self.link.frames_kept.lock();
+        self.truncate(
+            chosen.unwrap_or_else(|| shared.with_random(|random| random.below(count + 1))),
+        );
     }
 
-    /// Of the frames on their way so many arrive, and nothing that follows.
-    fn keep(&self, frames: u64) {
-        let mut flow = self.flow.lock();
-        flow.frames
+    /// Lets so many of the frames in flight arrive, and no later frame.
+    fn truncate(&self, frames: u64) {
+        let mut state = self.state.lock();
+        state
+            .frames
             .truncate(usize::try_from(frames).unwrap_or(usize::MAX));
-        flow.gathered.clear();
-        flow.deaf = true;
+        state.queued.clear();
+        state.drops_new = true;
     }
 
-    /// Lets the receiver know that no more will come.
+    /// Lets the receiver see the end of the connection, after a delay.
     fn end(&self, shared: &Shared) {
-        let delay = shared.draw(|chance| chance.below(DELAY_MAX_US));
+        let delay = shared.with_random(|random| random.below(DELAY_MAX_US));
         let at = shared.now() + Duration::from_micros(delay);
-        self.flow.lock().ended.get_or_insert(at);
+        self.state.lock().end_seen_at.get_or_insert(at);
     }
 }
 
 impl Network {
-    /// A new connection; the first half is the dialing side's.
-    pub fn connect(&self, dialing: &Arc<Process>, listening: &Arc<Process>) -> [End; 2] {
-        let there = Pipe::new(Side::Primary, &self.wires);
-        let back = Pipe::new(Side::Secondary, &self.wires);
+    /// Makes a connection. The first endpoint is the dialing side's.
+    pub fn connect(&self, dialing: &Arc<Process>, listening: &Arc<Process>) -> [Endpoint; 2] {
+        let there = Pipe::new(Side::Primary, &self.link);
+        let back = Pipe::new(Side::Secondary, &self.link);
         let mut pipes = self.pipes.lock();
-        // Of those that both ends have given up, nobody holds any but this list.
+        // Only this list holds a pipe that both ends have given up.
         pipes.retain(|pipe| Arc::strong_count(pipe) > 1);
         pipes.extend([Arc::clone(&there), Arc::clone(&back)]);
         [
-            End {
+            Endpoint {
                 process: Arc::clone(dialing),
                 outgoing: Arc::clone(&there),
                 incoming: Arc::clone(&back),
             },
-            End {
+            Endpoint {
                 process: Arc::clone(listening),
                 outgoing: back,
                 incoming: there,
@@ -270,54 +277,58 @@ impl Network {
         ]
     }
 
-    /// Whether a connection can be made now.
-    pub fn is_whole(&self) -> bool {
-        *self.wires.silent.lock() == [false; 2]
+    /// Returns whether a connection can be made now.
+    pub fn can_connect(&self) -> bool {
+        *self.link.silent.lock() == [false; 2]
     }
 
-    /// Lets frames of a side pass or not; those on their way wait.
+    /// Stops or passes the frames of a side. The frames in flight wait.
     pub fn set_silent(&self, from: Side, silent: bool) {
-        *from.of_mut(&mut self.wires.silent.lock()) = silent;
+        *from.of_mut(&mut self.link.silent.lock()) = silent;
     }
 
-    /// Who is asked before each frame from now on. One that holds the network keeps it from being
-    /// freed until it is taken off again.
+    /// Sets the observer of all frames from now on. An observer that holds the network keeps the
+    /// network in memory until the observer is removed.
     pub fn observe(&self, observer: Option<FrameObserver>) {
-        *self.wires.observer.lock() = observer;
+        *self.link.observer.lock() = observer;
     }
 
-    /// How many of the frames on their way arrive when a connection ends; `None`: by chance.
-    pub fn keep(&self, frames: Option<u64>) {
-        *self.wires.kept.lock() = frames;
+    /// Sets the number of frames in flight that arrive when a connection ends. `None`: random.
+    pub fn set_frames_kept(&self, frames: Option<u64>) {
+        *self.link.frames_kept.lock() = frames;
     }
 
-    /// The first answer by which the secondary said that it could not do what the primary asked for, as
-    /// text.
-    pub fn failure(&self) -> Option<String> {
-        self.wires.failure.lock().clone()
+    /// Returns the first answer of the secondary that reports a failed operation, as text.
+    pub fn refused_by_secondary(&self) -> Option<String> {
+        self.link.failure.lock().clone()
     }
 
-    /// Whether a thread that serves clients, or reads from the peer, has waited for the other node to read.
-    pub fn has_waited(&self) -> bool {
-        self.wires.has_waited.load(Ordering::Relaxed)
+    /// Returns whether a thread that serves clients or reads from the peer has waited for the other
+    /// node to read.
+    pub fn has_blocked(&self) -> bool {
+        self.link.has_blocked.load(Ordering::Relaxed)
     }
 
-    /// Frames of a side that are on their way to somebody.
-    pub fn on_the_way(&self, from: Side) -> u64 {
+    /// Returns the number of frames of a side that are in flight to a running process.
+    pub fn frames_in_flight(&self, from: Side) -> u64 {
         let pipes = self.pipes.lock();
         let of_side = pipes.iter().filter(|pipe| pipe.from == from);
         let frames = of_side.map(|pipe| {
-            let flow = pipe.flow.lock();
-            let count = if flow.unheard { 0 } else { flow.frames.len() };
+            let state = pipe.state.lock();
+            let count = if state.receiver_gone {
+                0
+            } else {
+                state.frames.len()
+            };
             count as u64
         });
         frames.sum()
     }
 
-    /// Ends all connections, each direction at a frame of its own.
+    /// Ends all connections, each direction at a random frame.
     pub fn cut(&self, shared: &Shared) {
         for pipe in self.pipes.lock().iter() {
-            pipe.lose_tail(shared);
+            pipe.drop_tail(shared);
             pipe.end(shared);
         }
     }
@@ -325,19 +336,20 @@ impl Network {
     /// Damages the next frame of a side.
     pub fn corrupt_next(&self, from: Side) {
         for pipe in self.pipes.lock().iter().filter(|pipe| pipe.from == from) {
-            pipe.flow.lock().corrupt_next = true;
+            pipe.state.lock().corrupts_next = true;
         }
     }
 
-    /// A process has gone. Its system tells the other side; a machine without power does not.
-    pub fn process_gone(&self, side: Side, shared: &Shared, is_told: bool) {
+    /// Ends the connections of an ended process. `is_notified`: the operating system tells the
+    /// other side. A machine without power does not.
+    pub fn process_ended(&self, side: Side, shared: &Shared, is_notified: bool) {
         for pipe in self.pipes.lock().iter() {
             if pipe.from != side {
-                pipe.flow.lock().unheard = true;
+                pipe.state.lock().receiver_gone = true;
                 continue;
             }
-            pipe.lose_tail(shared);
-            if is_told {
+            pipe.drop_tail(shared);
+            if is_notified {
                 pipe.end(shared);
             }
         }
@@ -346,82 +358,83 @@ impl Network {
 
 /// One end of a connection.
 #[derive(Clone)]
-pub struct End {
+pub struct Endpoint {
     process: Arc<Process>,
     outgoing: Arc<Pipe>,
     incoming: Arc<Pipe>,
 }
 
-impl End {
-    /// The receiving half of this end.
+impl Endpoint {
+    /// Returns the receiving half of this end.
     pub fn receiver(&self) -> Box<dyn ReceiveFrames> {
-        Box::new(Receiving {
+        Box::new(Receiver {
             end: self.clone(),
             timeout: None,
-            taken: None,
+            current: None,
         })
     }
 
-    /// The sending half of this end.
+    /// Returns the sending half of this end.
     pub fn sender(&self) -> Arc<dyn SendFrames> {
         Arc::new(self.clone())
     }
 
     fn check_open(&self) -> Result<(), LinkError> {
-        match &self.incoming.flow.lock().closed {
+        match &self.incoming.state.lock().closed {
             None => Ok(()),
             Some(reason) => Err(closed(reason)),
         }
     }
 
-    /// Puts what is gathered on the way, as far as there is room. The rest goes when the other side takes
-    /// something, or waits here for that.
-    fn pass_on(&self, may_wait: bool) -> Result<(), LinkError> {
+    /// Sends the queued frames, as far as there is room. The other frames are sent when the other
+    /// side has received some, or the caller waits until then.
+    fn send_all_queued(&self, may_wait: bool) -> Result<(), LinkError> {
         loop {
             self.check_open()?;
             if self.process.is_dead() {
-                self.outgoing.flow.lock().gathered.clear();
+                self.outgoing.state.lock().queued.clear();
                 return Ok(());
             }
             while let Some(frame) = self.outgoing.next_with_room() {
-                self.put_on_the_way(frame);
+                self.send_frame(frame);
             }
-            let is_full = self.outgoing.note_full();
-            if !is_full || !may_wait || !fibers::is_inside() {
+            let is_full = self.outgoing.note_waiting();
+            if !is_full || !may_wait || !fibers::is_in_fiber() {
                 return Ok(());
             }
-            if fibers::role() != fibers::Role::Any {
-                self.outgoing.wires.note_wait();
+            if fibers::thread_role() != fibers::ThreadRole::Other {
+                self.outgoing.link.note_blocked();
             }
-            let look = self.process.shared().now() + FULL_LOOK;
+            let look = self.process.shared().now() + FULL_POLL;
             fibers::wait(Wait::Until(look));
-            self.process.end_if_dead();
+            self.process.stop_if_dead();
         }
     }
 
-    fn put_on_the_way(&self, frame: Frame) {
+    fn send_frame(&self, frame: Frame) {
         if self.outgoing.from == Side::Secondary {
-            self.outgoing.wires.note_failure(&frame.header);
+            self.outgoing.link.note_failure(&frame.header);
         }
-        if let OnFrame::Lose { kept } = self.outgoing.wires.meet(self.outgoing.from) {
+        if let FrameVerdict::Disconnect { kept } = self.outgoing.link.verdict(self.outgoing.from) {
             self.lose(kept);
         }
-        self.outgoing.carry(frame, self.process.shared());
+        self.outgoing.send(frame, self.process.shared());
     }
 }
 
-impl End {
-    /// The connection is lost: what this end has sent arrives, of what comes so many.
+impl Endpoint {
+    /// Loses the connection. All frames that this end has sent arrive. At most `kept` of the frames
+    /// to this end arrive.
     fn lose(&self, kept: u64) {
-        self.outgoing.keep(u64::MAX);
-        self.incoming.keep(kept);
+        self.outgoing.truncate(u64::MAX);
+        self.incoming.truncate(kept);
         for pipe in [&self.outgoing, &self.incoming] {
             pipe.end(self.process.shared());
         }
     }
 }
 
-impl SendFrames for End {
+impl SendFrames for Endpoint {
     fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.enqueue(header, payload)?;
         self.flush()
@@ -434,7 +447,7 @@ impl SendFrames for End {
 
     fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.check_open()?;
-        self.outgoing.flow.lock().gathered.push_back(Frame {
+        self.outgoing.state.lock().queued.push_back(Frame {
             header: header.to_vec(),
             payload: payload.to_vec(),
             corrupt: false,
@@ -443,7 +456,7 @@ impl SendFrames for End {
     }
 
     fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
-        let is_only_one = self.outgoing.flow.lock().gathered.is_empty();
+        let is_only_one = self.outgoing.state.lock().queued.is_empty();
         self.enqueue(header, payload)?;
         if !is_only_one {
             self.flush_nowait()?;
@@ -452,11 +465,11 @@ impl SendFrames for End {
     }
 
     fn flush(&self) -> Result<(), LinkError> {
-        self.pass_on(true)
+        self.send_all_queued(true)
     }
 
     fn flush_nowait(&self) -> Result<(), LinkError> {
-        self.pass_on(false)
+        self.send_all_queued(false)
     }
 
     fn shutdown(&self, reason: &str) {
@@ -465,32 +478,32 @@ impl SendFrames for End {
         }
         let shared = self.process.shared();
         self.incoming
-            .flow
+            .state
             .lock()
             .closed
             .get_or_insert_with(|| reason.to_owned());
-        self.outgoing.flow.lock().gathered.clear();
-        self.outgoing.lose_tail(shared);
+        self.outgoing.state.lock().queued.clear();
+        self.outgoing.drop_tail(shared);
         self.outgoing.end(shared);
     }
 }
 
-struct Receiving {
-    end: End,
+struct Receiver {
+    end: Endpoint,
     timeout: Option<Duration>,
-    taken: Option<Frame>,
+    current: Option<Frame>,
 }
 
-impl Receiving {
-    /// The next frame that has arrived, if the connection still stands.
+impl Receiver {
+    /// Returns the next frame that has arrived, if the connection is still open.
     fn take(&self) -> Result<Option<Frame>, LinkError> {
         self.end.check_open()?;
         let now = self.end.process.shared().now();
-        if !self.end.incoming.has_come(now) {
+        if !self.end.incoming.has_happened(now) {
             return Ok(None);
         }
-        let next = self.end.incoming.flow.lock().frames.pop_front();
-        self.end.incoming.fill(self.end.process.shared());
+        let next = self.end.incoming.state.lock().frames.pop_front();
+        self.end.incoming.send_queued(self.end.process.shared());
         match next {
             Some((_, frame)) if frame.corrupt => {
                 self.end.shutdown("a frame was damaged on the way");
@@ -502,7 +515,7 @@ impl Receiving {
     }
 }
 
-impl ReceiveFrames for Receiving {
+impl ReceiveFrames for Receiver {
     fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), LinkError> {
         self.timeout = timeout;
         Ok(())
@@ -514,7 +527,7 @@ impl ReceiveFrames for Receiving {
             .map(|timeout| self.end.process.shared().now() + timeout);
         loop {
             if let Some(frame) = self.take()? {
-                let frame = self.taken.insert(frame);
+                let frame = self.current.insert(frame);
                 return Ok(FrameRef {
                     header: &frame.header,
                     payload: &frame.payload,
@@ -523,7 +536,7 @@ impl ReceiveFrames for Receiving {
             if limit.is_some_and(|limit| limit <= self.end.process.shared().now()) {
                 return Err(LinkError::TimedOut {
                     heard: false,
-                    peer: nowhere(),
+                    peer: peer_address(),
                     limit: self.timeout.unwrap_or_default(),
                 });
             }
@@ -536,11 +549,11 @@ impl ReceiveFrames for Receiving {
 
 fn closed(reason: &str) -> LinkError {
     LinkError::Closed {
-        peer: nowhere(),
+        peer: peer_address(),
         reason: reason.to_owned(),
     }
 }
 
-fn nowhere() -> SocketAddr {
+fn peer_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 1))
 }

@@ -1,4 +1,4 @@
-//! One node of the world: its disk, its configuration, and the process that lives on it, if any.
+//! One node of the world: its configuration, its `/run`, and the process that runs on it, if any.
 
 use std::io;
 use std::sync::Arc;
@@ -13,98 +13,107 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::fibers::{self, Wait};
-use super::leaving::{Leaving, leave};
-use super::network::{End, Network};
-use super::process::{Inside, Process, ProcessId, Shared};
-use super::runtime::Runtime;
+use super::network::{Endpoint, Network};
+use super::process::{Process, ProcessHost};
+use super::run_dir::RunDir;
+use super::shutdown::Shutdown;
 
-/// How long a dial takes that nobody answers.
+/// The duration of a dial that is not answered.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long a dial takes that is answered.
+/// The duration of a dial that is answered.
 const DIAL: Duration = Duration::from_millis(1);
 
-/// What lives on a node: a process, and what it has opened so far.
+/// A process that runs on a node, with the datastore that the process has opened.
 #[derive(Clone)]
-pub struct Life {
+pub struct RunningNode {
     /// The process.
     pub process: Arc<Process>,
-    /// The datastore, once it is open.
-    pub datastore: Arc<Mutex<Option<Arc<Datastore>>>>,
-    /// Why the process has given up, if it has.
-    pub refused: Arc<Mutex<Option<String>>>,
-    /// How far it is with a stop in order.
-    pub leaving: Arc<Leaving>,
+    /// The datastore, once the process has opened it.
+    datastore: Arc<Mutex<Option<Arc<Datastore>>>>,
+    /// The reason why the process refused to start, if it refused.
+    refusal: Arc<Mutex<Option<String>>>,
+    /// The progress of the process's clean shutdown.
+    pub shutdown: Arc<Shutdown>,
 }
 
-impl Life {
-    /// The datastore, if it is open.
+impl RunningNode {
+    fn new(process: &Arc<Process>) -> Self {
+        Self {
+            process: Arc::clone(process),
+            datastore: Arc::default(),
+            refusal: Arc::default(),
+            shutdown: Arc::default(),
+        }
+    }
+
+    /// Returns the datastore, if it is open.
     pub fn datastore(&self) -> Option<Arc<Datastore>> {
         self.datastore.lock().clone()
     }
+
+    /// Returns the reason why the process refused to start, if it refused.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().clone()
+    }
 }
 
-/// The life of a node at this moment; shared by the world and by who dials.
-pub type Living = Arc<Mutex<Option<Life>>>;
+/// The present process of a node. The node shares it with the dialer of its peer.
+pub type RunningSlot = Arc<Mutex<Option<RunningNode>>>;
 
 /// One node.
 pub struct Node {
     config: DatastoreConfig,
-    living: Living,
-    runtime: Runtime,
+    running: RunningSlot,
+    run_dir: RunDir,
 }
 
 impl Node {
-    /// A node on which nothing lives yet.
+    /// Returns a node without a process.
     pub fn new(config: DatastoreConfig) -> Self {
         Self {
             config,
-            living: Living::default(),
-            runtime: Runtime::default(),
+            running: RunningSlot::default(),
+            run_dir: RunDir::default(),
         }
     }
 
-    /// How it is configured.
+    /// Returns the configuration.
     pub const fn config(&self) -> &DatastoreConfig {
         &self.config
     }
 
-    /// What its machine keeps outside of its disk.
-    pub const fn runtime(&self) -> &Runtime {
-        &self.runtime
+    /// Returns the `/run` of the node's machine.
+    pub const fn run_dir(&self) -> &RunDir {
+        &self.run_dir
     }
 
-    /// What lives on it.
-    pub fn life(&self) -> Option<Life> {
-        self.living.lock().clone()
+    /// Returns the present process, if any.
+    pub fn running(&self) -> Option<RunningNode> {
+        self.running.lock().clone()
     }
 
-    /// For those who dial it.
-    pub fn living(&self) -> Living {
-        Arc::clone(&self.living)
+    /// Returns the slot through which a peer dials this node.
+    pub fn slot(&self) -> RunningSlot {
+        Arc::clone(&self.running)
     }
 
-    /// Starts a process on `backing`, in the run `boot` of its machine. `peer` is the node it dials,
-    /// if it is the primary.
+    /// Starts a process on `backing`, in the run `boot` of the machine. A primary dials the node in
+    /// `peer`.
     pub fn start(
         &self,
         process: &Arc<Process>,
         backing: Arc<dyn Backing>,
         boot: BootId,
         network: &Arc<Network>,
-        peer: Living,
+        peer: RunningSlot,
     ) {
-        let life = Life {
-            process: Arc::clone(process),
-            datastore: Arc::default(),
-            refused: Arc::default(),
-            leaving: Arc::default(),
-        };
-        *self.living.lock() = Some(life.clone());
+        let running = RunningNode::new(process);
+        *self.running.lock() = Some(running.clone());
         let place = Place {
             backing,
             boot,
-            host: Arc::new(Inside(Arc::clone(process))),
-            stamp: Some(self.runtime.of(Some(process))),
+            host: Arc::new(ProcessHost(Arc::clone(process))),
+            stamp: Some(self.run_dir.handle(Some(process))),
         };
         let dialer = Dialer {
             process: Arc::clone(process),
@@ -112,104 +121,99 @@ impl Node {
             peer,
         };
         let config = self.config.clone();
-        process.start(move || run(config, place, &life, dialer));
+        process.start(move || run(config, place, &running, dialer));
     }
 
-    /// Asks the process that lives on it to stop in order, as SIGTERM does.
-    pub fn stop_in_order(&self) {
-        if let Some(life) = self.life().filter(|life| life.leaving.ask()) {
-            let process = Arc::clone(&life.process);
-            process.start(move || leave(&life));
+    /// Requests a clean shutdown of the present process, as SIGTERM does.
+    pub fn request_shutdown(&self) {
+        if let Some(running) = self.running().filter(|running| running.shutdown.request()) {
+            let process = Arc::clone(&running.process);
+            process.start(move || {
+                let opened = || running.datastore();
+                running.shutdown.run(&running.process, opened);
+            });
         }
     }
 
-    /// Nothing lives on it any more.
-    pub fn forget(&self) {
-        *self.living.lock() = None;
+    /// Records that the node has no process any more.
+    pub fn clear_running(&self) {
+        *self.running.lock() = None;
     }
 }
 
-/// What a node process does when it starts. The operator of this world makes the store first where there
-/// is none, so that a creation may be interrupted at any instruction, too.
-fn run(config: DatastoreConfig, place: Place, life: &Life, dialer: Dialer) {
+/// Runs the start of a node's process. An operator of the simulated world first creates the store if
+/// there is none. So a crash may also interrupt the creation, at any call.
+fn run(config: DatastoreConfig, place: Place, running: &RunningNode, dialer: Dialer) {
     let opened = make_store(&config, &place.backing, place.stamp.clone())
         .and_then(|_made| prepare(config, place))
         .and_then(Prepared::open);
     let datastore = match opened {
         Ok(datastore) => datastore,
         Err(error) => {
-            *life.refused.lock() = Some(error.to_string());
+            *running.refusal.lock() = Some(error.to_string());
             return;
         }
     };
-    let process = &life.process;
-    process.end_if_dead();
+    let process = &running.process;
+    process.stop_if_dead();
     let maintained = Arc::clone(&datastore);
-    life.leaving
+    running
+        .shutdown
         .start(process, move || maintained.run_maintenance());
     if datastore.config().role == Role::Primary {
         datastore.reap_orphans();
         let leading = Arc::clone(&datastore);
-        life.leaving
+        running
+            .shutdown
             .start(process, move || leading.run_dialer(&dialer));
     }
-    *life.datastore.lock() = Some(datastore);
+    *running.datastore.lock() = Some(datastore);
 }
 
-/// How the primary of the world reaches its peer.
+/// The simulated dialer of the primary.
 struct Dialer {
     process: Arc<Process>,
     network: Arc<Network>,
-    peer: Living,
+    peer: RunningSlot,
 }
 
 impl Dialer {
-    fn rest(&self, time: Duration) {
+    fn pause(&self, time: Duration) {
         fibers::wait(Wait::Until(self.process.shared().now() + time));
     }
 }
 
 impl Dial for Dialer {
     fn dial(&self) -> Result<Halves, DialError> {
-        self.rest(DIAL);
-        if !self.network.is_whole() {
-            self.rest(DIAL_TIMEOUT);
+        self.pause(DIAL);
+        if !self.network.can_connect() {
+            self.pause(DIAL_TIMEOUT);
             return Err(io::Error::other("the peer does not answer").into());
         }
         let peer = self.peer.lock().clone();
-        let listening = peer.and_then(|life| Some((life.datastore()?, life.process)));
+        let listening = peer.and_then(|running| Some((running.datastore()?, running.process)));
         let Some((datastore, process)) = listening else {
-            return Err(io::Error::other("no node listens").into());
+            return Err(io::Error::other("the peer does not listen").into());
         };
         let [ours, theirs] = self.network.connect(&self.process, &process);
-        process.start(move || answer(&datastore, &theirs));
+        process.start(move || accept(&datastore, &theirs));
         Ok((ours.sender(), ours.receiver()))
     }
 }
 
-/// What the listening node does with a connection.
-fn answer(datastore: &Arc<Datastore>, end: &End) {
-    let mut receiver = end.receiver();
+/// Serves a connection on the listening node.
+fn accept(datastore: &Arc<Datastore>, endpoint: &Endpoint) {
+    let mut receiver = endpoint.receiver();
     let _unlimited = receiver.set_timeout(Some(DIAL_TIMEOUT * 4));
     let Ok(frame) = receiver.recv() else { return };
     let Ok(envelope) = Envelope::decode(frame.header) else {
         return;
     };
     match &envelope.message {
-        Message::Hello(hello) => datastore.serve_primary(&end.sender(), receiver, hello, &envelope),
+        Message::Hello(hello) => {
+            datastore.serve_primary(&endpoint.sender(), receiver, hello, &envelope)
+        }
         Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
         _ => {}
-    }
-}
-
-/// The next process of a world.
-#[derive(Default)]
-pub struct Births(u64);
-
-impl Births {
-    /// Makes a process.
-    pub fn next(&mut self, shared: &Arc<Shared>) -> Arc<Process> {
-        self.0 += 1;
-        Process::new(ProcessId(self.0), Arc::clone(shared))
     }
 }

@@ -1,5 +1,4 @@
-//! One life of a node's process: from its start until it stops, is killed, or its machine loses
-//! power.
+//! A process of a node, from its start until it stops, is killed, or its machine loses power.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,38 +10,39 @@ use lockstep_types::Timestamp;
 use lockstep_types::backing::Room;
 use parking_lot::Mutex;
 
-use super::fibers::{self, Event, Wait};
+use super::fibers::{self, Event, ProcessId, Wait};
 use crate::random::Random;
 
-/// How often in a hundred a thread that lets others go first does not go on for some time.
+/// Share of a thread's yields after which the thread sleeps, in percent.
 const PREEMPTED_PERCENT: u64 = 10;
-/// That time at most, in microseconds: longer than frames take.
+/// The longest of these sleeps, in microseconds. It is longer than the time of a frame.
 const PREEMPTED_MAX_US: u64 = 5000;
 
-/// What a disk that hangs keeps from being done.
+/// The work that a hanging disk stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
-    /// Flushes, and whatever else threads of no order do.
+    /// Flushes, and all other work on threads without an order.
     Flushes,
-    /// That, and what the courier does.
+    /// That work, and the work of the courier thread.
     All,
 }
 
-/// How often a job that waits for a hanging disk looks.
-const HANG_LOOK: Duration = Duration::from_millis(10);
+/// The interval between two looks of a job that waits for a hanging disk.
+const HANG_POLL: Duration = Duration::from_millis(10);
 
-/// Most bytes on their way to the secondary, so few that clients meet the limit.
+/// Most bytes in flight to the secondary: so few that clients reach the limit.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 32 << 10;
 
-/// Most bytes of writes that wait in memory, so few that others wait on the disk.
+/// Most bytes of waiting writes in memory: so few that other writes wait on the disk.
 pub const KEPT_BYTES_MAX: u64 = 4 << 10;
 
-/// Most bytes of the disk for those, so few that clients wait for room: one write as large as any.
+/// Most bytes of waiting writes on the disk: so few that clients wait for room. One write of the
+/// largest size fits.
 pub const KEPT_FILE_BYTES_MAX: u64 = 16 << 10;
 
-/// What is kept from clients on a disk, and from how much room on nothing is counted: so little that clients who have a
-/// small disk fill it.
-pub const ROOM: RoomLimits = RoomLimits {
+/// The room on a disk that clients cannot use, and the room from which on no room is counted: so
+/// little that clients fill a small disk.
+pub const ROOM_LIMITS: RoomLimits = RoomLimits {
     withheld: Withheld {
         reserve_bytes: 1 << 20,
         spare_bytes: 32 << 10,
@@ -54,73 +54,69 @@ pub const ROOM: RoomLimits = RoomLimits {
     },
 };
 
-/// Which process: no two ever have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProcessId(pub u64);
-
-/// What all processes of a world share with who drives it.
+/// The state that all processes of a world share with the world.
 pub struct Shared {
     now_ns: AtomicU64,
-    /// Fibers to be started.
+    /// The requested fibers.
     spawned: Mutex<Vec<(ProcessId, Job)>>,
-    chance: Mutex<Random>,
-    /// Of what nobody else may draw: apart from all else, so that it shifts nothing.
-    names: Mutex<Random>,
-    /// How often in a hundred a step lets others go first.
+    random: Mutex<Random>,
+    /// The source of random ids. It is separate, so that the ids do not shift other choices.
+    ids: Mutex<Random>,
+    /// Share of the steps that let other threads run first, in percent.
     step_percent: u64,
 }
 
 impl Shared {
-    /// A world at its beginning.
-    pub fn new(chance: Random, step_percent: u64) -> Self {
+    /// Returns the state of a new world.
+    pub fn new(random: Random, step_percent: u64) -> Self {
         Self {
             now_ns: AtomicU64::new(0),
             spawned: Mutex::default(),
-            names: Mutex::new(chance.clone()),
-            chance: Mutex::new(chance),
+            ids: Mutex::new(random.clone()),
+            random: Mutex::new(random),
             step_percent,
         }
     }
 
-    /// The world's time.
+    /// Returns the time of the world.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.now_ns.load(Ordering::Relaxed))
     }
 
-    /// Lets time pass until `moment`.
+    /// Advances the time to `moment`.
     pub fn advance(&self, moment: Duration) {
         let moment = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
         self.now_ns.fetch_max(moment, Ordering::Relaxed);
     }
 
-    /// Draws from the world's chance.
-    pub fn draw<T>(&self, body: impl FnOnce(&mut Random) -> T) -> T {
-        body(&mut self.chance.lock())
+    /// Draws from the random source of the world.
+    pub fn with_random<T>(&self, body: impl FnOnce(&mut Random) -> T) -> T {
+        body(&mut self.random.lock())
     }
 
-    /// Fibers that were asked for since the last call.
+    /// Takes the fibers that were requested since the last call.
     pub fn take_spawned(&self) -> Vec<(ProcessId, Job)> {
         std::mem::take(&mut *self.spawned.lock())
     }
 
-    /// Asks for a fiber.
+    /// Requests a fiber.
     pub fn spawn(&self, process: ProcessId, job: Job) {
         self.spawned.lock().push((process, job));
     }
 }
 
-/// One life of a process.
+/// A process.
 pub struct Process {
     id: ProcessId,
     shared: Arc<Shared>,
-    /// Its monotonic clock began at some other value than the world's time.
+    /// The difference between the monotonic clock of the process and the time of the world.
     clock_ahead: Duration,
     dead: AtomicBool,
     stopped: AtomicBool,
-    /// What of that which it hands to other threads is not begun.
-    hangs: Mutex<Option<Hang>>,
+    /// The work on other threads that does not begin, because the disk hangs.
+    hang: Mutex<Option<Hang>>,
     courier: Mutex<Courier>,
-    /// Jobs given and not yet done.
+    /// Number of jobs that are not done.
     jobs: AtomicU64,
 }
 
@@ -131,62 +127,62 @@ struct Courier {
 }
 
 impl Process {
-    /// A process that begins to live now.
+    /// Returns a process that starts now.
     pub fn new(id: ProcessId, shared: Arc<Shared>) -> Arc<Self> {
-        let clock_ahead = Duration::from_millis(shared.draw(|chance| chance.below(100_000)));
+        let clock_ahead = Duration::from_millis(shared.with_random(|random| random.below(100_000)));
         Arc::new(Self {
             id,
             shared,
             clock_ahead,
             dead: AtomicBool::new(false),
-            hangs: Mutex::default(),
+            hang: Mutex::default(),
             stopped: AtomicBool::new(false),
             courier: Mutex::default(),
             jobs: AtomicU64::new(0),
         })
     }
 
-    /// Which one.
+    /// Returns the number of the process.
     pub const fn id(&self) -> ProcessId {
         self.id
     }
 
-    /// The world it lives in.
+    /// Returns the shared state of its world.
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// From now on nothing that it does counts.
+    /// Marks the process as dead: nothing that the process does has an effect any more.
     pub fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has died.
+    /// Returns whether the process is dead.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Lets what it hands to other threads wait, or go on.
-    pub fn hang(&self, hangs: Option<Hang>) {
-        *self.hangs.lock() = hangs;
+    /// Stops the work on other threads, or lets the work continue.
+    pub fn set_hang(&self, hang: Option<Hang>) {
+        *self.hang.lock() = hang;
     }
 
-    fn wait_while_it_hangs(&self, with: &[Hang]) {
-        while self.hangs.lock().is_some_and(|hang| with.contains(&hang)) {
-            fibers::wait(Wait::Until(self.shared.now() + HANG_LOOK));
+    fn wait_while_hanging(&self, with: &[Hang]) {
+        while self.hang.lock().is_some_and(|hang| with.contains(&hang)) {
+            fibers::wait(Wait::Until(self.shared.now() + HANG_POLL));
         }
     }
 
-    /// Lets go of what the process had still to do, when none of its fibers is left. What waits there
-    /// holds the process, which holds what waits.
-    pub fn forget_jobs(&self) {
+    /// Drops the jobs that are not done, after the end of all fibers. A waiting job holds the
+    /// process, and the process holds the job.
+    pub fn drop_jobs(&self) {
         let jobs = std::mem::take(&mut self.courier.lock().queued);
         drop(jobs);
     }
 
-    /// Ends the fiber that runs, if its process has died.
-    pub fn end_if_dead(&self) {
-        if self.is_dead() && fibers::is_inside() {
+    /// Ends the running fiber, if its process is dead.
+    pub fn stop_if_dead(&self) {
+        if self.is_dead() && fibers::is_in_fiber() {
             fibers::wait(Wait::Dead);
         }
     }
@@ -196,39 +192,39 @@ impl Process {
         self.shared.spawn(self.id, Box::new(body));
     }
 
-    /// Waits for something, but not longer than until some moment of the world's time.
+    /// Waits for an event, but at most until a time of the world.
     pub fn wait_for(&self, event: Arc<dyn Event>, limit: Option<Duration>) {
         fibers::wait(Wait::For(event, limit));
     }
 }
 
-/// A host is shared by the datastore and its fibers; this is the process as they see it.
-pub struct Inside(pub Arc<Process>);
+/// The process as the host of its datastore. The datastore and its fibers share it.
+pub struct ProcessHost(pub Arc<Process>);
 
-impl Inside {
-    /// Counts a job, which does not begin as long as the disk hangs in one of these ways.
-    fn count(&self, job: Job, hangs_with: &'static [Hang]) -> Option<Job> {
+impl ProcessHost {
+    /// Counts a job. The job does not begin while the disk hangs in one of these ways.
+    fn counted(&self, job: Job, stopped_by: &'static [Hang]) -> Option<Job> {
         if self.0.stopped.load(Ordering::Relaxed) {
             return None;
         }
         self.0.jobs.fetch_add(1, Ordering::Relaxed);
         let process = Arc::clone(&self.0);
         Some(Box::new(move || {
-            process.wait_while_it_hangs(hangs_with);
+            process.wait_while_hanging(stopped_by);
             job();
             process.jobs.fetch_sub(1, Ordering::Relaxed);
         }))
     }
 }
 
-impl Host for Inside {
+impl Host for ProcessHost {
     fn now(&self) -> Duration {
         self.0.shared.now() + self.0.clock_ahead
     }
 
     fn time_of_day(&self) -> Timestamp {
-        // Wall clocks jump: any time will do, as long as the seed decides.
-        let jump = self.0.shared.draw(|chance| chance.below(1_000_000));
+        // A wall clock jumps: any time is possible, but the seed decides.
+        let jump = self.0.shared.with_random(|random| random.below(1_000_000));
         let nanos = u32::try_from(jump).unwrap_or(0);
         let seconds = 1_700_000_000 + self.0.shared.now().as_secs();
         Timestamp {
@@ -239,8 +235,8 @@ impl Host for Inside {
 
     fn random_id(&self) -> [u8; 16] {
         let shared = &self.0.shared;
-        let drawn = shared.names.lock().any();
-        // Another world may have begun with the same luck.
+        let drawn = shared.ids.lock().any();
+        // Another world may have begun with the same seed.
         let moment = shared.now_ns.load(Ordering::Relaxed);
         let both = [drawn, moment].map(u64::to_be_bytes);
         *both.as_flattened().first_chunk().unwrap_or(&[0; 16])
@@ -251,15 +247,15 @@ impl Host for Inside {
     }
 
     fn set_reading(&self, is_reading: bool) {
-        fibers::set_role(if is_reading {
-            fibers::Role::Reads
+        fibers::set_thread_role(if is_reading {
+            fibers::ThreadRole::Reading
         } else {
-            fibers::Role::Any
+            fibers::ThreadRole::Other
         });
     }
 
     fn is_reading(&self) -> bool {
-        fibers::role() == fibers::Role::Reads
+        fibers::thread_role() == fibers::ThreadRole::Reading
     }
 
     fn bytes_in_flight_max(&self) -> u64 {
@@ -275,21 +271,21 @@ impl Host for Inside {
     }
 
     fn room_limits(&self) -> RoomLimits {
-        ROOM
+        ROOM_LIMITS
     }
 
     fn gate(&self) -> Arc<dyn Gate> {
-        Arc::new(SimGate(Arc::default()))
+        Arc::new(FiberGate(Arc::default()))
     }
 
     fn spawn(&self, job: Job) {
-        if let Some(job) = self.count(job, &[Hang::Flushes, Hang::All]) {
+        if let Some(job) = self.counted(job, &[Hang::Flushes, Hang::All]) {
             self.0.shared.spawn(self.0.id, job);
         }
     }
 
     fn spawn_ordered(&self, job: Job) {
-        let Some(job) = self.count(job, &[Hang::All]) else {
+        let Some(job) = self.counted(job, &[Hang::All]) else {
             return;
         };
         let begin = {
@@ -312,17 +308,17 @@ impl Host for Inside {
 
     fn step(&self) {
         let share = self.0.shared.step_percent;
-        if fibers::is_inside() && self.0.shared.draw(|chance| chance.percent(share)) {
-            let slept = self.0.shared.draw(|chance| {
-                chance
+        if fibers::is_in_fiber() && self.0.shared.with_random(|random| random.percent(share)) {
+            let slept = self.0.shared.with_random(|random| {
+                random
                     .percent(PREEMPTED_PERCENT)
-                    .then(|| chance.below(PREEMPTED_MAX_US))
+                    .then(|| random.below(PREEMPTED_MAX_US))
             });
             fibers::wait(slept.map_or(Wait::Step, |slept| {
                 Wait::Until(self.0.shared.now() + Duration::from_micros(slept))
             }));
         }
-        self.0.end_if_dead();
+        self.0.stop_if_dead();
     }
 }
 
@@ -342,32 +338,32 @@ fn run_courier(process: &Process) {
 }
 
 /// A gate between fibers.
-struct SimGate(Arc<Opened>);
+struct FiberGate(Arc<Latch>);
 
-/// Whether a gate is open.
+/// An event that happens once.
 #[derive(Default)]
-pub struct Opened(AtomicBool);
+pub struct Latch(AtomicBool);
 
-impl Opened {
-    /// Lets it have come.
+impl Latch {
+    /// Lets the event happen.
     pub fn open(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Event for Opened {
-    fn has_come(&self, _now: Duration) -> bool {
+impl Event for Latch {
+    fn has_happened(&self, _now: Duration) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Gate for SimGate {
+impl Gate for FiberGate {
     fn open(&self) {
         self.0.open();
     }
 
     fn wait(&self) {
-        if !self.0.has_come(Duration::ZERO) {
+        if !self.0.has_happened(Duration::ZERO) {
             fibers::wait(Wait::For(Arc::clone(&self.0) as Arc<dyn Event>, None));
         }
     }

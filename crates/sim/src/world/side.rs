@@ -1,19 +1,19 @@
-//! Which of the two nodes.
+//! The names of the two nodes.
 
-/// One of the two nodes. Roles do not change.
+/// One of the two nodes. The roles never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// The one that serves clients, and dials.
+    /// The node that serves clients and dials its peer.
     Primary,
-    /// The one that follows, and listens.
+    /// The node that mirrors the primary and listens for connections.
     Secondary,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides, the primary first.
     pub const BOTH: [Self; 2] = [Self::Primary, Self::Secondary];
 
-    /// The other one.
+    /// Returns the peer of this side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -22,7 +22,7 @@ impl Side {
         }
     }
 
-    /// Of what there is for each, its own.
+    /// Returns the element of this side.
     pub const fn of<T>(self, [primary, secondary]: &[T; 2]) -> &T {
         match self {
             Self::Primary => primary,
@@ -30,7 +30,7 @@ impl Side {
         }
     }
 
-    /// Of what there is for each, its own.
+    /// Returns the element of this side.
     pub const fn of_mut<T>(self, [primary, secondary]: &mut [T; 2]) -> &mut T {
         match self {
             Self::Primary => primary,

@@ -30,9 +30,9 @@ fn a_stale_read() {
     hand.read(BLOCK, &blocks(&[2]));
     reads_pass(&hand);
     hand.read(BLOCK, &blocks(&[1]));
-    let told = reads_fail(&hand);
-    assert!(told.contains("write #2 [0, 4096) mark 1"), "{told}");
-    assert!(told.contains("read #2 [0, 4096)"), "{told}");
+    let message = reads_fail(&hand);
+    assert!(message.contains("write #2 [0, 4096) mark 1"), "{message}");
+    assert!(message.contains("read #2 [0, 4096)"), "{message}");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn half_of_a_write() {
     let under_way = hand.invoke(write(2, 0, 2));
     let look = hand.invoke(read(2 * BLOCK));
     hand.answer(look, Ok(Answer::read(ino(FILE), 0, &blocks(&[2, 1]))));
-    reads_pass(&hand); // according to the history, a crash may have torn the write
+    reads_pass(&hand); // According to the history, a crash may have torn the write.
     hand.answer(under_way, Ok(Answer::Done));
     reads_fail(&hand);
 }
@@ -242,10 +242,10 @@ fn a_double_mkdir() {
         Ok(())
     );
     let again = dump(&[("d", 3), ("f", 2)], &[]);
-    let told = exactly_once::check(&hand.history, &again)
+    let message = exactly_once::check(&hand.history, &again)
         .unwrap_err()
         .to_string();
-    assert!(told.contains("links"), "{told}");
+    assert!(message.contains("links"), "{message}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_resurrected_file() {
 
 #[test]
 fn an_answer_that_no_order_gives() {
-    // A rename against an unlink of the same name: one of the two must find no entry.
+    // A rename and an unlink of the same name: one of the two must find no entry.
     for (second, is_good) in [(Err(Errno::NoEntry), true), (Ok(Answer::Done), false)] {
         let mut hand = Hand::new();
         let one = hand.invoke(rename("f", "g"));

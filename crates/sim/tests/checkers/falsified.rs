@@ -1,42 +1,42 @@
-//! Good histories with one thing made false: whatever can be told apart from the truth is caught.
+//! Good histories with one false fact: every fact that differs from the truth is caught.
 
 use lockstep_sim::check::{Body, Dump, exactly_once, reads, survives};
 use lockstep_sim::history::{Answer, Call, CallId, Fate, History, Outcome};
+use lockstep_sim::op::{Mark, Op, Run as Bytes, WriteOp, mark};
 use lockstep_sim::random::Random;
-use lockstep_sim::workload::{Mark, Op, Run as Bytes, WriteOp, mark};
 use lockstep_types::{Ino, MetaRequest};
 
 use crate::world::{Faults, Run, run};
 
-/// The same history, but for one answer.
+/// Returns the same history with another outcome of one call.
 fn falsify(history: &History, id: CallId, outcome: &Outcome) -> History {
     enum What<'a> {
         Invoked(&'a Call),
         Returned(CallId, &'a Outcome),
     }
-    let mut false_one = History::new(history.is_always());
+    let mut falsified = History::new(history.is_always());
     let mut moments = Vec::new();
     for (other, call) in history.calls() {
         moments.push((call.invoked, What::Invoked(call)));
         if let Some((at, truth)) = &call.returned {
-            let told = if other == id { outcome } else { truth };
-            moments.push((*at, What::Returned(other, told)));
+            let outcome = if other == id { outcome } else { truth };
+            moments.push((*at, What::Returned(other, outcome)));
         }
     }
     moments.sort_by_key(|moment| moment.0);
     let mut events = history.events().iter().peekable();
     for (at, what) in moments {
         while let Some((at, node, event)) = events.next_if(|event| event.0 < at) {
-            false_one.node(*node, *event, *at);
+            falsified.node(*node, *event, *at);
         }
         match what {
             What::Invoked(call) => {
-                false_one.invoked(call.client, call.op.clone(), at);
+                falsified.invoked(call.client, call.op.clone(), at);
             }
-            What::Returned(id, told) => false_one.returned(id, told.clone(), at),
+            What::Returned(id, outcome) => falsified.returned(id, outcome.clone(), at),
         }
     }
-    false_one
+    falsified
 }
 
 fn done_writes(history: &History, ino: Ino) -> Vec<(WriteOp, &Call)> {
@@ -55,8 +55,8 @@ fn covers(write: &WriteOp, offset: u64) -> bool {
     write.offset <= offset && offset < write.end()
 }
 
-/// A write whose byte at `offset` nobody can see who asks at `invoked` and is answered at `over`:
-/// overwritten before, or not yet asked for.
+/// Returns a write whose byte at `offset` a read from `invoked` to `over` cannot see: the byte was
+/// overwritten before, or the write was invoked later.
 fn unseeable(
     history: &History,
     ino: Ino,
@@ -73,7 +73,7 @@ fn unseeable(
     found.map(|(write, _)| write.mark)
 }
 
-/// The runs with one byte made to come from `mark`.
+/// Returns the runs, with one byte attributed to `mark`.
 fn with_byte(runs: &[Bytes], offset: u64, mark: Mark) -> Vec<Bytes> {
     let piece = |from, to, mark| Bytes { from, to, mark };
     let cut = |run: &Bytes| {
@@ -112,8 +112,8 @@ fn a_byte_that_no_read_can_have_seen_is_caught() {
                 continue;
             };
             let (length, runs) = (*length, with_byte(runs, offset, mark));
-            let told = Ok(Answer::Data { length, runs });
-            let judged = reads::check(&falsify(&history, id, &told));
+            let outcome = Ok(Answer::Data { length, runs });
+            let judged = reads::check(&falsify(&history, id, &outcome));
             assert!(
                 judged.is_err(),
                 "seed {seed}, byte {offset} of {}",
@@ -125,7 +125,7 @@ fn a_byte_that_no_read_can_have_seen_is_caught() {
     assert!(caught > 500, "{caught}");
 }
 
-/// Makes one byte of one file what it cannot be, if there is such a file.
+/// Makes one byte of one file impossible, if there is such a file.
 fn falsify_content(history: &History, last: &mut Dump, random: &mut Random) -> bool {
     for (ino, inode) in &mut last.inodes {
         let Body::File(bytes) = &mut inode.body else {
@@ -155,7 +155,7 @@ fn a_byte_that_cannot_be_left_is_caught() {
     assert!(caught > 30, "{caught}");
 }
 
-/// Makes one thing of the namespace false. The numbers and bytes are such that nothing brings them.
+/// Falsifies one fact of the namespace. No operation produces these numbers and bytes.
 fn falsify_store(last: &mut Dump, what: u64, random: &mut Random) {
     let inos: Vec<_> = last.inodes.keys().copied().collect();
     let live = |ino: &&Ino| last.inodes[*ino].nlink > 0;
@@ -191,9 +191,9 @@ fn a_namespace_that_no_order_leaves_is_caught() {
             continue;
         }
         let mut random = Random::new(seed);
-        let mut false_one = last.clone();
-        falsify_store(&mut false_one, seed % 5, &mut random);
-        let judged = exactly_once::decide(&history, &false_one);
+        let mut falsified = last.clone();
+        falsify_store(&mut falsified, seed % 5, &mut random);
+        let judged = exactly_once::decide(&history, &falsified);
         assert!(judged.is_err(), "seed {seed}: {judged:?}\n{history}");
     }
 }
@@ -212,8 +212,8 @@ fn an_answer_that_no_order_gives_is_caught() {
             Some((id, Ok(Answer::Attr(attr))))
         });
         let answered: Vec<_> = answered.collect();
-        let (id, told) = Random::new(seed).pick(&answered).clone();
-        let judged = exactly_once::decide(&falsify(&history, id, &told), &last);
+        let (id, outcome) = Random::new(seed).pick(&answered).clone();
+        let judged = exactly_once::decide(&falsify(&history, id, &outcome), &last);
         assert!(judged.is_err(), "seed {seed}: {judged:?}");
         caught += 1;
     }
@@ -225,7 +225,7 @@ fn an_operation_that_never_happened_is_caught() {
     let mut caught = 0;
     for seed in 9000..9100 {
         let Run { history, last } = run(seed, 150, Faults::Crashes);
-        // A removal that was refused is said to have been done.
+        // Turns a refused removal into a successful one.
         let refused = history.calls().find(|(_, call)| {
             let removes = matches!(
                 call.op,
@@ -234,8 +234,8 @@ fn an_operation_that_never_happened_is_caught() {
             removes && matches!(call.fate(), Fate::Refused(_)) && is_alone(&history, call)
         });
         if let Some((id, _)) = refused {
-            let false_one = falsify(&history, id, &Ok(Answer::Done));
-            let judged = exactly_once::decide(&false_one, &last);
+            let falsified = falsify(&history, id, &Ok(Answer::Done));
+            let judged = exactly_once::decide(&falsified, &last);
             assert!(
                 judged.is_err(),
                 "seed {seed}: {judged:?}\n{}",
@@ -247,7 +247,7 @@ fn an_operation_that_never_happened_is_caught() {
     assert!(caught > 20, "{caught}");
 }
 
-/// Whether no other change was under way beside a call.
+/// Whether no other change was in progress during a call.
 fn is_alone(history: &History, call: &Call) -> bool {
     let beside = |other: &Call| {
         other.invoked != call.invoked

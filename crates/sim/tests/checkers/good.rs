@@ -1,4 +1,4 @@
-//! No false alarms: what a right world did is never accused.
+//! No false alarms: the checkers accept every history of a right world.
 
 use lockstep_sim::check::{self, exactly_once};
 
@@ -33,7 +33,7 @@ fn a_world_with_all_faults_passes() {
     pass(Faults::All, 2000..2200);
 }
 
-/// For an evening: `cargo test --profile ci -p lockstep-sim --test checkers -- --ignored`.
+/// Takes hours: `cargo test --profile ci -p lockstep-sim --test checkers -- --ignored`.
 #[test]
 #[ignore = "long"]
 fn many_worlds_pass() {

@@ -1,15 +1,15 @@
-//! Histories made by hand: one call after the other, or overlapping where the test says so.
+//! Histories made by hand: calls follow one another, or overlap where the test says so.
 
 use lockstep_sim::check::{Body, Dump, Entry as DumpEntry, Inode};
 use lockstep_sim::history::{Answer, CallId, History, NodeEvent, Outcome, Stop};
-use lockstep_sim::workload::{Mark, Op, WriteOp};
+use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::world::Side;
 use lockstep_types::{
     Attr, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
 pub const BLOCK: u64 = 4096;
-/// The file of tests that need but one.
+/// The file of tests that need only one file.
 pub const FILE: u64 = 2;
 
 pub fn ino(raw: u64) -> Ino {
@@ -24,14 +24,14 @@ pub fn mark(raw: u8) -> Mark {
     Mark::new(raw).unwrap()
 }
 
-/// A history in the making.
+/// A history, with a clock.
 pub struct Hand {
     pub history: History,
     clock: u64,
 }
 
 impl Hand {
-    /// With the file `#2`, called `f`, made.
+    /// A history in which the file `#2` was made with the name `f`.
     pub fn new() -> Self {
         let mut hand = Self {
             history: History::new(false),
@@ -56,7 +56,7 @@ impl Hand {
         self.history.returned(id, outcome, at);
     }
 
-    /// A call that ends before the next begins.
+    /// A call that ends before the next call begins.
     pub fn call(&mut self, op: Op, outcome: Outcome) {
         let id = self.invoke(op);
         self.answer(id, outcome);
@@ -66,12 +66,12 @@ impl Hand {
         self.call(op, Ok(answer));
     }
 
-    /// A write that is done.
+    /// A successful write.
     pub fn write(&mut self, op: Op) {
         self.done(op, Answer::Done);
     }
 
-    /// A read of the file from its start, of so many bytes, that brings `bytes`.
+    /// A read of `length` bytes from the start of the file, which returns `bytes`.
     pub fn read(&mut self, length: u64, bytes: &[u8]) {
         let op = read(length);
         self.done(op, Answer::read(ino(FILE), 0, bytes));
@@ -108,7 +108,7 @@ fn write_op(raw: u8, block: u64, blocks: u64) -> WriteOp {
     }
 }
 
-/// The same, durable.
+/// A durable write to the file, in blocks.
 pub fn durable(raw: u8, block: u64, blocks: u64) -> Op {
     Op::Write(WriteOp {
         durable: true,
@@ -120,7 +120,7 @@ pub fn sync() -> Op {
     Op::Sync { ino: ino(FILE) }
 }
 
-/// Content of the file: one block per number, of the write with that mark; zeros for zero.
+/// Content of the file: one block per number, from the write with that mark. Zero stands for zeros.
 pub fn blocks(marks: &[u8]) -> Vec<u8> {
     let block = |(number, raw): (u64, &u8)| match raw {
         0 => vec![0; 4096],
@@ -235,8 +235,8 @@ fn inode(kind: NodeKind, nlink: u32, body: Body) -> Inode {
     }
 }
 
-/// A store with these names in the root, each of the file or directory of that number; a directory
-/// is one whose name ends in `d`. All files have this content.
+/// A store with these names in the root. Each name has the number of its inode. A name that ends in `d` is a
+/// directory, and all other names are files with this content.
 pub fn dump(names: &[(&str, u64)], content: &[u8]) -> Dump {
     let mut dump = Dump::default();
     for (called, raw) in names {

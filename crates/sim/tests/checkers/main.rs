@@ -1,6 +1,6 @@
-//! The checkers, judged: good histories pass, bad ones are caught.
+//! Tests of the checkers: good histories pass, bad histories are caught.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // Tests may panic.
 
 mod bad;
 mod falsified;

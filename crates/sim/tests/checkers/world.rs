@@ -1,5 +1,5 @@
-//! A world that is right by construction: every operation acts at one moment between its invocation
-//! and its return, on one obviously right file system. Nodes crash, power fails, disks fail.
+//! A world that is right by construction: every operation acts at one moment between its invocation and its
+//! return, on one right file system. Nodes crash, power fails, disks fail.
 
 use lockstep_sim::check::Dump;
 use lockstep_sim::history::{CallId, History, NodeEvent, Outcome, Stop};
@@ -10,19 +10,19 @@ use lockstep_types::{Errno, Ino};
 
 use crate::fs::{Bug, Fs};
 
-/// What may go wrong.
+/// The faults of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// Nothing.
+    /// No faults.
     None,
-    /// Processes stop.
+    /// Processes crash.
     Crashes,
     /// Machines lose power too, and disks fail.
     All,
 }
 
-/// An operation under way.
-struct Flight {
+/// An operation in progress.
+struct InProgress {
     client: u32,
     id: CallId,
     op: Op,
@@ -36,28 +36,28 @@ struct World {
     history: History,
     always: bool,
     fs: Fs,
-    flights: Vec<Flight>,
+    in_progress: Vec<InProgress>,
     /// Metadata operations that a crash left in doubt.
-    doubts: Vec<Op>,
+    in_doubt: Vec<Op>,
     poisoned: bool,
-    /// Faults yet to come, at most.
+    /// Upper limit of the remaining faults.
     faults_left: u64,
     clock: u64,
     next_ino: u64,
 }
 
-/// What a world left behind.
+/// The results of a run.
 pub struct Run {
     pub history: History,
     pub last: Dump,
 }
 
-/// Runs a world of so many operations.
+/// Runs a world of `operations` operations.
 pub fn run(seed: u64, operations: usize, faults: Faults) -> Run {
     run_wrong(seed, operations, faults, None)
 }
 
-/// Runs a world that does something wrong.
+/// Runs a world with a deliberate fault.
 pub fn run_wrong(seed: u64, operations: usize, faults: Faults, bug: Option<Bug>) -> Run {
     let mut random = Random::new(seed);
     let options = Options {
@@ -72,9 +72,9 @@ pub fn run_wrong(seed: u64, operations: usize, faults: Faults, bug: Option<Bug>)
         clients: options.clients,
         history: History::new(always),
         always,
-        fs: Fs::new(),
-        flights: Vec::new(),
-        doubts: Vec::new(),
+        fs: Fs::default(),
+        in_progress: Vec::new(),
+        in_doubt: Vec::new(),
         poisoned: false,
         faults_left: 0,
         clock: 0,
@@ -111,18 +111,26 @@ impl World {
                 }
             }
         }
-        while self.flights.iter().any(|flight| flight.outcome.is_none()) {
+        while self
+            .in_progress
+            .iter()
+            .any(|running| running.outcome.is_none())
+        {
             self.act();
         }
-        while !self.flights.is_empty() && self.random.percent(95) {
+        while !self.in_progress.is_empty() && self.random.percent(95) {
             self.answer();
         }
     }
 
-    /// A client without an operation under way asks.
+    /// A client without an operation in progress invokes one.
     fn invoke(&mut self) -> bool {
         let client = u32::try_from(self.random.below(u64::from(self.clients))).unwrap();
-        if self.flights.iter().any(|flight| flight.client == client) {
+        if self
+            .in_progress
+            .iter()
+            .any(|running| running.client == client)
+        {
             return false;
         }
         let op = self
@@ -132,7 +140,7 @@ impl World {
         self.next_ino += u64::from(op.makes().is_some());
         let at = self.tick();
         let id = self.history.invoked(client, op.clone(), at);
-        self.flights.push(Flight {
+        self.in_progress.push(InProgress {
             client,
             id,
             op,
@@ -141,22 +149,22 @@ impl World {
         true
     }
 
-    fn any_flight(&mut self, acted: bool) -> Option<usize> {
-        let fits = |flight: &Flight| flight.outcome.is_some() == acted;
-        let fitting: Vec<_> = (0..self.flights.len())
-            .filter(|index| fits(&self.flights[*index]))
+    fn pick_in_progress(&mut self, acted: bool) -> Option<usize> {
+        let fits = |running: &InProgress| running.outcome.is_some() == acted;
+        let fitting: Vec<_> = (0..self.in_progress.len())
+            .filter(|index| fits(&self.in_progress[*index]))
             .collect();
         (!fitting.is_empty()).then(|| *self.random.pick(&fitting))
     }
 
     /// An operation acts.
     fn act(&mut self) {
-        let Some(index) = self.any_flight(false) else {
+        let Some(index) = self.pick_in_progress(false) else {
             return;
         };
-        let op = self.flights[index].op.clone();
+        let op = self.in_progress[index].op.clone();
         let outcome = self.outcome(&op);
-        self.flights[index].outcome = Some(outcome);
+        self.in_progress[index].outcome = Some(outcome);
     }
 
     fn outcome(&mut self, op: &Op) -> Outcome {
@@ -167,7 +175,7 @@ impl World {
             _ => false,
         };
         let changes = matches!(op, Op::Write(_) | Op::Change(_));
-        // A poisoned store mostly refuses changes; some may still be under way.
+        // A poisoned store mostly refuses changes. Some changes may still be in progress.
         if self.poisoned && (syncs || changes && self.random.percent(90)) {
             return Err(Errno::Io);
         }
@@ -198,7 +206,7 @@ impl World {
                 old.map_or_else(|| self.fs.apply(op), Ok)
             }
             (Op::Change(_), Bug::Twice) => {
-                self.doubts.push(op.clone());
+                self.in_doubt.push(op.clone());
                 self.fs.apply(op)
             }
             (Op::Write(write), Bug::HalfWrite) => {
@@ -209,7 +217,7 @@ impl World {
         }
     }
 
-    /// Everything answered is durable.
+    /// Makes every answered operation durable.
     fn sync_after(&mut self, op: &Op) {
         let inos = match op {
             Op::Write(write) => [Some(write.ino), None],
@@ -226,7 +234,7 @@ impl World {
         }
     }
 
-    /// The disk fails under an operation, which may have acted, or a write in part.
+    /// The disk fails during an operation, which may have acted. A write may have acted in part.
     fn fail(&mut self, op: &Op) -> Outcome {
         if let Op::Write(write) = op {
             let end = write.offset + self.random.below(write.length + 1);
@@ -242,19 +250,20 @@ impl World {
 
     /// An operation that has acted returns.
     fn answer(&mut self) {
-        let Some(index) = self.any_flight(true) else {
+        let Some(index) = self.pick_in_progress(true) else {
             return;
         };
-        let flight = self.flights.swap_remove(index);
-        let outcome = flight.outcome.unwrap();
+        let running = self.in_progress.swap_remove(index);
+        let outcome = running.outcome.unwrap();
         let at = self.tick();
-        self.history.returned(flight.id, outcome.clone(), at);
-        self.generator.observe(flight.client, &flight.op, &outcome);
+        self.history.returned(running.id, outcome.clone(), at);
+        self.generator
+            .observe(running.client, &running.op, &outcome);
     }
 
-    /// An operation in doubt turns out to happen, or not to.
+    /// An operation in doubt happens, or never happens.
     fn settle_doubt(&mut self) {
-        if let Some(op) = self.doubts.pop()
+        if let Some(op) = self.in_doubt.pop()
             && self.random.percent(50)
         {
             let _ = self.fs.apply(&op);
@@ -283,22 +292,22 @@ impl World {
     }
 
     fn stop_primary(&mut self, stop: Stop) {
-        for flight in std::mem::take(&mut self.flights) {
-            if flight.outcome.is_some() {
+        for running in std::mem::take(&mut self.in_progress) {
+            if running.outcome.is_some() {
                 continue;
             }
-            match &flight.op {
+            match &running.op {
                 Op::Write(write) => {
                     let end = write.offset + self.random.below(write.length + 1);
                     let _ = self.fs.write(write, end);
                 }
-                Op::Change(_) if stop == Stop::Process => self.doubts.push(flight.op),
+                Op::Change(_) if stop == Stop::Process => self.in_doubt.push(running.op),
                 _ => {}
             }
         }
         self.node(Side::Primary, NodeEvent::Crashed(stop));
         if stop == Stop::Power {
-            self.doubts.clear();
+            self.in_doubt.clear();
         }
         let loses = self.fs.bug == Some(Bug::CrashLoses);
         if stop == Stop::Power || self.poisoned || loses {

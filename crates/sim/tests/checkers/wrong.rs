@@ -1,11 +1,11 @@
-//! Worlds that do one thing wrong are caught, and soon.
+//! A world with one deliberate fault is caught, and soon.
 
 use lockstep_sim::check;
 
 use crate::fs::Bug;
 use crate::world::{Faults, Run, run_wrong};
 
-/// Worlds until the bug is caught.
+/// Number of worlds until the bug is caught.
 fn worlds_until_caught(bug: Bug) -> u64 {
     let is_caught = |seed: &u64| {
         let Run { history, last } = run_wrong(*seed, 150, Faults::All, Some(bug));

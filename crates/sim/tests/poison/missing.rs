@@ -1,205 +1,202 @@
-//! A disk that is not mounted: an empty store lies in its place.
+//! A disk that is not mounted: an empty store is in its place.
 
 use std::time::Duration;
 
-use lockstep_lossy::disk::Disk;
+use lockstep_sim::disk::Disk;
+use lockstep_sim::scenario::Cluster;
+use lockstep_sim::world::Side;
 use lockstep_types::settings::OnPeerLoss;
 
-use super::pair::{Client, Half, Pair, Side};
+use super::program::{self, FIRST, LATER, WRONG};
+use super::steps::{
+    in_sync, is_stably_in_sync, kill, make_file, names, read, remove_names, restart, shut_down,
+    stable, start_in_sync, start_until_it_runs, status, two_nodes, until, until_in_sync, write,
+};
 
-/// For longer than any attempt to connect takes, and the pause after it.
+/// Longer than any attempt to connect takes, with the pause after it.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Whatever is made in it meanwhile: it is the primary's, but nothing of it was ever on the other node.
+/// Also if the new store is used meanwhile: the data belongs to the primary, but no part of it was
+/// ever on the other node.
 #[test]
-fn a_new_store_is_never_carried_over_what_the_other_node_has() {
+fn a_new_store_never_replaces_the_data_of_the_other_node() {
     for is_used in [false, true] {
-        let mut pair = Pair::in_sync();
-        pair.kill(Side::Primary);
-        let good = pair.secondary.stable();
-        let mounted = pair.primary.get_new_disk();
-        pair.start(Side::Primary);
-        pair.start_until_it_runs(Side::Primary);
+        let mut cluster = in_sync();
+        kill(&mut cluster, Side::Primary);
+        let good = stable(&cluster, Side::Secondary);
+        let mounted = cluster.empty_disk(Side::Primary);
+        start_until_it_runs(&mut cluster, Side::Primary);
         if is_used {
-            assert_eq!(pair.client(|client| client.create_named(b"new")), Ok(()));
-            assert_eq!(pair.client(Client::create), Ok(()));
-            assert_eq!(pair.client(|client| client.write(b"wrong", true)), Ok(()));
+            let created = cluster.use_mount(|mount| program::create(mount, "new"));
+            assert_eq!(created, Ok(Ok(())));
+            make_file(&mut cluster, WRONG);
         }
-        refused(&mut pair, "the primary's store is new");
-        assert_eq!(pair.secondary.stable(), good, "used: {is_used}");
-        pair.kill(Side::Primary);
-        pair.primary.disk = mounted;
-        pair.start(Side::Primary);
-        pair.until_in_sync();
-        assert_eq!(pair.client(Client::read), Ok(b"first".to_vec()));
-        assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
+        assert_refused(&mut cluster, "the primary's store is new");
+        let left = stable(&cluster, Side::Secondary);
+        assert_eq!(left, good, "used: {is_used}");
+        kill(&mut cluster, Side::Primary);
+        cluster.replace_disk(Side::Primary, mounted);
+        cluster.start(Side::Primary);
+        until_in_sync(&mut cluster);
+        assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
+        assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
     }
 }
 
-/// A copy in whose place another was in sync for a time has nothing of what was written then, whatever its
-/// mark says. Writes alone leave no trace in the order of metadata operations.
+/// Another copy was in sync in the place of the old copy. The old copy has none of the writes of that
+/// time, although its mark says in sync. Plain writes do not advance the metadata OSN.
 #[test]
-fn a_copy_that_was_away_while_another_was_in_sync_is_not_taken_for_it() {
-    let mut pair = Pair::in_sync();
-    let away = replace_secondary(&mut pair);
-    pair.stop(Side::Secondary);
-    pair.secondary.disk = away;
-    pair.restart(Side::Secondary);
-    pair.until_in_sync();
-    assert_eq!(pair.secondary.stable().1.unwrap(), b"later");
+fn a_copy_that_another_copy_replaced_is_not_treated_as_in_sync() {
+    let mut cluster = in_sync();
+    let old = replace_secondary(&mut cluster);
+    shut_down(&mut cluster, Side::Secondary);
+    cluster.replace_disk(Side::Secondary, old);
+    restart(&mut cluster, Side::Secondary);
+    until_in_sync(&mut cluster);
+    assert_eq!(stable(&cluster, Side::Secondary).content, Some(LATER));
 }
 
-/// Neither disk is mounted, both new stores get in sync, and then one of the disks is back: what is on it
-/// is nothing to the other node's store. When both are, everything is as it was.
+/// Neither disk is mounted, both new stores get in sync, and then one of the disks is mounted again.
+/// The other node's new store must not overwrite it. With both disks, everything is as before.
 #[test]
 fn a_copy_of_another_store_is_left_as_it_is() {
     for back in [Side::Primary, Side::Secondary] {
-        let mut pair = Pair::in_sync();
-        pair.stop(Side::Secondary);
-        pair.stop(Side::Primary);
-        let primary = pair.primary.get_new_disk();
-        let secondary = pair.secondary.get_new_disk();
-        pair.restart(Side::Primary);
-        pair.restart(Side::Secondary);
-        pair.until_in_sync();
-        assert_eq!(pair.client(Client::create), Ok(()));
-        assert_eq!(pair.client(|client| client.write(b"wrong", true)), Ok(()));
-        pair.stop(back);
-        match back {
-            Side::Primary => pair.primary.disk = primary.fork(),
-            Side::Secondary => pair.secondary.disk = secondary.fork(),
+        let mut cluster = in_sync();
+        shut_down_both(&mut cluster);
+        let disks = Side::BOTH.map(|side| cluster.empty_disk(side));
+        start_in_sync(&mut cluster);
+        make_file(&mut cluster, WRONG);
+        shut_down(&mut cluster, back);
+        cluster.replace_disk(back, back.of(&disks).fork());
+        let left = stable(&cluster, Side::Secondary).content;
+        restart(&mut cluster, back);
+        assert_refused(&mut cluster, "a copy of another store");
+        let found = stable(&cluster, Side::Secondary).content;
+        assert_eq!(found, left, "{back:?}");
+        assert!(is_stably_in_sync(&cluster, Side::Secondary), "{back:?}");
+        shut_down_both(&mut cluster);
+        for (side, disk) in Side::BOTH.into_iter().zip(disks) {
+            cluster.replace_disk(side, disk);
         }
-        let left = pair.secondary.stable().1;
-        pair.restart(back);
-        refused(&mut pair, "a copy of another store");
-        let (role, bytes) = pair.secondary.stable();
-        assert_eq!(bytes, left, "{back:?}");
-        assert!(role.contains("\"in_sync\": true"), "{role}");
-        pair.stop(Side::Secondary);
-        pair.stop(Side::Primary);
-        pair.primary.disk = primary;
-        pair.secondary.disk = secondary;
-        pair.restart(Side::Primary);
-        pair.restart(Side::Secondary);
-        pair.until_in_sync();
-        assert_eq!(pair.client(Client::read), Ok(b"first".to_vec()));
-        assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
+        start_in_sync(&mut cluster);
+        assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
+        assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
     }
 }
 
-/// The secondary gets an empty disk, which a resync fills, and the file is written. Gives the disk it had.
 #[track_caller]
-fn replace_secondary(pair: &mut Pair) -> Disk {
-    pair.stop(Side::Secondary);
-    let away = pair.secondary.get_new_disk();
-    pair.restart(Side::Secondary);
-    pair.until_in_sync();
-    assert_eq!(pair.client(|client| client.write(b"later", true)), Ok(()));
-    away
+fn shut_down_both(cluster: &mut Cluster) {
+    shut_down(cluster, Side::Secondary);
+    shut_down(cluster, Side::Primary);
 }
 
-/// The primary's disk as it is when its node is stopped in order, which then goes on.
+/// Gives the secondary an empty disk, which a resync fills, and writes to the file. Returns the old
+/// disk.
 #[track_caller]
-fn copy_primary(pair: &mut Pair) -> Disk {
-    pair.stop(Side::Primary);
-    let copy = pair.primary.disk.fork();
-    pair.restart(Side::Primary);
-    pair.until_in_sync();
+fn replace_secondary(cluster: &mut Cluster) -> Disk {
+    shut_down(cluster, Side::Secondary);
+    let old = cluster.empty_disk(Side::Secondary);
+    restart(cluster, Side::Secondary);
+    until_in_sync(cluster);
+    assert_eq!(write(cluster, LATER, true), Ok(()));
+    old
+}
+
+/// Returns a copy of the primary's disk, made during a clean shutdown.
+#[track_caller]
+fn copy_primary(cluster: &mut Cluster) -> Disk {
+    shut_down(cluster, Side::Primary);
+    let copy = cluster.disk(Side::Primary).fork();
+    restart(cluster, Side::Primary);
+    until_in_sync(cluster);
     copy
 }
 
-/// The secondary refuses the primary for long, and the primary says why.
+/// Asserts that the secondary refuses the primary for a long time, and that the primary says why.
 #[track_caller]
-fn refused(pair: &mut Pair, why: &str) {
-    pair.start_until_it_runs(Side::Primary);
-    pair.start_until_it_runs(Side::Secondary);
-    pair.run_for(LONG);
-    let reason = pair.primary.status().reason.unwrap();
+fn assert_refused(cluster: &mut Cluster, why: &str) {
+    start_until_it_runs(cluster, Side::Primary);
+    start_until_it_runs(cluster, Side::Secondary);
+    cluster.run_for(LONG).unwrap();
+    let reason = status(cluster, Side::Primary).reason.unwrap();
     assert!(reason.contains(why), "{reason}");
 }
 
-/// A copy that is left of the primary's store from some time ago, started in place of it.
 #[test]
-fn an_older_copy_of_the_primary_is_not_carried_over_the_secondary() {
-    let mut pair = Pair::in_sync();
-    let old = copy_primary(&mut pair);
-    replace_secondary(&mut pair);
-    pair.stop(Side::Primary);
-    let newer = std::mem::replace(&mut pair.primary.disk, old);
-    pair.restart(Side::Primary);
-    refused(&mut pair, "an older copy");
-    assert_eq!(pair.secondary.stable().1.unwrap(), b"later");
-    pair.stop(Side::Primary);
-    pair.primary.disk = newer;
-    pair.restart(Side::Primary);
-    pair.until_in_sync();
-    assert_eq!(pair.client(Client::read), Ok(b"later".to_vec()));
+fn an_older_copy_of_the_primary_does_not_overwrite_the_secondary() {
+    let mut cluster = in_sync();
+    let old = copy_primary(&mut cluster);
+    replace_secondary(&mut cluster);
+    shut_down(&mut cluster, Side::Primary);
+    let newer = cluster.replace_disk(Side::Primary, old);
+    restart(&mut cluster, Side::Primary);
+    assert_refused(&mut cluster, "an older copy");
+    assert_eq!(stable(&cluster, Side::Secondary).content, Some(LATER));
+    shut_down(&mut cluster, Side::Primary);
+    cluster.replace_disk(Side::Primary, newer);
+    restart(&mut cluster, Side::Primary);
+    until_in_sync(&mut cluster);
+    assert_eq!(read(&mut cluster), Ok(Some(LATER)));
 }
 
-/// Also if the last resync was begun and not ended.
 #[test]
-fn nor_if_the_last_resync_was_cut_off() {
-    let mut pair = Pair::in_sync();
-    let old = copy_primary(&mut pair);
-    let away = replace_secondary(&mut pair);
-    pair.stop(Side::Secondary);
-    pair.secondary.disk = away;
-    pair.restart(Side::Secondary);
-    pair.until("a resync is begun", |pair| {
-        pair.secondary.names() == pair.primary.names()
+fn an_older_copy_of_the_primary_is_refused_after_an_unfinished_resync() {
+    let mut cluster = in_sync();
+    let old = copy_primary(&mut cluster);
+    let away = replace_secondary(&mut cluster);
+    shut_down(&mut cluster, Side::Secondary);
+    cluster.replace_disk(Side::Secondary, away);
+    restart(&mut cluster, Side::Secondary);
+    until(&mut cluster, "a resync has begun", |cluster| {
+        names(cluster, Side::Secondary) == names(cluster, Side::Primary)
     });
-    assert!(!pair.is_in_sync());
-    pair.kill(Side::Secondary);
-    pair.kill(Side::Primary);
-    pair.primary.disk = old;
-    pair.restart(Side::Primary);
-    pair.restart(Side::Secondary);
-    refused(&mut pair, "an older copy");
+    assert!(!cluster.is_in_sync());
+    kill(&mut cluster, Side::Secondary);
+    kill(&mut cluster, Side::Primary);
+    cluster.replace_disk(Side::Primary, old);
+    cluster.start_both();
+    assert_refused(&mut cluster, "an older copy");
 }
 
-/// There is nothing on the secondary that could be lost.
+/// An empty secondary has nothing to lose.
 #[test]
 fn an_empty_copy_follows_any_primary() {
-    let mut pair = Pair::new(OnPeerLoss::Continue);
-    pair.start(Side::Primary);
-    pair.start(Side::Secondary);
-    pair.until_in_sync();
-    pair.stop(Side::Primary);
-    pair.primary.get_new_disk();
-    pair.restart(Side::Primary);
-    pair.until_in_sync();
-    assert_eq!(pair.client(Client::create), Ok(()));
-    assert_eq!(pair.client(|client| client.write(b"first", true)), Ok(()));
-    assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
+    let mut cluster = two_nodes(OnPeerLoss::Continue);
+    start_in_sync(&mut cluster);
+    shut_down(&mut cluster, Side::Primary);
+    cluster.empty_disk(Side::Primary);
+    restart(&mut cluster, Side::Primary);
+    until_in_sync(&mut cluster);
+    make_file(&mut cluster, FIRST);
+    assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
 }
 
-/// A version that gave no names has left both stores in sync: they are compared once, and have names then.
+/// A version without names has left both stores in sync. The nodes compare the stores once, and give
+/// them names.
 #[test]
 fn stores_without_names_are_compared_once() {
-    let mut pair = Pair::in_sync();
+    let mut cluster = in_sync();
     for side in [Side::Secondary, Side::Primary] {
-        pair.stop(side);
-        pair.half(side).forget_names();
+        shut_down(&mut cluster, side);
+        remove_names(&cluster, side);
     }
-    assert_eq!(pair.secondary.names(), None);
-    pair.restart(Side::Primary);
-    pair.restart(Side::Secondary);
-    pair.until_in_sync();
-    let [here, there] = [&pair.primary, &pair.secondary].map(Half::names);
+    assert_eq!(names(&cluster, Side::Secondary), None);
+    start_in_sync(&mut cluster);
+    let [primary, secondary] = Side::BOTH.map(|side| names(&cluster, side));
     assert!(
-        here.as_ref().is_some_and(|names| names.contains("sync")),
-        "{here:?}"
+        primary.as_ref().is_some_and(|names| names.contains("sync")),
+        "{primary:?}"
     );
-    assert_eq!(here, there);
+    assert_eq!(primary, secondary);
 }
 
-/// And a copy of that time that comes only after that is not taken for one of this store.
+/// A copy without a name that appears only after that is not treated as a copy of this store.
 #[test]
 fn a_copy_without_a_name_is_left_as_it_is() {
-    let mut pair = Pair::in_sync();
-    pair.stop(Side::Secondary);
-    pair.secondary.forget_names();
-    pair.restart(Side::Secondary);
-    refused(&mut pair, "a copy of another store");
-    assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
+    let mut cluster = in_sync();
+    shut_down(&mut cluster, Side::Secondary);
+    remove_names(&cluster, Side::Secondary);
+    restart(&mut cluster, Side::Secondary);
+    assert_refused(&mut cluster, "a copy of another store");
+    assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
 }

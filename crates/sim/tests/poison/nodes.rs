@@ -1,204 +1,205 @@
-//! Two nodes, one of which has a disk that fails.
+//! Two nodes, one with a disk that fails.
 
 use std::time::Duration;
 
-use lockstep_driver::ClearError;
-use lockstep_lossy::disk::CallClass;
+use lockstep_driver::{ClearError, RoleMarks};
 use lockstep_repl::state::State;
+use lockstep_sim::disk::CallClass;
+use lockstep_sim::scenario::{Cluster, Mount};
+use lockstep_sim::world::Side;
 use lockstep_types::Errno;
 use lockstep_types::settings::OnPeerLoss;
 
-use crate::pair::{Client, Pair, Side};
+use super::program::{self, FILE, FIRST, LATER, OTHER, THIRD};
+use super::steps::{
+    in_sync, is_marked, is_stably_in_sync, kill, read, restart, run, shut_down, stable,
+    start_in_sync, start_until_it_runs, status, two_nodes, until, until_in_sync, until_poisoned,
+    write,
+};
 
 const EIO: Result<(), Errno> = Err(Errno::Io);
 /// Longer than any node waits before it tries something again.
 const LONG: Duration = Duration::from_secs(40);
 
-/// The next sync of the node's disk fails.
-fn fail_next_sync(pair: &Pair, side: Side) {
-    pair.half(side)
-        .disk
-        .fail_call(CallClass::Sync, 1, Errno::Io);
+fn fail_next_sync(cluster: &mut Cluster, side: Side) {
+    cluster.fail_disk(side, CallClass::Sync, 1, Errno::Io);
 }
 
-/// A program gets nothing but reads.
+/// Asserts that a program can read, and do nothing else.
 #[track_caller]
-fn reads_only(pair: &mut Pair, expected: &[u8]) {
-    assert_eq!(pair.client(|client| client.write(b"later", false)), EIO);
-    assert_eq!(pair.client(|client| client.write(b"later", true)), EIO);
-    assert_eq!(pair.client(Client::sync), EIO);
-    assert_eq!(pair.client(|client| client.create_named(b"more")), EIO);
-    assert_eq!(pair.client(Client::read), Ok(expected.to_vec()));
+fn assert_read_only(cluster: &mut Cluster, expected: lockstep_sim::op::Mark) {
+    assert_eq!(write(cluster, LATER, false), EIO);
+    assert_eq!(write(cluster, LATER, true), EIO);
+    assert_eq!(run(cluster, program::sync), EIO);
+    assert_eq!(run(cluster, |mount| program::create(mount, "more")), EIO);
+    assert_eq!(read(cluster), Ok(Some(expected)));
 }
 
-fn says_in_sync(pair: &Pair) -> bool {
-    let halves = [&pair.primary, &pair.secondary];
-    halves
-        .iter()
-        .any(|half| half.datastore().is_some() && half.status().in_sync)
+/// Returns whether the status of a node says that the nodes are in sync.
+fn says_in_sync(cluster: &Cluster) -> bool {
+    let mut statuses = Side::BOTH
+        .into_iter()
+        .filter_map(|side| cluster.status(side));
+    statuses.any(|status| status.in_sync)
 }
 
 #[test]
 fn a_secondary_whose_disk_failed_is_left_behind_until_an_operator_acts() {
-    let mut pair = Pair::in_sync();
-    fail_next_sync(&pair, Side::Secondary);
-    // Not after the pause limit of an hour, but at once: it can be reached, and says what it cannot.
-    let written = pair.client(|client| client.write(b"other", true));
-    assert_eq!(written, Ok(()));
-    pair.until_poisoned(Side::Secondary);
-    assert!(pair.secondary.is_marked());
+    let mut cluster = in_sync();
+    fail_next_sync(&mut cluster, Side::Secondary);
+    // At once, and not after the pause limit of an hour: the secondary answers, and reports its
+    // failure.
+    assert_eq!(write(&mut cluster, OTHER, true), Ok(()));
+    until_poisoned(&mut cluster, Side::Secondary);
+    assert!(is_marked(&cluster, Side::Secondary));
     for _restart in 0..3 {
-        pair.run_for(LONG);
-        assert_eq!(pair.secondary.state(), Some(State::SecondaryPoisoned));
-        assert_eq!(pair.primary.state(), Some(State::OutOfSync));
-        assert!(!says_in_sync(&pair));
-        let reason = pair.primary.status().reason.unwrap();
+        cluster.run_for(LONG).unwrap();
+        let states = Side::BOTH.map(|side| cluster.state(side));
+        let expected = [State::OutOfSync, State::SecondaryPoisoned];
+        assert_eq!(states, expected.map(Some));
+        assert!(!says_in_sync(&cluster));
+        let reason = status(&cluster, Side::Primary).reason.unwrap();
         assert!(
             reason.contains("the secondary's disk failed at ") && reason.contains("clear-poison"),
             "{reason}"
         );
-        let own = pair.secondary.status().poisoned.unwrap();
+        let own = status(&cluster, Side::Secondary).poisoned.unwrap();
         assert!(own.reason.contains("cannot sync"), "{own:?}");
-        // A restart of the process is no operator.
-        pair.restart(Side::Secondary);
-        pair.until_poisoned(Side::Secondary);
+        // A restart of the process clears nothing.
+        restart(&mut cluster, Side::Secondary);
+        until_poisoned(&mut cluster, Side::Secondary);
     }
-    let cleared = pair.clear(Side::Secondary, false).unwrap();
+    let cleared = cluster.clear_poison(Side::Secondary, false).unwrap();
     assert!(cleared.was_in_sync && cleared.cache_dropped);
-    assert!(!pair.secondary.is_marked());
-    pair.start(Side::Secondary);
-    pair.until_in_sync();
-    pair.run_for(LONG);
-    // What it counts as in sync with is on its disk, not in the cache that the sync left behind.
-    let (role, bytes) = pair.secondary.stable();
-    assert!(role.contains("\"in_sync\": true"), "{role}");
-    assert_eq!(bytes.unwrap(), b"other");
+    assert!(!is_marked(&cluster, Side::Secondary));
+    cluster.start(Side::Secondary);
+    until_in_sync(&mut cluster);
+    cluster.run_for(LONG).unwrap();
+    // The data of the new sync is on the disk, not only in the cache that the failed sync left.
+    assert!(is_stably_in_sync(&cluster, Side::Secondary));
+    assert_eq!(stable(&cluster, Side::Secondary).content, Some(OTHER));
 }
 
-/// The policy is about a peer that cannot be reached; this one can.
+/// The policy is about a peer that does not answer. This peer answers.
 #[test]
-fn a_frozen_primary_goes_on_when_the_secondary_says_that_its_disk_failed() {
-    let mut pair = Pair::new(OnPeerLoss::Freeze);
-    pair.start(Side::Primary);
-    pair.start(Side::Secondary);
-    pair.until_in_sync();
-    fail_next_sync(&pair, Side::Secondary);
-    assert_eq!(pair.client(Client::create), Ok(()));
-    assert_eq!(pair.client(Client::sync), Ok(()));
-    assert_eq!(pair.primary.state(), Some(State::OutOfSync));
+fn a_frozen_primary_continues_when_the_secondary_reports_that_its_disk_failed() {
+    let mut cluster = two_nodes(OnPeerLoss::Freeze);
+    start_in_sync(&mut cluster);
+    fail_next_sync(&mut cluster, Side::Secondary);
+    let created = run(&mut cluster, |mount| program::create(mount, FILE));
+    assert_eq!(created, Ok(()));
+    assert_eq!(run(&mut cluster, program::sync), Ok(()));
+    assert_eq!(cluster.state(Side::Primary), Some(State::OutOfSync));
 }
 
 #[test]
 fn a_primary_whose_disk_failed_serves_reads_and_leaves_the_good_copy_alone() {
-    let mut pair = Pair::in_sync();
-    fail_next_sync(&pair, Side::Primary);
-    assert_eq!(pair.client(|client| client.write(b"other", true)), EIO);
-    pair.until_poisoned(Side::Primary);
-    let good = pair.secondary.stable();
+    let mut cluster = in_sync();
+    fail_next_sync(&mut cluster, Side::Primary);
+    assert_eq!(write(&mut cluster, OTHER, true), EIO);
+    until_poisoned(&mut cluster, Side::Primary);
+    let good = stable(&cluster, Side::Secondary);
     for _restart in 0..3 {
-        pair.run_for(LONG);
-        reads_only(&mut pair, b"other");
-        assert_eq!(pair.primary.state(), Some(State::Poisoned));
-        assert!(!says_in_sync(&pair));
-        assert!(pair.primary.status().poisoned.is_some());
-        // The copy that has everything still counts as one that has.
-        assert_eq!(pair.secondary.state(), Some(State::SecondaryDisconnected));
-        assert_eq!(pair.secondary.stable(), good);
-        assert!(pair.primary.stable().0.contains("\"in_sync\": true"));
-        let told = pair.secondary.status().reason.unwrap();
-        assert!(told.contains("the primary's disk failed at "), "{told}");
-        pair.restart(Side::Primary);
-        pair.until_poisoned(Side::Primary);
+        cluster.run_for(LONG).unwrap();
+        assert_read_only(&mut cluster, OTHER);
+        assert!(!says_in_sync(&cluster));
+        assert!(status(&cluster, Side::Primary).poisoned.is_some());
+        // The good copy is still marked as in sync.
+        let states = Side::BOTH.map(|side| cluster.state(side));
+        let expected = [State::Poisoned, State::SecondaryDisconnected];
+        assert_eq!(states, expected.map(Some));
+        assert_eq!(stable(&cluster, Side::Secondary), good);
+        assert!(is_stably_in_sync(&cluster, Side::Primary));
+        let reason = status(&cluster, Side::Secondary).reason.unwrap();
+        assert!(reason.contains("the primary's disk failed at "), "{reason}");
+        restart(&mut cluster, Side::Primary);
+        until_poisoned(&mut cluster, Side::Primary);
     }
-    let refused = pair.clear(Side::Primary, false).unwrap_err();
+    let refused = cluster.clear_poison(Side::Primary, false).unwrap_err();
     assert!(
         matches!(refused, ClearError::LossNotAccepted { .. }),
         "{refused}"
     );
-    assert!(pair.primary.is_marked());
-    pair.clear(Side::Primary, true).unwrap();
-    pair.start(Side::Primary);
-    pair.until_in_sync();
-    // What the disk had: the write was not acknowledged, and its sync failed.
-    assert_eq!(pair.client(Client::read), Ok(b"first".to_vec()));
-    pair.run_for(LONG);
-    assert_eq!(pair.secondary.stable().1.unwrap(), b"first");
-    assert_eq!(
-        pair.client(|client| client.write(b"later", true)),
-        Ok(()),
-        "in use again"
-    );
+    assert!(is_marked(&cluster, Side::Primary));
+    cluster.clear_poison(Side::Primary, true).unwrap();
+    cluster.start(Side::Primary);
+    until_in_sync(&mut cluster);
+    // The failed write was not acknowledged, and its sync failed: the disk has the older content.
+    assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
+    cluster.run_for(LONG).unwrap();
+    assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
+    assert_eq!(write(&mut cluster, LATER, true), Ok(()), "in use again");
 }
 
-/// What waits for the other node when the disk here fails ends, with an error.
+/// An operation that waits for the other node ends with an error when the primary's disk fails.
 #[test]
-fn nothing_waits_for_ever_on_a_primary_whose_disk_failed() {
-    let mut pair = Pair::in_sync();
-    pair.kill(Side::Secondary);
-    pair.until("paused", |pair| pair.primary.state() == Some(State::Paused));
-    let disk = pair.primary.disk.clone();
-    let ended = pair.client(move |client| {
-        let service = client;
-        // Held back, as the secondary is away; a checkpoint meets the failure meanwhile.
-        disk.fail_call(CallClass::Sync, 1, Errno::Io);
-        service.write(b"other", false)
+fn nothing_waits_forever_on_a_primary_whose_disk_failed() {
+    let mut cluster = in_sync();
+    kill(&mut cluster, Side::Secondary);
+    until(&mut cluster, "paused", |cluster| {
+        cluster.state(Side::Primary) == Some(State::Paused)
     });
-    assert_eq!(ended, EIO);
-    assert_eq!(pair.primary.state(), Some(State::Poisoned));
-    assert!(pair.primary.stable().0.contains("\"in_sync\": true"));
+    // The write waits, because the secondary is down. A checkpoint meets the failure meanwhile.
+    fail_next_sync(&mut cluster, Side::Primary);
+    assert_eq!(write(&mut cluster, OTHER, false), EIO);
+    assert_eq!(cluster.state(Side::Primary), Some(State::Poisoned));
+    assert!(is_stably_in_sync(&cluster, Side::Primary));
 }
 
-/// Nodes that are started for the first time, and used until they are in sync.
-fn first_sync(pair: &mut Pair) {
-    for side in [Side::Primary, Side::Secondary] {
-        pair.start(side);
-        pair.start_until_it_runs(side);
+fn is_any_marked(cluster: &Cluster) -> bool {
+    Side::BOTH.into_iter().any(|side| is_marked(cluster, side))
+}
+
+/// Starts nodes for the first time, and uses them when they are in sync.
+fn first_sync(cluster: &mut Cluster) {
+    for side in Side::BOTH {
+        start_until_it_runs(cluster, side);
     }
     for _ in 0..100 {
-        if pair.is_in_sync() || pair.primary.is_marked() || pair.secondary.is_marked() {
+        if cluster.is_in_sync() || is_any_marked(cluster) {
             break;
         }
-        pair.run_for(Duration::from_millis(100));
+        cluster.run_for(Duration::from_millis(100)).unwrap();
     }
-    if pair.primary.is_marked() {
+    if is_marked(cluster, Side::Primary) {
         return;
     }
-    let _made = pair.try_client(Client::create);
-    let _written = pair.try_client(|client| client.write(b"first", true));
-    let _synced = pair.try_client(Client::sync);
-    pair.run_for(Duration::from_secs(25));
+    let _created = cluster.use_mount(|mount| program::create(mount, FILE));
+    let _written = cluster.use_mount(|mount| program::write(mount, FIRST, true));
+    let _synced = cluster.use_mount(program::sync);
+    cluster.run_for(Duration::from_secs(25)).unwrap();
 }
 
-/// Every sync that a node makes from its first start on fails once: opening, marks, resync, flushes
-/// for clients, checkpoints. After none of them is in sync said or believed again.
+/// Every sync that a node makes from its first start on fails once: during the opening, for marks,
+/// for a resync, for clients, for checkpoints. After each of them, no node reports or believes that
+/// the nodes are in sync.
 fn fails_at_every_sync(side: Side) {
     let mut met = 0;
     for nth in 1.. {
-        let mut pair = Pair::new(OnPeerLoss::Continue);
-        let disk = pair.half(side).disk.clone();
-        disk.fail_call(CallClass::Sync, nth, Errno::Io);
-        first_sync(&mut pair);
-        if !pair.half(side).is_marked() {
+        let mut cluster = two_nodes(OnPeerLoss::Continue);
+        cluster.fail_disk(side, CallClass::Sync, nth, Errno::Io);
+        first_sync(&mut cluster);
+        if !is_marked(&cluster, side) {
             break;
         }
         met += 1;
-        pair.start_until_it_runs(side);
-        pair.until_poisoned(side);
-        let before = pair.half(side).stable().0;
+        start_until_it_runs(&mut cluster, side);
+        until_poisoned(&mut cluster, side);
+        let before = stable(&cluster, side).role;
         for _restart in 0..2 {
-            assert!(!says_in_sync(&pair), "sync {nth}");
-            pair.run_for(LONG);
+            assert!(!says_in_sync(&cluster), "sync {nth}");
+            cluster.run_for(LONG).unwrap();
             assert!(
-                !pair.is_in_sync() && !says_in_sync(&pair),
+                !cluster.is_in_sync() && !says_in_sync(&cluster),
                 "in sync after sync {nth} had failed"
             );
-            assert_eq!(pair.half(side).stable().0, before, "sync {nth}");
-            pair.restart(side);
-            pair.until_poisoned(side);
+            assert_eq!(stable(&cluster, side).role, before, "sync {nth}");
+            restart(&mut cluster, side);
+            until_poisoned(&mut cluster, side);
         }
-        pair.clear(side, true).unwrap();
-        pair.start(side);
-        pair.until_in_sync();
+        cluster.clear_poison(side, true).unwrap();
+        cluster.start(side);
+        until_in_sync(&mut cluster);
     }
     assert!(met >= 10, "{met} syncs");
 }
@@ -213,31 +214,31 @@ fn a_primary_promises_nothing_after_any_sync_that_failed() {
     fails_at_every_sync(Side::Primary);
 }
 
-/// At whatever call the disk fails, and whatever waits for whom then.
+/// Any call of the disk may fail, and any operations may wait for each other then.
 #[test]
 fn every_program_has_an_answer_when_a_disk_fails() {
     let mut met = 0;
-    for side in [Side::Primary, Side::Secondary] {
+    for side in Side::BOTH {
         for class in [CallClass::Write, CallClass::Name, CallClass::Read] {
             for nth in 1..=30 {
-                let mut pair = Pair::in_sync();
-                let disk = pair.half(side).disk.clone();
-                disk.fail_call(class, nth, Errno::Io);
-                let mut answered = |body: fn(&Client) -> Result<(), Errno>| {
-                    let place = format!("{side:?}, {class:?} {nth}");
-                    assert!(pair.try_client(body).is_some(), "no answer: {place}");
+                let mut cluster = in_sync();
+                cluster.fail_disk(side, class, nth, Errno::Io);
+                let point = format!("{side:?}, {class:?} {nth}");
+                let mut assert_answered = |body: fn(&Mount) -> Result<(), Errno>| {
+                    let answered = cluster.use_mount(body).is_ok();
+                    assert!(answered, "no answer: {point}");
                 };
-                answered(|client| client.create_named(b"more"));
-                answered(|client| client.write(b"other", false));
-                answered(|client| client.write(b"third", true));
-                answered(Client::sync);
-                answered(|client| client.read().map(drop));
-                if !pair.half(side).is_marked() {
+                assert_answered(|mount| program::create(mount, "more"));
+                assert_answered(|mount| program::write(mount, OTHER, false));
+                assert_answered(|mount| program::write(mount, THIRD, true));
+                assert_answered(program::sync);
+                assert_answered(|mount| program::read(mount).map(drop));
+                if !is_marked(&cluster, side) {
                     break;
                 }
-                pair.until_poisoned(side);
-                pair.run_for(LONG);
-                assert!(!says_in_sync(&pair), "{side:?}, {class:?} {nth}");
+                until_poisoned(&mut cluster, side);
+                cluster.run_for(LONG).unwrap();
+                assert!(!says_in_sync(&cluster), "{point}");
                 met += 1;
             }
         }
@@ -245,59 +246,53 @@ fn every_program_has_an_answer_when_a_disk_fails() {
     assert!(met >= 8, "{met} calls");
 }
 
-/// A stop in order says that all is on stable storage, by the boot id it takes away.
+/// A clean shutdown removes the boot id, and so says that all data is on stable storage.
 #[test]
-fn a_node_whose_disk_failed_is_not_closed_in_order() {
-    for side in [Side::Primary, Side::Secondary] {
+fn a_node_whose_disk_failed_is_not_closed_cleanly() {
+    for side in Side::BOTH {
         for nth in 0..6 {
-            let mut pair = Pair::in_sync();
-            let written = pair.client(|client| client.write(b"other", false));
-            assert_eq!(written, Ok(()));
-            let disk = pair.half(side).disk.clone();
-            disk.fail_call(CallClass::Sync, nth + 1, Errno::Io);
-            pair.stop(side);
-            assert!(pair.half(side).is_marked(), "{side:?}, sync {nth}");
-            let role = pair.half(side).stable().0;
-            assert!(
-                !role.contains("\"boot\": null"),
-                "{side:?}, sync {nth}: {role}"
-            );
+            let mut cluster = in_sync();
+            assert_eq!(write(&mut cluster, OTHER, false), Ok(()));
+            cluster.fail_disk(side, CallClass::Sync, nth + 1, Errno::Io);
+            shut_down(&mut cluster, side);
+            assert!(is_marked(&cluster, side), "{side:?}, sync {nth}");
+            let marks = RoleMarks::of(&stable(&cluster, side).role).unwrap();
+            assert!(!marks.is_closed, "{side:?}, sync {nth}");
         }
     }
 }
 
-/// Whatever interrupts the operator's command, and however often: the mark goes last.
+/// The operator's command is interrupted at each of its syncs: the marker is removed last.
 #[test]
-fn clearing_that_is_interrupted_leaves_the_mark() {
-    let mut done = 0;
+fn an_interrupted_clear_leaves_the_marker() {
+    let mut interrupted = 0;
     for nth in 1.. {
-        let mut pair = Pair::in_sync();
-        fail_next_sync(&pair, Side::Secondary);
-        pair.client(|client| client.write(b"other", true)).unwrap();
-        pair.until_poisoned(Side::Secondary);
-        let disk = pair.secondary.disk.clone();
-        disk.fail_call(CallClass::Sync, nth, Errno::Io);
-        let failed = pair.clear(Side::Secondary, false);
-        disk.stop_failing();
-        if failed.is_ok() {
+        let mut cluster = in_sync();
+        fail_next_sync(&mut cluster, Side::Secondary);
+        write(&mut cluster, OTHER, true).unwrap();
+        until_poisoned(&mut cluster, Side::Secondary);
+        cluster.fail_disk(Side::Secondary, CallClass::Sync, nth, Errno::Io);
+        let cleared = cluster.clear_poison(Side::Secondary, false);
+        cluster.disk(Side::Secondary).stop_failing();
+        if cleared.is_ok() {
             break;
         }
-        assert!(pair.secondary.is_marked(), "sync {nth}");
-        pair.start(Side::Secondary);
-        pair.until_poisoned(Side::Secondary);
-        pair.clear(Side::Secondary, false).unwrap();
-        pair.start(Side::Secondary);
-        pair.until_in_sync();
-        done += 1;
+        assert!(is_marked(&cluster, Side::Secondary), "sync {nth}");
+        cluster.start(Side::Secondary);
+        until_poisoned(&mut cluster, Side::Secondary);
+        cluster.clear_poison(Side::Secondary, false).unwrap();
+        cluster.start(Side::Secondary);
+        until_in_sync(&mut cluster);
+        interrupted += 1;
     }
-    assert!(done > 5, "{done} syncs");
+    assert!(interrupted > 5, "{interrupted} syncs");
 }
 
 #[test]
-fn there_is_nothing_to_clear_without_a_mark() {
-    let mut pair = Pair::in_sync();
-    let refused = pair.clear(Side::Secondary, false).unwrap_err();
+fn there_is_nothing_to_clear_without_a_marker() {
+    let mut cluster = in_sync();
+    let refused = cluster.clear_poison(Side::Secondary, false).unwrap_err();
     assert!(matches!(refused, ClearError::NotPoisoned { .. }));
-    pair.start(Side::Secondary);
-    pair.until_in_sync();
+    cluster.start(Side::Secondary);
+    until_in_sync(&mut cluster);
 }

@@ -1,8 +1,9 @@
-//! A store on a guarded disk: every way in which it makes something durable, after every failure.
+//! A store on a disk with a poison fence: every way in which the store makes data durable, after
+//! every failure.
 
 use std::sync::Arc;
 
-use lockstep_fs::poison::{Guarded, MARK_FILE, Marks, Poison};
+use lockstep_fs::poison::{FencedBacking, MARKER_FILE, Poison, PoisonMarkers};
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_intentlog::LogOptions;
@@ -18,21 +19,21 @@ const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 const BOOT: BootId = BootId::from_bytes([1; 16]);
 const FILE: u64 = 2;
 
-/// A disk with a guarded store on it.
-struct Guard {
+/// A disk with a store behind a poison fence.
+struct FencedStore {
     disk: Disk,
     backing: Arc<dyn Backing>,
     poison: Arc<Poison>,
 }
 
-impl Guard {
+impl FencedStore {
     fn on(disk: Disk) -> Self {
         let below = disk.mount();
-        let marks = Marks::new(Arc::clone(&below), None);
+        let marks = PoisonMarkers::new(Arc::clone(&below), None);
         let found = marks.read();
         let clock = Box::new(Timestamp::default);
         let poison = Arc::new(Poison::new(marks, BOOT, clock, found));
-        let backing = Arc::new(Guarded::new(below, Arc::clone(&poison)));
+        let backing = Arc::new(FencedBacking::new(below, Arc::clone(&poison)));
         Self {
             disk,
             backing,
@@ -65,13 +66,13 @@ fn empty_disk() -> Disk {
     })
 }
 
-/// A store that was opened, with a file in it that was written, and another that was freed.
-fn used() -> (Guard, Store) {
+/// Returns an open store with a written file, and with another file that was freed.
+fn used() -> (FencedStore, Store) {
     let disk = empty_disk();
     let raw = disk.mount();
     Store::create(&raw, UUID, &log_options()).unwrap();
-    let guard = Guard::on(disk);
-    let store = guard.open(Access::Write).unwrap();
+    let fenced = FencedStore::on(disk);
+    let store = fenced.open(Access::Write).unwrap();
     for (number, name) in [(FILE, "kept"), (3, "freed")] {
         store.commit(&create(number, name)).unwrap();
         let (osn, time) = (osn(10 + number), Timestamp::default());
@@ -85,7 +86,7 @@ fn used() -> (Guard, Store) {
     store
         .commit(&op(21, MetaRequest::Reap { ino: ino(3) }))
         .unwrap();
-    (guard, store)
+    (fenced, store)
 }
 
 fn ino(number: u64) -> Ino {
@@ -125,7 +126,7 @@ fn create(number: u64, name: &str) -> MetaOp {
 
 type Promise = fn(&Store) -> Result<(), OpError>;
 
-/// Every way in which a store makes something durable, or says that it is.
+/// Every way in which a store makes data durable, or reports data as durable.
 const PROMISES: [(&str, Promise); 14] = [
     ("fsync", |store| store.sync_file(ino(FILE), true)),
     ("O_SYNC", |store| store.sync_file(ino(FILE), false)),
@@ -140,9 +141,9 @@ const PROMISES: [(&str, Promise); 14] = [
         Ok(store.sync_all_logged()?)
     }),
     ("InSync", |store| Ok(store.sync_everything()?)),
-    ("BeginResync", |store| Ok(store.begin_image()?)),
-    ("SettleImage", |store| Ok(store.settle_image()?)),
-    ("EndImage", |store| Ok(store.finish_image(osn(99), 2)?)),
+    ("BeginResync", |store| Ok(store.image().begin()?)),
+    ("FlushImage", |store| Ok(store.image().prepare_finish()?)),
+    ("EndImage", |store| Ok(store.image().finish(osn(99), 2)?)),
     ("an operation, always", |store| {
         let applied = store.commit(&create(50, "another"))?;
         Ok(store.sync_applied(&applied)?)
@@ -163,9 +164,10 @@ fn reads(store: &Store) -> Vec<u8> {
     bytes
 }
 
-/// Nothing is promised any more, not by this process nor by any that comes, whatever power does.
+/// Asserts that the store promises nothing any more, neither in this process nor in any later
+/// process, with or without a power loss.
 #[track_caller]
-fn promises_nothing(guard: &Guard, store: &Store, after: &str) {
+fn promises_nothing(fenced: &FencedStore, store: &Store, after: &str) {
     assert!(store.is_poisoned(), "{after}");
     for (what, promise) in PROMISES {
         if what != "numbers" {
@@ -179,28 +181,28 @@ fn promises_nothing(guard: &Guard, store: &Store, after: &str) {
     );
     assert!(!store.is_synced(ino(FILE), StateVersion(1)), "{after}");
     assert_eq!(reads(store), b"bytes", "{after}");
-    let failure = guard.poison.failure().unwrap();
+    let failure = fenced.poison.failure().unwrap();
     assert!(failure.reason.contains("cannot "), "{failure}");
 
-    guard.disk.kill();
-    guard.disk.stop_failing();
-    let again = Guard::on(guard.disk.fork());
+    fenced.disk.kill();
+    fenced.disk.stop_failing();
+    let again = FencedStore::on(fenced.disk.fork());
     assert_eq!(again.poison.failure(), Some(failure), "{after}");
     assert!(again.open(Access::Write).is_err(), "{after}");
     let looked = again.open(Access::Read).unwrap();
     assert!(looked.is_poisoned() && looked.checkpoint().is_err());
     assert_eq!(reads(&looked), b"bytes", "{after}");
-    let cold = guard.disk.fork();
+    let cold = fenced.disk.fork();
     cold.power_loss_with(Survivors::Nothing, &mut Random::new(1));
-    assert!(Guard::on(cold).poison.has_failed(), "{after}");
+    assert!(FencedStore::on(cold).poison.has_failed(), "{after}");
 }
 
-/// How many syncs a promise makes.
+/// Returns the number of syncs of a promise.
 fn syncs_of(promise: Promise) -> usize {
-    let (guard, store) = used();
+    let (fenced, store) = used();
     let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = Arc::clone(&count);
-    guard.disk.observe(Some(Arc::new(move |call: &Call<'_>| {
+    fenced.disk.observe(Some(Arc::new(move |call: &Call<'_>| {
         let syncs = [CallKind::Sync, CallKind::SyncDirectory, CallKind::SyncAll];
         if syncs.contains(&call.kind) {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -216,13 +218,13 @@ fn after_any_failed_sync_nothing_is_promised_again() {
     let mut met = 0;
     for (what, promise) in PROMISES {
         for nth in 1..=syncs_of(promise) {
-            // Of a lack of room too: what it should have saved is gone.
+            // Also for `ENOSPC`: the data that the failed sync should have saved is gone.
             for errno in [Errno::Io, Errno::NoSpace] {
-                let (guard, store) = used();
-                guard.disk.fail_call(CallClass::Sync, nth as u64, errno);
-                // Whether or not this one needed that very sync.
+                let (fenced, store) = used();
+                fenced.disk.fail_call(CallClass::Sync, nth as u64, errno);
+                // The promise may succeed, if it does not need the failed sync.
                 let _outcome = promise(&store);
-                promises_nothing(&guard, &store, &format!("{what}, sync {nth}, {errno}"));
+                promises_nothing(&fenced, &store, &format!("{what}, sync {nth}, {errno}"));
                 met += 1;
             }
         }
@@ -235,8 +237,8 @@ fn an_input_or_output_error_poisons_and_a_full_disk_does_not() {
     let (osn, time) = (osn(60), Timestamp::default());
     for errno in [Errno::Io, Errno::NoSpace, Errno::QuotaExceeded] {
         for class in [CallClass::Read, CallClass::Write, CallClass::Name] {
-            let (guard, store) = used();
-            guard.disk.fail_call(class, 1, errno);
+            let (fenced, store) = used();
+            fenced.disk.fail_call(class, 1, errno);
             let mut buffer = [0; 5];
             let failed = match class {
                 CallClass::Read => store.read(ino(FILE), 0, &mut buffer).is_err(),
@@ -248,7 +250,7 @@ fn an_input_or_output_error_poisons_and_a_full_disk_does_not() {
             };
             assert!(failed, "{class:?} {errno}");
             if errno == Errno::Io {
-                promises_nothing(&guard, &store, &format!("{class:?}"));
+                promises_nothing(&fenced, &store, &format!("{class:?}"));
             } else {
                 assert!(!store.is_poisoned(), "{class:?} {errno}");
                 store.sync_file(ino(FILE), true).unwrap();
@@ -257,59 +259,59 @@ fn an_input_or_output_error_poisons_and_a_full_disk_does_not() {
     }
 }
 
-/// The log, that is not told of apart from the store.
+/// The log reports its failure through the store.
 #[test]
 fn a_log_that_could_not_be_written_takes_the_store_with_it() {
     for errno in [Errno::Io, Errno::NoSpace, Errno::QuotaExceeded] {
-        let (guard, store) = used();
-        guard.disk.fail_call(CallClass::Write, 1, errno);
+        let (fenced, store) = used();
+        fenced.disk.fail_call(CallClass::Write, 1, errno);
         assert!(store.commit(&create(40, "new")).is_err());
         assert_eq!(store.is_poisoned(), errno == Errno::Io, "{errno}");
     }
 }
 
-/// The disk may take not even the mark. In this process nobody trusts it all the same.
+/// The disk may not even accept the marker. The process treats the disk as failed all the same.
 #[test]
-fn a_disk_that_takes_no_mark_is_poisoned_all_the_same() {
-    let (guard, store) = used();
-    guard
+fn a_disk_that_accepts_no_marker_is_poisoned_all_the_same() {
+    let (fenced, store) = used();
+    fenced
         .disk
         .observe(Some(Arc::new(|_: &Call<'_>| Verdict::Fail(Errno::Io))));
     assert!(store.sync_file(ino(FILE), true).is_err());
-    guard.disk.observe(None);
-    assert!(!guard.disk.files().contains(&MARK_FILE.to_owned()));
+    fenced.disk.observe(None);
+    assert!(!fenced.disk.files().contains(&MARKER_FILE.to_owned()));
     for (what, promise) in PROMISES.into_iter().filter(|(what, _)| *what != "numbers") {
         assert!(promise(&store).is_err(), "{what}");
     }
 }
 
-/// Whoever is refused is refused after the failure was noted.
+/// The marker is written before the operation is refused.
 #[test]
-fn the_mark_comes_before_the_answer() {
-    let (guard, store) = used();
-    let disk = guard.disk.clone();
-    guard.disk.fail_call(CallClass::Sync, 1, Errno::Io);
+fn the_marker_is_written_before_the_answer() {
+    let (fenced, store) = used();
+    let disk = fenced.disk.clone();
+    fenced.disk.fail_call(CallClass::Sync, 1, Errno::Io);
     assert!(store.sync_file(ino(FILE), true).is_err());
     let left = disk.fork();
     left.power_loss_with(Survivors::Nothing, &mut Random::new(1));
-    let mark = left.read_all(MARK_FILE).unwrap();
+    let mark = left.read_all(MARKER_FILE).unwrap();
     assert!(!mark.is_empty());
 }
 
 #[test]
-fn a_mark_counts_by_its_name() {
+fn a_marker_is_valid_by_its_name() {
     for text in [
         "",
         "{",
         "{\"reason\": 3}",
         "{\"reason\":\"x\",\"time\":\"y\"}",
     ] {
-        let (guard, _) = used();
-        guard.disk.kill();
-        let raw = guard.disk.mount();
-        let file = raw.open_or_create(MARK_FILE).unwrap();
+        let (fenced, _) = used();
+        fenced.disk.kill();
+        let raw = fenced.disk.mount();
+        let file = raw.open_or_create(MARKER_FILE).unwrap();
         file.write_at(0, text.as_bytes()).unwrap();
-        let again = Guard::on(guard.disk.clone());
+        let again = FencedStore::on(fenced.disk.clone());
         assert!(again.poison.has_failed(), "{text:?}");
     }
 }

@@ -11,7 +11,7 @@ use super::states::{Crash, check};
 use super::workload::{STEPS, run};
 use super::*;
 
-/// Opens what a crash has left, checks it, and goes on with it.
+/// Opens the store after a crash, checks it, and uses it further.
 fn check_left(disk: &Disk, boot: u8, acknowledged: usize, crash: Crash) {
     disk.observe(None);
     let opened = open(disk, boot).unwrap();
@@ -25,7 +25,7 @@ fn check_left(disk: &Disk, boot: u8, acknowledged: usize, crash: Crash) {
     opened.store.close().unwrap();
 }
 
-/// Checks what so many different power losses leave.
+/// Checks the store after `losses` different power losses.
 fn check_power_losses(disk: &Disk, losses: u64, acknowledged: usize) {
     let mut random = Random::new(disk.calls());
     for _ in 0..losses {
@@ -35,7 +35,7 @@ fn check_power_losses(disk: &Disk, losses: u64, acknowledged: usize) {
     }
 }
 
-/// Every call of the workload, with its number from 1.
+/// Returns every call of the workload, with its number from 1.
 fn all_calls(base: &Disk) -> Vec<(u64, CallKind, u64)> {
     let disk = base.fork();
     let calls = calls_of(&disk, || assert_eq!(run(&disk), STEPS.len()));
@@ -46,7 +46,7 @@ fn all_calls(base: &Disk) -> Vec<(u64, CallKind, u64)> {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_crash_at_every_call() {
+fn acknowledged_data_survives_a_crash_at_every_call() {
     let base = made_disk();
     for (nth, kind, length) in all_calls(&base) {
         let mut verdicts = vec![Verdict::CrashBefore, Verdict::CrashAfter];
@@ -64,7 +64,7 @@ fn what_was_acknowledged_survives_a_crash_at_every_call() {
 }
 
 #[test]
-fn what_was_acknowledged_as_durable_survives_a_power_loss_at_every_call() {
+fn durable_data_survives_a_power_loss_at_every_call() {
     let base = made_disk();
     for (nth, ..) in all_calls(&base) {
         let disk = base.fork();
@@ -74,17 +74,17 @@ fn what_was_acknowledged_as_durable_survives_a_power_loss_at_every_call() {
     }
 }
 
-/// Nothing is left to be lost when the store was closed in order.
+/// After a clean close, all data is on stable storage.
 #[test]
-fn all_survives_a_power_loss_after_the_close() {
+fn all_data_survives_a_power_loss_after_a_clean_close() {
     let disk = made_disk();
     assert_eq!(run(&disk), STEPS.len());
     check_power_losses(&disk, 100, STEPS.len());
 }
 
-/// A power loss while the store is brought back from one is no worse than the first.
+/// A power loss during the recovery from a power loss costs no more than the first.
 #[test]
-fn what_is_durable_survives_a_power_loss_during_recovery() {
+fn durable_data_survives_a_power_loss_during_recovery() {
     let base = made_disk();
     let disk = base.fork();
     let calls = all_calls(&base).len() as u64;
@@ -104,10 +104,9 @@ fn what_is_durable_survives_a_power_loss_during_recovery() {
     }
 }
 
-/// A disk that refuses any one call costs nothing that was acknowledged, by itself or together with
-/// the power.
+/// A disk that refuses a single call costs no acknowledged data, with or without a power loss.
 #[test]
-fn what_was_acknowledged_survives_a_refusal_of_every_call() {
+fn acknowledged_data_survives_a_refusal_of_any_call() {
     let base = made_disk();
     for (nth, ..) in all_calls(&base) {
         for errno in [Errno::Io, Errno::NoSpace] {
@@ -120,7 +119,7 @@ fn what_was_acknowledged_survives_a_refusal_of_every_call() {
     }
 }
 
-/// Nothing in the store asks for the time or for chance: the same calls make the same disk.
+/// The store uses no clock and no random source: the same calls make the same disk.
 #[test]
 fn the_same_workload_leaves_the_same_disk() {
     let once = || {
@@ -135,8 +134,8 @@ fn the_same_workload_leaves_the_same_disk() {
     }
 }
 
-/// Found by the simulator: the content was cut, the log did not say so, and the store went on with a
-/// record that said otherwise.
+/// The simulator found this bug: the content was cut, the log did not record it, and the store
+/// continued with a record of the old size.
 #[test]
 fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_next_start() {
     let disk = made_disk();
@@ -172,6 +171,6 @@ fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_ne
     disk.observe(None);
     disk.kill();
     let opened = open(&disk, BOOT).unwrap();
-    assert_eq!(opened.store.getattr(ino).unwrap().size, 9000);
-    assert_eq!(opened.store.content_bytes(ino).unwrap(), 9000);
+    assert_eq!(opened.store.tree().getattr(ino).unwrap().size, 9000);
+    assert_eq!(opened.store.replica().content_bytes(ino).unwrap(), 9000);
 }

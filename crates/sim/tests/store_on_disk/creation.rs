@@ -1,5 +1,5 @@
-//! The making of a store, crashed at every call: there is a whole one afterwards, or none and
-//! nothing in the way of making it.
+//! The creation of a store, crashed at every call. Afterwards there is a whole store, or no store
+//! and nothing that prevents another creation.
 
 use lockstep_sim::disk::Verdict;
 use lockstep_sim::random::Random;

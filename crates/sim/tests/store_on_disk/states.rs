@@ -1,4 +1,4 @@
-//! What may be found in a store after a crash, by what was acknowledged before.
+//! The states in which a store may be after a crash, given the acknowledged operations.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -9,10 +9,10 @@ use lockstep_types::{Ino, NodeKind};
 
 use super::workload::{File, Files, STEPS, states};
 
-/// What was found, by path; directories have no bytes.
+/// The content of a store, by path. Directories have no bytes.
 type Found = BTreeMap<String, Option<Vec<u8>>>;
 
-/// What a crash may have taken.
+/// The data that a crash may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// Nothing that was acknowledged.
@@ -21,7 +21,7 @@ pub enum Crash {
     Power,
 }
 
-/// All that is in a store.
+/// Returns the content of a store.
 fn read_all(store: &Store) -> Found {
     let mut found = Found::new();
     read_directory(store, Ino::ROOT, "", &mut found);
@@ -40,7 +40,7 @@ fn read_directory(store: &Store, directory: Ino, path: &str, found: &mut Found) 
     }
 }
 
-/// What is in a directory.
+/// Returns the entries of a directory.
 pub fn entries(store: &Store, directory: Ino) -> Vec<(String, NamedEntry)> {
     let mut entries = Vec::new();
     let mut each = |_, entry: NamedEntry| {
@@ -50,15 +50,15 @@ pub fn entries(store: &Store, directory: Ino) -> Vec<(String, NamedEntry)> {
         ));
         ControlFlow::Continue(())
     };
-    store.readdir(directory, 0, &mut each).unwrap();
-    // The newest comes first.
+    store.tree().readdir(directory, 0, &mut each).unwrap();
+    // `readdir` returns the newest entry first.
     entries.reverse();
     entries
 }
 
-/// All bytes of a file.
+/// Returns the bytes of a file.
 pub fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
-    let size = usize::try_from(store.getattr(ino).unwrap().size).unwrap();
+    let size = usize::try_from(store.tree().getattr(ino).unwrap().size).unwrap();
     let mut bytes = vec![0xee; size + 1];
     let count = store.read(ino, 0, &mut bytes).unwrap();
     bytes.truncate(count);
@@ -66,7 +66,8 @@ pub fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
     bytes
 }
 
-/// Checks a store that was opened after a crash, when so many steps had been acknowledged.
+/// Checks a store that was opened after a crash. `acknowledged` is the number of acknowledged
+/// steps.
 pub fn check(store: &Store, acknowledged: usize, crash: Crash) {
     let found = read_all(store);
     let states = states();
@@ -98,7 +99,7 @@ pub fn check(store: &Store, acknowledged: usize, crash: Crash) {
     assert!(is_known, "{acknowledged} steps before {crash:?}: {shown:?}");
 }
 
-/// The state after the last acknowledged step that saves, or the first.
+/// Returns the state after the last acknowledged step that saves, or the first state.
 fn saved(acknowledged: usize, saves: impl Fn(usize) -> bool) -> usize {
     (0..acknowledged)
         .rev()
@@ -106,7 +107,7 @@ fn saved(acknowledged: usize, saves: impl Fn(usize) -> bool) -> usize {
         .map_or(0, |number| number + 1)
 }
 
-/// The state from which on the content of a file may be found.
+/// Returns the first state whose content of the file may be found.
 fn content_from(states: &[Files], file: &File, acknowledged: usize) -> usize {
     let is_saved = |number: usize| {
         let mut paths = states[number]
@@ -117,7 +118,8 @@ fn content_from(states: &[Files], file: &File, acknowledged: usize) -> usize {
     saved(acknowledged, is_saved)
 }
 
-/// Whether each byte is the one of some state of the file, and the length between theirs.
+/// Returns whether each byte is the byte of some state of the file, and whether the length is
+/// between the lengths of these states.
 fn content_fits(found: Option<&[u8]>, file: &File, states: &[Files]) -> bool {
     let Some(found) = found else {
         return file.bytes.is_none();
@@ -130,7 +132,8 @@ fn content_fits(found: Option<&[u8]>, file: &File, states: &[Files]) -> bool {
     check_bytes(found, &contents).is_ok()
 }
 
-/// Whether each byte is the one of some content, and the length between theirs; or why not.
+/// Checks that each byte is the byte of some content, and that the length is between the lengths of
+/// the contents.
 pub fn check_bytes(found: &[u8], contents: &[&[u8]]) -> Result<(), String> {
     let lengths = || contents.iter().map(|content| content.len());
     let (Some(least), Some(most)) = (lengths().min(), lengths().max()) else {

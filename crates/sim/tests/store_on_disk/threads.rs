@@ -1,49 +1,49 @@
 //! The store as a node uses it, by many threads at once: syncs beside changes, checkpoints beside
-//! writes, group commit. The simulator lets its threads change only where they call the disk; here the
-//! machine does, wherever it likes, so a seed brings back what was done but not in which order.
+//! writes, group commit. The simulator switches between threads only at disk calls. In this test
+//! the machine switches anywhere. So a seed repeats the operations, but not their order.
 
-#[path = "threads/known.rs"]
-mod known;
+#[path = "threads/expected.rs"]
+mod expected;
 #[path = "threads/worker.rs"]
 mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_fs::poison::{Guarded, Marks, Poison};
+use lockstep_fs::poison::{FencedBacking, Poison, PoisonMarkers};
 use lockstep_sim::disk::Observer;
 use lockstep_sim::random::Random;
 use lockstep_types::{BootId, Errno, Ino, MetaOp, NodeKind, Timestamp};
 use parking_lot::Mutex;
 
-use self::known::{Entries, Found, FoundAll, Known};
-use self::worker::{Life, Sequencer, Worker};
+use self::expected::{Entries, Expected, Found, FoundAll};
+use self::worker::{Sequencer, Session, Worker};
 use super::states::{Crash, entries, read_file};
 use super::workload::skip_numbers;
 use super::*;
 
 const THREADS: usize = 4;
-/// What each thread has of the shared file: not whole pages.
+/// The size of each thread's region in the shared file, not a multiple of a page.
 const REGION_BYTES: usize = 3000;
-/// How often a store is opened and crashed.
-const LIVES: u8 = 3;
-/// Things that each thread does in a life, at most.
-const THINGS: u64 = 40;
-/// Calls of the disk among which a crash comes; there may be fewer.
+/// Number of times that a store is opened and crashed.
+const SESSIONS: u8 = 3;
+/// Most operations of each thread in a session.
+const OPERATIONS_MAX: u64 = 40;
+/// Number of disk calls among which a crash happens. A session may make fewer calls.
 const CALLS: u64 = 900;
 
-/// What is there before the threads begin.
+/// The inodes that exist before the threads start.
 struct Layout {
     directories: Vec<Ino>,
     shared: Ino,
 }
 
-/// A disk with a directory for each thread and a file for all, in a store that was closed.
+/// Returns a disk with a directory for each thread and a file for all threads, in a closed store.
 fn prepared() -> (Disk, Layout) {
     let disk = made_disk();
     let store = open(&disk, BOOT).unwrap().store;
     let mut sequence = store.first_sequence();
-    let mut stamp = || {
+    let mut next_osn = || {
         sequence += 1;
         osn(sequence)
     };
@@ -51,7 +51,7 @@ fn prepared() -> (Disk, Layout) {
     let mut make = |name: &str, kind| {
         let ino = store.next_ino().unwrap();
         let request = creation(Ino::ROOT, file_name(name), ino, kind);
-        let osn = stamp();
+        let osn = next_osn();
         store.commit(&MetaOp { osn, time, request }).unwrap();
         ino
     };
@@ -60,7 +60,7 @@ fn prepared() -> (Disk, Layout) {
         .collect();
     let shared = make("shared", NodeKind::File);
     let zeros = vec![0; REGION_BYTES * THREADS];
-    store.write(shared, 0, &zeros, stamp(), time).unwrap();
+    store.write(shared, 0, &zeros, next_osn(), time).unwrap();
     store.close().unwrap();
     (
         disk,
@@ -71,18 +71,20 @@ fn prepared() -> (Disk, Layout) {
     )
 }
 
-/// A disk as the node gives it to its store: when a call that failed returns, all others are refused.
-fn guarded(below: Arc<dyn Backing>, boot: u8) -> Arc<dyn Backing> {
-    let marks = Marks::new(Arc::clone(&below), None);
+/// Returns the disk as a node gives it to its store: after a failed call has returned, every call
+/// is refused.
+fn fenced(below: Arc<dyn Backing>, boot: u8) -> Arc<dyn Backing> {
+    let marks = PoisonMarkers::new(Arc::clone(&below), None);
     let clock = Box::new(Timestamp::default);
-    // A mark from before is not heeded: what was acknowledged until then is looked for all the same.
+    // An earlier marker is ignored: the data that was acknowledged before it must be there all the
+    // same.
     let poison = Poison::new(marks, BootId::from_bytes([boot; 16]), clock, None);
-    Arc::new(Guarded::new(below, Arc::new(poison)))
+    Arc::new(FencedBacking::new(below, Arc::new(poison)))
 }
 
-/// Lets the threads change places in the middle of what they do, and the store meet its end; `has_come`
-/// says so from then on.
-fn observer(seed: u64, end: Option<(u64, Verdict)>, has_come: Arc<AtomicBool>) -> Observer {
+/// Lets the threads yield in the middle of their work, and ends the store at a call. `has_ended` is
+/// set from then on.
+fn observer(seed: u64, end: Option<(u64, Verdict)>, has_ended: Arc<AtomicBool>) -> Observer {
     Arc::new(move |call| {
         match Random::new(seed ^ call.serial).below(16) {
             0..3 => std::thread::yield_now(),
@@ -90,10 +92,10 @@ fn observer(seed: u64, end: Option<(u64, Verdict)>, has_come: Arc<AtomicBool>) -
             _ => {}
         }
         match end {
-            // See `Life::sync_everything`.
+            // See `Session::sync_everything`.
             Some((_, Verdict::Fail(_))) if call.kind == CallKind::SyncAll => Verdict::Go,
             Some((serial, verdict)) if serial == call.serial => {
-                has_come.store(true, Ordering::SeqCst);
+                has_ended.store(true, Ordering::SeqCst);
                 verdict
             }
             _ => Verdict::Go,
@@ -101,7 +103,8 @@ fn observer(seed: u64, end: Option<(u64, Verdict)>, has_come: Arc<AtomicBool>) -
     })
 }
 
-/// At which call from now the store meets what, if at all.
+/// Returns the number of the call from now on at which the store ends, and the result of the call.
+/// `None`: the store does not end.
 fn end(disk: &Disk, random: &mut Random) -> Option<(u64, Verdict)> {
     let verdict = match random.below(6) {
         0 => return None,
@@ -112,20 +115,26 @@ fn end(disk: &Disk, random: &mut Random) -> Option<(u64, Verdict)> {
     Some((disk.calls() + 1 + random.below(CALLS), verdict))
 }
 
-/// Opens the store, lets the threads loose on it until they have done or it has ended. Returns
-/// whether it may be opened again in the same run of the machine.
-fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &mut Random) -> bool {
-    let backing = guarded(disk.mount(), boot);
+/// Opens the store, and lets the threads work until they are done or the store has ended. Returns
+/// whether the store may be opened again in the same run of the machine.
+fn run_session(
+    disk: &Disk,
+    boot: u8,
+    layout: &Layout,
+    expected: &Mutex<Expected>,
+    random: &mut Random,
+) -> bool {
+    let backing = fenced(disk.mount(), boot);
     let store = open_on(Arc::clone(&backing), boot).unwrap().store;
-    for osn in store.in_doubt() {
-        store.roll_back(osn).unwrap();
+    for osn in store.intents().in_doubt() {
+        store.intents().roll_back(osn).unwrap();
     }
-    let life = Life {
+    let session = Session {
         sequence: AtomicU64::new(store.first_sequence()),
         store,
         backing,
         layout,
-        known,
+        expected,
         is_mirrored: random.percent(50),
         sequencer: Mutex::new(Sequencer::default()),
         is_over: AtomicBool::new(false),
@@ -133,41 +142,41 @@ fn live(disk: &Disk, boot: u8, layout: &Layout, known: &Mutex<Known>, random: &m
     };
     let seed = random.any();
     let end = end(disk, random);
-    disk.observe(Some(observer(seed, end, Arc::clone(&life.has_ended))));
+    disk.observe(Some(observer(seed, end, Arc::clone(&session.has_ended))));
     let mut randoms = random.fork();
     std::thread::scope(|scope| {
-        let life = &life;
+        let session = &session;
         let maintenance = randoms.fork();
-        scope.spawn(move || life.maintain(maintenance));
+        scope.spawn(move || session.maintain(maintenance));
         let workers: Vec<_> = (0..THREADS)
             .map(|number| {
                 let random = randoms.fork();
                 let mut worker = Worker {
-                    life,
+                    session,
                     number,
                     random,
                 };
-                scope.spawn(move || worker.work(THINGS))
+                scope.spawn(move || worker.work(OPERATIONS_MAX))
             })
             .collect();
         let mut failed = false;
         for worker in workers {
             failed |= worker.join().is_err();
         }
-        life.is_over.store(true, Ordering::Relaxed);
+        session.is_over.store(true, Ordering::Relaxed);
         assert!(!failed, "see above");
     });
     if random.percent(30) {
-        // It may have failed, or be over: then it is as if it had not been tried.
-        drop(life.close());
+        // The close may fail, or be cut short: this equals a store without a close.
+        drop(session.close());
     }
     disk.observe(None);
-    // What a failed sync should have saved is not on the disk, and no later sync would tell.
+    // The data of a failed sync is not on the disk, and no later sync would report that.
     let has_failed = matches!(end, Some((_, Verdict::Fail(_))));
-    !(has_failed && life.store.is_poisoned())
+    !(has_failed && session.store.is_poisoned())
 }
 
-/// All that is there now.
+/// Returns the present content of the store.
 fn find_all(store: &Store, layout: &Layout) -> FoundAll {
     let names: Vec<Entries> = layout
         .directories
@@ -188,25 +197,26 @@ fn find_all(store: &Store, layout: &Layout) -> FoundAll {
 fn find(store: &Store, ino: Ino) -> Found {
     Found {
         bytes: read_file(store, ino),
-        changed: store.getattr(ino).unwrap().mtime,
+        changed: store.tree().getattr(ino).unwrap().mtime,
     }
 }
 
-/// Opens what a crash has left, and compares it with what is known, before and after a checkpoint.
-fn check(disk: &Disk, boot: u8, layout: &Layout, known: &mut Known, crash: Crash) {
+/// Opens the store after a crash, and compares it with the expected content, before and after a
+/// checkpoint.
+fn check(disk: &Disk, boot: u8, layout: &Layout, expected: &mut Expected, crash: Crash) {
     let store = open(disk, boot).unwrap().store;
     let found = find_all(&store, layout);
-    known.check_names(&found.names, crash);
+    expected.check_names(&found.names, crash);
     for (ino, file) in &found.files {
-        known.check_content(*ino, file, crash);
+        expected.check_content(*ino, file, crash);
     }
-    known.go_on_with(found, store.first_sequence(), crash);
+    expected.continue_with(found, store.first_sequence(), crash);
     if crash == Crash::Process {
         store.checkpoint().unwrap();
         let found = find_all(&store, layout);
-        known.check_names(&found.names, Crash::Process);
+        expected.check_names(&found.names, Crash::Process);
         for (ino, file) in &found.files {
-            known.check_content(*ino, file, Crash::Process);
+            expected.check_content(*ino, file, Crash::Process);
         }
     }
     drop(store);
@@ -216,10 +226,10 @@ fn check(disk: &Disk, boot: u8, layout: &Layout, known: &mut Known, crash: Crash
 fn run(prepared: &Disk, layout: &Layout, seed: u64) {
     let mut random = Random::new(seed);
     let disk = prepared.fork();
-    let known = Mutex::new(Known::new(layout.shared));
+    let expected = Mutex::new(Expected::new(layout.shared));
     let mut boot = BOOT;
-    for _ in 0..LIVES {
-        let may_go_on = live(&disk, boot, layout, &known, &mut random);
+    for _ in 0..SESSIONS {
+        let may_go_on = run_session(&disk, boot, layout, &expected, &mut random);
         let crash = if may_go_on && random.percent(50) {
             disk.kill();
             Crash::Process
@@ -228,13 +238,13 @@ fn run(prepared: &Disk, layout: &Layout, seed: u64) {
             boot += 1;
             Crash::Power
         };
-        check(&disk, boot, layout, &mut known.lock(), crash);
+        check(&disk, boot, layout, &mut expected.lock(), crash);
     }
 }
 
-/// `LOCKSTEP_STORE_ROUNDS` for more, `LOCKSTEP_STORE_SEED` for those from a seed on.
+/// `LOCKSTEP_STORE_ROUNDS` sets the number of rounds, `LOCKSTEP_STORE_SEED` the first seed.
 #[test]
-fn what_many_threads_were_told_survives_whatever_ends_them() {
+fn acknowledged_data_of_many_threads_survives_any_end() {
     let number = |name: &str| {
         std::env::var(name)
             .ok()

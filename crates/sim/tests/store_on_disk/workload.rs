@@ -1,4 +1,5 @@
-//! What is done to the store: a list of steps, and what each does to a plain model of the files.
+//! The workload of the store: a list of steps, and the effect of each step on a plain model of the
+//! files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use lockstep_types::{
 
 use super::{BOOT, creation, file_name, open, osn};
 
-/// One step. Paths are names in the root or in one directory of it.
+/// One step. Paths are names in the root or in one directory of the root.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     Create(&'static str),
@@ -21,22 +22,22 @@ pub enum Step {
     Truncate(&'static str, usize),
     Rename(&'static str, &'static str),
     Unlink(&'static str),
-    /// Frees what the unlinking before has left.
+    /// Frees the inode that an earlier unlink has left.
     Reap,
     Sync(&'static str),
     Checkpoint,
     SyncEverything,
-    /// Removes what nobody needs any more: content, and directories with nothing in them.
+    /// Removes garbage: content of freed inodes, and empty directories.
     CollectGarbage,
-    /// The files that come next have their content in another directory.
+    /// Uses up inode numbers, so that the content of the next files is in another directory.
     SkipNumbers,
-    /// The process is killed, and the next one opens the store.
+    /// Kills the process, and opens the store in the next process.
     Reopen,
     Close,
 }
 
-/// A little of everything, with content on both sides of each checkpoint, sync and kill, and in a directory that was
-/// removed in between.
+/// Every kind of step, with content on both sides of each checkpoint, sync and kill, and in a
+/// directory that was removed in between.
 pub const STEPS: [Step; 42] = [
     Step::Create("a"),
     Step::Write("a", 0, 10_000, 1),
@@ -83,7 +84,7 @@ pub const STEPS: [Step; 42] = [
 ];
 
 impl Step {
-    /// Whether every metadata operation before it is durable once it is acknowledged.
+    /// Returns whether the acknowledged step makes every earlier metadata operation durable.
     pub fn saves_names(self) -> bool {
         matches!(
             self,
@@ -95,7 +96,7 @@ impl Step {
         )
     }
 
-    /// Whether the content of a file is durable once it is acknowledged.
+    /// Returns whether the acknowledged step makes the content of a file durable.
     pub fn saves_content(self, path: &str) -> bool {
         match self {
             Self::Sync(synced) => synced == path,
@@ -108,7 +109,7 @@ impl Step {
 /// A file of the model, or a directory, which has no bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// The number of the step that made it.
+    /// The number of the step that created the file.
     pub made_by: usize,
     pub bytes: Option<Vec<u8>>,
 }
@@ -116,7 +117,7 @@ pub struct File {
 /// All files by path.
 pub type Files = BTreeMap<String, File>;
 
-/// What the step of that number does to the files.
+/// Applies a step to the files.
 fn model(files: &mut Files, number: usize, step: Step) {
     let made = |bytes| File {
         made_by: number,
@@ -151,7 +152,7 @@ fn model(files: &mut Files, number: usize, step: Step) {
     }
 }
 
-/// The files before the first step, and after each.
+/// Returns the files before the first step, and after each step.
 pub fn states() -> Vec<Files> {
     let mut states = vec![Files::new()];
     for (number, step) in STEPS.into_iter().enumerate() {
@@ -162,8 +163,8 @@ pub fn states() -> Vec<Files> {
     states
 }
 
-/// Opens the store and does the steps until the first that fails, where the process ends. Returns
-/// how many were acknowledged.
+/// Opens the store and does the steps until one fails, which ends the process. Returns the number
+/// of acknowledged steps.
 pub fn run(disk: &Disk) -> usize {
     let Ok(mut client) = Client::new(disk) else {
         return 0;
@@ -173,7 +174,7 @@ pub fn run(disk: &Disk) -> usize {
     acknowledged
 }
 
-/// A process that does steps to a store.
+/// A process that does the steps.
 struct Client {
     disk: Disk,
     backing: Arc<dyn Backing>,
@@ -196,8 +197,9 @@ impl Client {
         })
     }
 
-    /// Does steps until one fails, or the process ends: then it acknowledges nothing, even if the
-    /// last it did was to memory. Returns how many were acknowledged.
+    /// Does the steps until one fails, or until the process ends. The step during which the process
+    /// ends is not acknowledged, even if its last part only changed memory. Returns the number of
+    /// acknowledged steps.
     fn run(&mut self) -> usize {
         let is_acknowledged =
             |step: &&Step| self.step(**step).is_ok() && self.backing.space().is_ok();
@@ -229,7 +231,7 @@ impl Client {
     }
 
     fn reopen(&mut self) -> Result<(), OpError> {
-        // Not one that a crash has begun.
+        // The process ends here if a crash has begun.
         self.backing.space().map_err(|_| Errno::Io)?;
         self.disk.kill();
         let orphan = self.orphan;
@@ -243,7 +245,7 @@ impl Client {
         self.commit(MetaRequest::Reap { ino })
     }
 
-    fn stamp(&mut self) -> (Osn, Timestamp) {
+    fn next_osn(&mut self) -> (Osn, Timestamp) {
         self.count += 1;
         let osn = osn(self.count);
         let time = Timestamp {
@@ -254,7 +256,7 @@ impl Client {
     }
 
     fn commit(&mut self, request: MetaRequest) -> Result<(), OpError> {
-        let (osn, time) = self.stamp();
+        let (osn, time) = self.next_osn();
         let applied = self.store.commit(&MetaOp { osn, time, request })?;
         self.orphan = applied.orphaned.or(self.orphan);
         Ok(())
@@ -268,7 +270,7 @@ impl Client {
 
     fn write(&mut self, path: &str, offset: usize, data: &[u8]) -> Result<(), OpError> {
         let ino = find(&self.store, path)?;
-        let (osn, time) = self.stamp();
+        let (osn, time) = self.next_osn();
         self.store.write(ino, offset as u64, data, osn, time)
     }
 
@@ -299,25 +301,25 @@ impl Client {
     }
 }
 
-/// Takes as many inode numbers as one directory of content is for.
+/// Uses up as many inode numbers as a directory of content holds.
 pub fn skip_numbers(store: &Store) -> Result<(), OpError> {
     (0..256).try_for_each(|_| store.next_ino().map(drop))?;
     Ok(())
 }
 
-/// The directory and the name of a path.
+/// Returns the directory and the name of a path.
 fn place(store: &Store, path: &str) -> Result<(Ino, FileName), OpError> {
     match path.split_once('/') {
         None => Ok((Ino::ROOT, file_name(path))),
         Some((directory, name)) => {
-            let directory = store.lookup(Ino::ROOT, &file_name(directory))?;
+            let directory = store.tree().lookup(Ino::ROOT, &file_name(directory))?;
             Ok((directory.ino, file_name(name)))
         }
     }
 }
 
-/// The inode of a path.
+/// Returns the inode of a path.
 fn find(store: &Store, path: &str) -> Result<Ino, OpError> {
     let (parent, name) = place(store, path)?;
-    Ok(store.lookup(parent, &name)?.ino)
+    Ok(store.tree().lookup(parent, &name)?.ino)
 }

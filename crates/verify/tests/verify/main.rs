@@ -1,4 +1,4 @@
-//! The comparison of two real stores finds each kind of difference, and names it.
+//! The comparison of two real stores finds and names each kind of difference.
 
 #[cfg(test)]
 #[path = "../../../resync/tests/resync/nodes.rs"]

@@ -3,12 +3,12 @@
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use lockstep_resync::{Progress, send_content};
+use lockstep_resync::{JobProgress, send_content};
 use lockstep_types::{Ino, MetaRequest, NodeKind};
 use lockstep_verify::report::LISTED_MAX;
 use lockstep_verify::{Report, compare};
 
-use super::nodes::{FreeLocks, Node, PeerAtHand, name, send_namespace};
+use super::nodes::{FreeLocks, LocalPeer, Node, name, send_namespace};
 
 /// Two nodes with the same tree: `/d/e/small` (9000 bytes), `/long` (3 MiB and a hole up to 4 GiB).
 struct Pair {
@@ -34,12 +34,12 @@ impl Pair {
             drop_set_id: false,
         });
         let mut secondary = Node::new();
-        let peer = PeerAtHand::new(&secondary);
-        let progress = Progress::default();
+        let peer = LocalPeer::new(&secondary);
+        let progress = JobProgress::default();
         send_namespace(primary.store(), &peer).unwrap();
         send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
-        // Closed and opened, so that it has no content open that is damaged behind its back, and
-        // numbers for new inodes that are its own.
+        // Closed and opened again, so that the store has no content open that the test damages, and
+        // gives out inode numbers of its own.
         secondary.store().close().unwrap();
         secondary.restart();
         secondary.later_than(1000);
@@ -53,17 +53,17 @@ impl Pair {
     }
 
     fn compare(&self) -> Report {
-        let peer = PeerAtHand::new(&self.secondary);
+        let peer = LocalPeer::new(&self.secondary);
         compare(
             self.primary.store(),
             &peer,
             &FreeLocks,
-            &Progress::default(),
+            &JobProgress::default(),
         )
         .unwrap()
     }
 
-    /// What is found, one text per difference.
+    /// The found differences, one text for each.
     fn found(&self) -> Vec<String> {
         let report = self.compare();
         assert_eq!(report.total, report.differences.len() as u64);
@@ -229,7 +229,7 @@ fn more_differences_than_are_listed_are_counted() {
 }
 
 #[test]
-fn inodes_beyond_our_last_are_found_over_many_answers() {
+fn inodes_beyond_the_primarys_last_inode_are_found_over_many_answers() {
     let pair = Pair::new();
     for number in 0..2100 {
         pair.secondary
@@ -252,17 +252,17 @@ fn inodes_beyond_our_last_are_found_over_many_answers() {
 }
 
 #[test]
-fn many_inodes_take_few_questions() {
+fn many_inodes_take_few_requests() {
     let primary = Node::new();
     for number in 0..1000 {
         primary.file(&format!("{number}"), &[1; 100]);
     }
     let secondary = Node::new();
-    let peer = PeerAtHand::new(&secondary);
-    let progress = Progress::default();
+    let peer = LocalPeer::new(&secondary);
+    let progress = JobProgress::default();
     send_namespace(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
-    let peer = PeerAtHand::new(&secondary);
+    let peer = LocalPeer::new(&secondary);
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical());
     assert_eq!((report.inodes, progress.inodes_done.get()), (1001, 1001));

@@ -1,39 +1,41 @@
+//! The order of changes, and the stale bytes that they leave in the page cache.
+
 use super::*;
 
 const FILE: Ino = Ino::ROOT;
 
-fn begin(changes: &Changes, kind: Kind, bytes: Range<u64>) -> Change {
+fn begin(changes: &ChangeTable, kind: ChangeKind, bytes: Range<u64>) -> ContentChange {
     changes.begin(FILE, kind, bytes).unwrap()
 }
 
-fn open() -> Changes {
-    let changes = Changes::default();
+fn open() -> ChangeTable {
+    let changes = ChangeTable::default();
     changes.opened(FILE);
     changes
 }
 
 /// A file with pages in the cache.
-fn mapped() -> Changes {
+fn mapped() -> ChangeTable {
     let changes = open();
     changes.page_read(FILE, 0..1 << 20);
     changes
 }
 
-fn wait(changes: &Changes, kind: Kind, bytes: Range<u64>) {
+fn wait(changes: &ChangeTable, kind: ChangeKind, bytes: Range<u64>) {
     assert!(changes.begin(FILE, kind, bytes.clone()).is_none());
     assert!(changes.wait(FILE, kind, bytes, Box::new(drop)).is_none());
 }
 
 /// The parts that may reach the file: first byte, and the byte after the last.
-fn fresh(changes: &Changes, bytes: Range<u64>) -> Vec<(u64, u64)> {
-    let change = begin(changes, Kind::WriteBack, bytes);
+fn fresh(changes: &ChangeTable, bytes: Range<u64>) -> Vec<(u64, u64)> {
+    let change = begin(changes, ChangeKind::WriteBack, bytes);
     let parts = changes.fresh_parts(&change);
     assert!(changes.finish(&change, true).ready.is_empty());
     let ends = parts.into_iter().map(|part| (part.start, part.end));
     ends.collect()
 }
 
-fn starts(finished: &Finished) -> Vec<u64> {
+fn starts(finished: &FinishedChange) -> Vec<u64> {
     let ready = finished.ready.iter();
     ready.map(|(change, _)| change.bytes.start).collect()
 }
@@ -41,7 +43,7 @@ fn starts(finished: &Finished) -> Vec<u64> {
 #[test]
 fn changes_of_one_kind_go_side_by_side() {
     let changes = mapped();
-    for kind in [Kind::Direct, Kind::WriteBack] {
+    for kind in [ChangeKind::Direct, ChangeKind::WriteBack] {
         let [one, other] = [(); 2].map(|()| begin(&changes, kind, 0..8));
         for change in [one, other] {
             assert!(changes.finish(&change, true).ready.is_empty());
@@ -52,13 +54,13 @@ fn changes_of_one_kind_go_side_by_side() {
 #[test]
 fn a_write_back_waits_for_a_direct_change_of_its_page_and_the_other_way_round() {
     for (first, second) in [
-        (Kind::Direct, Kind::WriteBack),
-        (Kind::WriteBack, Kind::Direct),
+        (ChangeKind::Direct, ChangeKind::WriteBack),
+        (ChangeKind::WriteBack, ChangeKind::Direct),
     ] {
         let changes = mapped();
         let change = begin(&changes, first, 0..8);
         wait(&changes, second, 4000..8192);
-        // The next page is another one.
+        // A change of the next page does not wait.
         let apart = begin(&changes, second, 4096..8192);
         assert!(changes.finish(&apart, true).ready.is_empty());
         assert_eq!(starts(&changes.finish(&change, true)), [4000]);
@@ -66,13 +68,13 @@ fn a_write_back_waits_for_a_direct_change_of_its_page_and_the_other_way_round() 
 }
 
 #[test]
-fn changes_that_wait_begin_in_the_order_in_which_they_came() {
+fn queued_changes_begin_in_the_order_of_their_arrival() {
     let changes = mapped();
-    let first = begin(&changes, Kind::Direct, 0..1);
-    wait(&changes, Kind::WriteBack, 1..2);
-    // Behind the write-back, although the direct change under way would let it in.
-    wait(&changes, Kind::Direct, 2..3);
-    wait(&changes, Kind::WriteBack, 3..4);
+    let first = begin(&changes, ChangeKind::Direct, 0..1);
+    wait(&changes, ChangeKind::WriteBack, 1..2);
+    // This change queues behind the write-back, although the running direct change alone would let it begin.
+    wait(&changes, ChangeKind::Direct, 2..3);
+    wait(&changes, ChangeKind::WriteBack, 3..4);
     let mut finished = changes.finish(&first, true);
     assert_eq!(starts(&finished), [1]);
     for next in [2, 3] {
@@ -83,19 +85,23 @@ fn changes_that_wait_begin_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_change_that_nothing_keeps_any_more_is_given_back() {
+fn a_change_that_need_not_wait_any_more_is_given_back() {
     let changes = mapped();
-    let first = begin(&changes, Kind::Direct, 0..1);
-    assert!(changes.begin(FILE, Kind::WriteBack, 0..9).is_none());
+    let first = begin(&changes, ChangeKind::Direct, 0..1);
+    assert!(changes.begin(FILE, ChangeKind::WriteBack, 0..9).is_none());
     changes.finish(&first, true);
-    let start: Start = Box::new(drop);
-    assert!(changes.wait(FILE, Kind::WriteBack, 0..9, start).is_some());
+    let start: StartChange = Box::new(drop);
+    assert!(
+        changes
+            .wait(FILE, ChangeKind::WriteBack, 0..9, start)
+            .is_some()
+    );
 }
 
 #[test]
 fn bytes_are_stale_from_a_direct_change_until_their_page_is_read_again() {
     let changes = mapped();
-    let change = begin(&changes, Kind::Direct, 100..5000);
+    let change = begin(&changes, ChangeKind::Direct, 100..5000);
     assert!(changes.finish(&change, true).is_cached);
     assert_eq!(fresh(&changes, 0..8192), [(0, 100), (5000, 8192)]);
     changes.page_read(FILE, 0..10);
@@ -104,11 +110,11 @@ fn bytes_are_stale_from_a_direct_change_until_their_page_is_read_again() {
     assert_eq!(fresh(&changes, 0..8192), [(0, 8192)]);
 }
 
-/// What the mapping stored before stays all that there is of those bytes.
+/// The file holds no newer bytes, so the bytes that the mapping stored still count.
 #[test]
 fn a_direct_change_that_failed_leaves_nothing_stale() {
     let changes = mapped();
-    let change = begin(&changes, Kind::Direct, 0..100);
+    let change = begin(&changes, ChangeKind::Direct, 0..100);
     assert!(changes.finish(&change, false).is_cached);
     assert_eq!(fresh(&changes, 0..4096), [(0, 4096)]);
 }
@@ -116,11 +122,11 @@ fn a_direct_change_that_failed_leaves_nothing_stale() {
 #[test]
 fn a_file_without_pages_in_the_cache_costs_nothing() {
     let changes = open();
-    let change = begin(&changes, Kind::Direct, 0..100);
+    let change = begin(&changes, ChangeKind::Direct, 0..100);
     assert!(!changes.finish(&change, true).is_cached);
     assert!(!changes.is_cached(FILE));
     // A page that is read while the change is under way may be older than the change.
-    let change = begin(&changes, Kind::Direct, 0..100);
+    let change = begin(&changes, ChangeKind::Direct, 0..100);
     changes.page_read(FILE, 0..4096);
     assert!(changes.finish(&change, true).is_cached);
     assert_eq!(fresh(&changes, 0..4096), [(100, 4096)]);
@@ -132,7 +138,7 @@ fn the_last_close_forgets_the_file() {
     changes.opened(FILE);
     changes.closed(FILE);
     assert!(changes.is_cached(FILE));
-    let change = begin(&changes, Kind::Direct, 0..100);
+    let change = begin(&changes, ChangeKind::Direct, 0..100);
     changes.closed(FILE);
     assert!(changes.is_cached(FILE), "a change is under way");
     changes.finish(&change, true);
@@ -145,14 +151,14 @@ fn the_last_close_forgets_the_file() {
 fn too_many_stale_ranges_are_forgotten_once_all_pages_are_dropped() {
     let changes = mapped();
     let direct = |at: u64| {
-        let change = begin(&changes, Kind::Direct, at..at + 1);
+        let change = begin(&changes, ChangeKind::Direct, at..at + 1);
         changes.finish(&change, true).is_crowded
     };
     let mut pages = (0..=STALE_RANGES_MAX as u64).map(|number| number * 4096);
     let crowded_at = pages.find(|at| direct(*at)).unwrap();
     assert_eq!(crowded_at, (STALE_RANGES_MAX as u64 - 1) * 4096);
     changes.begin_drop(FILE);
-    // Not while the last of them go.
+    // No second drop begins while the first is under way.
     assert!(!direct(1 << 40));
     assert_eq!(fresh(&changes, 0..4096), [(1, 4096)]);
     changes.end_drop(FILE);

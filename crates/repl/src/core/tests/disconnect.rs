@@ -1,4 +1,4 @@
-//! A connection that is lost, and what comes after, soon or late.
+//! A lost connection, and the events after a short or long loss.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn a_short_disconnect_loses_nothing() {
     core.submit_meta(2, "a");
     core.on(Event::Sequence(OpId(2)));
     assert_eq!(
-        core.on(Event::Happened(Trigger::LinkLost)),
+        core.on(Event::Trigger(Trigger::LinkLost)),
         [Effect::Entered(State::Paused)]
     );
     assert_eq!(core.submit_write(3, 6), [], "held while paused");
@@ -47,7 +47,7 @@ fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
     let mut core = core(State::Synced);
     core.submit_write(1, 5);
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    core.at(100, Event::Happened(Trigger::LinkLost));
+    core.at(100, Event::Trigger(Trigger::LinkLost));
     assert_eq!(core.at(1099, Event::Tick), []);
     assert_eq!(
         core.at(1100, Event::Tick),
@@ -56,7 +56,7 @@ fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
             Effect::Mark { in_sync: false }
         ]
     );
-    let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    let effects = core.on(Event::Trigger(Trigger::MarkedOutOfSync));
     assert_eq!(finished(&effects), [1]);
     assert_eq!(
         core.submit_write(2, 5),
@@ -67,10 +67,10 @@ fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
     );
 }
 
-/// What the secondary remembers of writes that were over takes slots, and the writes that are sent again
-/// need as many: once the ranges are alike it may forget the former, and before the latter come.
+/// The finished writes that the secondary remembers take slots, and the resent writes need as many slots. Once the
+/// ranges are equal, and before the resent writes come, the secondary may forget the finished writes.
 #[test]
-fn what_was_over_makes_room_for_what_is_sent_again() {
+fn finished_writes_make_room_for_resent_writes() {
     let mut core = core(State::Synced);
     for op in 0..8 {
         core.submit_write(op, 10 + op);
@@ -81,19 +81,19 @@ fn what_was_over_makes_room_for_what_is_sent_again() {
     for op in [1, 2, 3, 0] {
         core.on(Event::LocalDone(OpId(op), Ok(())));
     }
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     for op in 4..8 {
         core.on(Event::LocalDone(OpId(op), Ok(())));
     }
     core.on(reconnect());
-    assert_eq!(core.done_below(), Osn::ZERO, "the ranges are not alike yet");
+    assert_eq!(core.done_below(), Osn::ZERO, "the ranges are not equal yet");
     let again = core.on(Event::RangesRecovered);
     assert_eq!(again, [4, 5, 6, 7].map(|op| send_again(op, op + 1)));
     assert_eq!(core.done_below(), osn(5));
 }
 
-/// The peer may have the bytes or not, and this side may have some of them: as while connected,
-/// only a resync makes both equal.
+/// The peer may have the bytes or not, and this node may have some of them. As in a connected state,
+/// only a resync makes both nodes equal.
 #[test]
 fn a_write_that_failed_here_across_a_disconnect_is_not_waited_for() {
     for fails_first in [true, false] {
@@ -103,14 +103,14 @@ fn a_write_that_failed_here_across_a_disconnect_is_not_waited_for() {
         if fails_first {
             core.on(failure.clone());
         }
-        core.on(Event::Happened(Trigger::LinkLost));
+        core.on(Event::Trigger(Trigger::LinkLost));
         core.on(reconnect());
         core.on(Event::RangesRecovered);
         if !fails_first {
             core.on(failure);
         }
         assert_eq!(core.state(), State::LeavingSync);
-        let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+        let effects = core.on(Event::Trigger(Trigger::MarkedOutOfSync));
         assert!(effects.contains(&Effect::Finish {
             op: OpId(1),
             result: Err(Errno::NoSpace)
@@ -118,7 +118,7 @@ fn a_write_that_failed_here_across_a_disconnect_is_not_waited_for() {
     }
 }
 
-/// What the primary could not do after the peer had done it is not forgotten while paused.
+/// A write that failed on the primary after the peer's ack is not forgotten while paused.
 #[test]
 fn a_failure_while_paused_leaves_sync() {
     for policy in [OnPeerLoss::Continue, OnPeerLoss::Freeze] {
@@ -126,7 +126,7 @@ fn a_failure_while_paused_leaves_sync() {
         core.config.on_peer_loss = policy;
         core.submit_write(1, 5);
         core.on(Event::WriteAcked(osn(1), None));
-        core.on(Event::Happened(Trigger::LinkLost));
+        core.on(Event::Trigger(Trigger::LinkLost));
         if policy == OnPeerLoss::Freeze {
             core.at(5000, Event::Tick);
         }
@@ -136,14 +136,14 @@ fn a_failure_while_paused_leaves_sync() {
     }
 }
 
-/// An ack that comes before the blocks in doubt were sent is of a frame that slipped onto the new
-/// connection: those blocks, and the facts of their files, would take back what it says is there.
+/// An ack that comes before the blocks in doubt were sent belongs to a frame that slipped onto the new
+/// connection. Those blocks, and the size and times of their files, would take the acknowledged bytes back.
 #[test]
 fn a_write_is_not_over_before_the_ranges_are_recovered() {
     let mut core = core(State::Synced);
     core.submit_write(1, 5);
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     core.on(reconnect());
     assert_eq!(finished(&core.on(Event::WriteAcked(osn(1), None))), []);
     assert_eq!(core.on(Event::RangesRecovered), [send_again(1, 1)]);
@@ -151,14 +151,14 @@ fn a_write_is_not_over_before_the_ranges_are_recovered() {
     assert_eq!(core.state(), State::Synced);
 }
 
-/// The same for an ack of the old connection, while the write is not over here: its new size is
-/// not published, and what is sent of its file takes it back there.
+/// The same holds for an ack of the old connection while this node still executes the write. The write's new size is
+/// not published, and the recovery of the file takes the write back on the peer.
 #[test]
 fn a_write_done_by_the_peer_alone_is_sent_again() {
     let mut core = core(State::Synced);
     core.submit_write(1, 5);
     core.on(Event::WriteAcked(osn(1), None));
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     core.on(reconnect());
     assert_eq!(core.on(Event::RangesRecovered), []);
     let again = core.on(Event::LocalDone(OpId(1), Ok(())));
@@ -167,24 +167,24 @@ fn a_write_done_by_the_peer_alone_is_sent_again() {
 }
 
 #[test]
-fn freezing_waits_for_ever() {
+fn freezing_waits_forever() {
     let mut core = core(State::Synced);
     core.config.on_peer_loss = OnPeerLoss::Freeze;
     core.submit_write(1, 5);
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     core.at(5000, Event::Tick);
     assert_eq!(core.state(), State::Frozen);
     assert_eq!(core.at(50_000_000, Event::Tick), []);
 }
 
-/// The order to begin a resync is still carried out after its connection is lost, and the mark says
-/// out of sync from then on: so must the state.
+/// The secondary still carries out the request to begin a resync after the connection is lost. The mark says
+/// out of sync from then on, and so must the state.
 #[test]
-fn a_copy_that_was_marked_out_of_sync_when_disconnected_does_not_count_as_in_sync() {
+fn a_copy_that_was_marked_out_of_sync_when_disconnected_is_not_in_sync() {
     let mut core = core(State::SecondaryCatchingUp);
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     assert_eq!(core.state(), State::SecondaryDisconnected);
-    core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    core.on(Event::Trigger(Trigger::MarkedOutOfSync));
     assert_eq!(core.state(), State::SecondaryOutOfSync);
 }

@@ -1,4 +1,4 @@
-//! A peer that is connected and does not answer (rule P15).
+//! A connected peer that does not answer (rule P15).
 
 use lockstep_types::{MetaOp, MetaRequest, Timestamp};
 
@@ -39,17 +39,17 @@ fn sync_message() -> Message {
 impl Core {
     fn sends_all(&mut self) {
         for message in [write_message(), meta_message(), sync_message()] {
-            self.send(&message);
+            self.note_sent(&message);
         }
     }
 
-    /// The effects of so many beats.
+    /// The effects of `count` beats.
     fn beats(&mut self, count: u64) -> Vec<Effect> {
         (0..count).flat_map(|_| self.on(Event::Beat)).collect()
     }
 }
 
-/// A write, a metadata operation and a sync, each done here as far as it can be without the peer.
+/// A write, a metadata operation and a sync, each done here as far as possible without the peer.
 fn submit_all(core: &mut Core) {
     core.submit_write(1, 5);
     core.on(Event::LocalDone(OpId(1), Ok(())));
@@ -91,20 +91,20 @@ fn a_peer_that_leaves_any_operation_unanswered_is_given_up() {
 }
 
 #[test]
-fn what_is_answered_or_waits_for_this_node_is_not_overdue() {
+fn an_operation_that_is_answered_or_waits_for_this_node_is_not_overdue() {
     let mut core = core(State::Synced);
     core.submit_write(1, 5);
-    core.send(&write_message());
+    core.note_sent(&write_message());
     core.on(Event::WriteAcked(osn(1), None));
     core.submit_read(2, 5);
     core.submit_meta(3, "a");
     assert_eq!(core.beats(100 * LIMIT), []);
 }
 
-/// This node may have been held up, by its own disk or altogether: time says nothing of the peer, nor does
-/// what it was not sent.
+/// This node's disk, or the whole node, may have stalled. Neither the time nor an unsent message therefore shows that
+/// the peer is late.
 #[test]
-fn what_this_node_was_slow_with_is_not_overdue() {
+fn a_delay_of_this_node_makes_no_operation_overdue() {
     let mut core = core(State::Synced);
     submit_all(&mut core);
     assert_eq!(core.beats(100 * LIMIT), [], "not sent");
@@ -114,7 +114,7 @@ fn what_this_node_was_slow_with_is_not_overdue() {
 }
 
 #[test]
-fn an_operator_who_wants_to_wait_waits() {
+fn the_policy_to_freeze_waits() {
     let mut core = core(State::Synced);
     core.config.on_peer_loss = OnPeerLoss::Freeze;
     submit_all(&mut core);
@@ -122,25 +122,25 @@ fn an_operator_who_wants_to_wait_waits() {
     assert_eq!(core.beats(100 * LIMIT), []);
 }
 
-/// What was sent over another connection, or slipped in before the ranges were, is not waited for.
+/// The core does not wait for an answer to a message of another connection, or to a message before the ranges.
 #[test]
-fn it_counts_from_the_sending_over_this_connection() {
+fn the_age_counts_from_the_sending_over_this_connection() {
     let mut core = core(State::Synced);
     submit_all(&mut core);
     core.sends_all();
     core.beats(LIMIT - 1);
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     core.on(reconnect());
     assert_eq!(core.beats(LIMIT), [], "nothing is sent yet");
-    core.send(&meta_message());
+    core.note_sent(&meta_message());
     core.beats(LIMIT - 1);
     core.on(Event::MetaAcked(osn(2), Ok(())));
     core.on(Event::LocalDone(OpId(2), Ok(())));
-    core.send(&write_message());
+    core.note_sent(&write_message());
     assert_eq!(core.beats(LIMIT), [], "ranges, in pieces");
     assert_eq!(core.on(Event::RangesRecovered).len(), 2);
     assert_eq!(core.beats(LIMIT), [], "not sent again yet");
-    core.send(&sync_message());
+    core.note_sent(&sync_message());
     assert_eq!(core.beats(LIMIT - 1), []);
     core.beats(1);
     assert_eq!(core.state(), State::LeavingSync);
@@ -150,14 +150,14 @@ fn it_counts_from_the_sending_over_this_connection() {
 fn metadata_that_is_sent_again_may_be_overdue_too() {
     let mut core = core(State::Synced);
     submit_all(&mut core);
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     core.on(reconnect());
-    core.send(&meta_message());
+    core.note_sent(&meta_message());
     core.beats(LIMIT);
     assert_eq!(core.state(), State::LeavingSync);
 }
 
-/// While a resync carries content over, operations are done on both nodes already.
+/// While a resync carries content over, operations are already done on both nodes.
 #[test]
 fn a_resync_ends_when_operations_are_overdue() {
     let mut core = core(State::ResyncContent);

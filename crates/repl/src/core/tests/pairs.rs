@@ -1,5 +1,5 @@
-//! Every pair of state and trigger, brought to a core that has operations in flight: it follows the
-//! table, or refuses and is as if nothing had come.
+//! Every pair of state and trigger, on a core with operations in flight: the core follows the
+//! table, or refuses the trigger and does not change.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use strum::VariantArray as _;
 
 use super::*;
-use crate::state::{Refusal, TABLE};
+use crate::state::{RefusalReason, TABLE};
 
 fn all_triggers() -> impl Iterator<Item = Trigger> {
     Trigger::VARIANTS.iter().copied()
 }
 
-/// The triggers that lead by the table from a state in which a core can start to `to`.
+/// The triggers that lead, by the table, from a possible first state of a core to `to`.
 fn way_to(to: State) -> (State, Vec<Trigger>) {
     let starts = [
         State::Unmirrored,
@@ -43,7 +43,7 @@ fn busy(state: State) -> Core {
         core.on(event);
     }
     for trigger in way {
-        core.on(news(trigger));
+        core.on(event_of(trigger));
     }
     assert_eq!(core.state(), state);
     core
@@ -57,15 +57,15 @@ fn work() -> Vec<Event> {
         bytes: 0,
     };
     vec![
-        submit(1, Kind::Write, write_locks(5)),
-        submit(2, Kind::Meta, name_locks("a")),
+        submit(1, OpKind::Write, write_locks(5)),
+        submit(2, OpKind::Meta, name_locks("a")),
         Event::Sequence(OpId(2)),
-        submit(3, Kind::Sync, LockSet::new()),
+        submit(3, OpKind::Sync, LockSet::new()),
     ]
 }
 
-/// How the driver tells of a trigger.
-fn news(trigger: Trigger) -> Event {
+/// The event by which the driver reports a trigger.
+fn event_of(trigger: Trigger) -> Event {
     let up = |in_sync| Event::LinkUp {
         connection: LINK,
         in_sync,
@@ -74,12 +74,12 @@ fn news(trigger: Trigger) -> Event {
     match trigger {
         Trigger::LinkUpInSync => up(true),
         Trigger::LinkUpOutOfSync => up(false),
-        trigger => Event::Happened(trigger),
+        trigger => Event::Trigger(trigger),
     }
 }
 
-/// What can come after it: the ends of what was in flight, and then every trigger.
-fn what_follows() -> impl Iterator<Item = Event> {
+/// The possible later events: the ends of the operations in flight, and then every trigger.
+fn later_events() -> impl Iterator<Item = Event> {
     let ends = [
         Event::LocalDone(OpId(1), Ok(())),
         Event::WriteAcked(osn(1), None),
@@ -91,10 +91,10 @@ fn what_follows() -> impl Iterator<Item = Event> {
         Event::Beat,
         Event::Tick,
     ];
-    ends.into_iter().chain(all_triggers().map(news))
+    ends.into_iter().chain(all_triggers().map(event_of))
 }
 
-/// The effect of an action that always has the same, at once.
+/// The effect of an action, if the action always has this one effect at once.
 fn effect_of(core: &Core, action: Action) -> Option<Effect> {
     Some(match action {
         Action::MarkInSync => Effect::Mark { in_sync: true },
@@ -103,7 +103,7 @@ fn effect_of(core: &Core, action: Action) -> Option<Effect> {
         Action::SendImage => Effect::Transfer(Transfer::SendImage, core.connection),
         Action::SendContent => Effect::Transfer(Transfer::SendContent, core.connection),
         Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.connection),
-        // With what is in flight, or later.
+        // The effects depend on the operations in flight, or come later.
         Action::StartPause
         | Action::Recover
         | Action::FinishAlone
@@ -114,11 +114,11 @@ fn effect_of(core: &Core, action: Action) -> Option<Effect> {
 }
 
 #[test]
-fn what_is_handled_follows_the_table() {
+fn a_handled_trigger_follows_the_table() {
     for &(state, trigger, next, actions) in TABLE {
         let pair = format!("{trigger:?} in {state:?}");
         let mut core = busy(state);
-        let effects = core.on(news(trigger));
+        let effects = core.on(event_of(trigger));
         assert_eq!(core.state(), next, "{pair}");
         let entered: Vec<_> = entered(&effects).collect();
         let changed = (state != next).then_some(next);
@@ -133,7 +133,7 @@ fn what_is_handled_follows_the_table() {
     }
 }
 
-/// Whether [`effect_of`] makes it of some action.
+/// Whether [`effect_of`] returns this effect for some action.
 const fn is_of_an_action(effect: &Effect) -> bool {
     matches!(
         effect,
@@ -158,15 +158,15 @@ const fn is_refused(effect: &Effect) -> bool {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn a_refused_trigger_changes_nothing() {
     for &state in State::VARIANTS {
         for trigger in all_triggers() {
             let Err(refused) = state.next(trigger) else {
                 continue;
             };
             let (mut core, mut other) = (busy(state), busy(state));
-            assert_eq!(core.on(news(trigger)), [Effect::Refused(refused)]);
-            for event in what_follows() {
+            assert_eq!(core.on(event_of(trigger)), [Effect::Refused(refused)]);
+            for event in later_events() {
                 let expected = other.on(event.clone());
                 assert_eq!(core.on(event), expected, "after {trigger:?} in {state:?}");
                 assert_same(&core, &other);
@@ -183,7 +183,7 @@ fn assert_same(core: &Core, other: &Core) {
     assert_eq!(core.next_osn(), other.next_osn());
 }
 
-/// Until there is failover.
+/// Holds until there is failover.
 #[test]
 fn nothing_changes_the_roles() {
     for trigger in all_triggers() {
@@ -191,8 +191,10 @@ fn nothing_changes_the_roles() {
             .iter()
             .map(|state| state.next(trigger).err().map(|refused| refused.why))
             .collect();
-        let nowhere = why.iter().all(|why| *why == Some(Refusal::NoFailoverYet));
-        let some = why.contains(&Some(Refusal::NoFailoverYet));
+        let nowhere = why
+            .iter()
+            .all(|why| *why == Some(RefusalReason::NoFailoverYet));
+        let some = why.contains(&Some(RefusalReason::NoFailoverYet));
         assert_eq!(nowhere, some, "{trigger:?}");
     }
     let is_secondary = |state: State| format!("{state:?}").starts_with("Secondary");
@@ -202,21 +204,21 @@ fn nothing_changes_the_roles() {
     }
 }
 
-/// A connection that comes up twice is refused; it must not begin a recovery anew either.
+/// A second report of one connection is refused, and must not begin another recovery either.
 #[test]
 fn a_refused_connection_starts_no_recovery() {
     let mut core = busy(State::CatchingUp);
-    let again = core.on(news(Trigger::LinkUpInSync));
+    let again = core.on(event_of(Trigger::LinkUpInSync));
     assert!(again.iter().all(is_refused), "{again:?}");
     assert_eq!(again.len(), 1);
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
-    let triggers: Vec<_> = all_triggers().map(news).collect();
+    let triggers: Vec<_> = all_triggers().map(event_of).collect();
     let sequence = 1_u64..8;
     prop_oneof![
         4 => prop::sample::select(triggers),
-        2 => prop::sample::select(what_follows().take(8).collect::<Vec<_>>()),
+        2 => prop::sample::select(later_events().take(8).collect::<Vec<_>>()),
         1 => sequence.clone().prop_map(|number| Event::WriteAcked(osn(number), None)),
         1 => sequence.clone().prop_map(|number| Event::WriteAcked(osn(number), Some(Errno::Io))),
         1 => sequence.prop_map(|number| Event::MetaAcked(osn(number), Ok(()))),
@@ -224,16 +226,16 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever came before.
+    /// Holds after any earlier events.
     #[test]
-    fn refused_triggers_might_as_well_not_have_come(
+    fn a_refused_trigger_changes_nothing_after_any_events(
         start in prop::sample::select(State::VARIANTS),
         events in prop::collection::vec(any_event(), 1..40),
     ) {
         let (mut core, mut other) = (busy(start), busy(start));
         for event in events {
             let trigger = match event {
-                Event::Happened(trigger) => Some(trigger),
+                Event::Trigger(trigger) => Some(trigger),
                 Event::LinkUp { in_sync: true, .. } => Some(Trigger::LinkUpInSync),
                 Event::LinkUp { in_sync: false, .. } => Some(Trigger::LinkUpOutOfSync),
                 _ => None,

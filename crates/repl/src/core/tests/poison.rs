@@ -1,4 +1,4 @@
-//! A disk of this node that has failed (rule P16).
+//! A failed disk of this node (rule P16).
 
 use strum::VariantArray as _;
 
@@ -34,11 +34,11 @@ fn refused(effects: &[Effect]) -> Vec<u64> {
 }
 
 fn poisoned() -> Event {
-    Event::Happened(Trigger::StorePoisoned)
+    Event::Trigger(Trigger::StorePoisoned)
 }
 
 #[test]
-fn a_disk_that_failed_leaves_reads_and_nothing_else() {
+fn a_failed_disk_leaves_reads_and_nothing_else() {
     for state in PRIMARY {
         let mut core = core(state);
         core.on(poisoned());
@@ -48,7 +48,7 @@ fn a_disk_that_failed_leaves_reads_and_nothing_else() {
         assert_eq!(refused(&submit_sync(&mut core, 3)), [3]);
         let read = core.on(Event::Submit {
             op: OpId(4),
-            kind: Kind::Read,
+            kind: OpKind::Read,
             locks: write_locks(5),
             bytes: 0,
         });
@@ -58,17 +58,17 @@ fn a_disk_that_failed_leaves_reads_and_nothing_else() {
     }
 }
 
-/// What the process before had under way is read like everything else that is here: no recovery will
-/// come to say what the other node has.
+/// Clients read the bytes of interrupted writes like all other bytes of this node: no recovery will
+/// compare them with the other node.
 #[test]
-fn a_disk_that_failed_before_the_recovery_lets_everything_be_read() {
+fn a_disk_that_failed_before_the_recovery_allows_all_reads() {
     let mut core = interrupted();
     assert_eq!(core.submit_read(1, 5), []);
     let effects = core.on(poisoned());
     let read = |effect: &Effect| matches!(effect, Effect::Execute { op: OpId(1), .. });
     assert!(effects.iter().any(read), "{effects:?}");
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    assert_eq!(core.locks(), Locks::default());
+    assert_eq!(core.lock_counts(), LockCounts::default());
 }
 
 #[test]
@@ -81,17 +81,18 @@ fn nothing_but_an_operator_leads_out_of_poison() {
     }
 }
 
-/// Whatever part of it is done: it is on one node only, or nobody knows.
+/// This holds for each part of an operation that may be done: the operation is on one node only, or its place is
+/// unknown.
 #[test]
-fn what_is_in_flight_when_the_disk_fails_ends_with_an_error() {
+fn operations_in_flight_end_with_an_error_when_the_disk_fails() {
     let mut core = core(State::Synced);
-    // Done here; done there; neither.
+    // Done here; done on the peer; done on neither node.
     for op in [1, 2, 3] {
         core.submit_write(op, op);
     }
     core.on(Event::LocalDone(OpId(1), Ok(())));
     core.on(Event::WriteAcked(osn(2), None));
-    // Waits for the locks of the third.
+    // Waits for the locks of the third write.
     core.submit_write(4, 3);
     submit_sync(&mut core, 5);
     core.on(Event::LocalDone(OpId(5), Ok(())));
@@ -105,15 +106,15 @@ fn what_is_in_flight_when_the_disk_fails_ends_with_an_error() {
     let effects = core.on(poisoned());
     assert_eq!(refused(&effects), [1, 5, 7]);
     assert!(effects.contains(&Effect::DropLink));
-    // What was being done here holds its locks until it is over, and is not acknowledged either.
+    // An operation that this node is executing holds its locks until it is over, and is not acknowledged either.
     assert_eq!(refused(&core.on(Event::LocalDone(OpId(2), Ok(())))), [2]);
     assert_eq!(refused(&core.on(Event::LocalDone(OpId(6), Ok(())))), [6]);
     assert_eq!(refused(&core.on(Event::Sequence(OpId(8)))), [8]);
     assert_eq!(refused(&core.on(Event::LocalDone(OpId(3), Ok(())))), [3, 4]);
-    // Late news changes nothing, and the good copy is not marked out of sync.
+    // Late events change nothing, and the good copy is not marked out of sync.
     let mut late = core.on(Event::WriteAcked(osn(3), None));
     late.extend(core.on(Event::MetaAcked(osn(5), Ok(()))));
-    late.extend(core.on(Event::Happened(Trigger::PeerFailed)));
+    late.extend(core.on(Event::Trigger(Trigger::PeerFailed)));
     late.extend(core.at(1_000_000, Event::Tick));
     late.retain(|effect| !matches!(effect, Effect::Refused(_)));
     assert_eq!(late, []);
@@ -121,7 +122,7 @@ fn what_is_in_flight_when_the_disk_fails_ends_with_an_error() {
 }
 
 #[test]
-fn what_was_held_back_when_the_disk_fails_ends_with_an_error() {
+fn held_operations_end_with_an_error_when_the_disk_fails() {
     let mut core = core(State::Paused);
     core.submit_write(1, 5);
     core.submit_meta(2, "a");

@@ -1,9 +1,9 @@
-//! What the process before had left under way.
+//! Operations that the previous process left unfinished.
 
 use super::*;
 
 #[test]
-fn in_doubt_operations_are_settled_after_a_restart() {
+fn in_doubt_operations_are_committed_or_sent_again_after_a_restart() {
     let config = CoreConfig {
         pause_limit_ms: 1000,
         answer_limit: LIMIT,
@@ -11,11 +11,11 @@ fn in_doubt_operations_are_settled_after_a_restart() {
         writes_max: 4,
         bytes_max: 100,
     };
-    let start = Start {
+    let start = CoreStart {
         state: State::Paused,
         first_osn: osn(100),
         in_doubt: vec![osn(3), osn(4)],
-        under_way: Vec::new(),
+        interrupted_writes: Vec::new(),
     };
     let mut core = Core::new(config, start, 0);
     let up = Event::LinkUp {
@@ -42,9 +42,9 @@ fn in_doubt_operations_are_settled_after_a_restart() {
     );
 }
 
-/// What the process before had under way may be on this node only: nobody reads it until it is not.
+/// A write of the previous process may be on this node only: no client reads its bytes before both nodes have them.
 #[test]
-fn what_was_under_way_is_not_read_until_it_is_settled() {
+fn an_interrupted_write_is_not_read_before_both_nodes_have_it() {
     for settled in [true, false] {
         let mut core = interrupted();
         assert_eq!(core.submit_read(1, 5), [], "the same file");
@@ -57,24 +57,24 @@ fn what_was_under_way_is_not_read_until_it_is_settled() {
             });
             core.on(Event::RangesRecovered)
         } else {
-            core.on(Event::Happened(Trigger::PauseOverContinue));
-            core.on(Event::Happened(Trigger::MarkedOutOfSync))
+            core.on(Event::Trigger(Trigger::PauseOverContinue));
+            core.on(Event::Trigger(Trigger::MarkedOutOfSync))
         };
         let read = |effect: &Effect| matches!(effect, Effect::Execute { op: OpId(1), .. });
         assert!(effects.iter().any(read), "{effects:?}");
     }
 }
 
-/// Why a node that starts out of sync has to settle them first: the end of the image waits for them.
+/// A node that starts out of sync has to decide its operations in doubt first: the end of the image waits for them.
 #[test]
 fn the_end_of_an_image_is_sent_only_when_nothing_is_in_doubt() {
     for (in_doubt, sent) in [(vec![osn(3)], false), (Vec::new(), true)] {
         let config = core(State::OutOfSync).config;
-        let start = Start {
+        let start = CoreStart {
             state: State::OutOfSync,
             first_osn: osn(100),
             in_doubt,
-            under_way: Vec::new(),
+            interrupted_writes: Vec::new(),
         };
         let mut core = Core::new(config, start, 0);
         let up = Event::LinkUp {
@@ -83,7 +83,7 @@ fn the_end_of_an_image_is_sent_only_when_nothing_is_in_doubt() {
             peer_applied: osn(3),
         };
         assert!(core.on(up).contains(&transfer(Transfer::SendImage)));
-        let effects = core.on(Event::Happened(Trigger::ImageSent));
+        let effects = core.on(Event::Trigger(Trigger::ImageSent));
         assert_eq!(effects.contains(&transfer(Transfer::SendTail)), sent);
     }
 }

@@ -1,15 +1,15 @@
-//! Room on the way to the peer (rule P19). All of it is [`ROOM`] bytes.
+//! Room on the way to the peer (rule P19): [`ROOM`] bytes altogether.
 
 use super::*;
 
-/// What the cores of these tests let be in flight.
+/// Most bytes in flight in the cores of these tests.
 const ROOM: u64 = 100;
 
 impl Core {
     fn submit_bytes(&mut self, op: u64, number: u64, bytes: u64) -> Vec<Effect> {
         self.on(Event::Submit {
             op: OpId(op),
-            kind: Kind::Write,
+            kind: OpKind::Write,
             locks: write_locks(number),
             bytes,
         })
@@ -18,7 +18,7 @@ impl Core {
     fn submit_meta_bytes(&mut self, op: u64, name: &str, bytes: u64) -> Vec<Effect> {
         self.on(Event::Submit {
             op: OpId(op),
-            kind: Kind::Meta,
+            kind: OpKind::Meta,
             locks: name_locks(name),
             bytes,
         })
@@ -42,14 +42,14 @@ fn started(effects: &[Effect]) -> Vec<u64> {
 }
 
 #[test]
-fn what_finds_no_room_waits_and_begins_in_order_when_there_is_some() {
+fn operations_without_room_wait_and_begin_in_order_once_there_is_room() {
     let mut core = core(State::Synced);
     assert_eq!(started(&core.submit_bytes(1, 5, 60)), [1]);
     assert_eq!(started(&core.submit_bytes(2, 6, 60)), []);
     assert_eq!(
         started(&core.submit_meta_bytes(3, "a", 10)),
         [],
-        "nobody overtakes"
+        "no operation overtakes"
     );
     assert_eq!(core.in_flight().bytes, 60);
     assert_eq!(core.held(), 2);
@@ -57,9 +57,9 @@ fn what_finds_no_room_waits_and_begins_in_order_when_there_is_some() {
     assert_eq!((core.in_flight().bytes, core.held()), (70, 0));
 }
 
-/// Done on both sides, and not on one: what the peer has not answered may still be on its way.
+/// Room comes back only when both nodes are done: an unanswered operation may still be on its way.
 #[test]
-fn room_comes_back_when_both_sides_are_done() {
+fn room_comes_back_when_both_nodes_are_done() {
     let mut core = core(State::Synced);
     core.submit_bytes(1, 5, ROOM);
     core.submit_bytes(2, 6, 1);
@@ -78,7 +78,7 @@ fn one_operation_alone_may_be_larger_than_all_room() {
 }
 
 #[test]
-fn reads_need_no_room_and_nobody_waits_for_any_where_nothing_is_sent() {
+fn reads_need_no_room_and_unmirrored_writes_wait_for_none() {
     let mut full = core(State::Synced);
     full.submit_bytes(1, 5, ROOM);
     full.submit_bytes(2, 6, ROOM);
@@ -91,13 +91,13 @@ fn reads_need_no_room_and_nobody_waits_for_any_where_nothing_is_sent() {
 }
 
 #[test]
-fn what_waits_for_room_when_the_peer_is_given_up_is_done_alone() {
+fn an_operation_that_waits_for_room_is_done_alone_when_the_peer_is_given_up() {
     let mut core = core(State::Synced);
     core.submit_bytes(1, 5, ROOM);
     core.submit_bytes(2, 6, ROOM);
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    core.on(Event::Happened(Trigger::PeerFailed));
-    let effects = core.on(Event::Happened(Trigger::MarkedOutOfSync));
+    core.on(Event::Trigger(Trigger::PeerFailed));
+    let effects = core.on(Event::Trigger(Trigger::MarkedOutOfSync));
     assert_eq!(finished(&effects), [1]);
     assert!(effects.contains(&Effect::Execute {
         op: OpId(2),
@@ -107,14 +107,14 @@ fn what_waits_for_room_when_the_peer_is_given_up_is_done_alone() {
     assert_eq!((core.in_flight().bytes, core.held()), (0, 0));
 }
 
-/// A short disconnect takes nobody's room away, and gives none that is not there.
+/// A short disconnect takes no room away, and gives none that does not exist.
 #[test]
-fn what_waits_for_room_goes_on_waiting_over_a_reconnect() {
+fn an_operation_that_waits_for_room_keeps_waiting_over_a_reconnect() {
     let mut core = core(State::Synced);
     core.submit_bytes(1, 5, ROOM);
     core.submit_bytes(2, 6, ROOM);
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    core.on(Event::Happened(Trigger::LinkLost));
+    core.on(Event::Trigger(Trigger::LinkLost));
     assert_eq!(started(&core.on(reconnect())), []);
     core.on(Event::RangesRecovered);
     let effects = core.on(Event::WriteAcked(osn(1), None));
@@ -123,11 +123,11 @@ fn what_waits_for_room_goes_on_waiting_over_a_reconnect() {
 }
 
 #[test]
-fn what_waits_for_room_when_the_disk_fails_ends_with_an_error() {
+fn an_operation_that_waits_for_room_ends_with_an_error_when_the_disk_fails() {
     let mut core = core(State::Synced);
     core.submit_bytes(1, 5, ROOM);
     core.submit_bytes(2, 6, ROOM);
-    let effects = core.on(Event::Happened(Trigger::StorePoisoned));
+    let effects = core.on(Event::Trigger(Trigger::StorePoisoned));
     let failed = Effect::Finish {
         op: OpId(2),
         result: Err(Errno::Io),
@@ -137,9 +137,9 @@ fn what_waits_for_room_when_the_disk_fails_ends_with_an_error() {
     assert_eq!((core.operations(), core.in_flight().bytes), (0, 0));
 }
 
-/// What is said ahead of a write is what becomes of it when it is submitted.
+/// The prediction before a write and the decision at its submission are the same.
 #[test]
-fn a_write_starts_when_it_was_said_that_it_would() {
+fn a_write_starts_exactly_when_it_was_predicted() {
     let mut decided = [0, 0];
     for (state, bytes, number) in [State::Synced, State::OutOfSync, State::Paused]
         .into_iter()

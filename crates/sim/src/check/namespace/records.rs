@@ -4,9 +4,30 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-use lockstep_types::{FileName, Ino};
+use lockstep_types::{FileName, Ino, NodeKind};
 
-use super::Node;
+/// An inode of the model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// The kind of the inode.
+    pub kind: NodeKind,
+    /// Permission bits with set-id and sticky bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Device number, or zero if the inode is no device.
+    pub rdev: u32,
+    /// The target of a symbolic link.
+    pub target: Vec<u8>,
+    /// The directory above a directory.
+    pub(super) parent: Ino,
+    /// Number of entries of a directory.
+    pub(super) entries: u32,
+}
 
 /// The subject of a record. Keys sort so that the records of an inode are adjacent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

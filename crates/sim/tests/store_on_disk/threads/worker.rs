@@ -1,4 +1,4 @@
-//! What the threads do.
+//! The work of the threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,64 +14,65 @@ use lockstep_types::{
 };
 use parking_lot::Mutex;
 
-use super::known::{Content, Known, Names, Saves};
+use super::expected::{Content, Expected, Names, Saves};
 use super::{Layout, REGION_BYTES, creation, file_name, osn, skip_numbers};
 
-/// Files that a thread has at most.
+/// Most files of a thread.
 const FILES_MAX: usize = 4;
-/// A file of a thread is written up to here.
+/// The largest size of a thread's file.
 const FILE_BYTES: u64 = 14_000;
 
-/// An open store, and what its threads share.
-pub struct Life<'a> {
+/// An open store, and the state that its threads share.
+pub struct Session<'a> {
     pub store: Store,
     pub backing: Arc<dyn Backing>,
     pub layout: &'a Layout,
-    pub known: &'a Mutex<Known>,
-    /// Operations wait for the word of another node: they are pending first, and applied later.
+    pub expected: &'a Mutex<Expected>,
+    /// Operations wait for another node: they are pending first, and applied later.
     pub is_mirrored: bool,
     pub sequence: AtomicU64,
-    /// Held while an operation is numbered and logged, and while operations are applied.
+    /// Held while an operation gets its number and is logged, and while operations are applied.
     pub sequencer: Mutex<Sequencer>,
     pub is_over: AtomicBool,
-    /// A call of the disk has failed, or was the last of the process; or is about to be.
+    /// A disk call has failed, or was the last call of the process, or such a call is about to
+    /// return.
     pub has_ended: Arc<AtomicBool>,
 }
 
-/// Operations that are pending, and what became of those that others have applied.
+/// The pending operations, and the results of the operations that other threads have applied.
 #[derive(Default)]
 pub struct Sequencer {
     pending: VecDeque<Osn>,
     applied: BTreeMap<Osn, Option<Applied>>,
-    /// One could not be applied: none after it may be.
+    /// An operation could not be applied, so no later operation may be applied.
     is_stuck: bool,
 }
 
-impl Life<'_> {
-    fn stamp(&self) -> (Osn, Timestamp) {
+impl Session<'_> {
+    fn next_osn(&self) -> (Osn, Timestamp) {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let osn = osn(sequence);
         let secs = i64::try_from(sequence).unwrap();
         (osn, Timestamp { secs, nanos: 3 })
     }
 
-    /// Does something that saves, and notes what it has saved.
+    /// Does something that saves, and records the saved data.
     fn save(
         &self,
         saves: Saves,
         sync: impl FnOnce() -> Result<(), OpError>,
     ) -> Result<(), OpError> {
-        let covered = self.known.lock().covered(saves);
+        let covered = self.expected.lock().covered(saves);
         sync()?;
-        self.known.lock().save(&covered);
+        self.expected.lock().save(&covered);
         Ok(())
     }
 
-    /// Syncs a file as for a client: not at all if nothing has changed since the last time.
+    /// Syncs a file as for a client: does nothing if the file has not changed since its last sync.
     fn sync(&self, ino: Ino) -> Result<(), OpError> {
-        let unless = self.known.lock().covered(Saves::File(ino, false));
+        let unless = self.expected.lock().covered(Saves::File(ino, false));
         if self.store.is_synced(ino, StateVersion(0)) {
-            self.known.lock().save(&unless);
+            self.expected.lock().save(&unless);
             return Ok(());
         }
         let point = self.store.sync_point(ino, StateVersion(0));
@@ -82,7 +83,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// What goes on beside the clients, until they have done.
+    /// Does the maintenance beside the threads, until they are done.
     pub fn maintain(&self, mut random: Random) {
         while !self.is_over.load(Ordering::Relaxed) {
             if let Err(error) = self.maintain_once(&mut random) {
@@ -105,9 +106,10 @@ impl Life<'_> {
         }
     }
 
-    /// Not believed beside a call that fails, and never made to fail itself. Linux tells of a failure once
-    /// to those who sync the file, and once to those who sync everything; the disk here tells only the first
-    /// of both, and the others hear of success until that one has passed on what it heard.
+    /// Syncs everything. The result is not trusted beside a failing call, and the sync itself is
+    /// never made to fail. Linux reports a failure once to each caller that syncs the file, and
+    /// once to each caller that syncs everything. The simulated disk reports it only to the first
+    /// of both. The other callers see success until the first caller has passed the error on.
     fn sync_everything(&self) -> Result<(), OpError> {
         self.store.sync_everything()?;
         if self.has_ended.load(Ordering::SeqCst) {
@@ -116,34 +118,34 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Before that, everything succeeds.
+    /// Without a failed call, every operation must succeed.
     fn must_have_ended(&self, error: &OpError) {
         assert!(self.has_ended.load(Ordering::SeqCst), "{error}");
     }
 
-    /// Stops in order, as a node does.
+    /// Closes the store, as a node does.
     pub fn close(&self) -> Result<(), OpError> {
         self.save(Saves::Everything, || {
-            // What a process before has left, which may have been killed.
+            // The previous process may have been killed, and have left unsynced data.
             self.store.sync_everything()?;
             Ok(self.store.close()?)
         })
     }
 }
 
-/// A thread that changes files of its own, and its region of the one that all share.
+/// A thread that changes files of its own, and its region of the shared file.
 pub struct Worker<'a> {
-    pub life: &'a Life<'a>,
+    pub session: &'a Session<'a>,
     pub number: usize,
     pub random: Random,
 }
 
 impl Worker<'_> {
-    /// Does so many things, until one fails.
-    pub fn work(&mut self, things: u64) {
-        for _ in 0..things {
+    /// Does up to `operations` operations, until one fails.
+    pub fn work(&mut self, operations: u64) {
+        for _ in 0..operations {
             if let Err(error) = self.work_once() {
-                return self.life.must_have_ended(&error);
+                return self.session.must_have_ended(&error);
             }
         }
     }
@@ -165,11 +167,13 @@ impl Worker<'_> {
     }
 
     fn directory(&self) -> Ino {
-        self.life.layout.directories[self.number]
+        self.session.layout.directories[self.number]
     }
 
     fn names(&self) -> Names {
-        self.life.known.lock().names[self.number].now().clone()
+        self.session.expected.lock().names[self.number]
+            .now()
+            .clone()
     }
 
     fn any_name(&mut self) -> Option<(String, Ino)> {
@@ -177,29 +181,29 @@ impl Worker<'_> {
         (!entries.is_empty()).then(|| self.random.pick(&entries).clone())
     }
 
-    /// Carries out a metadata operation. It makes `names` of those of this thread; `tried` notes, when
-    /// it is about to be tried, what else it changes.
+    /// Carries out a metadata operation that changes the names of this thread to `names`. Just
+    /// before the operation, `tried` records the other changes.
     fn change(
         &self,
         request: MetaRequest,
         names: impl FnOnce(&mut Names),
-        tried: impl FnOnce(&mut Known, Timestamp),
+        tried: impl FnOnce(&mut Expected, Timestamp),
     ) -> Result<Applied, OpError> {
-        let mut sequencer = self.life.sequencer.lock();
-        let (osn, time) = self.life.stamp();
+        let mut sequencer = self.session.sequencer.lock();
+        let (osn, time) = self.session.next_osn();
         let op = MetaOp { osn, time, request };
         self.try_next(osn, time, names, tried);
-        let applied = if self.life.is_mirrored {
-            self.life.store.validate(&op)?;
-            self.life.store.log_pending(&op)?;
+        let applied = if self.session.is_mirrored {
+            self.session.store.validate(&op)?;
+            self.session.store.intents().log(&op)?;
             sequencer.pending.push_back(osn);
             drop(sequencer);
             std::thread::yield_now();
             self.apply(osn)?
         } else {
-            self.life.store.commit(&op)?
+            self.session.store.commit(&op)?
         };
-        self.life.known.lock().names[self.number].acknowledge();
+        self.session.expected.lock().names[self.number].acknowledge();
         Ok(applied)
     }
 
@@ -208,22 +212,22 @@ impl Worker<'_> {
         osn: Osn,
         time: Timestamp,
         names: impl FnOnce(&mut Names),
-        tried: impl FnOnce(&mut Known, Timestamp),
+        tried: impl FnOnce(&mut Expected, Timestamp),
     ) {
-        let mut known = self.life.known.lock();
-        let mut next = known.names[self.number].now().clone();
+        let mut expected = self.session.expected.lock();
+        let mut next = expected.names[self.number].now().clone();
         next.sequence = osn.sequence;
         names(&mut next);
-        known.names[self.number].begin(next);
-        tried(&mut known, time);
+        expected.names[self.number].begin(next);
+        tried(&mut expected, time);
     }
 
-    /// Applies what is pending up to an operation, if no other thread has done that.
+    /// Applies the pending operations up to an operation, unless another thread has applied it.
     fn apply(&self, osn: Osn) -> Result<Applied, OpError> {
-        let mut sequencer = self.life.sequencer.lock();
+        let mut sequencer = self.session.sequencer.lock();
         while !sequencer.is_stuck && sequencer.pending.front().is_some_and(|next| *next <= osn) {
             let next = sequencer.pending.pop_front().unwrap();
-            match self.life.store.commit_pending(next) {
+            match self.session.store.intents().commit(next) {
                 Ok(applied) => drop(sequencer.applied.insert(next, applied)),
                 Err(_) => sequencer.is_stuck = true,
             }
@@ -238,19 +242,20 @@ impl Worker<'_> {
             return self.unlink();
         }
         if self.random.percent(25) {
-            skip_numbers(&self.life.store)?;
+            skip_numbers(&self.session.store)?;
         }
-        let ino = self.life.store.next_ino()?;
+        let ino = self.session.store.next_ino()?;
         let name = format!("n{}", ino.get());
         let request = creation(self.directory(), file_name(&name), ino, NodeKind::File);
         let made = |names: &mut Names| {
             names.entries.insert(name, ino);
         };
-        let tried = |known: &mut Known, time| drop(known.contents.insert(ino, Content::new(time)));
+        let tried =
+            |expected: &mut Expected, time| drop(expected.contents.insert(ino, Content::new(time)));
         self.change(request, made, tried).map(drop)
     }
 
-    /// To a new name, or over another file.
+    /// Renames a file to a free name, or over another file.
     fn rename(&mut self) -> Result<(), OpError> {
         let (Some((from, ino)), Some((to, _))) = (self.any_name(), self.any_name()) else {
             return Ok(());
@@ -286,7 +291,7 @@ impl Worker<'_> {
         self.reap(&applied)
     }
 
-    /// Frees what has lost its last name.
+    /// Frees an inode that has lost its last name.
     fn reap(&self, applied: &Applied) -> Result<(), OpError> {
         let Some(ino) = applied.orphaned else {
             return Ok(());
@@ -337,8 +342,8 @@ impl Worker<'_> {
         })
     }
 
-    /// A metadata operation on the content of a file of this thread, sometimes made durable, as with
-    /// `durability = "always"`.
+    /// Carries out a metadata operation on the content of a file of this thread. Makes some of
+    /// these operations durable, as with `durability = "always"`.
     fn change_content(
         &mut self,
         request: impl FnOnce(Ino) -> MetaRequest,
@@ -347,8 +352,8 @@ impl Worker<'_> {
         let Some((_, ino)) = self.any_name() else {
             return Ok(());
         };
-        let tried = |known: &mut Known, time| {
-            let content = known.contents.get_mut(&ino).unwrap();
+        let tried = |expected: &mut Expected, time| {
+            let content = expected.contents.get_mut(&ino).unwrap();
             let mut bytes = content.regions[0].now().clone();
             effect(&mut bytes);
             content.regions[0].begin(bytes);
@@ -358,15 +363,16 @@ impl Worker<'_> {
         self.acknowledge_content(ino);
         self.check_read(ino)?;
         if self.random.percent(30) {
-            let sync = || Ok(self.life.store.sync_applied(&applied)?);
-            self.life.save(Saves::Operation(self.number, ino), sync)?;
+            let sync = || Ok(self.session.store.sync_applied(&applied)?);
+            self.session
+                .save(Saves::Operation(self.number, ino), sync)?;
         }
         Ok(())
     }
 
     fn acknowledge_content(&self, ino: Ino) {
-        let mut known = self.life.known.lock();
-        let content = known.contents.get_mut(&ino).unwrap();
+        let mut expected = self.session.expected.lock();
+        let content = expected.contents.get_mut(&ino).unwrap();
         content.region_of(self.number).acknowledge();
         if let Some(times) = &mut content.times {
             times.acknowledge();
@@ -389,10 +395,10 @@ impl Worker<'_> {
         let offset = place(&mut self.random, REGION_BYTES);
         let length = 1 + place(&mut self.random, REGION_BYTES - offset);
         let region = self.number * REGION_BYTES;
-        self.write(self.life.layout.shared, region, offset, length)
+        self.write(self.session.layout.shared, region, offset, length)
     }
 
-    /// Writes to the region of a file that begins at `region`, as the node does it.
+    /// Writes to the region of a file that begins at `region`, as a node does.
     fn write(
         &mut self,
         ino: Ino,
@@ -402,23 +408,23 @@ impl Worker<'_> {
     ) -> Result<(), OpError> {
         let data = vec![u8::try_from(1 + self.random.below(250)).unwrap(); length];
         let durable = self.random.percent(30);
-        let (osn, time) = self.life.stamp();
+        let (osn, time) = self.session.next_osn();
         self.try_write(ino, offset, &data, time);
-        let store = &self.life.store;
+        let store = &self.session.store;
         let (at, count) = ((region + offset) as u64, length as u64);
         let ticket = store.begin_write(ino, at, count, durable)?;
         if let Err(error) = store.write_begun(&ticket, at, &data) {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error.into());
         }
         if durable && let Err(error) = store.sync_file(ino, false) {
-            Store::abandon_write(&ticket);
+            ticket.abandon();
             return Err(error);
         }
         store.complete_write(&ticket, at + count, osn, time);
         drop(ticket);
-        // A process that was killed meanwhile has acknowledged nothing.
-        self.life.backing.space().map_err(|_| Errno::Io)?;
+        // A killed process has acknowledged nothing.
+        self.session.backing.space().map_err(|_| Errno::Io)?;
         self.acknowledge_content(ino);
         if durable {
             self.note_written_durably(ino);
@@ -427,8 +433,8 @@ impl Worker<'_> {
     }
 
     fn try_write(&self, ino: Ino, offset: usize, data: &[u8], time: Timestamp) {
-        let mut known = self.life.known.lock();
-        let content = known.contents.get_mut(&ino).unwrap();
+        let mut expected = self.session.expected.lock();
+        let content = expected.contents.get_mut(&ino).unwrap();
         let region = content.region_of(self.number);
         let mut bytes = region.now().clone();
         let end = offset + data.len();
@@ -440,10 +446,11 @@ impl Worker<'_> {
         }
     }
 
-    /// What this thread has in a file is durable: its last write was, and so is what came before.
+    /// Records that a file's content of this thread is durable: its last write was durable, and so
+    /// are all earlier writes.
     fn note_written_durably(&self, ino: Ino) {
-        let mut known = self.life.known.lock();
-        known
+        let mut expected = self.session.expected.lock();
+        expected
             .contents
             .get_mut(&ino)
             .unwrap()
@@ -451,22 +458,22 @@ impl Worker<'_> {
             .save_now();
     }
 
-    /// Whoever reads sees what was acknowledged last.
+    /// Checks that a read returns the last acknowledged content.
     fn check_read(&self, ino: Ino) -> Result<(), OpError> {
-        let is_shared = ino == self.life.layout.shared;
+        let is_shared = ino == self.session.layout.shared;
         let offset = if is_shared {
             self.number * REGION_BYTES
         } else {
             0
         };
         let expected = {
-            let mut known = self.life.known.lock();
-            let content = known.contents.get_mut(&ino).unwrap();
+            let mut expected = self.session.expected.lock();
+            let content = expected.contents.get_mut(&ino).unwrap();
             content.region_of(self.number).now().clone()
         };
-        // One more, to see the end of a file of this thread.
+        // One byte more, to find the end of a file of this thread.
         let mut bytes = vec![0; expected.len() + usize::from(!is_shared)];
-        let count = self.life.store.read(ino, offset as u64, &mut bytes)?;
+        let count = self.session.store.read(ino, offset as u64, &mut bytes)?;
         bytes.truncate(count);
         assert!(
             bytes == expected,
@@ -484,30 +491,37 @@ impl Worker<'_> {
 
     fn sync_own(&mut self) -> Result<(), OpError> {
         match self.any_name() {
-            Some((_, ino)) => self.life.sync(ino),
-            None => self.life.sync(self.life.layout.shared),
+            Some((_, ino)) => self.session.sync(ino),
+            None => self.session.sync(self.session.layout.shared),
         }
     }
 
     fn sync_any(&mut self) -> Result<(), OpError> {
         let ino = self.any_file();
-        unless_refused(self.life.sync(ino))
+        unless_refused(self.session.sync(ino))
     }
 
     fn look_at_any(&mut self) -> Result<(), OpError> {
         let ino = self.any_file();
-        let found = self.life.store.seek(ino, 0, SeekFor::Hole);
+        let found = self.session.store.seek(ino, 0, SeekFor::Hole);
         unless_refused(found.map(drop))
     }
 
-    /// Any file, also one that another thread changes, or has removed.
+    /// Returns any file, also a file that another thread changes or has removed.
     fn any_file(&mut self) -> Ino {
-        let files: Vec<Ino> = self.life.known.lock().contents.keys().copied().collect();
+        let files: Vec<Ino> = self
+            .session
+            .expected
+            .lock()
+            .contents
+            .keys()
+            .copied()
+            .collect();
         *self.random.pick(&files)
     }
 }
 
-/// A file that is gone is refused.
+/// Ignores the refusal of an operation on a removed file.
 fn unless_refused(result: Result<(), OpError>) -> Result<(), OpError> {
     match result {
         Err(OpError::Refused(_)) => Ok(()),

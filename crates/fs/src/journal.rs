@@ -1,0 +1,547 @@
+//! The journal of a store: the intent log, and the metadata operations that are applied by it.
+//!
+//! [`Journal`] owns the log and the progress of operations. It plans an operation on a [`Tree`], logs it, changes the
+//! content and installs the records. It makes checkpoints, which cut the log.
+//!
+//! Invariants:
+//! - Metadata operations are applied one at a time, in the order of their log records. Each record is in the log before
+//!   the first effect of its operation. So after a crash of the process only the last record of the log may have
+//!   effects missing.
+//! - If the content part of an operation fails, a record takes the operation back. If it succeeds, a record says so
+//!   (P5).
+//! - A failed operation stays pending until it is rolled back, and no later operation is applied (rule P8).
+//! - The namespace in memory is the last checkpoint plus the log since. A checkpoint is atomic ([`checkpoint`]).
+//!
+//! Locks, in the order in which they may be taken: `checkpointing`, `applying`, `applied`; then the locks of the
+//! content and of the namespace. `applying` is held while an operation is applied, logged and carried out, and during
+//! the first step of a checkpoint. `applied` is never held during a call of the disk.
+
+mod applying;
+mod change_feed;
+mod changed_keys;
+mod checkpoint;
+mod replay;
+
+use lockstep_intentlog::{IntentLog, Position, Record, Usage};
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{AllocateMode, Attr, BootId, Ino, MetaOp, MetaRequest, Osn};
+use parking_lot::Mutex;
+
+use self::applying::Applying;
+use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
+use crate::backing::disk::StoreDisk;
+use crate::content::{LastWrite, OpenFile};
+use crate::error::{OpError, StoreError};
+use crate::namespace::Namespace;
+use crate::namespace::keys;
+use crate::namespace::plan::{self, ContentEffect, Plan, View};
+use crate::namespace::record::{self, Body};
+use crate::tree::{FileTimes, Tree};
+
+pub use self::change_feed::{ChangeFeed, ImageChange};
+pub use self::replay::{Leftover, recover};
+
+/// Inode numbers reserved at a time: each reservation costs one sync.
+const INO_RESERVE: u64 = 1 << 20;
+
+/// The answer of an applied operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Applied {
+    /// Attributes of the one inode made, linked or changed.
+    pub attr: Option<Attr>,
+    /// An inode that lost its last name: free it when no client has it open.
+    pub orphaned: Option<Ino>,
+    /// The file whose content the operation changed.
+    changed: Option<Ino>,
+    /// Where the last record of the operation lies in the log.
+    position: Position,
+}
+
+/// The answer of a logged intent.
+#[derive(Clone, Copy, Debug)]
+pub struct Intent {
+    /// The metadata operation before it.
+    pub previous: Osn,
+    /// Where its record lies in the log.
+    pub position: Position,
+}
+
+/// The log of a store, and the progress of metadata operations.
+pub struct Journal {
+    /// `None` in a store opened for reading only.
+    log: Option<IntentLog>,
+    applying: Mutex<Applying>,
+    /// A copy of the OSN in `applying`, for threads that must not wait for the disk.
+    applied: Mutex<Osn>,
+    /// Held by the one checkpoint that may run.
+    checkpointing: Mutex<()>,
+    /// The run of the machine.
+    boot: BootId,
+}
+
+impl Journal {
+    /// A journal that goes on from `applying`.
+    pub fn new(log: Option<IntentLog>, applying: Applying, boot: BootId) -> Self {
+        Self {
+            log,
+            applied: Mutex::new(applying.applied),
+            applying: Mutex::new(applying),
+            checkpointing: Mutex::new(()),
+            boot,
+        }
+    }
+
+    /// Highest OSN of a metadata operation applied.
+    pub fn applied(&self) -> Osn {
+        self.applying.lock().applied
+    }
+
+    /// The same, but for an operation that is being applied at this moment: never waits for the disk.
+    pub fn applied_lately(&self) -> Osn {
+        *self.applied.lock()
+    }
+
+    /// The namespace was replaced by one that has the operations up to `osn`.
+    pub fn set_applied(&self, osn: Osn) {
+        self.note_applied(&mut self.applying.lock(), osn);
+    }
+
+    fn note_applied(&self, applying: &mut Applying, osn: Osn) {
+        applying.applied = osn;
+        *self.applied.lock() = osn;
+    }
+
+    /// First OSN sequence of this opening (P13).
+    pub fn first_sequence(&self) -> u64 {
+        self.applying.lock().first_sequence()
+    }
+
+    /// Follows the records that metadata operations change from now on; more than `limit` records are too many.
+    pub fn follow_changes<'a>(&'a self, namespace: &'a Namespace, limit: usize) -> ChangeFeed<'a> {
+        ChangeFeed::new(&self.applying, namespace, limit)
+    }
+
+    /// Whether more changes wait to be taken than the follower accepts.
+    pub fn changes_exceed(&self) -> bool {
+        self.applying.lock().changed.exceed_limit()
+    }
+}
+
+/// The log.
+impl Journal {
+    fn log(&self) -> Result<&IntentLog, StoreError> {
+        self.log.as_ref().ok_or(StoreError::ReadOnly)
+    }
+
+    /// How full the log is; `None` for a store opened for reading only.
+    pub fn log_usage(&self) -> Option<Usage> {
+        self.log.as_ref().map(IntentLog::usage)
+    }
+
+    /// Whether a metadata operation would wait for a checkpoint.
+    pub fn is_log_filling(&self) -> bool {
+        self.log().is_ok_and(IntentLog::is_filling)
+    }
+
+    /// Appends a record. A log that refuses every further record poisons the disk.
+    fn log_record(&self, disk: &StoreDisk, record: &Record) -> Result<Position, StoreError> {
+        match self.log()?.append(record) {
+            Err(error) if error.is_poison() => disk.poison_on_error(Err(error)),
+            appended => Ok(appended?),
+        }
+    }
+
+    /// Makes the log durable up to `position`.
+    fn sync_log(&self, disk: &StoreDisk, position: Position) -> Result<(), StoreError> {
+        disk.check_not_poisoned()?;
+        disk.poison_on_error(self.log()?.sync(position))?;
+        disk.check_not_poisoned()
+    }
+
+    /// Makes every metadata operation applied so far durable.
+    pub fn sync_all_logged(&self, disk: &StoreDisk) -> Result<(), StoreError> {
+        self.sync_log(disk, self.log()?.tail())
+    }
+
+    /// Makes an applied operation durable. The content that it changed goes first: once `Done` is in the log, no replay
+    /// repeats the change (P5).
+    pub fn sync_applied(&self, tree: Tree<'_>, applied: &Applied) -> Result<(), StoreError> {
+        if let Some(ino) = applied
+            .changed
+            .filter(|_| !is_active(Mutant::NoContentSync))
+        {
+            tree.disk().check_not_poisoned()?;
+            tree.content.sync_file(ino)?;
+        }
+        self.sync_log(tree.disk(), applied.position)
+    }
+}
+
+/// Pending operations.
+impl Journal {
+    /// Logs the intent of `op`, before the operation is sent to the peer (paper, section 5.1: PENDING).
+    pub fn log_pending(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Intent, OpError> {
+        tree.disk().check_not_poisoned()?;
+        self.wait_for_log(tree, may_make_room(&op.request))?;
+        let mut applying = self.applying.lock();
+        let position = self.log_record(tree.disk(), &Record::Pending(op.clone()))?;
+        let previous = applying.add_pending(op.clone(), position);
+        Ok(Intent { previous, position })
+    }
+
+    /// A pending operation and the one before it, to be sent again.
+    pub fn pending(&self, osn: Osn) -> Option<(MetaOp, Osn)> {
+        let applying = self.applying.lock();
+        let intent = applying.pending(osn)?;
+        Some((intent.op.clone(), intent.previous))
+    }
+
+    /// Whether a secondary that has got to `osn` follows this store: it has everything that is applied here, and
+    /// besides at most operations that wait for its answer (rule P8).
+    pub fn is_followed_at(&self, osn: Osn) -> bool {
+        let applying = self.applying.lock();
+        osn == applying.applied || applying.pending(osn).is_some()
+    }
+
+    /// Applies a pending operation that the peer has committed; `None` if it is not pending, because it was refused
+    /// here before it was sent.
+    ///
+    /// When this fails, the operation stays pending, also for a later process. No later operation may be applied until
+    /// this one is rolled back. Otherwise this store would claim to be further than an operation that it lacks (rule
+    /// P8).
+    pub fn commit_pending(&self, tree: Tree<'_>, osn: Osn) -> Result<Option<Applied>, OpError> {
+        let mut applying = self.applying.lock();
+        let Some((at, mut intent)) = applying.take_pending(osn) else {
+            return Ok(None);
+        };
+        let committed = Record::Committed { osn };
+        let taken_back = Record::Pending(intent.op.clone());
+        match self.apply_logged(tree, &mut applying, &intent.op, &committed, &taken_back) {
+            Ok(applied) => Ok(Some(applied)),
+            Err(failure) => {
+                intent.position = failure.taken_back.unwrap_or(intent.position);
+                applying.put_back(at, intent);
+                Err(diverged(osn, failure.error))
+            }
+        }
+    }
+
+    /// Drops a pending operation that the peer has refused or never got.
+    pub fn roll_back(&self, disk: &StoreDisk, osn: Osn) -> Result<(), StoreError> {
+        let mut applying = self.applying.lock();
+        if applying.take_pending(osn).is_some() {
+            self.log_record(disk, &Record::RolledBack { osn })?;
+        }
+        Ok(())
+    }
+
+    /// Intents that were logged and whose outcome this node does not know.
+    pub fn in_doubt(&self) -> Vec<Osn> {
+        self.applying.lock().pending_osns()
+    }
+
+    /// Drops every pending operation, for a namespace that is replaced.
+    pub fn drop_pending(&self) {
+        self.applying.lock().drop_pending();
+    }
+}
+
+/// Applying operations: the log record first, then the content, then the records of the namespace.
+impl Journal {
+    /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
+    pub fn commit(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Applied, OpError> {
+        self.wait_for_log(tree, may_make_room(&op.request))?;
+        self.commit_at_once(tree, op)
+    }
+
+    /// The same, but waits for no checkpoint. If [`Self::is_log_filling`], the caller makes a checkpoint.
+    pub fn commit_at_once(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Applied, OpError> {
+        tree.disk().check_not_poisoned()?;
+        plan::check_new(&op.request)?;
+        let mut applying = self.applying.lock();
+        let committed = Record::CommittedOp(op.clone());
+        let taken_back = Record::RolledBack { osn: op.osn };
+        let applied = self.apply_logged(tree, &mut applying, op, &committed, &taken_back);
+        applied.map_err(|failure| failure.error)
+    }
+
+    /// Logs `record`, then carries out `op`. If its effect on content fails, logs `taken_back`.
+    fn apply_logged(
+        &self,
+        tree: Tree<'_>,
+        applying: &mut Applying,
+        op: &MetaOp,
+        record: &Record,
+        taken_back: &Record,
+    ) -> Result<Applied, FailedApply> {
+        let plan = plan::plan(&tree, op)?;
+        let changed = plan.content.map(ContentEffect::ino);
+        // Until the record has the new length, other threads find the old length in the entry of the file, and do not
+        // take the difference for damage. Content that is damaged already may be cut all the same.
+        let _known = changed.map(|ino| tree.content.file(tree.namespace, ino));
+        let position = match plan.content {
+            Some(effect) => {
+                self.log_and_change_content(tree, op.osn, record, effect, taken_back)?
+            }
+            None => self.log_record(tree.disk(), record)?,
+        };
+        let (attr, orphaned) = (plan.attr, plan.orphaned);
+        let followed = applying.changed.is_followed().then(|| keys_of(&plan));
+        tree.install(plan, &op.request);
+        if let Some(keys) = followed {
+            applying.changed.note(keys);
+        }
+        let applied = applying.applied.max(op.osn);
+        self.note_applied(applying, applied);
+        Ok(Applied {
+            attr,
+            orphaned,
+            changed,
+            position,
+        })
+    }
+
+    /// Logs an operation, changes the content, and logs that the content is changed, or `taken_back` (P5).
+    fn log_and_change_content(
+        &self,
+        tree: Tree<'_>,
+        osn: Osn,
+        record: &Record,
+        effect: ContentEffect,
+        taken_back: &Record,
+    ) -> Result<Position, FailedApply> {
+        let position = self.log()?.append_before_outcome(record)?;
+        if let Err(error) = tree.content.apply(effect) {
+            tree.restore_length(effect.ino());
+            return Err(FailedApply {
+                error: error.into(),
+                taken_back: Some(self.log_outcome(tree, effect.ino(), taken_back)?),
+            });
+        }
+        if is_active(Mutant::NoOutcomeLogged) {
+            return Ok(position);
+        }
+        Ok(self.log_outcome(tree, effect.ino(), &Record::Done { osn })?)
+    }
+
+    /// Logs the outcome of a change of content. The log has kept room for this record, so a log that refuses it is
+    /// broken. Without the record, recovery after a crash could not tell whether writes came since. The file is not
+    /// read until the next start settles the outcome.
+    fn log_outcome(
+        &self,
+        tree: Tree<'_>,
+        ino: Ino,
+        record: &Record,
+    ) -> Result<Position, StoreError> {
+        let logged = tree.disk().poison_on_error(self.log()?.append(record));
+        if logged.is_err()
+            && let Ok(file) = tree.content.file(tree.namespace, ino)
+        {
+            file.mark_indeterminate();
+        }
+        logged
+    }
+}
+
+/// Times of files.
+impl Journal {
+    /// Logs the time of the last write of a file, unless the log has it; for a sync of the file. Waits for room.
+    pub fn log_times(&self, tree: Tree<'_>, file: &OpenFile) -> Result<(), StoreError> {
+        self.wait_for_log(tree, true)?;
+        // Not while an operation is applied: the record would lie behind an operation that sets other times, and win
+        // when the log is replayed. One thread at a time: none returns before the other has logged.
+        let _applying = self.applying.lock();
+        let (last_write, must_be_logged) = file.time_to_log();
+        if !must_be_logged {
+            return Ok(());
+        }
+        let Some(inode) = tree.inode(file.ino()).map_err(OpError::into_store)? else {
+            return Ok(());
+        };
+        let record = Record::FileTimes {
+            ino: file.ino(),
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+        };
+        self.log_record(tree.disk(), &record)?;
+        file.note_time_logged(last_write);
+        Ok(())
+    }
+
+    /// Gives a file size and times of the other node. The caller has begun a write to the file, so the file owns a
+    /// slot: if the process stops half way, the content has the length of the file.
+    pub fn replace_times(
+        &self,
+        tree: Tree<'_>,
+        file: &OpenFile,
+        new: &FileTimes,
+    ) -> Result<(), OpError> {
+        let ino = file.ino();
+        let _applying = self.applying.lock();
+        let Some(mut inode) = tree.inode(ino)? else {
+            return Ok(());
+        };
+        // The last write is compared as well: only the table of slots may know of it, if an operation has put its time
+        // into the record. The table gets the new write below.
+        let (last_write, time_unlogged) = file.time_left_by_operation();
+        let old = (inode.mtime, inode.ctime, last_write.map(|(osn, _)| osn));
+        if time_unlogged || old != (new.mtime, new.ctime, new.last_write) {
+            let record = Record::FileTimes {
+                ino,
+                mtime: new.mtime,
+                ctime: new.ctime,
+            };
+            self.log_record(tree.disk(), &record)?;
+        }
+        inode.body = Body::File { size: new.size };
+        inode.mtime = new.mtime;
+        inode.ctime = new.ctime;
+        tree.content.fit_length(ino, new.size)?;
+        tree.namespace
+            .apply([(keys::inode(ino), Some(record::encode(&inode)))]);
+        let last_write: Option<LastWrite> = new.last_write.map(|osn| (osn, new.mtime));
+        tree.content.replace_times(file, new.size, last_write);
+        Ok(())
+    }
+}
+
+/// Checkpoints.
+impl Journal {
+    /// Whether a checkpoint is due.
+    pub fn needs_checkpoint(&self, tree: Tree<'_>) -> bool {
+        self.log.as_ref().is_some_and(IntentLog::needs_checkpoint)
+            || tree.content.is_table_filling()
+            || tree.namespace.bytes() > MEMORY_BYTES_MAX
+    }
+
+    /// Makes a checkpoint. Operations go on meanwhile, but for the short time of its first step.
+    pub fn checkpoint(&self, tree: Tree<'_>) -> Result<(), StoreError> {
+        tree.content.limit_noted_directories()?;
+        let _alone = self.checkpointing.lock();
+        self.checkpoint_alone(tree, tree.namespace.numbers().limit())
+    }
+
+    /// Waits until the log has room for an operation that begins now, if the log fills faster than checkpoints empty it
+    /// (back-pressure). The rest of the log is for operations under way, and for operations that come while an intent
+    /// without an answer of the other node keeps the log from being cut. A full disk takes no checkpoint: only an
+    /// operation that may make room goes on.
+    fn wait_for_log(&self, tree: Tree<'_>, may_make_room: bool) -> Result<(), StoreError> {
+        if !self.log()?.is_filling() {
+            return Ok(());
+        }
+        let _alone = self.checkpointing.lock();
+        if !self.log()?.is_filling() {
+            return Ok(());
+        }
+        match self.checkpoint_alone(tree, tree.namespace.numbers().limit()) {
+            Err(error) if error.is_full_disk() && may_make_room => Ok(()),
+            made => made,
+        }
+    }
+
+    /// Makes a checkpoint with this limit of inode numbers. The caller holds `checkpointing`.
+    fn checkpoint_alone(&self, tree: Tree<'_>, ino_limit: u64) -> Result<(), StoreError> {
+        tree.disk().check_not_poisoned()?;
+        self.run(tree)?.write(ino_limit, Some(self.boot))
+    }
+
+    fn run<'a>(&'a self, tree: Tree<'a>) -> Result<CheckpointRun<'a>, StoreError> {
+        Ok(CheckpointRun {
+            log: self.log()?,
+            applying: &self.applying,
+            tree,
+        })
+    }
+
+    /// A number for a new inode; never given out twice, even if power is lost (rule P13).
+    pub fn next_ino(&self, tree: Tree<'_>) -> Result<Ino, StoreError> {
+        let numbers = tree.namespace.numbers();
+        let number = numbers.take();
+        if number >= numbers.limit() {
+            self.reserve_inos(tree, number)?;
+        }
+        Ino::new(number).ok_or_else(|| StoreError::Damaged {
+            what: "the counter of inode numbers is zero".to_owned(),
+        })
+    }
+
+    fn reserve_inos(&self, tree: Tree<'_>, number: u64) -> Result<(), StoreError> {
+        let _alone = self.checkpointing.lock();
+        if number < tree.namespace.numbers().limit() {
+            return Ok(());
+        }
+        self.checkpoint_alone(tree, number.saturating_add(INO_RESERVE))
+    }
+
+    /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
+    pub fn start_epoch(&self, tree: Tree<'_>) -> Result<(), StoreError> {
+        if !is_active(Mutant::NumbersAgain) {
+            self.applying.lock().begin_epoch();
+        }
+        let limit = tree.namespace.numbers().below();
+        let _alone = self.checkpointing.lock();
+        self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE))
+    }
+
+    /// Makes everything durable, and notes a clean shutdown. The content of freed inodes is gone.
+    pub fn close(&self, tree: Tree<'_>) -> Result<(), StoreError> {
+        let _alone = self.checkpointing.lock();
+        tree.content.sync_changed()?;
+        tree.content.sync_removals()?;
+        // The log too: an intent that waits for the peer's answer is in no other place.
+        self.sync_all_logged(tree.disk())?;
+        // A killed process of this run of the machine may have left unsynced content that this process does not know:
+        // a power loss must still be noticed. And if the other node has not answered a write, the content may be longer
+        // than its record says: as after a kill, the content decides.
+        let is_in_doubt = tree.content.has_unclean_predecessor() || tree.content.are_written();
+        let boot = is_in_doubt.then_some(self.boot);
+        self.run(tree)?
+            .write(tree.namespace.numbers().limit(), boot)
+    }
+}
+
+/// The keys of the records that a plan changes.
+fn keys_of(plan: &Plan) -> Vec<Vec<u8>> {
+    plan.batch.iter().map(|(key, _)| key.clone()).collect()
+}
+
+/// Whether a request may give back space on the disk.
+const fn may_make_room(request: &MetaRequest) -> bool {
+    matches!(
+        request,
+        MetaRequest::Unlink { .. }
+            | MetaRequest::Rmdir { .. }
+            | MetaRequest::Rename { .. }
+            | MetaRequest::Truncate { .. }
+            | MetaRequest::Allocate {
+                mode: AllocateMode::PunchHole,
+                ..
+            }
+            | MetaRequest::RemoveXattr { .. }
+            | MetaRequest::Reap { .. }
+    )
+}
+
+/// An operation that could not be applied.
+struct FailedApply {
+    error: OpError,
+    /// Where the record lies that takes the operation back, if it was logged as committed.
+    taken_back: Option<Position>,
+}
+
+impl<E: Into<OpError>> From<E> for FailedApply {
+    fn from(error: E) -> Self {
+        Self {
+            error: error.into(),
+            taken_back: None,
+        }
+    }
+}
+
+/// An operation that both nodes had agreed on must apply. If this store refuses it, the stores differ.
+fn diverged(osn: Osn, error: OpError) -> OpError {
+    match error {
+        OpError::Refused(errno) => StoreError::Diverged { osn, errno }.into(),
+        OpError::Store(error) => OpError::Store(error),
+    }
+}

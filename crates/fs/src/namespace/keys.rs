@@ -1,0 +1,168 @@
+//! Keys of the namespace in the key-value store: a table letter, then big-endian numbers, so that
+//! the order of keys is the order of scans. `docs/on-disk.md` lists them.
+//!
+//! Tables `i d c x o` are the namespace, the same on both nodes. Tables `g m` are this node's own.
+
+use std::ops::Bound;
+
+use lockstep_types::Ino;
+
+/// Inode records, by inode.
+pub const INODES: u8 = b'i';
+/// Directory entries, by directory and name.
+pub const ENTRIES: u8 = b'd';
+/// Directory entries, by directory and cookie: the order of `readdir`.
+pub const COOKIES: u8 = b'c';
+/// Extended attributes, by inode and name.
+pub const XATTRS: u8 = b'x';
+/// Inodes that have lost their last name but may still be open.
+pub const ORPHANS: u8 = b'o';
+/// Freed inodes whose content is still to be removed from this node's disk.
+pub const GARBAGE: u8 = b'g';
+/// This node's bookkeeping.
+pub const LOCAL: u8 = b'm';
+
+/// The tables that are the same on both nodes, in the order they are sent in a resync.
+pub const REPLICATED: [u8; 5] = [COOKIES, ENTRIES, INODES, ORPHANS, XATTRS];
+
+/// Number of the checkpoint record under [`LOCAL`].
+pub const CHECKPOINT: &[u8] = b"mcheckpoint";
+
+/// A key of `table` that starts with `ino`.
+fn by_ino(table: u8, ino: Ino, rest: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9 + rest.len());
+    key.push(table);
+    key.extend_from_slice(&ino.get().to_be_bytes());
+    key.extend_from_slice(rest);
+    key
+}
+
+/// A key of any table that has inode numbers.
+pub fn of_table(table: u8, ino: Ino, rest: &[u8]) -> Vec<u8> {
+    by_ino(table, ino, rest)
+}
+
+/// Key of an inode record.
+pub fn inode(ino: Ino) -> Vec<u8> {
+    by_ino(INODES, ino, &[])
+}
+
+/// Key of a directory entry.
+pub fn entry(directory: Ino, name: &[u8]) -> Vec<u8> {
+    by_ino(ENTRIES, directory, name)
+}
+
+/// Key of a directory entry in `readdir` order.
+pub fn cookie(directory: Ino, cookie: u64) -> Vec<u8> {
+    by_ino(COOKIES, directory, &cookie.to_be_bytes())
+}
+
+/// Key of an extended attribute.
+pub fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
+    by_ino(XATTRS, ino, name)
+}
+
+/// Key of an orphan mark.
+pub fn orphan(ino: Ino) -> Vec<u8> {
+    by_ino(ORPHANS, ino, &[])
+}
+
+/// Key of a garbage mark.
+pub fn garbage(ino: Ino) -> Vec<u8> {
+    by_ino(GARBAGE, ino, &[])
+}
+
+/// The inode number in a key of any table that has one.
+pub fn ino_of(key: &[u8]) -> Option<Ino> {
+    let number = key.get(1..9)?.try_into().ok()?;
+    Ino::new(u64::from_be_bytes(number))
+}
+
+/// The rest of a key after the inode number.
+pub fn rest_of(key: &[u8]) -> &[u8] {
+    key.get(9..).unwrap_or_default()
+}
+
+/// A range of keys: from a start up to but not including an end.
+#[derive(Clone, Debug)]
+pub struct KeyRange {
+    from: Bound<Vec<u8>>,
+    to: Vec<u8>,
+}
+
+impl KeyRange {
+    /// Where the range starts.
+    pub fn from(&self) -> Bound<&[u8]> {
+        match &self.from {
+            Bound::Included(key) => Bound::Included(key),
+            Bound::Excluded(key) => Bound::Excluded(key),
+            Bound::Unbounded => Bound::Unbounded,
+        }
+    }
+
+    /// The first key after the range.
+    pub fn to(&self) -> Bound<&[u8]> {
+        Bound::Excluded(&self.to)
+    }
+
+    /// The part of this range before `key`.
+    #[must_use]
+    pub fn before(mut self, key: &[u8]) -> Self {
+        self.to = key.to_vec();
+        self
+    }
+
+    /// The part of this range after `key`.
+    #[must_use]
+    pub fn after(mut self, key: &[u8]) -> Self {
+        self.from = Bound::Excluded(key.to_vec());
+        self
+    }
+}
+
+/// All keys of a table.
+pub fn table(table: u8) -> KeyRange {
+    KeyRange {
+        from: Bound::Included(vec![table]),
+        to: vec![table + 1],
+    }
+}
+
+/// All keys of a table from inode `first` on.
+pub fn table_from(table: u8, first: Ino) -> KeyRange {
+    KeyRange {
+        from: Bound::Included(by_ino(table, first, &[])),
+        to: vec![table + 1],
+    }
+}
+
+/// All keys of a table that belong to one inode.
+pub fn of_ino(table: u8, ino: Ino) -> KeyRange {
+    KeyRange {
+        from: Bound::Included(by_ino(table, ino, &[])),
+        to: match ino.get().checked_add(1) {
+            Some(next) => [&[table], &next.to_be_bytes()[..]].concat(),
+            None => vec![table + 1],
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_one_inode_lie_in_its_range_and_no_other() {
+        let ino = Ino::new(0x1ff).unwrap();
+        let range = of_ino(XATTRS, ino);
+        let inside = |key: &[u8]| {
+            (matches!(range.from(), Bound::Included(from) if key >= from))
+                && (matches!(range.to(), Bound::Excluded(to) if key < to))
+        };
+        assert!(inside(&xattr(ino, b"")));
+        assert!(inside(&xattr(ino, &[0xff; 255])));
+        assert!(!inside(&xattr(ino.next(), b"")));
+        assert_eq!(ino_of(&xattr(ino, b"user.a")), Some(ino));
+        assert_eq!(rest_of(&xattr(ino, b"user.a")), b"user.a");
+    }
+}

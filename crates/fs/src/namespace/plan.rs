@@ -1,0 +1,87 @@
+//! The changes of a metadata operation, planned before anything is changed.
+//!
+//! [`plan`] is a pure function of the operation and of the content of the store: it either refuses, or gives exactly
+//! the records to write and the change of content. So equal stores get equal changes from equal operations, and
+//! replication relies on this (paper, section 5). Nothing in this module writes, reads a clock, or checks permissions
+//! (the kernel did).
+
+mod attributes;
+mod content;
+mod directories;
+mod draft;
+mod extended;
+mod outcome;
+mod view;
+
+use lockstep_types::{Errno, MetaOp, MetaRequest, XattrNamespace};
+
+use self::draft::PlanDraft;
+use crate::error::OpError;
+
+pub use self::outcome::{ContentEffect, Plan};
+pub use self::view::View;
+
+/// Plans `op` on the store behind `view`.
+///
+/// # Errors
+/// [`OpError::Refused`] when the rules of file systems forbid it: nothing is to be changed.
+pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
+    let mut draft = PlanDraft::new(view, op);
+    match &op.request {
+        MetaRequest::Create { .. } => directories::create(&mut draft, &op.request)?,
+        MetaRequest::Link { ino, parent, name } => {
+            directories::link(&mut draft, *ino, *parent, name)?;
+        }
+        MetaRequest::Unlink { parent, name } => directories::unlink(&mut draft, *parent, name)?,
+        MetaRequest::Rmdir { parent, name } => directories::rmdir(&mut draft, *parent, name)?,
+        MetaRequest::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            mode,
+        } => directories::rename(&mut draft, (*parent, name), (*new_parent, new_name), *mode)?,
+        MetaRequest::SetAttr {
+            ino,
+            mode,
+            uid,
+            gid,
+            atime,
+            mtime,
+        } => attributes::set_attr(&mut draft, *ino, *mode, (*uid, *gid), (*atime, *mtime))?,
+        MetaRequest::Truncate {
+            ino,
+            size,
+            drop_set_id,
+        } => content::truncate(&mut draft, *ino, *size, *drop_set_id)?,
+        MetaRequest::Allocate {
+            ino,
+            offset,
+            length,
+            mode,
+        } => content::allocate(&mut draft, *ino, *offset, *length, *mode)?,
+        MetaRequest::DropPrivileges { ino } => attributes::drop_privileges(&mut draft, *ino)?,
+        MetaRequest::SetXattr {
+            ino,
+            name,
+            value,
+            mode,
+        } => extended::set_xattr(&mut draft, *ino, name, value, *mode)?,
+        MetaRequest::RemoveXattr { ino, name } => extended::remove_xattr(&mut draft, *ino, name)?,
+        MetaRequest::Reap { ino } => directories::reap(&mut draft, *ino)?,
+    }
+    Ok(draft.finish())
+}
+
+/// Refuses a request that no new operation may make. An operation from the log is not checked: it has happened, and a
+/// store that refused to repeat it would not open.
+///
+/// # Errors The reason, by the rules of file systems.
+pub fn check_new(request: &MetaRequest) -> Result<(), Errno> {
+    match request {
+        MetaRequest::SetXattr { name, .. } | MetaRequest::RemoveXattr { name, .. } => {
+            XattrNamespace::of(name).map(drop)
+        }
+        _ => Ok(()),
+    }
+}

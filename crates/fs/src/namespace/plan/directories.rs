@@ -1,0 +1,402 @@
+//! Operations on names: making, linking, removing and moving them, and freeing inodes without a name.
+
+use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, limits};
+
+use super::draft::PlanDraft;
+use crate::error::OpError;
+use crate::namespace::acl::{self, Acl};
+use crate::namespace::keys;
+use crate::namespace::record::{Body, DirEntry, FIRST_COOKIE, Inode};
+
+const SET_GROUP_ID: u32 = 0o2000;
+/// Deeper nesting than any path can name; stops a walk up a damaged tree.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// Makes a node of any kind.
+pub(super) fn create(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<(), OpError> {
+    let MetaRequest::Create {
+        parent,
+        name,
+        ino,
+        kind,
+        ..
+    } = request
+    else {
+        return Err(Errno::Invalid.into());
+    };
+    check_new_entry(draft, *parent, name, *kind)?;
+    let inode = new_inode(draft, request)?;
+    draft.add_inode(*ino, inode)?;
+    add_entry(draft, *parent, name, *ino, *kind)?;
+    inherit(draft, request)?;
+    draft.answer(*ino)
+}
+
+/// Checks that a name can be added: its parent is a directory, has a name itself, and has no such entry.
+fn check_new_entry(
+    draft: &mut PlanDraft<'_>,
+    parent: Ino,
+    name: &FileName,
+    kind: NodeKind,
+) -> Result<(), OpError> {
+    let directory = draft.inode(parent)?;
+    if !directory.is_directory() {
+        return Err(Errno::NotDirectory.into());
+    }
+    if directory.nlink == 0 {
+        return Err(Errno::NoEntry.into());
+    }
+    if kind == NodeKind::Directory && directory.nlink >= limits::LINKS_MAX {
+        return Err(Errno::TooManyLinks.into());
+    }
+    match draft.entry(parent, name)? {
+        Some(_) => Err(Errno::Exists.into()),
+        None => Ok(()),
+    }
+}
+
+fn new_inode(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<Inode, OpError> {
+    let MetaRequest::Create {
+        parent,
+        kind,
+        mode,
+        uid,
+        gid,
+        rdev,
+        target,
+        ..
+    } = request
+    else {
+        return Err(Errno::Invalid.into());
+    };
+    let (above_mode, above_gid) = {
+        let above = draft.inode(*parent)?;
+        (above.mode, above.gid)
+    };
+    let inherits_group = above_mode & SET_GROUP_ID != 0;
+    let is_directory = *kind == NodeKind::Directory;
+    let mut mode = mode & 0o7777;
+    if inherits_group && is_directory {
+        mode |= SET_GROUP_ID;
+    }
+    let time = draft.time();
+    Ok(Inode {
+        mode,
+        uid: *uid,
+        gid: if inherits_group { above_gid } else { *gid },
+        nlink: if is_directory { 2 } else { 1 },
+        atime: time,
+        mtime: time,
+        ctime: time,
+        osn: draft.osn(),
+        body: new_body(*kind, *parent, *rdev, target)?,
+    })
+}
+
+/// Applies the parent's default ACL to the new inode, or else the umask.
+fn inherit(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<(), OpError> {
+    let MetaRequest::Create {
+        parent,
+        ino,
+        kind,
+        umask,
+        ..
+    } = request
+    else {
+        return Err(Errno::Invalid.into());
+    };
+    if *kind == NodeKind::Symlink {
+        draft.inode_mut(*ino)?.mode = 0o777;
+        return Ok(());
+    }
+    let default = draft.get(&keys::xattr(*parent, acl::DEFAULT))?;
+    let parsed = default.as_deref().map(Acl::parse).transpose()?.flatten();
+    let Some(mut list) = parsed else {
+        draft.inode_mut(*ino)?.mode &= !(umask & 0o777);
+        return Ok(());
+    };
+    let inode = draft.inode_mut(*ino)?;
+    inode.mode = inode.mode & 0o7000 | list.inherit(inode.mode);
+    if !list.is_only_mode() {
+        draft.put(keys::xattr(*ino, acl::ACCESS), Some(list.to_bytes()));
+    }
+    if *kind == NodeKind::Directory {
+        draft.put(keys::xattr(*ino, acl::DEFAULT), default);
+    }
+    Ok(())
+}
+
+fn add_entry(
+    draft: &mut PlanDraft<'_>,
+    parent: Ino,
+    name: &FileName,
+    ino: Ino,
+    kind: NodeKind,
+) -> Result<(), OpError> {
+    let cookie = draft
+        .directory_mut(parent)?
+        .add(kind == NodeKind::Directory);
+    draft.put_entry(parent, name, DirEntry { ino, kind, cookie });
+    Ok(())
+}
+
+/// Gives an inode another name.
+pub(super) fn link(
+    draft: &mut PlanDraft<'_>,
+    ino: Ino,
+    parent: Ino,
+    name: &FileName,
+) -> Result<(), OpError> {
+    let inode = draft.inode(ino)?;
+    let kind = inode.kind();
+    match inode.nlink {
+        _ if kind == NodeKind::Directory => return Err(Errno::NotPermitted.into()),
+        0 => return Err(Errno::NoEntry.into()),
+        limits::LINKS_MAX.. => return Err(Errno::TooManyLinks.into()),
+        _ => {}
+    }
+    check_new_entry(draft, parent, name, kind)?;
+    add_entry(draft, parent, name, ino, kind)?;
+    draft.touch(ino)?.nlink += 1;
+    draft.answer(ino)
+}
+
+fn existing(draft: &mut PlanDraft<'_>, parent: Ino, name: &FileName) -> Result<DirEntry, OpError> {
+    if !draft.inode(parent)?.is_directory() {
+        return Err(Errno::NotDirectory.into());
+    }
+    Ok(draft.entry(parent, name)?.ok_or(Errno::NoEntry)?)
+}
+
+/// Removes the name of anything but a directory.
+pub(super) fn unlink(
+    draft: &mut PlanDraft<'_>,
+    parent: Ino,
+    name: &FileName,
+) -> Result<(), OpError> {
+    let entry = existing(draft, parent, name)?;
+    if entry.kind == NodeKind::Directory {
+        return Err(Errno::IsDirectory.into());
+    }
+    draft.delete_entry(parent, name, entry);
+    draft.directory_mut(parent)?.remove(false);
+    drop_link(draft, entry.ino)
+}
+
+/// Takes one link from an inode that is no directory.
+fn drop_link(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
+    let inode = draft.touch(ino)?;
+    inode.nlink = inode.nlink.saturating_sub(1);
+    if inode.nlink == 0 {
+        draft.orphaned(ino);
+    }
+    Ok(())
+}
+
+/// Removes an empty directory.
+pub(super) fn rmdir(
+    draft: &mut PlanDraft<'_>,
+    parent: Ino,
+    name: &FileName,
+) -> Result<(), OpError> {
+    let entry = existing(draft, parent, name)?;
+    if entry.kind != NodeKind::Directory {
+        return Err(Errno::NotDirectory.into());
+    }
+    check_empty(draft, entry.ino)?;
+    draft.delete_entry(parent, name, entry);
+    draft.directory_mut(parent)?.remove(true);
+    drop_directory(draft, entry.ino)
+}
+
+fn check_empty(draft: &mut PlanDraft<'_>, directory: Ino) -> Result<(), OpError> {
+    match draft.inode(directory)?.body {
+        Body::Directory { entries: 0, .. } => Ok(()),
+        Body::Directory { .. } => Err(Errno::NotEmpty.into()),
+        _ => Err(Errno::NotDirectory.into()),
+    }
+}
+
+fn drop_directory(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
+    draft.touch(ino)?.nlink = 0;
+    draft.orphaned(ino);
+    Ok(())
+}
+
+/// Moves a name, or swaps two names.
+pub(super) fn rename(
+    draft: &mut PlanDraft<'_>,
+    from: (Ino, &FileName),
+    to: (Ino, &FileName),
+    mode: RenameMode,
+) -> Result<(), OpError> {
+    let moved = existing(draft, from.0, from.1)?;
+    let target = {
+        let directory = draft.inode(to.0)?;
+        if !directory.is_directory() {
+            return Err(Errno::NotDirectory.into());
+        }
+        if directory.nlink == 0 {
+            return Err(Errno::NoEntry.into());
+        }
+        draft.entry(to.0, to.1)?
+    };
+    check_no_loop(draft, moved, to.0)?;
+    match (mode, target) {
+        (RenameMode::NoReplace, Some(_)) => Err(Errno::Exists.into()),
+        (RenameMode::Exchange, None) => Err(Errno::NoEntry.into()),
+        (_, Some(target)) if target.ino == moved.ino => Ok(()),
+        (RenameMode::Exchange, Some(target)) => exchange(draft, (from, moved), (to, target)),
+        (_, Some(target)) => replace(draft, (from, moved), (to, target)),
+        (_, None) => move_entry(draft, (from, moved), to),
+    }
+}
+
+/// Refuses to move a directory below itself.
+fn check_no_loop(
+    draft: &mut PlanDraft<'_>,
+    moved: DirEntry,
+    new_parent: Ino,
+) -> Result<(), OpError> {
+    if moved.kind != NodeKind::Directory {
+        return Ok(());
+    }
+    let mut at = new_parent;
+    for _ in 0..DEPTH_MAX {
+        if at == moved.ino {
+            return Err(Errno::Invalid.into());
+        }
+        match draft.inode(at)?.body {
+            Body::Directory { parent, .. } if parent != at => at = parent,
+            _ => return Ok(()),
+        }
+    }
+    Err(Errno::Invalid.into())
+}
+
+fn move_entry(
+    draft: &mut PlanDraft<'_>,
+    (from, moved): ((Ino, &FileName), DirEntry),
+    to: (Ino, &FileName),
+) -> Result<(), OpError> {
+    let is_directory = moved.kind == NodeKind::Directory;
+    if is_directory && from.0 != to.0 && draft.inode(to.0)?.nlink >= limits::LINKS_MAX {
+        return Err(Errno::TooManyLinks.into());
+    }
+    draft.delete_entry(from.0, from.1, moved);
+    draft.directory_mut(from.0)?.remove(is_directory);
+    add_entry(draft, to.0, to.1, moved.ino, moved.kind)?;
+    note_moved(draft, moved, to.0)
+}
+
+/// Notes on an inode that it was moved.
+fn note_moved(draft: &mut PlanDraft<'_>, entry: DirEntry, new_parent: Ino) -> Result<(), OpError> {
+    let inode = draft.touch(entry.ino)?;
+    if let Body::Directory { parent, .. } = &mut inode.body {
+        *parent = new_parent;
+    }
+    Ok(())
+}
+
+fn replace(
+    draft: &mut PlanDraft<'_>,
+    (from, moved): ((Ino, &FileName), DirEntry),
+    (to, target): ((Ino, &FileName), DirEntry),
+) -> Result<(), OpError> {
+    let is_directory = moved.kind == NodeKind::Directory;
+    match (is_directory, target.kind == NodeKind::Directory) {
+        (true, true) => check_empty(draft, target.ino)?,
+        (true, false) => return Err(Errno::NotDirectory.into()),
+        (false, true) => return Err(Errno::IsDirectory.into()),
+        (false, false) => {}
+    }
+    draft.delete_entry(from.0, from.1, moved);
+    draft.directory_mut(from.0)?.remove(is_directory);
+    // The name keeps its place in readdir order; a directory replaces a directory, so the
+    // count of links of the new parent stays.
+    draft.directory_mut(to.0)?;
+    let cookie = target.cookie;
+    draft.put_entry(to.0, to.1, DirEntry { cookie, ..moved });
+    note_moved(draft, moved, to.0)?;
+    if is_directory {
+        drop_directory(draft, target.ino)
+    } else {
+        drop_link(draft, target.ino)
+    }
+}
+
+fn exchange(
+    draft: &mut PlanDraft<'_>,
+    (from, moved): ((Ino, &FileName), DirEntry),
+    (to, target): ((Ino, &FileName), DirEntry),
+) -> Result<(), OpError> {
+    check_no_loop(draft, target, from.0)?;
+    let (moved_dir, target_dir) = (
+        u32::from(moved.kind == NodeKind::Directory),
+        u32::from(target.kind == NodeKind::Directory),
+    );
+    let above = draft.directory_mut(from.0)?;
+    *above.nlink = *above.nlink + target_dir - moved_dir;
+    let above = draft.directory_mut(to.0)?;
+    *above.nlink = *above.nlink + moved_dir - target_dir;
+    let (here, there) = (moved.cookie, target.cookie);
+    draft.put_entry(
+        from.0,
+        from.1,
+        DirEntry {
+            cookie: here,
+            ..target
+        },
+    );
+    draft.put_entry(
+        to.0,
+        to.1,
+        DirEntry {
+            cookie: there,
+            ..moved
+        },
+    );
+    note_moved(draft, moved, to.0)?;
+    note_moved(draft, target, from.0)
+}
+
+/// Frees an inode without a name.
+pub(super) fn reap(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
+    let (nlink, kind) = {
+        let inode = draft.inode(ino)?;
+        (inode.nlink, inode.kind())
+    };
+    if nlink != 0 {
+        return Err(Errno::Busy.into());
+    }
+    for key in draft.stored_keys(&keys::of_ino(keys::XATTRS, ino))? {
+        draft.put(key, None);
+    }
+    draft.put(keys::orphan(ino), None);
+    if kind == NodeKind::File {
+        draft.put(keys::garbage(ino), Some(Vec::new()));
+    }
+    draft.drop_inode(ino)
+}
+
+fn new_body(kind: NodeKind, parent: Ino, rdev: u32, target: &[u8]) -> Result<Body, OpError> {
+    Ok(match kind {
+        NodeKind::File => Body::File { size: 0 },
+        NodeKind::Directory => Body::Directory {
+            parent,
+            next_cookie: FIRST_COOKIE,
+            entries: 0,
+        },
+        NodeKind::Symlink => match target.len() {
+            0 => return Err(Errno::NoEntry.into()),
+            1..=limits::SYMLINK_BYTES_MAX => Body::Symlink {
+                target: target.to_vec(),
+            },
+            _ => return Err(Errno::NameTooLong.into()),
+        },
+        NodeKind::Fifo => Body::Fifo,
+        NodeKind::Socket => Body::Socket,
+        NodeKind::CharDevice => Body::CharDevice { rdev },
+        NodeKind::BlockDevice => Body::BlockDevice { rdev },
+    })
+}

@@ -1,0 +1,185 @@
+//! Values of the namespace in the key-value store, and their encoding.
+//!
+//! Invariant: equal records encode to equal bytes, so that the two nodes can be compared by hashes
+//! of encoded records.
+
+use lockstep_types::{Attr, BootId, FileName, Ino, NodeKind, Osn, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// First cookie given to a directory entry: 1 and 2 are for `.` and `..`.
+pub const FIRST_COOKIE: u64 = 3;
+
+/// The record of an inode: everything but its content and extended attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inode {
+    /// Permission, set-id and sticky bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links.
+    pub nlink: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+    /// The last metadata operation that changed this inode (paper, section 5.2).
+    pub osn: Osn,
+    /// The part of a record that depends on the kind of inode.
+    pub body: Body,
+}
+
+/// The part of a record that depends on the kind of inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// A regular file.
+    File {
+        /// Length in bytes. Behind while the file has unflushed writes: then the entry of the open file has the size.
+        size: u64,
+    },
+    /// A directory.
+    Directory {
+        /// The directory above; the root is above itself.
+        parent: Ino,
+        /// Cookie for the next new entry; only grows.
+        next_cookie: u64,
+        /// Number of entries.
+        entries: u64,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// The path that it points to.
+        #[serde(with = "serde_bytes")]
+        target: Vec<u8>,
+    },
+    /// A named pipe.
+    Fifo,
+    /// A Unix domain socket.
+    Socket,
+    /// A character device.
+    CharDevice {
+        /// Its device number.
+        rdev: u32,
+    },
+    /// A block device.
+    BlockDevice {
+        /// Its device number.
+        rdev: u32,
+    },
+}
+
+impl Body {
+    /// The kind of inode this is the body of.
+    pub const fn kind(&self) -> NodeKind {
+        match self {
+            Self::File { .. } => NodeKind::File,
+            Self::Directory { .. } => NodeKind::Directory,
+            Self::Symlink { .. } => NodeKind::Symlink,
+            Self::Fifo => NodeKind::Fifo,
+            Self::Socket => NodeKind::Socket,
+            Self::CharDevice { .. } => NodeKind::CharDevice,
+            Self::BlockDevice { .. } => NodeKind::BlockDevice,
+        }
+    }
+
+    const fn rdev(&self) -> u32 {
+        match self {
+            Self::CharDevice { rdev } | Self::BlockDevice { rdev } => *rdev,
+            _ => 0,
+        }
+    }
+
+    /// Size as `stat` shows it. A directory shows one block, as ext4 does for a small one.
+    fn size(&self) -> u64 {
+        match self {
+            Self::File { size } => *size,
+            Self::Directory { .. } => 4096,
+            Self::Symlink { target } => target.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
+impl Inode {
+    /// The kind of this inode.
+    pub const fn kind(&self) -> NodeKind {
+        self.body.kind()
+    }
+
+    /// Whether it is a directory.
+    pub const fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory { .. })
+    }
+
+    /// The attributes `stat` shows, with no space allocated.
+    pub fn attr(&self, ino: Ino) -> Attr {
+        Attr {
+            ino,
+            kind: self.kind(),
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            rdev: self.body.rdev(),
+            size: self.body.size(),
+            blocks: 0,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+}
+
+/// A directory entry, found by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// The inode that it leads to.
+    pub ino: Ino,
+    /// The kind of inode it leads to.
+    pub kind: NodeKind,
+    /// Its place in `readdir` order.
+    pub cookie: u64,
+}
+
+/// A directory entry, found by cookie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedEntry {
+    /// The inode that it leads to.
+    pub ino: Ino,
+    /// The kind of inode it leads to.
+    pub kind: NodeKind,
+    /// Its name.
+    pub name: FileName,
+}
+
+/// This node's own record of its last checkpoint, under [`crate::namespace::keys::CHECKPOINT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Everything in the intent log before this position is in the key-value store.
+    pub log_position: u64,
+    /// The log is needed from here on, for intents that were pending at the checkpoint.
+    pub log_keep_from: u64,
+    /// Highest OSN of a metadata operation applied.
+    pub applied: Osn,
+    /// Inode numbers below this may have been given out.
+    pub ino_limit: u64,
+    /// How often the store was opened. Sequence numbers of operations start higher each time.
+    pub epoch: u32,
+    /// The run of the machine in which the store is in use; `None` after a clean shutdown.
+    pub boot: Option<BootId>,
+}
+
+/// Encodes a record.
+pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    postcard::to_allocvec(record).unwrap_or_else(|error| {
+        unreachable!("records have no parts that postcard cannot encode: {error}")
+    })
+}
+
+/// Decodes a record; `None` for bytes that are not one.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    postcard::from_bytes(bytes).ok()
+}

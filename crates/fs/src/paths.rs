@@ -1,0 +1,90 @@
+//! Where the files of a store lie, by path below its directory.
+//!
+//! Only paths: nothing here touches the disk.
+
+use lockstep_types::Ino;
+
+/// Names the format and the datastore. A directory without this file holds no store.
+pub const FORMAT_FILE: &str = "format.json";
+/// The key-value store of the namespace.
+pub const NAMESPACE_FILE: &str = "namespace.redb";
+/// The directory of the intent log.
+pub const LOG_DIR: &str = "log";
+/// The table of files with unflushed writes.
+pub const TIMES_FILE: &str = "tables/times";
+/// The directory above all content.
+pub const CONTENT_DIR: &str = "content";
+
+/// The directory that holds the content of an inode: 256 inodes to each. The disk places each of these
+/// directories, with its files, apart from the others ([`Backing::scatter`]). The number is small for a reason:
+/// for each new file, ext4 without a journal steps one by one over every inode that was freed in the same place
+/// within the last half minute.
+///
+/// [`Backing::scatter`]: lockstep_types::backing::Backing::scatter
+pub fn content_dir(ino: Ino) -> String {
+    format!("{CONTENT_DIR}/{:x}", ino.get() >> 8)
+}
+
+/// Whether [`content_dir`] gives some inode a directory of this name.
+pub fn is_content_dir(name: &str) -> bool {
+    let number = u64::from_str_radix(name, 16);
+    number.is_ok_and(|number| number <= u64::MAX >> 8 && format!("{number:x}") == name)
+}
+
+/// The content file of an inode.
+pub fn content_path(ino: Ino) -> String {
+    format!("{}/{:x}", content_dir(ino), ino.get())
+}
+
+/// The inode whose content file `path` is; `None` for a path that [`content_path`] never gives.
+pub fn content_owner(path: &str) -> Option<Ino> {
+    let (_, name) = path.rsplit_once('/')?;
+    let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
+    (content_path(ino) == path).then_some(ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_content_names_its_inode_and_no_other_does() {
+        for number in [1, 255, 256, 0x1234_5678, u64::MAX] {
+            let ino = Ino::new(number).unwrap();
+            assert_eq!(content_owner(&content_path(ino)), Some(ino));
+        }
+        for path in [
+            "1a",
+            "content/1a",
+            "content/1/1a",
+            "content/0/01a",
+            "content/0/1A",
+            "content/0/+1",
+            "content/0/0",
+            "tables/0/1a",
+            "content/0/1a.old",
+        ] {
+            assert_eq!(content_owner(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_content_is_told_by_its_name() {
+        for number in [1, 255, 256, 0x1234_5678, u64::MAX] {
+            let path = content_dir(Ino::new(number).unwrap());
+            let name = path.strip_prefix("content/").unwrap();
+            assert!(is_content_dir(name), "{name}");
+        }
+        for name in [
+            "",
+            "lost+found",
+            "A",
+            "01",
+            "+1",
+            "100000000000000",
+            "1.old",
+        ] {
+            assert!(!is_content_dir(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The command line of `lockstep playground`, and the options of a playground.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss};
+
+use crate::program::Program;
+
+/// The nodes of a playground, the primary first.
+pub(crate) const NODE_NAMES: [&str; 2] = ["a", "b"];
+
+/// How long acknowledgements wait for a lost peer unless the command line says otherwise.
+const PAUSE_LIMIT_DEFAULT_MS: u64 = 10_000;
+
+/// Run both nodes on this machine, to try things out
+///
+/// Starts a primary and a secondary as two processes on loopback addresses, mounts the datastore,
+/// waits until it is in sync, writes DIR/playground.json (mount, and for each node its pid, paths
+/// and the command that starts it again) and prints the single line `ready`. SIGTERM, SIGINT or
+/// a closed terminal stops everything. A DIR that holds an earlier playground carries on with its data. Needs root
+/// and /dev/fuse, for the mount.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PlaygroundArgs {
+    /// Directory for everything: stores, mount, logs
+    #[arg(long)]
+    dir: PathBuf,
+
+    /// The same file system unmirrored: one node, for comparison
+    #[arg(long)]
+    no_replica: bool,
+
+    /// Delay between the nodes, there and back together, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "no_replica",
+          value_parser = clap::value_parser!(u64).range(..=10_000))]
+    peer_delay_ms: u64,
+
+    #[command(flatten)]
+    tuning: TuningArgs,
+}
+
+/// The options that only tests and benchmarks need.
+#[derive(Debug, Args)]
+struct TuningArgs {
+    /// How long acknowledgements wait for a lost peer
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = PAUSE_LIMIT_DEFAULT_MS,
+        hide_short_help = true
+    )]
+    pause_limit_ms: u64,
+
+    /// When acknowledged writes are on stable storage
+    #[arg(long, value_parser = words::<Durability>(), default_value = Durability::default().word(), hide_short_help = true)]
+    durability: String,
+
+    /// Behaviour when the peer stays away
+    #[arg(long, value_parser = words::<OnPeerLoss>(), default_value = OnPeerLoss::default().word(), hide_short_help = true)]
+    on_peer_loss: String,
+
+    /// Whether the bytes between the nodes are encrypted
+    #[arg(long, value_parser = words::<Encryption>(), default_value = Encryption::default().word(), hide_short_help = true)]
+    encryption: String,
+
+    /// Processors each node runs on, such as `a=0,b=1`
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_cpu, hide_short_help = true)]
+    node_cpus: Vec<(String, usize)>,
+
+    /// Log filter of the nodes
+    #[arg(
+        long,
+        value_name = "FILTER",
+        default_value = "info",
+        hide_short_help = true
+    )]
+    node_log: String,
+
+    /// Program to run as a node
+    #[arg(long, value_name = "FILE", hide = true)]
+    node_program: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep playground --dir /tmp/play
+  lockstep playground --dir /tmp/play --peer-delay-ms 5
+  lockstep status --control /tmp/play/a/control.sock
+
+Exit codes: 0 stopped as asked, 2 could not start (then everything is cleaned up).";
+
+/// Takes the words of a setting.
+fn words<T: Choice>() -> PossibleValuesParser {
+    PossibleValuesParser::new(T::ALL.iter().map(|(_, word)| *word))
+}
+
+fn parse_cpu(text: &str) -> Result<(String, usize), String> {
+    let wrong = || format!("{text:?} is not NODE=PROCESSOR, such as a=0");
+    let (name, cpu) = text.split_once('=').ok_or_else(wrong)?;
+    let cpu = cpu.parse().map_err(|_| wrong())?;
+    if !NODE_NAMES.contains(&name) {
+        return Err(format!(
+            "there is no node {name:?} here; the nodes are a and b"
+        ));
+    }
+    Ok((name.to_owned(), cpu))
+}
+
+/// The options of a playground.
+#[derive(Clone, Debug)]
+pub(crate) struct PlaygroundOptions {
+    /// Directory for everything.
+    pub(crate) dir: PathBuf,
+    /// Whether there is a secondary.
+    pub(crate) replica: bool,
+    /// Delay between the nodes, there and back together.
+    pub(crate) round_trip: Duration,
+    /// How long acknowledgements wait for a lost peer, in milliseconds.
+    pub(crate) pause_limit_ms: u64,
+    /// When acknowledged writes are on stable storage: a word of [`Durability`].
+    pub(crate) durability: String,
+    /// Behaviour when the peer stays away: a word of [`OnPeerLoss`].
+    pub(crate) on_peer_loss: String,
+    /// Whether the bytes between the nodes are encrypted: a word of [`Encryption`].
+    pub(crate) encryption: String,
+    /// The processors of each node that is bound to some.
+    pub(crate) cpus: BTreeMap<String, Vec<usize>>,
+    /// Log filter of the nodes.
+    pub(crate) log: String,
+    /// Runs the commands.
+    pub(crate) program: Program,
+    /// Runs as a node.
+    pub(crate) node_program: PathBuf,
+}
+
+impl PlaygroundOptions {
+    /// A mirrored playground in `dir` with the defaults of the configuration.
+    pub(crate) fn new(dir: &Path) -> Result<Self> {
+        let program = Program::of_this_process()?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            replica: true,
+            round_trip: Duration::ZERO,
+            pause_limit_ms: PAUSE_LIMIT_DEFAULT_MS,
+            durability: Durability::default().word().to_owned(),
+            on_peer_loss: OnPeerLoss::default().word().to_owned(),
+            encryption: Encryption::default().word().to_owned(),
+            cpus: BTreeMap::new(),
+            log: "info".to_owned(),
+            node_program: program.path().to_owned(),
+            program,
+        })
+    }
+
+    pub(crate) fn from_args(args: &PlaygroundArgs) -> Result<Self> {
+        let tuning = &args.tuning;
+        let mut options = Self {
+            replica: !args.no_replica,
+            round_trip: Duration::from_millis(args.peer_delay_ms),
+            pause_limit_ms: tuning.pause_limit_ms,
+            durability: tuning.durability.clone(),
+            on_peer_loss: tuning.on_peer_loss.clone(),
+            encryption: tuning.encryption.clone(),
+            log: tuning.node_log.clone(),
+            ..Self::new(&args.dir)?
+        };
+        if let Some(program) = &tuning.node_program {
+            options.node_program.clone_from(program);
+        }
+        for (name, cpu) in &tuning.node_cpus {
+            options.cpus.entry(name.clone()).or_default().push(*cpu);
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_given_by_node() {
+        assert_eq!(parse_cpu("a=0"), Ok(("a".to_owned(), 0)));
+        for wrong in ["a", "a=", "a=x", "c=1", "=1"] {
+            assert!(parse_cpu(wrong).is_err(), "{wrong}");
+        }
+    }
+}

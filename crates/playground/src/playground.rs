@@ -1,0 +1,225 @@
+//! A running playground: starts the nodes, prints `ready`, and stops everything at a signal.
+//!
+//! The demo, the tests and the benchmarks use playgrounds. While it runs, a playground does nothing: a killed node stays
+//! dead until its `command` is run again.
+//!
+//! Invariants: at its end, every process that it started and every mount is gone, unless the playground itself is killed
+//! by SIGKILL. A directory with foreign files is never changed.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lockstep_delay_proxy::DelayProxy;
+use lockstep_types::{Choice, Role};
+use signal_hook::consts::SIGCHLD;
+use signal_hook::iterator::Signals;
+
+use crate::description;
+use crate::layout::{NewRoot, NodePlan, PlaygroundLayout};
+use crate::node::{self, NodeProcess};
+use crate::options::{PlaygroundArgs, PlaygroundOptions};
+use crate::program::{Program, StatusAnswer, VerifyAnswer};
+use crate::sockets;
+
+/// How long the nodes may take until the datastore is mounted and in sync.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause between two status requests.
+const READY_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a node may take to stop before it is killed.
+const STOP_GRACE: Duration = Duration::from_secs(20);
+
+/// Runs a playground until one of `stop_signals` arrives.
+pub fn run(args: &PlaygroundArgs, stop_signals: &[i32]) -> Result<ExitCode> {
+    let options = PlaygroundOptions::from_args(args)?;
+    // Before anything is started, so that a signal during the start is seen, too.
+    let mut signals = Signals::new([stop_signals, &[SIGCHLD]].concat())?;
+    let mut asked_to_stop = || signals.pending().any(|signal| signal != SIGCHLD);
+    let Some(mut playground) = Playground::start(&options, &mut asked_to_stop)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    print_ready()?;
+    for signal in signals.forever() {
+        playground.reap();
+        if signal != SIGCHLD {
+            break;
+        }
+    }
+    playground.stop()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the line `ready`. A closed pipe is no error: the nodes run all the same.
+fn print_ready() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "ready").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The running nodes, until they are stopped or this is dropped.
+pub(crate) struct Playground {
+    program: Program,
+    layout: PlaygroundLayout,
+    nodes: Vec<NodeProcess>,
+    /// Delay the bytes between the nodes while they exist.
+    _proxies: Vec<DelayProxy>,
+}
+
+impl Playground {
+    /// Starts everything and waits until the datastore is mounted and in sync; `None` if `asked_to_stop` is true before.
+    pub(crate) fn start(
+        options: &PlaygroundOptions,
+        asked_to_stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>> {
+        let made = NewRoot::look(&options.dir)?;
+        let started = Self::start_in(options, asked_to_stop);
+        if started.is_err() {
+            made.remove();
+        }
+        started
+    }
+
+    fn start_in(
+        options: &PlaygroundOptions,
+        asked_to_stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Self>> {
+        let layout = PlaygroundLayout::prepare(options)?;
+        layout.make_stores(&options.program)?;
+        let proxies = layout.start_proxies(options.round_trip)?;
+        let mut playground = Self {
+            program: options.program.clone(),
+            layout,
+            nodes: Vec::new(),
+            _proxies: proxies,
+        };
+        // The secondary first, so that the primary finds it at its first attempt.
+        for plan in playground.layout.nodes.iter().rev() {
+            playground
+                .nodes
+                .insert(0, NodeProcess::start(plan, options)?);
+        }
+        if !playground.wait_ready(asked_to_stop)? {
+            return Ok(None);
+        }
+        description::write(&playground.layout, &playground.nodes)?;
+        Ok(Some(playground))
+    }
+
+    /// Directory where the datastore is mounted.
+    pub(crate) fn mount(&self) -> &Path {
+        &self.layout.mount
+    }
+
+    /// The node of that role; an error if this playground has none.
+    pub(crate) fn node(&mut self, role: Role) -> Result<&mut NodeProcess> {
+        let mut nodes = self.nodes.iter_mut();
+        let node = nodes.find(|node| node.plan.role == role);
+        node.with_context(|| format!("this playground has no {}", role.word()))
+    }
+
+    /// The state of the datastore, as the primary reports it.
+    pub(crate) fn status(&self) -> Result<StatusAnswer> {
+        self.program.status(&self.primary()?.control)
+    }
+
+    /// Compares both nodes.
+    pub(crate) fn verify(&self) -> Result<VerifyAnswer> {
+        self.program.verify(&self.primary()?.control)
+    }
+
+    /// Exports the store of the stopped node of that role into `dest`.
+    pub(crate) fn export(&mut self, role: Role, dest: &Path) -> Result<()> {
+        let config = self.node(role)?.plan.config.clone();
+        self.program.export(dest, &config)
+    }
+
+    fn primary(&self) -> Result<&NodePlan> {
+        self.layout.nodes.first().context("there is no node")
+    }
+
+    /// Returns a function that kills all nodes from any thread, so that calls that wait for a node return with an error.
+    pub(crate) fn killer(&self) -> impl Fn() + Send + 'static {
+        let nodes = self.layout.nodes.iter();
+        let sockets: Vec<PathBuf> = nodes.map(|node| node.control.clone()).collect();
+        move || {
+            for socket in &sockets {
+                node::kill_listener(socket);
+            }
+        }
+    }
+
+    /// Waits until the primary reports that the datastore is mounted and, if mirrored, in sync.
+    fn wait_ready(&mut self, asked_to_stop: &mut dyn FnMut() -> bool) -> Result<bool> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while !self.is_ready() {
+            if asked_to_stop() {
+                return Ok(false);
+            }
+            self.report_dead()?;
+            if Instant::now() > deadline {
+                bail!(
+                    "the nodes are not ready after {} s{}",
+                    READY_TIMEOUT.as_secs(),
+                    self.all_log_tails()
+                );
+            }
+            std::thread::sleep(READY_INTERVAL);
+        }
+        Ok(true)
+    }
+
+    fn is_ready(&self) -> bool {
+        let is_served =
+            |status: &StatusAnswer| status.started && (status.in_sync || status.peer.is_none());
+        let mut plans = self.layout.nodes.iter();
+        plans.all(|plan| sockets::listener(&plan.control).is_some())
+            && self.status().as_ref().is_ok_and(is_served)
+    }
+
+    fn report_dead(&mut self) -> Result<()> {
+        for node in &mut self.nodes {
+            if let Some(status) = node.exited() {
+                bail!(
+                    "node {} stopped before it was ready ({status}){}",
+                    node.plan.name,
+                    node.plan.log_tail()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn all_log_tails(&self) -> String {
+        self.layout.nodes.iter().map(NodePlan::log_tail).collect()
+    }
+
+    /// Collects the exit status of dead nodes, so that none stays a zombie.
+    pub(crate) fn reap(&mut self) {
+        for node in &mut self.nodes {
+            node.exited();
+        }
+    }
+
+    /// Stops the nodes, the primary first, and unmounts what is left.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        for node in &mut self.nodes {
+            node.stop(STOP_GRACE)?;
+        }
+        self.layout.unmount()
+    }
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            let _ = writeln!(
+                io::stderr(),
+                "error: the playground could not be cleaned up: {error:#}"
+            );
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The commands of the `lockstep` program that the playground and the demo run, and the parts of their JSON output
+//! that they read.
+//!
+//! Each command runs in a process group of its own, so that Ctrl-C in a terminal reaches only the process that
+//! started the command.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::config::DATASTORE;
+
+/// Exit codes that mean that a command was carried out: 0 for yes, 1 for no.
+const ANSWERS: [i32; 2] = [0, 1];
+
+/// The state of the playground's datastore, as `lockstep status --json` prints it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct StatusAnswer {
+    /// The state in words.
+    pub(crate) state: String,
+    /// Whether both nodes hold every acknowledged operation.
+    pub(crate) in_sync: bool,
+    /// Why the nodes are not in sync, where the node gives a reason.
+    pub(crate) reason: Option<String>,
+    /// Whether the store is open and, on the primary, mounted.
+    pub(crate) started: bool,
+    /// The other node; `None` for an unmirrored datastore.
+    pub(crate) peer: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct NodeAnswer {
+    datastores: Vec<StatusAnswer>,
+}
+
+/// The outcome of a comparison, as `lockstep verify --json` prints it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct VerifyAnswer {
+    pub(crate) identical: bool,
+    pub(crate) inodes_compared: u64,
+    pub(crate) bytes_compared: u64,
+    pub(crate) differences_total: u64,
+    /// The first differences.
+    pub(crate) differences: Vec<serde_json::Value>,
+}
+
+/// The file of the `lockstep` program.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    path: PathBuf,
+}
+
+impl Program {
+    /// The program that this process runs.
+    pub(crate) fn of_this_process() -> Result<Self> {
+        let path = std::env::current_exe().context("cannot find this program's own file")?;
+        Ok(Self { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the store of the node with this configuration, unless it has one.
+    pub(crate) fn create_store(&self, config: &Path) -> Result<()> {
+        let arguments = ["create-store", DATASTORE, "--config"];
+        self.run(&arguments, config, &ANSWERS).map(drop)
+    }
+
+    /// Asks the node at this control socket for the state of the datastore.
+    pub(crate) fn status(&self, control: &Path) -> Result<StatusAnswer> {
+        let arguments = ["status", DATASTORE, "--json", "--control"];
+        let output = self.run(&arguments, control, &ANSWERS)?;
+        let answer: NodeAnswer =
+            serde_json::from_slice(&output).context("cannot read the output of status")?;
+        let mut datastores = answer.datastores.into_iter();
+        datastores.next().context("the node has no datastore")
+    }
+
+    /// Compares both nodes.
+    pub(crate) fn verify(&self, control: &Path) -> Result<VerifyAnswer> {
+        let arguments = ["verify", DATASTORE, "--json", "--control"];
+        let output = self.run(&arguments, control, &ANSWERS)?;
+        serde_json::from_slice(&output).context("cannot read the output of verify")
+    }
+
+    /// Exports the store of the stopped node with this configuration, complete, into `dest`.
+    pub(crate) fn export(&self, dest: &Path, config: &Path) -> Result<()> {
+        let arguments = [
+            OsStr::new("export"),
+            DATASTORE.as_ref(),
+            dest.as_ref(),
+            "--config".as_ref(),
+        ];
+        self.run(&arguments, config, &[0]).map(drop)
+    }
+
+    /// Runs a command and returns its standard output; an error with its standard error if the exit code is not
+    /// one of `answers`.
+    fn run(
+        &self,
+        arguments: &[impl AsRef<OsStr>],
+        last: &Path,
+        answers: &[i32],
+    ) -> Result<Vec<u8>> {
+        let mut command = Command::new(&self.path);
+        command.args(arguments).arg(last).process_group(0);
+        let program = self.path.display();
+        let output = command
+            .output()
+            .with_context(|| format!("cannot run {program}"))?;
+        let code = output.status.code();
+        if code.is_some_and(|code| answers.contains(&code)) {
+            return Ok(output.stdout);
+        }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = errors.trim_end().trim_start_matches("error: ");
+        let name = arguments.first().map(OsString::from).unwrap_or_default();
+        bail!("lockstep {} failed: {errors}", name.display())
+    }
+}

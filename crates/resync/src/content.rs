@@ -1,0 +1,526 @@
+//! The primary's side of a resync of the content (rule P10).
+//!
+//! First the resync carries the namespace over ([`namespace`](crate::namespace)), while this node serves its clients
+//! alone. Then the resync carries the content over ([`send_content`]): from its beginning every new operation is
+//! mirrored.
+//!
+//! Why comparing each file once is enough. For each file there is one moment, under its exclusive
+//! lock, at which no operation on the file is under way and every later operation is mirrored. At that moment
+//! the secondary takes over size and times, and from then on size and times stay equal by themselves. So do
+//! all bytes beyond the size of that moment, because they start as zeros on both nodes and change by
+//! mirrored writes only. The bytes before that size remain: each range is compared and corrected
+//! once, under a lock that keeps writes to the range away on both nodes. Before the correction the range may differ;
+//! after the correction a mirrored write finds both nodes equal and leaves both nodes equal.
+//!
+//! Several pieces and batches of files are under way at a time, each under locks of its own, so that each of them does
+//! not cost the time of a round trip. Their number is small, because clients wait for the locks. The resync waits for
+//! no lock while it holds other locks: otherwise a client with the wanted lock could wait for a held lock.
+//!
+//! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
+//! file may be lower than other numbers, but never belongs to another file; comparing the file is harmless.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use lockstep_fs::store::FileTimes;
+use lockstep_fs::{OpError, Store};
+use lockstep_repl::core::LockSet;
+use lockstep_repl::lock::{LockKey, LockMode};
+use lockstep_repl::message::{Request, WireFileTimes};
+use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Errno, Hash128, Ino, NodeKind};
+use smallvec::smallvec;
+
+use crate::api::{LockClaim, Locks, Peer, PendingAnswer, ResyncError, differing};
+use crate::bits;
+use crate::file_times::to_wire;
+use crate::limits::{FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX};
+use crate::pieces::{self, Piece};
+use crate::progress::JobProgress;
+
+/// Bytes of content hashed under the exclusive locks of one batch of files; files beyond this number of bytes are
+/// compared range by range.
+const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
+
+/// A different file of at most this length is sent without a comparison of its blocks: another
+/// request would take longer.
+const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
+
+/// Most requests under way. The secondary takes 64 at once, and other threads of the primary ask, too.
+const REQUESTS_MAX: usize = 48;
+
+/// Most bytes of content under way, and so locked against writes.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Most changes of one piece under way.
+const CHANGES_MAX: usize = 8;
+
+/// The cost of a compared piece.
+const PIECE_COST: JobCost = JobCost {
+    requests: CHANGES_MAX,
+    bytes: 0,
+};
+
+/// The cost of a batch of files whose size and times the secondary takes over: few files are locked at a time.
+const TIMES_COST: JobCost = JobCost {
+    requests: REQUESTS_MAX / 4,
+    bytes: 0,
+};
+
+/// Makes the content of all regular files equal. Every operation must already be mirrored.
+pub fn send_content(
+    store: &Store,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+    progress: &JobProgress,
+) -> Result<(), ResyncError> {
+    store.checkpoint()?;
+    // Counted once: files created from now on are mirrored from the beginning, and the walk
+    // must not chase them.
+    let census = store.replica().census()?;
+    progress.start(census.files, census.bytes);
+    let sender = ContentSender {
+        store,
+        peer,
+        locks,
+        progress,
+        next: 1,
+        last: census.last,
+        suspects: VecDeque::new(),
+        reserved: VecDeque::new(),
+        jobs: VecDeque::new(),
+        under_way: JobCost {
+            requests: 0,
+            bytes: 0,
+        },
+    };
+    sender.run()
+}
+
+/// A file whose content may differ.
+struct Suspect {
+    ino: Ino,
+    /// Size of the file when the secondary took over size and times.
+    size: u64,
+    /// The content was hashed as a whole and does differ.
+    certain: bool,
+    /// The bytes before this offset are equal, or are being made equal.
+    next: u64,
+}
+
+impl Suspect {
+    /// Whether the file is sent without a comparison of its blocks.
+    const fn is_uncompared(&self) -> bool {
+        self.certain && self.size <= UNCOMPARED_BYTES_MAX
+    }
+}
+
+/// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
+type Described = Vec<(Ino, WireFileTimes, Option<Hash128>)>;
+
+/// A request under way, with the data for its answer.
+enum JobStep<'a> {
+    /// The secondary takes over size and times of files. With the number of hashed bytes, and the files with
+    /// reserved space.
+    SettingTimes(Described, u64, Vec<Ino>, PendingAnswer<'a>),
+    /// The secondary compares the blocks of a piece.
+    Comparing(Ino, Piece, Vec<u8>, PendingAnswer<'a>),
+    /// The secondary writes, reserves space or punches holes.
+    Changing(VecDeque<PendingAnswer<'a>>),
+}
+
+/// A part of the work that is under way, under locks of its own.
+struct ContentJob<'a> {
+    claim: Box<dyn LockClaim + 'a>,
+    step: JobStep<'a>,
+    cost: JobCost,
+}
+
+/// Requests and locked bytes of a job.
+#[derive(Clone, Copy)]
+struct JobCost {
+    requests: usize,
+    bytes: u64,
+}
+
+/// The state of a transfer of the content.
+struct ContentSender<'a> {
+    store: &'a Store,
+    peer: &'a dyn Peer,
+    locks: &'a dyn Locks,
+    progress: &'a JobProgress,
+    /// The next inode and the last inode of the walk.
+    next: u64,
+    last: u64,
+    suspects: VecDeque<Suspect>,
+    /// Files with reserved space, which is sent once their content is equal.
+    reserved: VecDeque<Ino>,
+    /// In the order of their last requests, in which the secondary answers.
+    jobs: VecDeque<ContentJob<'a>>,
+    /// Sum of the costs of all jobs.
+    under_way: JobCost,
+}
+
+impl<'a> ContentSender<'a> {
+    /// Makes all files equal.
+    fn run(mut self) -> Result<(), ResyncError> {
+        loop {
+            if let Some(suspect) = self.suspects.pop_front() {
+                self.send_piece(suspect)?;
+            } else if let Some(ino) = self.reserved.pop_front() {
+                self.send_reserved(ino)?;
+            } else if !self.set_times_of_batch()? && !self.finish_oldest()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until there is room for another job.
+    fn make_room(&mut self, cost: JobCost) -> Result<(), ResyncError> {
+        while self.under_way.requests + cost.requests > REQUESTS_MAX
+            || self.under_way.bytes + cost.bytes > BYTES_MAX
+        {
+            if !self.finish_oldest()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes locks. A holder of the wanted locks may wait for locks of this resync, so the resync first gives its own
+    /// locks back.
+    fn claim(&mut self, locks: LockSet) -> Result<Box<dyn LockClaim + 'a>, ResyncError> {
+        let mut claim = self.locks.claim(locks)?;
+        if !claim.is_held() {
+            if let Err(error) = self.finish_all() {
+                // The jobs end first: a claim can be given back only once it is granted.
+                self.jobs.clear();
+                return Err(error);
+            }
+            claim.wait()?;
+        }
+        Ok(claim)
+    }
+
+    fn finish_all(&mut self) -> Result<(), ResyncError> {
+        while self.finish_oldest()? {}
+        Ok(())
+    }
+
+    fn push(&mut self, claim: Box<dyn LockClaim + 'a>, cost: JobCost, step: JobStep<'a>) {
+        self.under_way.requests += cost.requests;
+        self.under_way.bytes += cost.bytes;
+        self.jobs.push_back(ContentJob { claim, step, cost });
+    }
+
+    /// Waits for the answer of the oldest job, and takes the job's next step; `false` when there is no job.
+    fn finish_oldest(&mut self) -> Result<bool, ResyncError> {
+        let Some(job) = self.jobs.pop_front() else {
+            return Ok(false);
+        };
+        self.under_way.requests -= job.cost.requests;
+        self.under_way.bytes -= job.cost.bytes;
+        match job.step {
+            JobStep::SettingTimes(described, hashed, reserved, answer) => {
+                let differing = differing("take over sizes", answer()?)?;
+                self.progress.bytes_done.add(hashed);
+                self.progress.inodes_done.add(described.len() as u64);
+                self.suspect(&described, &differing);
+                self.reserved.extend(reserved);
+            }
+            JobStep::Comparing(ino, piece, data, answer) => {
+                let differing = differing("compare blocks", answer()?)?;
+                let runs = uniform_runs(&differing, &data);
+                let changes = self.send_runs(ino, &piece, &data, &runs)?;
+                self.push(job.claim, job.cost, JobStep::Changing(changes));
+            }
+            JobStep::Changing(answers) => {
+                for answer in answers {
+                    answer()?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the secondary take over size and times of the next files; `false` when there are no more files.
+    fn set_times_of_batch(&mut self) -> Result<bool, ResyncError> {
+        if self.next > self.last {
+            return Ok(false);
+        }
+        let to = self.last.saturating_add(1);
+        let inodes = self.store.replica().inodes(self.next, to, FILES_MAX)?;
+        let highest = inodes.last().map(|(ino, _)| ino.get());
+        self.next = highest.map_or(to, |highest| highest.saturating_add(1));
+        let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
+        let files: Vec<Ino> = files.map(|(ino, _)| *ino).collect();
+        if !files.is_empty() {
+            self.set_times(&files)?;
+        }
+        Ok(true)
+    }
+
+    fn set_times(&mut self, files: &[Ino]) -> Result<(), ResyncError> {
+        self.make_room(TIMES_COST)?;
+        let alone = |ino: &Ino| (LockKey::File(*ino), LockMode::Exclusive);
+        let claim = self.claim(files.iter().map(alone).collect())?;
+        let (described, hashed) = self.describe(files)?;
+        let mut reserved = Vec::new();
+        for (ino, ..) in &described {
+            if self.store.replica().next_reserved(*ino, 0)?.is_some() {
+                reserved.push(*ino);
+            }
+        }
+        // Files that are gone meanwhile are done.
+        let gone = files.len() - described.len();
+        self.progress.inodes_done.add(gone as u64);
+        if described.is_empty() {
+            return Ok(());
+        }
+        let request = Request::SetFileTimes {
+            files: described.clone(),
+        };
+        let answer = self.peer.begin(request, &[]);
+        let step = JobStep::SettingTimes(described, hashed, reserved, answer);
+        self.push(claim, TIMES_COST, step);
+        Ok(())
+    }
+
+    /// The description of the files that still exist, and the number of hashed bytes.
+    fn describe(&self, files: &[Ino]) -> Result<(Described, u64), ResyncError> {
+        let mut hashed = 0;
+        let mut described = Vec::with_capacity(files.len());
+        for &ino in files {
+            if let Some(facts) = self.checked_facts(ino)? {
+                let hash = self.small_hash(ino, facts.size, &mut hashed)?;
+                described.push((ino, to_wire(&facts), hash));
+            }
+        }
+        Ok((described, hashed))
+    }
+
+    /// Notes the files whose content differs or may differ.
+    fn suspect(&mut self, described: &Described, differing: &[u8]) {
+        if is_active(Mutant::ResyncBySize) {
+            return;
+        }
+        for (number, (ino, times, hash)) in described.iter().enumerate() {
+            if times.size > 0 && (hash.is_none() || bits::get(differing, number)) {
+                self.suspects.push_back(Suspect {
+                    ino: *ino,
+                    size: times.size,
+                    certain: hash.is_some(),
+                    next: 0,
+                });
+            }
+        }
+    }
+
+    /// Size and times of a file that still exists. Content that does not fit its record is an error:
+    /// damage must not be carried to the other node.
+    fn checked_facts(&self, ino: Ino) -> Result<Option<FileTimes>, ResyncError> {
+        match self.store.read(ino, 0, &mut []) {
+            Ok(_) => Ok(self.store.replica().file_times(ino)?),
+            Err(OpError::Refused(Errno::Stale | Errno::NoEntry)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The hash of a whole file, if the file is small and the batch has not hashed enough already.
+    fn small_hash(
+        &self,
+        ino: Ino,
+        size: u64,
+        hashed: &mut u64,
+    ) -> Result<Option<Hash128>, ResyncError> {
+        if size > HASHED_FILE_BYTES_MAX || *hashed + size > BATCH_HASH_BYTES_MAX {
+            return Ok(None);
+        }
+        *hashed += size;
+        Ok(Some(pieces::whole_file_hash(self.store, ino, size)?))
+    }
+
+    /// Makes the next piece of a file equal, if there is one.
+    fn send_piece(&mut self, mut suspect: Suspect) -> Result<(), ResyncError> {
+        let ino = suspect.ino;
+        let Some(guess) = pieces::piece_at(self.store, ino, suspect.next, suspect.size)? else {
+            return Ok(());
+        };
+        let cost = cost_of(&suspect, &guess);
+        self.make_room(cost)?;
+        let claim = self.claim(pieces::read_lock(ino, &guess))?;
+        let Some((piece, size, data)) = pieces::read(self.store, ino, suspect.next, &guess)? else {
+            return Ok(());
+        };
+        if !suspect.certain {
+            self.progress.bytes_done.add(piece.length);
+        }
+        let step = self.begin_piece(&suspect, piece, data)?;
+        self.push(claim, cost, step);
+        suspect.next = piece.end();
+        if suspect.next < size {
+            self.suspects.push_front(suspect);
+        }
+        Ok(())
+    }
+
+    fn begin_piece(
+        &self,
+        suspect: &Suspect,
+        piece: Piece,
+        data: Vec<u8>,
+    ) -> Result<JobStep<'a>, ResyncError> {
+        let (ino, offset) = (suspect.ino, piece.offset);
+        if piece.hole {
+            let hole = self.send_hole(ino, offset, piece.length);
+            return Ok(JobStep::Changing(VecDeque::from([hole])));
+        }
+        if suspect.is_uncompared() {
+            let whole = 0..data.len() / BLOCK_BYTES;
+            let changes = self.send_runs(ino, &piece, &data, std::slice::from_ref(&whole))?;
+            return Ok(JobStep::Changing(changes));
+        }
+        let hashes = pieces::hashes(&data);
+        let request = Request::CompareBlocks {
+            ino,
+            offset,
+            hashes,
+            space: true,
+        };
+        let answer = self.peer.begin(request, &[]);
+        Ok(JobStep::Comparing(ino, piece, data, answer))
+    }
+
+    /// Sends runs of blocks. At most [`CHANGES_MAX`] runs are under way.
+    fn send_runs(
+        &self,
+        ino: Ino,
+        piece: &Piece,
+        data: &[u8],
+        runs: &[Range<usize>],
+    ) -> Result<VecDeque<PendingAnswer<'a>>, ResyncError> {
+        // The zeros that fill up the last block are no part of the file.
+        let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
+        let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
+        for run in runs {
+            let end = (run.end * BLOCK_BYTES).min(length);
+            let Some(bytes) = data.get(run.start * BLOCK_BYTES..end) else {
+                continue;
+            };
+            wait_for_room(&mut changes)?;
+            let offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
+            changes.push_back(self.send_run(ino, offset, bytes)?);
+        }
+        Ok(changes)
+    }
+
+    fn send_run(
+        &self,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<PendingAnswer<'a>, ResyncError> {
+        let length = bytes.len() as u64;
+        if bytes.iter().all(|&byte| byte == 0) {
+            let data = self.store.replica().next_data(ino, offset)?;
+            // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
+            let is_written = data.is_some_and(|data| data < offset + length);
+            return Ok(if is_written {
+                self.reserve(ino, vec![(offset, length)], true)
+            } else {
+                self.send_hole(ino, offset, length)
+            });
+        }
+        self.progress.bytes_sent.add(bytes.len() as u64);
+        let request = Request::WriteBlocks { ino, offset };
+        Ok(self.peer.begin(request, bytes))
+    }
+
+    fn reserve(&self, ino: Ino, ranges: Vec<(u64, u64)>, zero: bool) -> PendingAnswer<'a> {
+        self.peer.begin(Request::Reserve { ino, ranges, zero }, &[])
+    }
+
+    /// Lets the secondary reserve the space that is reserved on this node, for a file with equal content.
+    fn send_reserved(&mut self, ino: Ino) -> Result<(), ResyncError> {
+        self.make_room(PIECE_COST)?;
+        // All requests for this file are over once the claim is held.
+        let claim = self.claim(smallvec![(LockKey::File(ino), LockMode::Exclusive)])?;
+        let (mut changes, mut at) = (VecDeque::new(), 0);
+        while self.store.replica().file_times(ino)?.is_some() {
+            let (ranges, next) = self.reserved_from(ino, at)?;
+            if ranges.is_empty() {
+                break;
+            }
+            wait_for_room(&mut changes)?;
+            changes.push_back(self.reserve(ino, ranges, false));
+            at = next;
+        }
+        self.push(claim, PIECE_COST, JobStep::Changing(changes));
+        Ok(())
+    }
+
+    /// Some ranges with reserved space from an offset on, and the end of the last range.
+    fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
+        let (mut ranges, mut at) = (Vec::new(), offset);
+        while ranges.len() < RANGES_MAX
+            && let Some(range) = self.store.replica().next_reserved(ino, at)?
+        {
+            // No file can be longer, so no write goes beyond this offset.
+            let end = range.end.min(FILE_BYTES_MAX);
+            if range.start >= end {
+                break;
+            }
+            ranges.push((range.start, end - range.start));
+            at = end;
+        }
+        Ok((ranges, at))
+    }
+
+    fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> PendingAnswer<'a> {
+        let request = Request::CompareHole {
+            ino,
+            offset,
+            length,
+            punch: true,
+        };
+        self.peer.begin(request, &[])
+    }
+}
+
+/// The runs of different blocks; each run has zero blocks only or no zero block.
+fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
+    let zeros: Vec<bool> = data
+        .chunks(BLOCK_BYTES)
+        .map(|block| block.iter().all(|&byte| byte == 0))
+        .collect();
+    let runs_of = |zero: bool| {
+        let wanted = zeros.iter().enumerate();
+        let wanted = wanted.map(|(number, is)| *is == zero && bits::get(differing, number));
+        bits::runs(&bits::pack(wanted), zeros.len())
+    };
+    let mut runs = [runs_of(false), runs_of(true)].concat();
+    runs.sort_unstable_by_key(|run| run.start);
+    runs
+}
+
+/// Waits until fewer than [`CHANGES_MAX`] changes are under way.
+fn wait_for_room(changes: &mut VecDeque<PendingAnswer<'_>>) -> Result<(), ResyncError> {
+    if changes.len() >= CHANGES_MAX
+        && let Some(oldest) = changes.pop_front()
+    {
+        oldest()?;
+    }
+    Ok(())
+}
+
+/// The cost of a piece of a file.
+const fn cost_of(suspect: &Suspect, piece: &Piece) -> JobCost {
+    let bytes = if piece.hole { 0 } else { piece.length };
+    let requests = if piece.hole || suspect.is_uncompared() {
+        1
+    } else {
+        CHANGES_MAX
+    };
+    JobCost { requests, bytes }
+}

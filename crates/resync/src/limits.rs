@@ -1,0 +1,15 @@
+//! Bounds of one request. The primary keeps them, and the secondary refuses a request beyond them.
+
+use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+
+/// Most files in one [`Request::SetFileTimes`](lockstep_repl::message::Request::SetFileTimes).
+pub const FILES_MAX: usize = 64;
+
+/// Most ranges in one [`Request::Reserve`](lockstep_repl::message::Request::Reserve).
+pub const RANGES_MAX: usize = 256;
+
+/// Most blocks in one [`Request::CompareBlocks`](lockstep_repl::message::Request::CompareBlocks).
+pub const BLOCKS_MAX: usize = WRITE_BYTES_MAX / BLOCK_BYTES;
+
+/// Longest file that is hashed as a whole.
+pub const HASHED_FILE_BYTES_MAX: u64 = WRITE_BYTES_MAX as u64;

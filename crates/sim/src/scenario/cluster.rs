@@ -1,0 +1,431 @@
+//! Two nodes, the network between them, and their clients. The cluster starts and stops the nodes,
+//! applies faults, and supervises the run. It makes no check itself: see
+//! [`live_checks`](super::live_checks).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_types::settings::Durability;
+use parking_lot::Mutex;
+
+use super::clients::{ClientPool, Users};
+use super::coverage::{Coverage, CoverageRecorder};
+use super::faults::{CleanShutdown, Fault};
+use super::live_checks::LiveChecks;
+use super::nodes::Nodes;
+use super::settings::Settings;
+use super::sim_node::End;
+use super::witness::Witness;
+use crate::check::{closed, in_time};
+use crate::history::{NodeEvent, Stop};
+use crate::random::Random;
+use crate::world::{Side, World};
+
+/// The interval between two looks at a state that the cluster waits for.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Long enough for every watermark to arrive and for garbage to be removed.
+const SETTLE_TIME: Duration = Duration::from_secs(4);
+/// The longest time until a process starts again, in microseconds.
+const DOWN_MAX_US: u64 = 20_000;
+/// Number of checks between two faults.
+const CHECKS_BETWEEN_FAULTS: u32 = 4;
+/// Share of full disks on which other programs use the reserve too, in percent.
+const RESERVE_USED_PERCENT: u64 = 25;
+
+/// Two nodes and everything around them.
+pub struct Cluster {
+    pub(super) world: World,
+    pub(super) nodes: Nodes,
+    pub(super) clients: ClientPool,
+    pub(super) witness: Arc<Mutex<Witness>>,
+    pub(super) checks: LiveChecks,
+    coverage: CoverageRecorder,
+    /// A test starts and stops the nodes. The cluster restarts no node.
+    is_manual: bool,
+    random: Random,
+}
+
+impl Cluster {
+    /// Returns two nodes that have never run, and their clients. A step of a thread lets other
+    /// threads go first in `step_percent` percent of the cases.
+    pub fn new(settings: &Settings, users: Users, step_percent: u64, mut random: Random) -> Self {
+        let is_always = settings.durability == Durability::Always;
+        let witness = Arc::new(Mutex::new(Witness::new(users.source, is_always)));
+        Self {
+            world: World::new(random.fork(), step_percent),
+            nodes: Nodes::new(settings),
+            clients: ClientPool::new(users.clients, users.pause_max, Arc::clone(&witness)),
+            checks: LiveChecks::new(Arc::clone(&witness)),
+            witness,
+            coverage: CoverageRecorder::default(),
+            is_manual: false,
+            random,
+        }
+    }
+
+    /// Leaves every start to the caller, brings no clients, and turns the checks during the run off.
+    #[must_use]
+    pub(super) const fn controlled_by_test(mut self) -> Self {
+        self.is_manual = true;
+        self.checks.turn_off();
+        self
+    }
+
+    /// Limits the room for clients on each disk to so many bytes, or gives the disks room for
+    /// everything again.
+    pub fn limit_disks(&mut self, bytes: Option<[u64; 2]>) {
+        for side in Side::BOTH {
+            let disk = &mut self.nodes.of_mut(side).disk;
+            match &bytes {
+                Some(bytes) => disk.limit(*side.of(bytes)),
+                None => disk.enlarge(),
+            }
+        }
+        if bytes.is_some() {
+            self.checks.expect_small_disks();
+        }
+    }
+
+    /// Starts both nodes.
+    pub fn start_both(&mut self) {
+        for side in Side::BOTH {
+            self.start(side);
+        }
+    }
+
+    /// Starts a node. The node must be stopped.
+    pub fn start(&mut self, side: Side) {
+        self.checks.before_start(&self.nodes, side);
+        let process = self.world.spawn_process();
+        let peer = self.nodes.of(Side::Secondary).node.slot();
+        let node = self.nodes.of_mut(side);
+        let backing = node.power_on(&process);
+        let network = &self.world.network;
+        node.node
+            .start(&process, backing, node.boot(), network, peer);
+        if let Some(crash) = node.planned.crash_at_start.take() {
+            node.crash_at_call(crash, &self.coverage);
+        }
+        self.witness.lock().node(side, NodeEvent::Started);
+    }
+
+    /// Stops a node, whether or not a process is running.
+    pub fn stop(&mut self, side: Side, stop: Stop) {
+        let mut random = self.random.fork();
+        let node = self.nodes.of_mut(side);
+        node.power_off(stop, &mut random);
+        if let Some(process) = node.process() {
+            // Before the checks: a fiber that ends inside a disk call may hold a lock.
+            self.world.kill(&process);
+        }
+        let is_notified = stop == Stop::Process;
+        let shared = Arc::clone(&self.world.shared);
+        self.world.network.process_ended(side, &shared, is_notified);
+        self.checks.after_stop(&self.nodes, side, stop);
+        self.clients.process_ended(side);
+        self.nodes.of(side).node.clear_running();
+    }
+
+    /// Applies a fault.
+    pub fn apply_fault(&mut self, fault: Fault) -> Result<(), String> {
+        let now = self.now();
+        self.checks
+            .before_fault(&self.nodes, &self.world.network, now);
+        match fault {
+            Fault::Restart(side, stop) => {
+                self.stop(side, stop);
+                let down = self.random.below(DOWN_MAX_US);
+                self.run_for(Duration::from_micros(down))?;
+                self.start(side);
+            }
+            Fault::RestartBoth(primary, secondary) => {
+                self.stop(Side::Primary, primary);
+                self.stop(Side::Secondary, secondary);
+                self.start_both();
+            }
+            Fault::Down(side, stop) => {
+                self.stop(side, stop);
+                self.nodes.of_mut(side).stays_down = true;
+            }
+            Fault::CleanShutdown(shutdown) => self.request_shutdown(shutdown),
+            Fault::CrashAtCall { side, crash } => {
+                self.nodes.of_mut(side).crash_at_call(crash, &self.coverage);
+            }
+            Fault::Disconnect => self.world.network.cut(&self.world.shared),
+            Fault::CorruptFrame(side) => self.world.network.corrupt_next(side),
+            Fault::Mute(side) => self.world.network.set_silent(side, true),
+            Fault::Heal => self.heal()?,
+            disk_fault => self.apply_disk_fault(disk_fault)?,
+        }
+        Ok(())
+    }
+
+    fn apply_disk_fault(&mut self, fault: Fault) -> Result<(), String> {
+        match fault {
+            Fault::FailCall {
+                side,
+                class,
+                nth,
+                errno,
+            } => {
+                self.checks.expect_disk_errors(side);
+                self.nodes.of_mut(side).fail_disk(class, nth, errno);
+            }
+            Fault::FailRoleWrite => {
+                self.checks.expect_disk_errors(Side::Secondary);
+                self.nodes.of_mut(Side::Secondary).fail_next_role_write();
+            }
+            Fault::FillDisk(side) => {
+                self.checks.expect_disk_errors(side);
+                self.witness.lock().expect_full_disks();
+                let with_reserve = self.random.percent(RESERVE_USED_PERCENT);
+                self.nodes.of_mut(side).disk.fill(with_reserve);
+            }
+            Fault::UnmountDisk => self.unmount_secondary()?,
+            Fault::HangDisk(hang) => self.nodes.of_mut(Side::Secondary).hang_disk(Some(hang)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn unmount_secondary(&mut self) -> Result<(), String> {
+        let secondary = self.nodes.of(Side::Secondary);
+        if secondary.disk.can_be_unmounted() && !secondary.needs_operator {
+            self.stop(Side::Secondary, Stop::Process);
+            self.nodes.of_mut(Side::Secondary).disk.unmount()?;
+            self.start(Side::Secondary);
+        }
+        Ok(())
+    }
+
+    fn remount_secondary(&mut self) {
+        if self.nodes.of(Side::Secondary).disk.is_unmounted() {
+            self.stop(Side::Secondary, Stop::Process);
+            self.nodes.of_mut(Side::Secondary).disk.remount();
+            self.start(Side::Secondary);
+        }
+    }
+
+    /// Records that an operation may meet a changed bit on the secondary's disk.
+    pub fn expect_rotten_secondary(&mut self) {
+        self.nodes.of_mut(Side::Secondary).disk.set_rotten();
+    }
+
+    /// Lets frames pass, repairs and mounts the disks, and starts both nodes.
+    pub fn heal(&mut self) -> Result<(), String> {
+        self.remount_secondary();
+        for side in Side::BOTH {
+            self.world.network.set_silent(side, false);
+            let node = self.nodes.of_mut(side);
+            node.mend_disk();
+            if let Some(then) = &mut node.planned.after_shutdown {
+                then.stays_down = false;
+            }
+            let is_repaired = std::mem::take(&mut node.needs_operator);
+            if is_repaired {
+                self.stop(side, Stop::Process);
+                if self.nodes.of(side).repair()? {
+                    self.checks.after_repair(side);
+                }
+                self.nodes.of(side).disk.disk().kill();
+            }
+            if is_repaired || self.nodes.of(side).stays_down {
+                self.start(side);
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests a clean shutdown. The events after the shutdown follow if nothing interrupts it.
+    pub(super) fn request_shutdown(&mut self, shutdown: CleanShutdown) {
+        let node = self.nodes.of_mut(shutdown.side);
+        if !node.is_running() {
+            return;
+        }
+        if let Some(crash) = shutdown.crash {
+            node.crash_at_call(crash, &self.coverage);
+        }
+        node.planned.after_shutdown = Some(shutdown.then);
+        node.node.request_shutdown();
+    }
+
+    /// Handles a clean shutdown that is finished.
+    fn finish_shutdown(&mut self, side: Side) {
+        let node = self.nodes.of_mut(side);
+        let then = node.planned.after_shutdown.take().unwrap_or_default();
+        let is_closed = node.is_closed();
+        if !is_closed && !self.checks.has_disk_failed() {
+            self.checks.record(Err(format!(
+                "{side:?} was shut down cleanly, and its role file does not say so"
+            )));
+        }
+        self.stop(side, Stop::Process);
+        if then.loses_power {
+            self.lose_power_at_rest(side, is_closed);
+        }
+        let node = self.nodes.of_mut(side);
+        node.stays_down = then.stays_down;
+        node.planned.crash_at_start = then.crash;
+        if !then.stays_down {
+            self.start(side);
+        }
+    }
+
+    /// Cuts the power of a machine on which no process has the store open. The power loss must not
+    /// change a closed store.
+    fn lose_power_at_rest(&mut self, side: Side, is_closed: bool) {
+        if !is_closed {
+            self.stop(side, Stop::Power);
+            return;
+        }
+        let mut random = self.random.fork();
+        let node = self.nodes.of_mut(side);
+        let before = node.store_at_rest();
+        node.power_off(Stop::Power, &mut random);
+        if before.is_err() && node.is_out_of_sync() {
+            // The shutdown interrupted a resync: the records are there, the content is not (P10).
+            return;
+        }
+        let checked = before.and_then(|before| {
+            let after = node.store_at_rest()?;
+            closed::check(side, &before, &after).map_err(|violation| violation.to_string())
+        });
+        self.checks.record(checked);
+    }
+
+    /// Returns the time of the world.
+    pub fn now(&self) -> Duration {
+        self.world.now()
+    }
+
+    /// Returns whether both nodes report that they are in sync.
+    pub fn is_in_sync(&self) -> bool {
+        self.nodes.are_in_sync()
+    }
+
+    /// Returns the number of answers to clients.
+    pub fn answered(&self) -> u64 {
+        self.witness.lock().answered()
+    }
+
+    /// Takes the coverage of the run.
+    pub fn take_coverage(&self) -> Coverage {
+        self.coverage.take()
+    }
+
+    /// Returns the number of questions about the history that were left undecided.
+    pub const fn undecided(&self) -> u64 {
+        self.checks.undecided()
+    }
+
+    /// Returns the requests and answers of the clients, and the events of the nodes, as text.
+    pub fn history(&self) -> String {
+        self.witness.lock().history().to_string()
+    }
+
+    /// Runs the world for some time.
+    pub fn run_for(&mut self, time: Duration) -> Result<(), String> {
+        let until = self.now() + time;
+        while self.world.step(until) {
+            self.world.check_steps()?;
+            self.supervise()?;
+        }
+        self.supervise()
+    }
+
+    /// Runs the world for some time, with checks during and after that time.
+    pub fn run_and_check(&mut self, time: Duration) -> Result<(), String> {
+        for _ in 0..CHECKS_BETWEEN_FAULTS {
+            self.run_for(time / CHECKS_BETWEEN_FAULTS)?;
+            self.checks
+                .check_between_faults(&self.nodes, self.clients.count())?;
+        }
+        Ok(())
+    }
+
+    /// Handles ended processes, and starts clients at new mounts. A node whose process has died
+    /// starts again, unless a test controls the nodes.
+    pub(super) fn supervise(&mut self) -> Result<(), String> {
+        if self.is_manual {
+            for side in Side::BOTH {
+                if self.nodes.of(side).has_shut_down() {
+                    self.finish_shutdown(side);
+                }
+            }
+            return Ok(());
+        }
+        // All ended processes first, then the starts: a start compares the two stores, and a process
+        // that has just ended may hold locks in the other store.
+        let mut crashed = Vec::new();
+        for side in Side::BOTH {
+            match self.nodes.of_mut(side).has_ended()? {
+                Some(End::Crash(stop)) => {
+                    self.stop(side, stop);
+                    crashed.push(side);
+                }
+                Some(End::CleanShutdown) => self.finish_shutdown(side),
+                None => {}
+            }
+        }
+        for side in crashed {
+            if !self.nodes.of(side).stays_down {
+                self.start(side);
+            }
+        }
+        let now = self.now();
+        self.checks
+            .after_step(&self.nodes, &self.world.network, now);
+        let is_in_sync = self.is_in_sync();
+        self.nodes.of_mut(Side::Secondary).disk.has_old_copy &= !is_in_sync;
+        self.clients.start(&self.nodes);
+        Ok(())
+    }
+
+    /// Lets each client end after its next answer.
+    pub fn stop_clients(&self) {
+        self.clients.stop();
+    }
+
+    /// Ends all clients at once, with the process of the primary.
+    pub fn kill_clients(&mut self) {
+        self.stop_clients();
+        self.stop(Side::Primary, Stop::Process);
+        self.start(Side::Primary);
+    }
+
+    /// Runs the world until both nodes report that they are in sync.
+    pub fn until_in_sync(&mut self, limit: Duration) -> Result<(), String> {
+        let start = self.now();
+        loop {
+            self.run_for(POLL_INTERVAL)?;
+            if self.is_in_sync() {
+                return Ok(());
+            }
+            let waited = self.now().saturating_sub(start);
+            in_time::check(waited, limit, self.nodes.states())
+                .map_err(|violation| violation.to_string())?;
+        }
+    }
+
+    /// Runs the world until all work in the background is done.
+    pub fn settle(&mut self) -> Result<(), String> {
+        self.run_for(SETTLE_TIME)
+    }
+
+    /// Checks everything at the end of a schedule.
+    pub fn final_check(&mut self) -> Result<(), String> {
+        let clients = self.clients.count();
+        self.checks
+            .check_at_end(&self.nodes, &self.world.network, clients)
+    }
+
+    /// Returns a digest of both disks, the time, and the number of steps.
+    pub fn digest(&self) -> u64 {
+        let nodes = self.nodes.both().iter();
+        let disks = nodes.map(|node| node.disk.disk().digest());
+        let time = u64::try_from(self.now().as_nanos()).unwrap_or(0);
+        disks.fold(time ^ self.world.steps(), |digest, disk| {
+            digest.rotate_left(17) ^ disk
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! The checks at the end of a schedule.
+
+use lockstep_driver::Datastore;
+
+use super::bounds;
+use super::dump::dump;
+use crate::check::leaks::{self, Kept};
+use crate::check::{self, Dump, Violation, identical};
+use crate::disk::Disk;
+use crate::history::History;
+use crate::world::Side;
+
+/// A node at the end of a schedule.
+#[derive(Clone, Copy)]
+pub struct FinalNode<'a> {
+    /// The open datastore.
+    pub datastore: &'a Datastore,
+    /// The disk.
+    pub disk: &'a Disk,
+}
+
+/// Checks everything, when both nodes are in sync and idle and no client makes requests any more.
+/// Returns `false` if a question had to be left undecided.
+pub fn check(history: &History, clients: u32, nodes: [FinalNode<'_>; 2]) -> Result<bool, String> {
+    let [primary, secondary] = nodes.map(|node| dump(node.datastore.store()));
+    let (primary, secondary) = (primary?, secondary?);
+    identical::check(&primary, &secondary)
+        .map_err(|violation| format!("in sync but different: {violation}"))?;
+    let text = |violation: Violation| violation.to_string();
+    let is_decided = check::history(history, &primary).map_err(text)?;
+    for (side, node) in Side::BOTH.into_iter().zip(nodes) {
+        bounds::check(side, node.datastore, clients, history, true).map_err(text)?;
+        check_leaks(side, node, &primary)?;
+    }
+    Ok(is_decided)
+}
+
+fn check_leaks(side: Side, node: FinalNode<'_>, inodes: &Dump) -> Result<(), String> {
+    let orphans = node.datastore.store().tree().orphans();
+    let orphans = orphans.map_err(|error| format!("{error:?}"))?;
+    let kept = Kept {
+        node: side,
+        files: &node.disk.files(),
+        directories: &node.disk.directories(),
+        inodes,
+        orphans: orphans.len(),
+        locks: node.datastore.usage().locks.taken,
+        locks_max: match side {
+            Side::Primary => 0,
+            Side::Secondary => usize::try_from(bounds::MISDIRECTED_OPS).unwrap_or(0),
+        },
+    };
+    leaks::check(&kept).map_err(|violation| violation.to_string())
+}

@@ -1,0 +1,278 @@
+//! The checks that run while a schedule runs: after each stop of a node, between faults, and at the
+//! end. The file also owns everything that decides whether a check applies.
+//!
+//! Invariant: no check applies in a situation in which a correct node may violate it. The fields of
+//! [`LiveChecks`] record these situations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::bounds;
+use super::disk_checks;
+use super::final_checks::{self, FinalNode};
+use super::nodes::Nodes;
+use super::tables;
+use super::witness::Witness;
+use crate::history::{NodeEvent, Stop};
+use crate::world::{Network, Side};
+
+/// An operation that was requested before the nodes were in sync for the first time has ended this
+/// long after that moment.
+const EARLY_OPERATIONS_END: Duration = Duration::from_millis(200);
+
+/// The events that may keep the secondary from an operation that the primary accepted.
+#[derive(Default)]
+struct Events {
+    /// A disk was made to fail.
+    disk_failed: bool,
+    /// The disks have little room.
+    disks_are_small: bool,
+    /// A fault has happened.
+    had_fault: bool,
+    /// The first time at which the nodes were in sync.
+    first_in_sync: Option<Duration>,
+}
+
+/// The checks of a running schedule.
+pub struct LiveChecks {
+    witness: Arc<Mutex<Witness>>,
+    /// The checks are off: a test exchanges disks, so that no history explains their content.
+    is_off: bool,
+    /// The primary's process ended in sync: at the next start PAW and SAW must say where the nodes
+    /// differ.
+    tables_are_due: bool,
+    /// The primary has been in sync since its start. Before, the primary may show a size that the
+    /// secondary does not know: the size after a write that was in flight when the previous process
+    /// ended.
+    has_recovered: bool,
+    /// The events that excuse the secondary.
+    events: Events,
+    /// Number of questions about the history that were too complex to decide.
+    undecided: u64,
+}
+
+impl LiveChecks {
+    /// Returns the checks of a schedule that has not begun.
+    pub fn new(witness: Arc<Mutex<Witness>>) -> Self {
+        Self {
+            witness,
+            is_off: false,
+            tables_are_due: false,
+            has_recovered: false,
+            events: Events::default(),
+            undecided: 0,
+        }
+    }
+
+    /// Turns the checks off.
+    pub const fn turn_off(&mut self) {
+        self.is_off = true;
+    }
+
+    /// Returns the number of undecided questions.
+    pub const fn undecided(&self) -> u64 {
+        self.undecided
+    }
+
+    /// Returns whether a disk was made to fail.
+    pub const fn has_disk_failed(&self) -> bool {
+        self.events.disk_failed
+    }
+
+    /// Allows the errors of a failing disk. Clients see the errors of the primary's disk.
+    pub fn expect_disk_errors(&mut self, side: Side) {
+        self.events.disk_failed = true;
+        if side == Side::Primary {
+            self.witness.lock().expect_disk_errors();
+        }
+    }
+
+    /// Allows the errors of disks with little room.
+    pub fn expect_small_disks(&mut self) {
+        self.events.disks_are_small = true;
+        self.witness.lock().expect_full_disks();
+    }
+
+    /// Records the error of a check.
+    pub fn record(&self, result: Result<(), String>) {
+        if let Err(what) = result {
+            self.witness.lock().wrong(what);
+        }
+    }
+
+    fn record_decision(&mut self, result: Result<bool, String>) {
+        self.undecided += u64::from(result == Ok(false));
+        self.record(result.map(drop));
+    }
+
+    /// A node is about to start.
+    pub fn before_start(&mut self, nodes: &Nodes, side: Side) {
+        if side == Side::Primary {
+            if std::mem::take(&mut self.tables_are_due) {
+                self.record(self.check_tables(nodes));
+            }
+            self.has_recovered = false;
+        }
+    }
+
+    /// A node has stopped. Its process is still known to `nodes`.
+    pub fn after_stop(&mut self, nodes: &Nodes, side: Side, stop: Stop) {
+        let checked = self.check_disk_after_stop(nodes, side, stop);
+        self.record_decision(checked);
+        // The store stays closed if the process was only about to open it (P12).
+        let event = if nodes.of(side).is_closed() {
+            NodeEvent::Closed
+        } else {
+            NodeEvent::Crashed(stop)
+        };
+        self.witness.lock().node(side, event);
+        self.tables_are_due =
+            side == Side::Primary && stop == Stop::Process && nodes.secondary_holds_all();
+    }
+
+    /// An operator has cleared the poison of a node's store: the next resync compares everything.
+    pub fn after_repair(&mut self, side: Side) {
+        self.tables_are_due = false;
+        let event = NodeEvent::Crashed(Stop::Power);
+        self.witness.lock().node(side, event);
+    }
+
+    /// A fault is about to happen.
+    pub fn before_fault(&mut self, nodes: &Nodes, network: &Network, now: Duration) {
+        self.events.had_fault |= self.room_was_unknown(network, now);
+        if !std::mem::replace(&mut self.events.had_fault, true) {
+            self.record(self.check_secondary_follows(nodes, network));
+        }
+    }
+
+    /// A step of the world is done.
+    pub fn after_step(&mut self, nodes: &Nodes, network: &Network, now: Duration) {
+        let are_in_sync = nodes.are_in_sync();
+        if are_in_sync && self.events.first_in_sync.is_none() {
+            self.events.first_in_sync = Some(now);
+        }
+        self.events.had_fault |= self.room_was_unknown(network, now);
+        self.has_recovered |= are_in_sync;
+    }
+
+    /// Checks the data that a stopped node leaves, while both nodes are treated as in sync. Returns
+    /// `false` if a question had to be left undecided.
+    fn check_disk_after_stop(&self, nodes: &Nodes, side: Side, stop: Stop) -> Result<bool, String> {
+        if self.is_off {
+            return Ok(true);
+        }
+        let secondary = nodes.of(Side::Secondary);
+        if nodes.are_resyncing() {
+            // The resync has changed records of the secondary, so the mark must have come before.
+            disk_checks::check_marked_out_of_sync(secondary.disk.disk())?;
+        }
+        if !nodes.secondary_holds_all() {
+            return Ok(true);
+        }
+        let witness = self.witness.lock();
+        let history = witness.history();
+        match (side, stop) {
+            (Side::Secondary, Stop::Process) => Ok(true),
+            (Side::Secondary, Stop::Power) => {
+                disk_checks::check_durable(&secondary.dump()?, history).map(|()| true)
+            }
+            (Side::Primary, _) if !self.has_recovered => Ok(true),
+            (Side::Primary, _) => disk_checks::check_could_take_over(&secondary.dump()?, history),
+        }
+    }
+
+    /// Checks that PAW and SAW say where the nodes differ at this moment. The primary must be
+    /// treated as in sync, or have stopped in sync.
+    fn check_tables(&self, nodes: &Nodes) -> Result<(), String> {
+        let [primary, secondary] = nodes.both();
+        if self.is_off || !secondary.has_kept_sync() {
+            return Ok(());
+        }
+        let (ours, theirs) = (primary.inodes(), secondary.inodes());
+        let exists = |ino| Ok(ours(ino)? && theirs(ino)?);
+        let disks = [primary.disk.disk(), secondary.disk.disk()];
+        tables::check(disks, exists, self.witness.lock().history())
+    }
+
+    /// Checks between two faults: the bounds of each node and, in sync, the tables.
+    pub fn check_between_faults(&self, nodes: &Nodes, clients: u32) -> Result<(), String> {
+        self.check_bounds(nodes, clients)?;
+        if nodes.secondary_holds_all() && !nodes.is_any_poisoned() {
+            self.record(self.check_tables(nodes));
+        }
+        Ok(())
+    }
+
+    fn check_bounds(&self, nodes: &Nodes, clients: u32) -> Result<(), String> {
+        let witness = self.witness.lock();
+        for (side, datastore) in Side::BOTH.into_iter().zip(nodes.datastores()) {
+            let Some(datastore) = datastore else { continue };
+            let checked = bounds::check(side, &datastore, clients, witness.history(), false);
+            checked.map_err(|violation| violation.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the secondary had no room for an operation that was requested before the
+    /// nodes were in sync for the first time. The primary cannot know the room of the secondary
+    /// then (P20).
+    fn room_was_unknown(&self, network: &Network, now: Duration) -> bool {
+        let is_early = self
+            .events
+            .first_in_sync
+            .is_none_or(|since| now.saturating_sub(since) < EARLY_OPERATIONS_END);
+        self.events.disks_are_small && is_early && network.refused_by_secondary().is_some()
+    }
+
+    /// Checks that the secondary could do every operation that the primary accepted.
+    fn check_secondary_follows(&self, nodes: &Nodes, network: &Network) -> Result<(), String> {
+        let is_rotten = nodes.of(Side::Secondary).disk.is_rotten();
+        let must_follow = !self.events.disk_failed && !is_rotten;
+        match network.refused_by_secondary().filter(|_| must_follow) {
+            None => Ok(()),
+            Some(answer) => Err(format!(
+                "the secondary could not follow, though its disk works: {answer}"
+            )),
+        }
+    }
+
+    /// Checks everything at the end of a schedule, when both nodes are in sync and idle.
+    pub fn check_at_end(
+        &mut self,
+        nodes: &Nodes,
+        network: &Network,
+        clients: u32,
+    ) -> Result<(), String> {
+        let is_decided = self.decide_at_end(nodes, network, clients)?;
+        self.undecided += u64::from(!is_decided);
+        Ok(())
+    }
+
+    fn decide_at_end(
+        &self,
+        nodes: &Nodes,
+        network: &Network,
+        clients: u32,
+    ) -> Result<bool, String> {
+        let witness = self.witness.lock();
+        witness.verdict()?;
+        // After a fault the primary may not know the room of the secondary (P20).
+        if !(self.events.disks_are_small && self.events.had_fault) {
+            self.check_secondary_follows(nodes, network)?;
+        }
+        if network.has_blocked() {
+            return Err("a thread that must not has waited for the other node to read".to_owned());
+        }
+        let [Some(primary), Some(secondary)] = nodes.datastores() else {
+            return Err("a node is not running at the end".to_owned());
+        };
+        let [ours, theirs] = nodes.both();
+        let nodes = [(&primary, ours), (&secondary, theirs)].map(|(datastore, node)| FinalNode {
+            datastore,
+            disk: node.disk.disk(),
+        });
+        final_checks::check(witness.history(), clients, nodes)
+    }
+}

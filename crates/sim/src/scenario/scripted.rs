@@ -1,0 +1,190 @@
+//! The cluster under the control of a test that takes one step after the other: clean shutdowns,
+//! starts that may be refused, other disks, comparisons, and requests of the test itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_driver::report::DatastoreStatus;
+use lockstep_driver::{ClearError, Cleared, RoleMarks};
+use lockstep_repl::state::State;
+use lockstep_types::{BootId, Errno};
+use lockstep_verify::Report;
+use parking_lot::Mutex;
+
+use super::baseline::Baseline;
+use super::clients::{Mount, Users};
+use super::cluster::{Cluster, POLL_INTERVAL};
+use super::disk_checks;
+use super::faults::{AfterShutdown, CleanShutdown};
+use super::node_disk::UUID;
+use super::settings::{IN_SYNC_WITHIN, Settings};
+use crate::check::Dump;
+use crate::disk::{CallClass, Disk, Survivors};
+use crate::history::Stop;
+use crate::random::Random;
+use crate::world::Side;
+
+impl Cluster {
+    /// Returns two nodes without clients. The test starts and stops the nodes, may exchange disks,
+    /// and makes the checks.
+    pub fn scripted(settings: &Settings) -> Self {
+        Self::new(settings, Users::none(), 0, Random::new(1)).controlled_by_test()
+    }
+
+    /// Returns the cluster with the disks and the history of `baseline`.
+    #[must_use]
+    pub fn with_baseline(mut self, baseline: &Baseline) -> Self {
+        for side in Side::BOTH {
+            let disk = side.of(&baseline.disks).fork();
+            self.replace_disk(side, disk);
+        }
+        let history = baseline.history.clone();
+        self.witness.lock().continue_after(history);
+        self
+    }
+
+    /// Returns the disks of both nodes, which are stopped, and the history.
+    pub fn baseline(&self) -> Baseline {
+        Baseline {
+            disks: Side::BOTH.map(|side| self.disk(side).fork()),
+            history: self.witness.lock().history().clone(),
+        }
+    }
+
+    /// Returns the disk of a node.
+    pub const fn disk(&self, side: Side) -> &Disk {
+        self.nodes.of(side).disk.disk()
+    }
+
+    /// Puts another disk in the place of a stopped node's disk. Returns the old disk.
+    pub const fn replace_disk(&mut self, side: Side, disk: Disk) -> Disk {
+        self.nodes.of_mut(side).disk.replace(disk)
+    }
+
+    /// Puts a disk with an empty store in the place of a stopped node's disk. Returns the old disk.
+    pub fn empty_disk(&mut self, side: Side) -> Disk {
+        self.nodes.of_mut(side).disk.replace_with_new()
+    }
+
+    /// Makes a call of a node's disk fail.
+    pub fn fail_disk(&mut self, side: Side, class: CallClass, nth: u64, errno: Errno) {
+        self.checks.expect_disk_errors(side);
+        self.disk(side).fail_call(class, nth, errno);
+    }
+
+    /// Returns the marks in a node's role file.
+    pub fn role_marks(&self, side: Side) -> Option<RoleMarks> {
+        disk_checks::marks(self.disk(side))
+    }
+
+    /// Returns the content of a node's store after a power loss that leaves only synced data, with
+    /// the disk that holds it.
+    pub fn stable(&self, side: Side) -> (Disk, Result<Dump, String>) {
+        let disk = self.disk(side).fork();
+        disk.power_loss_with(Survivors::Nothing, &mut Random::new(1));
+        let dump = disk_checks::dump_of(&disk, UUID, BootId::from_bytes([99; 16]));
+        (disk, dump)
+    }
+
+    /// Returns the state of a node, if its process has opened the datastore.
+    pub fn state(&self, side: Side) -> Option<State> {
+        self.nodes.of(side).state()
+    }
+
+    /// Returns the status of a node, if its process has opened the datastore.
+    pub fn status(&self, side: Side) -> Option<DatastoreStatus> {
+        Some(self.nodes.of(side).datastore()?.status())
+    }
+
+    /// Returns the reason that the primary reports for its state.
+    pub fn reason(&self) -> Option<String> {
+        self.status(Side::Primary)?.reason
+    }
+
+    /// Clears the poison of a node's store, as an operator does. Kills the node's process first.
+    pub fn clear_poison(&mut self, side: Side, accept_loss: bool) -> Result<Cleared, ClearError> {
+        self.stop(side, Stop::Process);
+        self.nodes.of(side).clear_poison(accept_loss)
+    }
+
+    /// Shuts a node down cleanly, as SIGTERM does. The node stays down.
+    pub fn shut_down(&mut self, side: Side) -> Result<(), String> {
+        self.request_shutdown(CleanShutdown {
+            side,
+            crash: None,
+            then: AfterShutdown {
+                stays_down: true,
+                ..AfterShutdown::default()
+            },
+        });
+        let until = self.now() + IN_SYNC_WITHIN;
+        while self.nodes.of(side).is_running() {
+            if self.now() > until {
+                return Err(format!("{side:?} does not stop in {IN_SYNC_WITHIN:?}"));
+            }
+            self.run_for(POLL_INTERVAL)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a node. If the node refuses, returns the reason, and the node is stopped.
+    pub fn start_or_refusal(&mut self, side: Side) -> Result<Option<String>, String> {
+        self.start(side);
+        let until = self.now() + IN_SYNC_WITHIN;
+        let has_decided = |cluster: &Self| {
+            let node = cluster.nodes.of(side);
+            node.datastore().is_some() || node.refusal().is_some()
+        };
+        while !has_decided(self) {
+            if !self.world.step(until) {
+                return Err(format!("{side:?} neither starts nor refuses to"));
+            }
+        }
+        let refusal = self.nodes.of(side).refusal();
+        if refusal.is_some() {
+            self.stop(side, Stop::Process);
+        }
+        Ok(refusal)
+    }
+
+    /// Lets the primary compare both nodes, as `lockstep verify` does.
+    pub fn compare(&mut self) -> Result<Report, String> {
+        self.use_mount(Mount::compare)?
+    }
+
+    /// Runs `body` in a program that uses the primary's mount, to its end.
+    pub fn use_mount<T: Send + 'static>(
+        &mut self,
+        body: impl FnOnce(&Mount) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let running = self.nodes.of(Side::Primary).node.running();
+        let mount = running.as_ref().and_then(Mount::of);
+        let mount = mount.ok_or("the primary is not running")?;
+        let done = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&done);
+        let process = Arc::clone(mount.process());
+        process.start(move || *slot.lock() = Some(body(&mount)));
+        let until = self.now() + IN_SYNC_WITHIN;
+        while self.now() < until {
+            self.run_for(POLL_INTERVAL)?;
+            if let Some(done) = done.lock().take() {
+                return Ok(done);
+            }
+        }
+        Err(format!("a program does not end in {IN_SYNC_WITHIN:?}"))
+    }
+
+    /// Runs the world until a condition holds. Returns an error after `limit`.
+    pub fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let until = self.now() + limit;
+        while !holds(self) {
+            if !self.world.step(until) {
+                let states = self.nodes.states();
+                return Err(format!("not in time: {states:?}, {:?}", self.reason()));
+            }
+            self.world.check_steps()?;
+            self.supervise()?;
+        }
+        Ok(())
+    }
+}

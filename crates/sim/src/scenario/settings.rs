@@ -1,0 +1,52 @@
+//! The configuration of a schedule's datastore, and the time limits of a schedule.
+
+use std::time::Duration;
+
+use lockstep_types::settings::{Durability, OnPeerLoss};
+
+use crate::random::Random;
+
+/// The nodes must be in sync within this time after the last fault.
+pub const IN_SYNC_WITHIN: Duration = Duration::from_secs(60);
+/// The time from the last fault until the clients end.
+pub const WORK_AFTER_FAULTS: Duration = Duration::from_millis(500);
+/// The answer limit of all schedules. Nothing delays an answer between nodes with working disks for
+/// that long.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+
+/// The configuration of the datastore, the same on both nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The time at which an acknowledged operation is durable.
+    pub durability: Durability,
+    /// The reaction to a lost peer.
+    pub on_peer_loss: OnPeerLoss,
+    /// The time for which acknowledgements pause before that reaction.
+    pub pause_limit: Duration,
+    /// The silence after which a peer is treated as lost.
+    pub peer_timeout: Duration,
+    /// The time without an answer after which a peer that still sends frames is given up.
+    pub answer_limit: Duration,
+}
+
+impl Settings {
+    /// Draws the settings of a schedule.
+    pub fn random(random: &mut Random) -> Self {
+        let longest = *random.pick(&[100, 3000]);
+        Self {
+            durability: if random.percent(25) {
+                Durability::Always
+            } else {
+                Durability::Posix
+            },
+            on_peer_loss: if random.percent(25) {
+                OnPeerLoss::Freeze
+            } else {
+                OnPeerLoss::Continue
+            },
+            pause_limit: Duration::from_millis(random.below(longest)),
+            peer_timeout: Duration::from_millis(200 + random.below(1000)),
+            answer_limit: ANSWER_LIMIT,
+        }
+    }
+}

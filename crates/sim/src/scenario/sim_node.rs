@@ -1,0 +1,354 @@
+//! One of the two nodes of a schedule: its machine, its process, its disk, and the faults that are
+//! planned for it.
+
+use std::cell::LazyCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lockstep_driver::config::{DatastoreConfig, PeerConfig};
+use lockstep_driver::{ClearError, Cleared, Datastore, Repair, clear_poison};
+use lockstep_repl::state::State;
+use lockstep_types::backing::Backing;
+use lockstep_types::settings::{Encryption, Role};
+use lockstep_types::{BootId, Errno, Ino, Timestamp};
+
+use super::coverage::{CoverageRecorder, CrashPoint, FileClass};
+use super::disk_checks;
+use super::faults::{AfterShutdown, CallPoint, Crash};
+use super::node_disk::{NodeDisk, UUID};
+use super::settings::Settings;
+use super::tables;
+use crate::check::{Dump, closed};
+use crate::disk::{Call, CallClass, Survivors, Verdict};
+use crate::history::Stop;
+use crate::random::Random;
+use crate::world::{self, Hang, Node, Process, Side, Wait};
+
+/// The events that are planned for a node.
+#[derive(Default)]
+pub struct Planned {
+    /// The way in which the process stops when a call of its disk ends it.
+    pub crash_stop: Option<Stop>,
+    /// The data that survives the next power loss, and the seed of the choices that this leaves
+    /// open. `None`: random.
+    pub loss: Option<(Survivors, u64)>,
+    /// The events after the clean shutdown that is in progress.
+    pub after_shutdown: Option<AfterShutdown>,
+    /// The crash soon after the next start.
+    pub crash_at_start: Option<Crash>,
+}
+
+/// One of the two nodes.
+pub struct SimNode {
+    side: Side,
+    /// The process.
+    pub node: Node,
+    /// The disk.
+    pub disk: NodeDisk,
+    /// Number of the machine's present run.
+    boots: u8,
+    /// The planned events.
+    pub planned: Planned,
+    /// Number of times that the node may still refuse to start, because its disk was made to fail.
+    refusals_allowed: u32,
+    /// An error of the disk may have poisoned the store, so an operator must start the node again.
+    pub needs_operator: bool,
+    /// The node does not start by itself.
+    pub stays_down: bool,
+}
+
+/// The way in which a process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// In the middle of its work.
+    Crash(Stop),
+    /// By a clean shutdown.
+    CleanShutdown,
+}
+
+fn config(role: Role, settings: &Settings) -> DatastoreConfig {
+    let Settings {
+        durability,
+        on_peer_loss,
+        pause_limit,
+        peer_timeout,
+        answer_limit,
+    } = *settings;
+    DatastoreConfig {
+        name: "simulated".to_owned(),
+        uuid: UUID,
+        store: "/simulated/store".into(),
+        mount: "/simulated/mount".into(),
+        role,
+        durability,
+        on_peer_loss,
+        pause_limit,
+        peer_timeout,
+        answer_limit,
+        fuse_threads: 4,
+        peer: Some(peer()),
+    }
+}
+
+/// Returns a peer configuration. The simulated dialer does not use it.
+fn peer() -> PeerConfig {
+    let address = "127.0.0.1:1".parse();
+    let fingerprint = format!("SHA256:{:064x}", 1).parse();
+    match (address, fingerprint) {
+        (Ok(address), Ok(fingerprint)) => PeerConfig {
+            address,
+            fingerprint,
+            encryption: Encryption::On,
+        },
+        _ => unreachable!("both texts are well formed"),
+    }
+}
+
+impl SimNode {
+    /// Returns a node that has never run.
+    pub fn new(side: Side, settings: &Settings) -> Self {
+        let role = match side {
+            Side::Primary => Role::Primary,
+            Side::Secondary => Role::Secondary,
+        };
+        Self {
+            side,
+            node: Node::new(config(role, settings)),
+            disk: NodeDisk::new(),
+            boots: 1,
+            planned: Planned::default(),
+            refusals_allowed: 0,
+            needs_operator: false,
+            stays_down: false,
+        }
+    }
+
+    /// Returns the id of the machine's present run.
+    pub const fn boot(&self) -> BootId {
+        BootId::from_bytes([self.boots; 16])
+    }
+
+    /// Returns the running process, if any.
+    pub fn process(&self) -> Option<Arc<Process>> {
+        self.node.running().map(|running| running.process)
+    }
+
+    /// Returns whether a process is running.
+    pub fn is_running(&self) -> bool {
+        self.process().is_some_and(|process| !process.is_dead())
+    }
+
+    /// Returns the datastore, if the process has opened it.
+    pub fn datastore(&self) -> Option<Arc<Datastore>> {
+        self.node.running()?.datastore()
+    }
+
+    /// Returns the state of the datastore, if the process has opened it.
+    pub fn state(&self) -> Option<State> {
+        Some(self.datastore()?.state())
+    }
+
+    /// Returns the reason why the process refused to start, if it refused.
+    pub fn refusal(&self) -> Option<String> {
+        self.node.running()?.refusal()
+    }
+
+    /// Returns whether this secondary reports its copy as in sync, and the copy is not an old one.
+    pub fn has_kept_sync(&self) -> bool {
+        let is_synced = |state| {
+            matches!(
+                state,
+                State::SecondarySynced | State::SecondaryDisconnected | State::SecondaryCatchingUp
+            )
+        };
+        self.state().is_some_and(is_synced) && !self.disk.has_old_copy
+    }
+
+    /// Prepares the machine for `process`, which starts now. Returns the disk of the process.
+    pub fn power_on(&mut self, process: &Process) -> Arc<dyn Backing> {
+        process.set_hang(self.disk.hang());
+        self.stays_down = false;
+        self.forget_crash();
+        self.disk.disk().mount()
+    }
+
+    /// Does to the disk and the machine what `stop` does to them.
+    pub fn power_off(&mut self, stop: Stop, random: &mut Random) {
+        self.forget_crash();
+        let loss = self.planned.loss.take();
+        let disk = self.disk.disk();
+        match stop {
+            Stop::Process => disk.kill(),
+            Stop::Power => {
+                match loss {
+                    Some((survivors, seed)) => {
+                        disk.power_loss_with(survivors, &mut Random::new(seed));
+                    }
+                    None => drop(disk.power_loss(random)),
+                }
+                self.node.run_dir().clear();
+                self.boots = self.boots.wrapping_add(1);
+            }
+        }
+    }
+
+    fn forget_crash(&mut self) {
+        self.planned.after_shutdown = None;
+        self.planned.crash_stop = None;
+        self.disk.disk().observe(None);
+    }
+
+    /// Clears the poison of the store, as the operator's command does. The node must be stopped.
+    pub fn clear_poison(&self, accept_loss: bool) -> Result<Cleared, ClearError> {
+        let repair = Repair {
+            backing: self.disk.disk().mount(),
+            boot: self.boot(),
+            stamp: Some(self.node.run_dir().handle(None)),
+            now: Timestamp::default(),
+        };
+        clear_poison(self.node.config(), &repair, accept_loss)
+    }
+
+    /// Clears the poison of the store if there is any. Returns whether the store was poisoned: then
+    /// all unsynced data is gone.
+    pub fn repair(&self) -> Result<bool, String> {
+        match self.clear_poison(true) {
+            Ok(_) => Ok(true),
+            Err(ClearError::NotPoisoned { .. }) => Ok(false),
+            Err(error) => Err(format!("{:?} cannot be repaired: {error}", self.side)),
+        }
+    }
+
+    /// Returns the content of the store on the disk. The node must be stopped.
+    pub fn dump(&self) -> Result<Dump, String> {
+        disk_checks::dump_of(self.disk.disk(), UUID, self.boot())
+    }
+
+    /// Returns everything in the store, which no process has open.
+    pub fn store_at_rest(&self) -> Result<closed::Store, String> {
+        let [paw, saw] = tables::both(self.disk.disk())?;
+        Ok(closed::Store {
+            dump: self.dump()?,
+            paw,
+            saw,
+        })
+    }
+
+    /// Returns whether the role file says that the store was closed cleanly.
+    pub fn is_closed(&self) -> bool {
+        disk_checks::is_closed(self.disk.disk())
+    }
+
+    /// Returns whether the role file says that the copy is out of sync.
+    pub fn is_out_of_sync(&self) -> bool {
+        disk_checks::check_marked_out_of_sync(self.disk.disk()).is_ok()
+    }
+
+    /// Makes a call of the disk fail.
+    pub fn fail_disk(&mut self, class: CallClass, nth: u64, errno: Errno) {
+        self.refusals_allowed += 1;
+        self.needs_operator = true;
+        self.disk.disk().fail_call(class, nth, errno);
+    }
+
+    /// Makes the next change of the role file fail, with an error that does not last.
+    pub fn fail_next_role_write(&mut self) {
+        self.refusals_allowed += 1;
+        self.disk.fail_next_role_write();
+    }
+
+    /// Makes the disk hang for the work that the process does on other threads, or lets this work
+    /// continue. The setting also holds for the next process.
+    pub fn hang_disk(&mut self, hang: Option<Hang>) {
+        self.disk.set_hang(hang);
+        if let Some(process) = self.process() {
+            process.set_hang(hang);
+        }
+    }
+
+    /// Repairs the disk.
+    pub fn mend_disk(&mut self) {
+        self.hang_disk(None);
+        // A start in progress may already have met the full disk.
+        self.refusals_allowed += u32::from(self.disk.mend());
+    }
+
+    /// Ends the process at a call of its disk.
+    pub fn crash_at_call(&mut self, crash: Crash, coverage: &CoverageRecorder) {
+        let Some(running) = self.node.running() else {
+            return;
+        };
+        let Crash { stop, at } = crash;
+        let CallPoint { verdict, .. } = at;
+        self.planned.crash_stop = Some(stop);
+        let left = AtomicU64::new(at.skipped);
+        let (side, coverage) = (self.side, coverage.clone());
+        let observer = move |call: &Call<'_>| {
+            let is_counted = at
+                .class
+                .is_none_or(|class| FileClass::of(call.path) == class);
+            if !is_counted || left.fetch_sub(1, Ordering::Relaxed) != 0 {
+                return Verdict::Go;
+            }
+            coverage.record_crash(CrashPoint::new(side, call, verdict));
+            running.process.die();
+            if verdict == Verdict::CrashBefore && world::is_in_fiber() {
+                // The fiber must do nothing after this point.
+                world::wait(Wait::Dead);
+            }
+            verdict
+        };
+        self.disk.disk().observe(Some(Arc::new(observer)));
+    }
+
+    /// Returns whether the process has finished a clean shutdown.
+    pub fn has_shut_down(&self) -> bool {
+        let running = self.node.running();
+        running.is_some_and(|running| running.shutdown.is_finished())
+    }
+
+    /// Returns the way in which the process has ended, if it has ended by itself or has refused to
+    /// start. Returns an error if it must not have refused.
+    pub fn has_ended(&mut self) -> Result<Option<End>, String> {
+        let Some(process) = self.process() else {
+            return Ok(None);
+        };
+        if let Some(why) = self.refusal().filter(|_| !process.is_dead()) {
+            self.allow_refusal(&why)?;
+            process.die();
+        }
+        if process.is_dead() {
+            let stop = self.planned.crash_stop.unwrap_or(Stop::Process);
+            return Ok(Some(End::Crash(stop)));
+        }
+        Ok(self.has_shut_down().then_some(End::CleanShutdown))
+    }
+
+    fn allow_refusal(&mut self, why: &str) -> Result<(), String> {
+        if self.disk.is_without_room() {
+            // The node would refuse again until its disk has room.
+            self.stays_down = true;
+            return Ok(());
+        }
+        let left = self.refusals_allowed.checked_sub(1);
+        self.refusals_allowed =
+            left.ok_or_else(|| format!("{:?} does not start: {why}", self.side))?;
+        Ok(())
+    }
+
+    /// Returns a function that says whether the store has an inode, whether or not the node is
+    /// running. The function opens a closed store once, at its first call.
+    pub fn inodes(&self) -> impl Fn(Ino) -> Result<bool, String> {
+        let dump = LazyCell::new(|| self.dump());
+        move |ino| match self.datastore() {
+            Some(datastore) => match datastore.store().replica().inode_now(ino) {
+                Ok(inode) => Ok(inode.is_some()),
+                Err(error) => Err(format!("{:?}: #{ino} cannot be read: {error:?}", self.side)),
+            },
+            None => match &*dump {
+                Ok(dump) => Ok(dump.inodes.contains_key(&ino)),
+                Err(error) => Err(error.clone()),
+            },
+        }
+    }
+}

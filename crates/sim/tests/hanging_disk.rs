@@ -1,0 +1,151 @@
+//! A secondary whose disk hangs: the node answers pings, and completes no operation that waits for
+//! the disk (P15).
+
+// Clippy knows test functions by their attribute; the helper functions are test code too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::time::Duration;
+
+use lockstep_sim::history::Stop;
+use lockstep_sim::random::Random;
+use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
+use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::world::{Hang, Side};
+use lockstep_types::settings::{Durability, OnPeerLoss};
+
+/// Number of seeds in each test.
+const SEEDS: u64 = 20;
+const PAUSE_LIMIT: Duration = Duration::from_secs(1);
+const PEER_TIMEOUT: Duration = Duration::from_millis(500);
+/// The limit of an answer for which the secondary reads its whole store. The primary counts the limit
+/// in answered pings, and sends no ping before the previous ping is answered. So a slow network makes
+/// the limit a quarter longer.
+const WHOLE_STORE_LIMIT: Duration = Duration::from_millis(37_500);
+/// The time until the clients continue, besides the limit of an answer: for the end of a connection,
+/// for the pause, and for the mark.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
+/// Number of moments in the resync of a secondary that lost power, from its start on.
+const RESYNC_MOMENTS: u32 = 60;
+/// The time from one of these moments to the next.
+const RESYNC_MOMENT: Duration = Duration::from_millis(5);
+/// The time in which answers are counted.
+const WHILE: Duration = Duration::from_secs(2);
+
+const HANGS: [Hang; 2] = [Hang::Flushes, Hang::All];
+
+fn worlds() -> impl Iterator<Item = (u64, Hang)> {
+    (0..SEEDS).flat_map(|seed| HANGS.map(|hang| (seed, hang)))
+}
+
+/// Returns two nodes in sync, with clients whose operations all wait for both disks.
+fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
+    let settings = Settings {
+        durability: Durability::Always,
+        on_peer_loss,
+        pause_limit: PAUSE_LIMIT,
+        peer_timeout: PEER_TIMEOUT,
+        answer_limit: ANSWER_LIMIT,
+    };
+    let mut random = Random::new(seed);
+    let options = Options {
+        clients: 3,
+        operations_max: 2000,
+        ..Options::default()
+    };
+    let users = Users {
+        clients: options.clients,
+        pause_max: Duration::from_millis(100),
+        source: Box::new(Generator::new(options, random.fork())),
+    };
+    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
+    cluster.start_both();
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    cluster
+}
+
+/// Returns the number of answers to clients in a while.
+fn answers_in_a_while(cluster: &mut Cluster) -> u64 {
+    let before = cluster.answered();
+    cluster.run_for(WHILE).unwrap();
+    cluster.answered() - before
+}
+
+/// Lets the disk work again: no data was lost, and both nodes become identical.
+fn end_well(cluster: &mut Cluster) {
+    cluster.apply_fault(Fault::Heal).unwrap();
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    assert!(answers_in_a_while(cluster) > 0);
+    cluster.stop_clients();
+    cluster.settle().unwrap();
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    cluster.final_check().unwrap();
+}
+
+#[test]
+fn clients_continue_without_the_secondary() {
+    for (seed, hang) in worlds() {
+        let mut cluster = cluster(seed, OnPeerLoss::Continue);
+        cluster.apply_fault(Fault::HangDisk(hang)).unwrap();
+        cluster.run_for(ANSWER_LIMIT + GIVEN_UP_WITHIN).unwrap();
+        assert!(!cluster.is_in_sync(), "{seed}, {hang:?}: not given up");
+        // The primary sends the secondary no request before its disk works again.
+        for _ in 0..10 {
+            let answers = answers_in_a_while(&mut cluster);
+            assert!(answers > 0, "{seed}, {hang:?}: clients wait");
+        }
+        end_well(&mut cluster);
+    }
+}
+
+#[test]
+fn status_says_why() {
+    let mut cluster = cluster(1, OnPeerLoss::Continue);
+    cluster.apply_fault(Fault::HangDisk(Hang::Flushes)).unwrap();
+    let given_up = "the secondary is connected, but has not answered an operation for 3000 ms";
+    for _ in 0..1000 {
+        cluster.run_for(Duration::from_millis(10)).unwrap();
+        let reason = cluster.reason();
+        if reason.is_some_and(|reason| reason.starts_with(given_up)) {
+            return;
+        }
+    }
+    panic!("the reason is {:?}", cluster.reason());
+}
+
+#[test]
+fn with_freeze_clients_wait_and_the_secondary_is_not_given_up() {
+    for (seed, hang) in worlds() {
+        let mut cluster = cluster(seed, OnPeerLoss::Freeze);
+        cluster.apply_fault(Fault::HangDisk(hang)).unwrap();
+        cluster.run_for(GIVEN_UP_WITHIN).unwrap();
+        for _ in 0..5 {
+            let answers = answers_in_a_while(&mut cluster);
+            assert_eq!(answers, 0, "{seed}, {hang:?}: done by the primary alone");
+        }
+        assert!(cluster.is_in_sync(), "{seed}, {hang:?}: given up");
+        end_well(&mut cluster);
+    }
+}
+
+/// Metadata operations wait for the end of the namespace's transfer, so this transfer must not wait
+/// forever. The disk hangs from each moment of a resync on.
+#[test]
+fn a_resync_does_not_hold_clients_up() {
+    for (moment, hang) in (0..RESYNC_MOMENTS).flat_map(|moment| HANGS.map(|hang| (moment, hang))) {
+        let mut cluster = cluster(1, OnPeerLoss::Continue);
+        let lost = Fault::Down(Side::Secondary, Stop::Power);
+        cluster.apply_fault(lost).unwrap();
+        cluster.run_for(PAUSE_LIMIT + GIVEN_UP_WITHIN).unwrap();
+        let back = Fault::Restart(Side::Secondary, Stop::Process);
+        cluster.apply_fault(back).unwrap();
+        cluster.run_for(RESYNC_MOMENT * moment).unwrap();
+        cluster.apply_fault(Fault::HangDisk(hang)).unwrap();
+        let limit = WHOLE_STORE_LIMIT + GIVEN_UP_WITHIN;
+        cluster.run_for(limit).unwrap();
+        assert!(
+            answers_in_a_while(&mut cluster) > 0,
+            "{moment}, {hang:?}: clients wait"
+        );
+        end_well(&mut cluster);
+    }
+}

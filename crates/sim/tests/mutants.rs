@@ -1,0 +1,112 @@
+//! Tests the simulator with mutants. The simulator must find each mutant, and the finding check
+//! must be one that is meant for such a mutant.
+
+use std::time::Instant;
+
+use lockstep_sim::shrink::Case;
+use lockstep_sim::test_output::print_result;
+use lockstep_types::mutants::{ALL, Mutant};
+
+/// Maximum number of schedules, more than any of the mutants needs.
+const SCHEDULES_MAX: u64 = 3000;
+
+/// A block differs and is not in PAW or SAW.
+const TABLES: &str = "differs, though in sync";
+const IDENTICAL: &str = "identical: ";
+/// The secondary reports that it cannot do an operation that the primary has done.
+const FOLLOWS: &str = "could not follow";
+const DURABLE: &str = "durable: ";
+const SURVIVES: &str = "survives: ";
+const READS: &str = "reads: ";
+const EXACTLY_ONCE: &str = "exactly_once: ";
+const ONE_PRIMARY: &str = "one_primary: ";
+const BOUNDED: &str = "bounded: ";
+const LEAKS: &str = "leaks: ";
+const CLOSED: &str = "closed: ";
+/// A power loss after a clean shutdown has damaged a table.
+const TABLE_DAMAGED: &str = "does not match its checksum";
+/// A node does not start on its store.
+const STARTS: &str = "does not start";
+/// An operation was refused because it would do harm, so the nodes do not get in sync.
+const IN_TIME: &str = "in_time: ";
+const ERROR: &str = "a client saw an error";
+/// A thread of a client waits in a full socket.
+const WAITED: &str = "has waited for the other node to read";
+/// A secondary under resync reports that its copy is in sync.
+const MARKED: &str = "is being resynced and says";
+
+/// Returns the messages that may report a mutant. The first message depends on the order of events.
+const fn finders(mutant: Mutant) -> &'static [&'static str] {
+    match mutant {
+        Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
+        Mutant::AnswerBeforePeer | Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => {
+            &[TABLES, IDENTICAL, SURVIVES]
+        }
+        // A recovery also waits for messages that were not sent again.
+        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
+        // A write without locks also collides with the end of its file. The resync also cannot send
+        // a file whose content and record have different lengths.
+        Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
+        Mutant::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
+        Mutant::RepeatMetadata
+        | Mutant::MetadataOutOfOrder
+        | Mutant::ForgetInDoubt
+        | Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE],
+        Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
+        Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
+        Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
+        Mutant::NoLocalSync => &[DURABLE, READS],
+        Mutant::SyncHereOnly
+        | Mutant::NoRemoteSync
+        | Mutant::NoNameSync
+        | Mutant::NoContentSync
+        | Mutant::MarkBeforeSync => &[DURABLE],
+        // Removed content also returns. A file whose content is missing cannot be sent.
+        Mutant::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
+        Mutant::ResyncUnmarked => &[MARKED, IN_TIME],
+        Mutant::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Mutant::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
+        Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
+        Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
+        Mutant::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
+        Mutant::KeepLock | Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
+        Mutant::KeepPawEntry
+        | Mutant::KeepSawEntry
+        | Mutant::SendWithoutRoom
+        | Mutant::KeepWithoutLimit => &[BOUNDED],
+        Mutant::IgnorePeerRoom => &[FOLLOWS],
+        Mutant::WaitToSend => &[WAITED],
+        // The bytes that are read back differ from the bytes that were stored.
+        Mutant::OneSlot => &[ERROR],
+        Mutant::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
+        Mutant::ClosedTooEarly => &[CLOSED],
+    }
+}
+
+/// Returns the first schedule that finds a mutant, and its message.
+fn found(mutant: Mutant) -> Option<(u64, String)> {
+    (1..=SCHEDULES_MAX).find_map(|seed| {
+        let failure = Case::of(seed).run(Some(mutant)).err()?;
+        let what = failure.what.lines().next().unwrap_or_default();
+        Some((seed, what.to_owned()))
+    })
+}
+
+#[test]
+fn mutants_are_found() {
+    let mut wrong = Vec::new();
+    for mutant in ALL {
+        let start = Instant::now();
+        let Some((seed, what)) = found(mutant) else {
+            wrong.push(format!("{mutant:?} is not found"));
+            continue;
+        };
+        let result = format!("{mutant:?} by schedule {seed}: {what}");
+        if !finders(mutant).iter().any(|finder| what.contains(finder)) {
+            wrong.push(format!("found by another check: {result}"));
+        }
+        print_result("mutants_are_found", result, start.elapsed());
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,67 @@
+//! Arguments that several commands have: the configuration and the running node.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
+
+/// Default path of a node's configuration.
+pub(super) const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
+
+/// The configuration file.
+#[derive(Debug, Args)]
+pub(super) struct ConfigArgs {
+    /// Configuration file of the node
+    #[arg(long, value_name = "FILE", default_value = CONFIG_DEFAULT)]
+    pub(super) config: PathBuf,
+}
+
+impl ConfigArgs {
+    pub(super) fn load(&self) -> Result<NodeConfig> {
+        Ok(config::load(&self.config)?)
+    }
+}
+
+/// Returns the datastore of that name. The error lists the existing names.
+pub(super) fn find_datastore<'a>(
+    config: &'a NodeConfig,
+    name: &str,
+) -> Result<&'a DatastoreConfig> {
+    config.datastore(name).with_context(|| {
+        let names: Vec<_> = config
+            .datastores
+            .iter()
+            .map(|store| store.name.as_str())
+            .collect();
+        format!(
+            "there is no datastore {name:?}\n  cure: name one of: {}",
+            names.join(", ")
+        )
+    })
+}
+
+/// The running node that a command asks.
+#[derive(Debug, Args)]
+pub(super) struct RunningNodeArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Control socket of the node, instead of the socket in its configuration
+    #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
+    control: Option<PathBuf>,
+}
+
+impl RunningNodeArgs {
+    pub(super) fn socket(&self) -> Result<PathBuf> {
+        match &self.control {
+            Some(socket) => Ok(socket.clone()),
+            None => Ok(self.config.load()?.control),
+        }
+    }
+}
+
+/// Makes a path of the command line absolute, without access to the disk.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+    Ok(std::path::absolute(path)?.components().collect())
+}

@@ -1,0 +1,54 @@
+//! Notifications to the kernel about its caches of attributes and pages.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use fuser::{INodeNo, Notifier};
+use lockstep_types::Ino;
+
+/// The kernel's caches of one mount.
+#[derive(Default)]
+pub(super) struct KernelCache(OnceLock<Notifier>);
+
+impl KernelCache {
+    /// Sets the channel for notifications. Call it before the first request is answered.
+    pub fn connect(&self, notifier: Notifier) {
+        // Each mount has one session, so the channel is set once.
+        let _ = self.0.set(notifier);
+    }
+
+    /// Makes the kernel ask for the attributes of `ino` again, after a change that the kernel cannot know of
+    /// otherwise.
+    pub fn expire(&self, ino: Ino) {
+        /// An offset that means: drop attributes only, keep cached data.
+        const ATTRIBUTES_ONLY: i64 = -1;
+        let Some(notifier) = self.0.get() else {
+            return;
+        };
+        let outcome = notifier.inval_inode(INodeNo(ino.get()), ATTRIBUTES_ONLY, 0);
+        if let Err(error) = outcome {
+            tracing::warn!(%ino, %error, "the kernel may show old attributes");
+        }
+    }
+
+    /// Makes the kernel write back and drop its pages of a range. Waits for the write-backs: no thread that
+    /// takes requests of the kernel may call this.
+    pub fn drop_pages(&self, ino: Ino, bytes: Range<u64>) {
+        let Some(notifier) = self.0.get() else {
+            return;
+        };
+        let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
+        // Length zero means: to the end of the file.
+        let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
+        if let Err(error) = notifier.inval_inode(INodeNo(ino.get()), offset, length) {
+            // The mount is ending, and the mapping with it.
+            tracing::debug!(%ino, %error, "the kernel did not drop pages");
+        }
+    }
+}
+
+impl std::fmt::Debug for KernelCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelCache").finish_non_exhaustive()
+    }
+}

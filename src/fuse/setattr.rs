@@ -1,0 +1,98 @@
+//! `setattr` requests of the kernel: one request may need several operations of the datastore.
+
+use std::sync::Arc;
+
+use fuser::{INodeNo, ReplyAttr};
+use lockstep_driver::client::FileService;
+use lockstep_types::{Errno, Ino, MetaRequest, Timestamp};
+
+use super::attributes::ino;
+use super::context::Context;
+use super::privileges::{self, Caller};
+use super::refuse::Refuse;
+use super::reply;
+
+/// The attributes that one `setattr` request sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SetAttrRequest {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<Timestamp>,
+    pub mtime: Option<Timestamp>,
+}
+
+impl SetAttrRequest {
+    /// The operations of the request. The size comes first: a truncation sets times too, and times that the
+    /// request sets explicitly override them.
+    fn operations(
+        self,
+        service: &dyn FileService,
+        ino: Ino,
+        caller: Caller,
+    ) -> Result<Vec<MetaRequest>, Errno> {
+        let mut operations = Vec::new();
+        if let Some(size) = self.size {
+            let attr = service.getattr(ino)?;
+            operations.extend(privileges::truncation(caller, &attr, size));
+        }
+        let rest = self.with_chown_rule(service, ino, caller)?;
+        operations.extend(rest.set_attr(ino));
+        Ok(operations)
+    }
+
+    /// A new owner without a new mode clears the set-id bits.
+    fn with_chown_rule(
+        self,
+        service: &dyn FileService,
+        ino: Ino,
+        caller: Caller,
+    ) -> Result<Self, Errno> {
+        let is_chown = self.uid.is_some() || self.gid.is_some();
+        if !is_chown || self.mode.is_some() {
+            return Ok(self);
+        }
+        let mode = caller.mode_after_chown(&service.getattr(ino)?);
+        Ok(Self { mode, ..self })
+    }
+
+    fn set_attr(self, ino: Ino) -> Option<MetaRequest> {
+        let nothing = Self {
+            size: self.size,
+            ..Self::default()
+        };
+        (self != nothing).then_some(MetaRequest::SetAttr {
+            ino,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            atime: self.atime,
+            mtime: self.mtime,
+        })
+    }
+}
+
+/// Carries out a `setattr` request.
+pub(super) fn set_attr(
+    context: &Arc<Context>,
+    node: INodeNo,
+    request: SetAttrRequest,
+    caller: Caller,
+    reply: ReplyAttr,
+) {
+    let plan = || {
+        let ino = ino(node)?;
+        Ok((ino, request.operations(context.service(), ino, caller)?))
+    };
+    let (ino, operations) = match plan() {
+        Ok(plan) => plan,
+        Err(errno) => return Refuse::refuse(reply, errno),
+    };
+    let shared = Arc::clone(context);
+    let done = Box::new(move |outcome: Result<_, Errno>| {
+        let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
+        reply::attributes(reply, attr);
+    });
+    context.change_in_order(operations, done);
+}

@@ -1,0 +1,122 @@
+//! The state that the threads of a node share, and the answers to the commands.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
+use lockstep_link::Identity;
+
+use super::slot::DatastoreSlot;
+use super::warning_limiter::WarningLimiter;
+use crate::control::{ControlService, NodeStatus};
+
+/// Pause before the second attempt to start a datastore.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Longest pause between two attempts.
+const LONGEST_RETRY: Duration = Duration::from_secs(20);
+/// Pause between two checks whether the node stops.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The state that the threads of a node share.
+pub(super) struct NodeShared {
+    /// Name of the node.
+    pub name: String,
+    /// Key and certificate; `None` for a node without peers.
+    pub identity: Option<Arc<Identity>>,
+    /// The datastores, in the order of the configuration.
+    pub slots: Vec<DatastoreSlot>,
+    /// Set when the node begins to stop.
+    pub stopping: AtomicBool,
+    /// Limits the log lines about refused connections.
+    pub refusals: WarningLimiter,
+}
+
+impl NodeShared {
+    /// Joins the names of all datastores, for a message.
+    fn names(&self) -> String {
+        let names = self.slots.iter().map(|slot| slot.config().name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Retries the datastores that could not be started, until all run. The pause between two attempts doubles.
+    pub fn start_the_rest(&self) {
+        let mut wait = FIRST_RETRY;
+        loop {
+            let until = Instant::now() + wait;
+            while Instant::now() < until {
+                if self.stopping.load(Ordering::Acquire) {
+                    return;
+                }
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            let stopped = self.slots.iter().filter(|slot| slot.running().is_none());
+            let attempts: Vec<_> = stopped
+                .map(|slot| slot.start(self.identity.as_ref()))
+                .collect();
+            if attempts.iter().all(Result::is_ok) {
+                return;
+            }
+            wait = (wait * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    /// Returns the states of all datastores, in one line.
+    pub fn summary(&self) -> String {
+        let describe = |slot: &DatastoreSlot| {
+            let name = &slot.config().name;
+            match slot.running() {
+                Some(datastore) => format!("{name}: {}", datastore.state().describe()),
+                None => format!("{name}: NOT STARTED: {}", slot.reason().unwrap_or_default()),
+            }
+        };
+        self.slots
+            .iter()
+            .map(describe)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    /// Returns a datastore whose maintenance has made no progress for `limit`, if there is one.
+    pub fn stuck_for(&self, limit: Duration) -> Option<String> {
+        let mut running = self.slots.iter().filter_map(DatastoreSlot::running);
+        let stuck = running.find(|datastore| datastore.since_tick() > limit)?;
+        Some(stuck.name().to_owned())
+    }
+}
+
+impl ControlService for NodeShared {
+    fn status(&self) -> NodeStatus {
+        let fingerprint = self
+            .identity
+            .as_ref()
+            .map(|identity| identity.fingerprint());
+        NodeStatus {
+            node: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            fingerprint: fingerprint.map(|fingerprint| fingerprint.to_string()),
+            datastores: self.slots.iter().map(DatastoreSlot::status).collect(),
+        }
+    }
+
+    fn verify(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, VerifyFailure> {
+        let Some(slot) = self.slots.iter().find(|slot| slot.config().name == name) else {
+            return Err(VerifyFailure {
+                cause: format!("node {} has no datastore named {name}", self.name),
+                cure: format!("name one of: {}", self.names()),
+            });
+        };
+        match slot.running() {
+            Some(datastore) => datastore.verify(progress),
+            None => Err(VerifyFailure {
+                cause: format!("node {} has not started {name}", self.name),
+                cure: "see the reason in `lockstep status`".to_owned(),
+            }),
+        }
+    }
+}

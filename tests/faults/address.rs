@@ -1,0 +1,13 @@
+//! Addresses of the loopback network, one for each test.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// An address of the loopback network that no other test and no foreign connection uses: outgoing connections there come
+/// from 127.0.0.1.
+pub fn own_address() -> IpAddr {
+    static TESTS: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let test = TESTS.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::new(127, 100 + test, high, low).into()
+}

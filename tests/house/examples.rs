@@ -1,0 +1,298 @@
+//! Each rule on small sources: a bad one has the finding, a good one has none.
+
+use crate::workspace::Workspace;
+use crate::{Finding, architecture, circles, signatures, sizes};
+
+const LIB: &str = "crates/driver/src/lib.rs";
+
+fn check_one(check: fn(&Workspace) -> Vec<Finding>, source: &str) -> Vec<String> {
+    check_all(check, &[(LIB, source)])
+}
+
+fn check_all(check: fn(&Workspace) -> Vec<Finding>, files: &[(&str, &str)]) -> Vec<String> {
+    texts(check(&Workspace::example(files)))
+}
+
+fn texts(findings: Vec<Finding>) -> Vec<String> {
+    findings.into_iter().map(|it| it.text).collect()
+}
+
+fn assert_one(found: &[String], parts: &[&str]) {
+    assert_eq!(found.len(), 1, "{found:?}");
+    for part in parts {
+        assert!(found[0].contains(part), "{part:?} in {found:?}");
+    }
+}
+
+fn methods(names: std::ops::Range<usize>) -> String {
+    let methods = names.map(|it| format!("fn m{it}(&self) {{}}\n"));
+    methods.collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn methods_are_counted_over_all_files() {
+    let first = format!(
+        "mod more; pub struct Big; impl Big {{ {} }}",
+        methods(0..30)
+    );
+    let second = |number| format!("use super::Big; impl Big {{ {} }}", methods(30..number));
+    let more = "crates/driver/src/more.rs";
+    let found = check_all(sizes::check_types, &[(LIB, &first), (more, &second(51))]);
+    assert_one(&found, &["lib.rs Big: 51 methods", "more.rs 21"]);
+    assert!(check_all(sizes::check_types, &[(LIB, &first), (more, &second(50))]).is_empty());
+}
+
+#[test]
+fn methods_of_traits_tests_and_other_types_do_not_count() {
+    let source = format!(
+        "struct A; impl A {{ {} }} impl T for A {{ {} }} #[cfg(test)] impl A {{ {} }} mod b {{ struct A; impl A {{ {} }} }}",
+        methods(0..50),
+        methods(0..9),
+        methods(50..60),
+        methods(0..9),
+    );
+    assert!(check_one(sizes::check_types, &source).is_empty());
+}
+
+#[test]
+fn types_that_are_not_shipped_may_be_large() {
+    let source = format!("struct A; impl A {{ {} }}", methods(0..60));
+    assert!(check_all(sizes::check_types, &[("crates/sim/src/lib.rs", &source)]).is_empty());
+}
+
+#[test]
+fn fields_are_counted() {
+    let fields = |number| {
+        (0..number)
+            .map(|it| format!("f{it}: u8,"))
+            .collect::<Vec<_>>()
+            .concat()
+    };
+    let bad = format!("enum E {{ V {{ {} }} }}", fields(13));
+    assert_one(&check_one(sizes::check_types, &bad), &["E::V: 13 fields"]);
+    let good = format!("struct S {{ {} #[cfg(test)] more: u8 }}", fields(12));
+    assert!(check_one(sizes::check_types, &good).is_empty());
+}
+
+#[test]
+fn lines_of_functions_are_counted() {
+    let function = |body| {
+        format!(
+            "/// Says\n/// much.\n#[inline]\npub fn long(\n) {{{}}}",
+            "\n".repeat(body)
+        )
+    };
+    let found = check_one(sizes::check_functions, &function(63));
+    assert_one(&found, &["lib.rs:4 fn long: 65 lines"]);
+    assert!(check_one(sizes::check_functions, &function(62)).is_empty());
+    let method = function(63).replace("pub ", "");
+    let methods = format!("impl A {{ {method} }} trait T {{ {method} }}");
+    assert_eq!(check_one(sizes::check_functions, &methods).len(), 2);
+    let test = format!("#[cfg(all(test, unix))] mod tests {{ {} }}", function(63));
+    assert!(check_one(sizes::check_functions, &test).is_empty());
+}
+
+#[test]
+fn lines_of_all_files_are_counted() {
+    let files = |lines| [("crates/sim/tests/long.rs".to_owned(), "\n".repeat(lines))];
+    let check = |lines| {
+        let [(path, text)] = files(lines);
+        check_all(sizes::check_files, &[(&path, &text)])
+    };
+    assert_one(&check(621), &["crates/sim/tests/long.rs: 621 lines"]);
+    assert!(check(620).is_empty());
+}
+
+/// A crate of three files.
+fn three<'a>(lib: &'a str, a: &'a str, b: &'a str) -> Vec<String> {
+    let files = [
+        (LIB, lib),
+        ("crates/driver/src/a.rs", a),
+        ("crates/driver/src/b.rs", b),
+    ];
+    check_all(circles::check, &files)
+}
+
+#[test]
+fn circles_are_found_through_every_kind_of_use() {
+    let backs = [
+        "use crate::a::A; struct B;",
+        "struct B; fn f(a: super::a::A) {}",
+        "struct B; fn f() { crate::a::f(); }",
+        "use super::a; struct B; fn f() { a::f() }",
+        "use super::*; struct B; fn f(_: A) {}",
+        "struct B; fn f() { vec![crate::a::f()]; }",
+        "use crate::{A as Other}; struct B;",
+        "struct B; impl crate::a::T for B {}",
+        "struct B; mod inside { use super::super::a::A; }",
+    ];
+    for b in backs {
+        let a = "use crate::b::B; pub struct A; pub fn f() {} pub trait T {}";
+        let found = three("mod a; mod b; pub use a::A;", a, b);
+        assert_one(
+            &found,
+            &[
+                "circle of 2 files: a.rs, b.rs",
+                "a.rs uses b.rs: B",
+                "b.rs uses a.rs: ",
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_parent_that_declares_and_reexports_forms_no_circle() {
+    let lib = "mod a; mod b; pub use a::A; pub(crate) use b::{B, f};";
+    assert!(
+        three(
+            lib,
+            "use crate::B; pub struct A;",
+            "pub struct B; pub fn f() {}"
+        )
+        .is_empty()
+    );
+}
+
+#[test]
+fn a_parent_that_uses_its_reexport_is_in_a_circle() {
+    let lib = "mod a; mod b; pub use a::A; pub struct L(A);";
+    assert_one(
+        &three(lib, "use crate::L; pub struct A;", ""),
+        &["a.rs, lib.rs"],
+    );
+}
+
+#[test]
+fn a_variable_with_the_name_of_an_item_is_no_use() {
+    let lib = "mod a; mod b; pub use a::answer; pub struct L; fn f(answer: u8) { let _ = answer; }";
+    assert!(three(lib, "use crate::L; pub fn answer() {}", "").is_empty());
+    let call = "mod a; mod b; pub use a::answer; pub struct L; fn f() { answer() }";
+    assert_one(
+        &three(call, "use crate::L; pub fn answer() {}", ""),
+        &["a.rs, lib.rs"],
+    );
+}
+
+#[test]
+fn a_circle_of_three_is_one_finding() {
+    let found = three(
+        "mod a; mod b; use a::A; pub struct L;",
+        "use crate::b::B; pub struct A;",
+        "use crate::L; pub struct B;",
+    );
+    assert_one(&found, &["circle of 3 files: a.rs, b.rs, lib.rs"]);
+}
+
+#[test]
+fn uses_of_tests_and_other_crates_form_no_circle() {
+    let a = "use crate::b::B; pub struct A;";
+    for b in [
+        "pub struct B; #[cfg(test)] use crate::a::A;",
+        "pub struct B; #[cfg(test)] mod tests { use crate::a::A; }",
+        "pub struct B; use other::a::A;",
+        "pub struct B; use ::a::A;",
+        "pub struct B; fn f() { let a = 1; a }",
+        "pub struct B; use super::a;",
+        "pub struct B; fn f() { println!(\"{}\", self.A) }",
+    ] {
+        let found = three("mod a; mod b;", a, b);
+        assert!(found.is_empty(), "{b}: {found:?}");
+    }
+}
+
+#[test]
+fn errors_that_are_texts_are_found() {
+    for bad in [
+        "fn f() -> Result<u8, String> { }",
+        "fn f() -> Result<u8, &'static str> { }",
+        "fn f() -> std::result::Result<u8, Cow<'static, str>> { }",
+        "fn f(then: impl FnOnce() -> Result<(), String>) { }",
+        "trait T { fn f(&self) -> Option<Result<(), String>>; }",
+        "impl A { fn f() -> Result<(), Box<str>> { } }",
+        "struct S { result: Result<(), String> }",
+        "type R<T> = Result<T, String>;",
+        "impl FromStr for A { type Err = String; }",
+        "fn f() { fn inside() -> Result<(), String> { } }",
+    ] {
+        assert_one(
+            &check_one(signatures::check_errors, bad),
+            &["lib.rs:1", "is a text"],
+        );
+    }
+}
+
+#[test]
+fn other_errors_are_left_alone() {
+    for good in [
+        "fn f() -> Result<String, Error> { let it: Result<u8, String> = g(); it }",
+        "fn f() -> io::Result<String> { }",
+        "#[cfg(test)] fn f() -> Result<(), String> { }",
+        "impl Iterator for A { type Item = String; }",
+    ] {
+        assert!(
+            check_one(signatures::check_errors, good).is_empty(),
+            "{good}"
+        );
+    }
+}
+
+#[test]
+fn names_of_several_types_are_found() {
+    let link = "crates/link/src/lib.rs";
+    let bad = [(LIB, "struct Side;"), (link, "mod inside { enum Side {} }")];
+    let found = Workspace::example(&bad);
+    let found = signatures::check_names(&found);
+    assert_eq!(found[0].folders, "driver link");
+    assert_one(
+        &texts(found),
+        &["Side: 2 types: crates/driver/src/lib.rs:1, crates/link/src/lib.rs:1"],
+    );
+    let good = [
+        (LIB, "struct Side; #[cfg(test)] mod tests { struct Side; }"),
+        (link, "use lockstep_driver::Side; fn side() {}"),
+        ("crates/sim/src/lib.rs", "struct Side;"),
+    ];
+    assert!(check_all(signatures::check_names, &good).is_empty());
+}
+
+fn architecture_of(text: &str) -> Vec<String> {
+    let workspace = Workspace::example(&[
+        ("crates/driver/src/lib.rs", "mod host;"),
+        ("crates/driver/src/host.rs", "mod os; mod world {}"),
+        ("crates/driver/src/host/os.rs", "#[cfg(test)] mod tests;"),
+        ("crates/driver/src/host/os/tests.rs", ""),
+        ("crates/sim/src/lib.rs", ""),
+        ("src/main.rs", "fn main() {}"),
+    ]);
+    texts(architecture::check(&workspace, text))
+}
+
+#[test]
+fn architecture_names_files_or_their_folder() {
+    let root = "`driver/lib.rs` and `driver/host.rs`, `src/main.rs`";
+    assert!(architecture_of(&format!("{root}, `driver/host/os.rs`")).is_empty());
+    assert!(
+        architecture_of(&format!(
+            "{root}, `driver/host/` (the machine), `sim/lib.rs`, `log/`"
+        ))
+        .is_empty()
+    );
+    assert_one(
+        &architecture_of(root),
+        &["`driver/host/os.rs` is not named"],
+    );
+    assert_one(
+        &architecture_of(&format!("{root}\n```\n`driver/host/os.rs`\n```\n")),
+        &["os.rs"],
+    );
+    assert_eq!(architecture_of("`driver/`, `src/main.rs`").len(), 3);
+}
+
+#[test]
+fn architecture_names_no_lost_file() {
+    let all = "`driver/lib.rs` `driver/host.rs` `driver/host/os.rs` `src/main.rs`";
+    for wrong in ["driver/dial.rs", "fuse/write.rs", "driver/peer/"] {
+        let found = architecture_of(&format!("{all} `{wrong}`"));
+        assert_one(&found, &[&format!("`{wrong}` names no file")]);
+    }
+}

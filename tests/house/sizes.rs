@@ -1,0 +1,165 @@
+//! Rules: lengths of functions and files, methods and fields of types.
+
+use std::collections::BTreeMap;
+
+use proc_macro2::Span;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Fields, ImplItem, Item, Type};
+
+use crate::Finding;
+use crate::names::{Names, Resolved, all_items, names_of};
+use crate::workspace::{Crate, Workspace};
+
+/// Most lines of a function, from `fn` to the closing brace.
+const FUNCTION_LINES_MAX: usize = 64;
+/// Most lines of a file, with its tests.
+const FILE_LINES_MAX: usize = 620;
+/// Most inherent methods of a type, over all files of its crate.
+const METHODS_MAX: usize = 50;
+/// Most fields of a struct or of a variant.
+const FIELDS_MAX: usize = 12;
+
+/// Files of any crate, tests included, that are too long.
+pub fn check_files(workspace: &Workspace) -> Vec<Finding> {
+    let lines = workspace
+        .texts
+        .iter()
+        .map(|(path, text)| (path, text.lines().count()));
+    let long = lines.filter(|(_, lines)| *lines > FILE_LINES_MAX);
+    long.map(|(path, lines)| {
+        let folder = path
+            .strip_prefix("crates/")
+            .unwrap_or(path)
+            .split('/')
+            .next();
+        Finding::new(
+            folder.unwrap_or(path),
+            format!("{path}: {lines} lines, at most {FILE_LINES_MAX}"),
+        )
+    })
+    .collect()
+}
+
+/// Functions of the product that are too long.
+pub fn check_functions(workspace: &Workspace) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for krate in workspace.product() {
+        for (position, item) in all_items(krate) {
+            let mut visitor = Functions { long: Vec::new() };
+            visitor.visit_item(item);
+            let file = &krate.modules[position].file;
+            found.extend(visitor.long.into_iter().map(|(name, line, lines)| {
+                let text =
+                    format!("{file}:{line} fn {name}: {lines} lines, at most {FUNCTION_LINES_MAX}");
+                Finding::new(&krate.folder, text)
+            }));
+        }
+    }
+    found
+}
+
+struct Functions {
+    /// Name, first line, number of lines.
+    long: Vec<(String, usize, usize)>,
+}
+
+impl Functions {
+    fn measure(&mut self, signature: &syn::Signature, end: Span) {
+        let line = signature.span().start().line;
+        let lines = end.end().line - line + 1;
+        if lines > FUNCTION_LINES_MAX {
+            self.long.push((signature.ident.to_string(), line, lines));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_fn(&mut self, it: &'ast syn::ItemFn) {
+        self.measure(&it.sig, it.block.span());
+        visit::visit_item_fn(self, it);
+    }
+
+    fn visit_impl_item_fn(&mut self, it: &'ast syn::ImplItemFn) {
+        self.measure(&it.sig, it.block.span());
+        visit::visit_impl_item_fn(self, it);
+    }
+
+    fn visit_trait_item_fn(&mut self, it: &'ast syn::TraitItemFn) {
+        if let Some(block) = &it.default {
+            self.measure(&it.sig, block.span());
+        }
+        visit::visit_trait_item_fn(self, it);
+    }
+}
+
+/// Types of the product with too many methods or fields.
+pub fn check_types(workspace: &Workspace) -> Vec<Finding> {
+    let crates = workspace.product();
+    crates
+        .flat_map(|it| [many_methods(it), many_fields(it)].concat())
+        .collect()
+}
+
+fn many_methods(krate: &Crate) -> Vec<Finding> {
+    let names = Names::new(krate);
+    let mut methods: BTreeMap<(usize, String), BTreeMap<&str, usize>> = BTreeMap::new();
+    for (position, item) in all_items(krate) {
+        let Item::Impl(block) = item else { continue };
+        let (None, Type::Path(own)) = (&block.trait_, &*block.self_ty) else {
+            continue;
+        };
+        let path = names_of(&own.path);
+        let key = match names.resolve(position, &path) {
+            Some(Resolved::Item(module, name)) => (module, name),
+            _ => (position, path.concat()),
+        };
+        let number = block
+            .items
+            .iter()
+            .filter(|it| matches!(it, ImplItem::Fn(_)))
+            .count();
+        let file = krate.modules[position].file.as_str();
+        *methods.entry(key).or_default().entry(file).or_default() += number;
+    }
+    let total = |files: &BTreeMap<&str, usize>| files.values().sum::<usize>();
+    let large = methods
+        .iter()
+        .filter(|(_, files)| total(files) > METHODS_MAX);
+    large
+        .map(|((module, name), files)| {
+            let file = &krate.modules[*module].file;
+            let places: Vec<String> = files
+                .iter()
+                .map(|(file, number)| format!("{file} {number}"))
+                .collect();
+            let (total, places) = (total(files), places.join(", "));
+            let text = format!("{file} {name}: {total} methods, at most {METHODS_MAX}: {places}");
+            Finding::new(&krate.folder, text)
+        })
+        .collect()
+}
+
+fn many_fields(krate: &Crate) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut measure = |position: usize, name: String, fields: &Fields| {
+        if fields.len() > FIELDS_MAX {
+            let (file, number) = (&krate.modules[position].file, fields.len());
+            let text = format!("{file} {name}: {number} fields, at most {FIELDS_MAX}");
+            found.push(Finding::new(&krate.folder, text));
+        }
+    };
+    for (position, item) in all_items(krate) {
+        match item {
+            Item::Struct(it) => measure(position, it.ident.to_string(), &it.fields),
+            Item::Enum(it) => {
+                for variant in &it.variants {
+                    let name = format!("{}::{}", it.ident, variant.ident);
+                    measure(position, name, &variant.fields);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
