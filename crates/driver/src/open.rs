@@ -39,7 +39,7 @@ use crate::session::Session;
 use crate::session::primary::PrimarySession;
 use crate::session::secondary::SecondarySession;
 use crate::status_notes::StatusNotes;
-use copy_status::Lost;
+use copy_status::CopyLoss;
 pub use error::DatastoreError;
 pub(crate) use error::{failed, refused, table_refused};
 use poison_marker::RunDirMarker;
@@ -247,7 +247,7 @@ fn counts_as_in_sync(
     if !role.in_sync || config.peer.is_none() {
         return Ok(false);
     }
-    match Lost::of(role, backing, boot).map_err(table_refused(config))? {
+    match CopyLoss::of(role, backing, boot).map_err(table_refused(config))? {
         None => Ok(true),
         Some(lost) => {
             tracing::warn!(datastore = config.name, "{lost}: it will be resynced");

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
-use crate::peer::connection::Connection;
+use crate::peer::connection::ActiveConnection;
 use crate::peer::remote::RemotePeer;
 use crate::peer::requests::PendingRequests;
 use crate::report::{Difference, ResyncStatus, VerifyFailure, VerifyProgress, VerifyReport};
@@ -84,7 +84,7 @@ fn stopped(why: &str) -> ResyncError {
 }
 
 /// A job over a connection, and the event that follows from it.
-type Job = fn(&ResyncJobs, &RemotePeer) -> Result<Event, ResyncError>;
+type TransferJob = fn(&ResyncJobs, &RemotePeer) -> Result<Event, ResyncError>;
 
 /// See the head of this file.
 pub(crate) struct ResyncJobs {
@@ -144,13 +144,13 @@ impl ResyncJobs {
         }
     }
 
-    fn remote_peer(&self, connection: Connection) -> RemotePeer {
+    fn remote_peer(&self, connection: ActiveConnection) -> RemotePeer {
         let (term, requests) = (Arc::clone(&self.term), Arc::clone(&self.requests));
         RemotePeer::new(term, requests, connection)
     }
 
     /// Runs a job on another thread, and gives its event to the core unless the connection is gone then.
-    fn spawn(self: &Arc<Self>, connection: Connection, name: &'static str, job: Job) {
+    fn spawn(self: &Arc<Self>, connection: ActiveConnection, name: &'static str, job: TransferJob) {
         let jobs = Arc::clone(self);
         self.engine.host.spawn(Box::new(move || {
             let peer = jobs.remote_peer(connection);
@@ -166,7 +166,7 @@ impl ResyncJobs {
     }
 
     /// Sends a request on another thread. If the secondary cannot serve the request, the sync ends.
-    fn spawn_request(self: &Arc<Self>, connection: Connection, request: Request) {
+    fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
         let jobs = Arc::clone(self);
         self.engine.host.spawn(Box::new(move || {
             let peer = jobs.remote_peer(connection);

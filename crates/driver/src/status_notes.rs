@@ -19,10 +19,10 @@ const REASON_CHARS_MAX: usize = 1000;
 pub(crate) struct StatusNotes {
     /// Name of the datastore.
     name: String,
-    notes: Mutex<Notes>,
+    notes: Mutex<Reasons>,
 }
 
-struct Notes {
+struct Reasons {
     /// The time from which on the present state holds.
     since: Duration,
     /// Why the nodes are not in sync, as far as known.
@@ -39,7 +39,7 @@ struct Notes {
     is_resyncing: bool,
 }
 
-impl Notes {
+impl Reasons {
     /// Replaces the reason; returns whether the new one differs.
     fn explain(&mut self, reason: Option<&str>) -> bool {
         let is_new = self.reason.as_deref() != reason;
@@ -55,7 +55,7 @@ impl Notes {
 impl StatusNotes {
     /// The notes of a datastore that is opened at `now`.
     pub const fn new(name: String, now: Duration) -> Self {
-        let notes = Notes {
+        let notes = Reasons {
             since: now,
             reason: None,
             peer_disk_failed: false,
@@ -216,7 +216,7 @@ const fn is_on_the_way(state: State) -> bool {
 }
 
 /// Why the nodes are not in sync, as far as known.
-fn shown_reason(notes: &Notes, state: State) -> Option<String> {
+fn shown_reason(notes: &Reasons, state: State) -> Option<String> {
     if state.is_in_sync() {
         return None;
     }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::peer::connection::{Connection, Delivery, PeerConnection, deliver};
+use crate::peer::connection::{ActiveConnection, Delivery, PeerConnection, deliver};
 
 /// Steps the core and executes its effects: the session of a role.
 pub(crate) trait CoreDriver: Send + Sync {
@@ -167,7 +167,7 @@ impl Term {
 
     /// The same over the connection of the moment, if there is one.
     pub fn send_current(&self, message: Message) {
-        if let Some(Connection { id, .. }) = self.peer.current() {
+        if let Some(ActiveConnection { id, .. }) = self.peer.current() {
             self.send(id, message, &[], Delivery::Post);
         }
     }
@@ -175,7 +175,7 @@ impl Term {
     /// Sends a message of the core's protocol over a connection that may be gone.
     pub fn send_on(
         &self,
-        connection: &Connection,
+        connection: &ActiveConnection,
         message: Message,
         payload: &[u8],
         delivery: Delivery<'_>,

@@ -16,7 +16,7 @@ use crate::error::{OpError, StoreError};
 use crate::namespace::Namespace;
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
-use crate::namespace::record::{self, Body, DirEntry, Inode, NamedEntry};
+use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry};
 
 /// Namespace and content of one store, together.
 #[derive(Clone, Copy)]
@@ -45,7 +45,8 @@ impl Tree<'_> {
     pub fn lookup(self, parent: Ino, name: &FileName) -> Result<Attr, OpError> {
         let key = keys::entry(parent, name.as_bytes());
         let bytes = self.namespace.get(&key)?.ok_or(Errno::NoEntry)?;
-        let entry: DirEntry = record::decode(&bytes).ok_or_else(|| StoreError::unreadable(&key))?;
+        let entry: EntryRecord =
+            record::decode(&bytes).ok_or_else(|| StoreError::unreadable(&key))?;
         // If the inode is gone, the entry was removed between the two readings.
         self.getattr(entry.ino).map_err(|error| match error {
             OpError::Refused(Errno::Stale) => OpError::Refused(Errno::NoEntry),

@@ -25,7 +25,7 @@ pub(crate) enum Turn {
     Sync(Batch),
 }
 
-struct State {
+struct FlushState {
     batch: Batch,
     durable: Position,
     syncing: bool,
@@ -34,7 +34,7 @@ struct State {
 
 /// The state of group commit of one log.
 pub(crate) struct Flush {
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     changed: Condvar,
 }
 
@@ -46,7 +46,7 @@ impl Flush {
             written: durable,
         };
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(FlushState {
                 batch,
                 durable,
                 syncing: false,
@@ -127,7 +127,7 @@ impl Flush {
         self.end(state, |state| state.poisoned = true);
     }
 
-    fn end(&self, mut state: MutexGuard<'_, State>, change: impl FnOnce(&mut State)) {
+    fn end(&self, mut state: MutexGuard<'_, FlushState>, change: impl FnOnce(&mut FlushState)) {
         change(&mut state);
         state.syncing = false;
         drop(state);
@@ -135,7 +135,7 @@ impl Flush {
     }
 }
 
-impl State {
+impl FlushState {
     const fn check(&self) -> Result<(), IsPoisoned> {
         if self.poisoned {
             Err(IsPoisoned)

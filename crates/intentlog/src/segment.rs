@@ -245,16 +245,21 @@ impl FoundHeader {
         let (first, second) = page.split_at(PLACE_BYTES);
         let [first, second] = [first, second].map(|place| at_place(path, place));
         match (first?, second?) {
-            (Place::Header(a), Place::Header(b)) => Ok(Self {
+            (RecordPlace::Header(a), RecordPlace::Header(b)) => Ok(Self {
                 header: if a.number > b.number { a } else { b },
                 suspect: false,
             }),
-            (Place::Header(header), other) | (other, Place::Header(header)) => Ok(Self {
-                header,
-                suspect: !matches!(other, Place::Empty),
-            }),
-            (Place::Damaged(error), _) | (_, Place::Damaged(error)) => Err(error),
-            (Place::Empty | Place::Foreign, Place::Empty | Place::Foreign) => {
+            (RecordPlace::Header(header), other) | (other, RecordPlace::Header(header)) => {
+                Ok(Self {
+                    header,
+                    suspect: !matches!(other, RecordPlace::Empty),
+                })
+            }
+            (RecordPlace::Damaged(error), _) | (_, RecordPlace::Damaged(error)) => Err(error),
+            (
+                RecordPlace::Empty | RecordPlace::Foreign,
+                RecordPlace::Empty | RecordPlace::Foreign,
+            ) => {
                 let path = path.to_owned();
                 Err(LogError::NotALog { path })
             }
@@ -263,7 +268,7 @@ impl FoundHeader {
 }
 
 /// The content of one place for a header.
-enum Place {
+enum RecordPlace {
     Empty,
     Foreign,
     Damaged(LogError),
@@ -271,18 +276,18 @@ enum Place {
 }
 
 /// A newer format is an error, even if the other place holds a valid header.
-fn at_place(path: &str, place: &[u8]) -> Result<Place, LogError> {
+fn at_place(path: &str, place: &[u8]) -> Result<RecordPlace, LogError> {
     let Some(bytes) = place.first_chunk() else {
         unreachable!("a header fits its place")
     };
     if bytes.iter().all(|&byte| byte == 0) {
-        return Ok(Place::Empty);
+        return Ok(RecordPlace::Empty);
     }
     match SegmentHeader::decode(path, bytes) {
-        Ok(header) => Ok(Place::Header(header)),
-        Err(LogError::NotALog { .. }) => Ok(Place::Foreign),
+        Ok(header) => Ok(RecordPlace::Header(header)),
+        Err(LogError::NotALog { .. }) => Ok(RecordPlace::Foreign),
         Err(error @ LogError::NewerFormat { .. }) => Err(error),
-        Err(error) => Ok(Place::Damaged(error)),
+        Err(error) => Ok(RecordPlace::Damaged(error)),
     }
 }
 

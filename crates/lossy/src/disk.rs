@@ -36,7 +36,6 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_types::Errno;
-use lockstep_types::backing::Backing;
 use parking_lot::Mutex;
 
 pub use call::{Call, CallClass, CallKind, Observer, Verdict};
@@ -72,19 +71,6 @@ impl Disk {
     fn of(state: State) -> Self {
         let state = Arc::new(Mutex::new(state));
         Self { state }
-    }
-
-    /// Returns the disk as the present process has it. The next [`Self::kill`] or power loss ends all mounts.
-    pub fn mount(&self) -> Arc<dyn Backing> {
-        Arc::new(self.mount_for_kernel())
-    }
-
-    /// The same mount, with the calls that only the kernel makes.
-    pub(crate) fn mount_for_kernel(&self) -> Mount {
-        Mount {
-            disk: self.clone(),
-            incarnation: self.state.lock().incarnation(),
-        }
     }
 
     /// Ends the process: its later calls fail and change nothing. Its tables then read as zeros and drop

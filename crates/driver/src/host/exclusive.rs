@@ -8,17 +8,17 @@ use super::{Gate, Host};
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct Exclusive(Mutex<Admission>);
+pub(crate) struct Exclusive(Mutex<ExclusiveState>);
 
 #[derive(Default)]
-struct Admission {
+struct ExclusiveState {
     is_taken: bool,
     /// Number of calls of [`Exclusive::acquire_latest`] so far.
     arrivals: u64,
     waiting: Vec<Arc<dyn Gate>>,
 }
 
-impl Admission {
+impl ExclusiveState {
     fn take(&mut self) -> bool {
         !std::mem::replace(&mut self.is_taken, true)
     }

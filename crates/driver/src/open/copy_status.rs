@@ -45,12 +45,12 @@ fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
                 .to_owned(),
         );
     }
-    match Lost::of(role, backing, boot_id()) {
+    match CopyLoss::of(role, backing, boot_id()) {
         Ok(None) => None,
-        Ok(Some(lost @ Lost::Power)) => Some(format!(
+        Ok(Some(lost @ CopyLoss::Power)) => Some(format!(
             "{lost}: what was not on stable storage may be missing from this copy"
         )),
-        Ok(Some(lost @ Lost::Tables)) => Some(format!("{lost} from this copy")),
+        Ok(Some(lost @ CopyLoss::Tables)) => Some(format!("{lost} from this copy")),
         Err(error) => Some(format!(
             "it cannot be told what was under way in this copy: {error}"
         )),
@@ -59,14 +59,14 @@ fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
 
 /// Why a copy that is marked in sync is not in sync (rule P12).
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(crate) enum Lost {
+pub(crate) enum CopyLoss {
     #[error("this machine went down while the store was open")]
     Power,
     #[error("the tables of the writes that were under way are missing")]
     Tables,
 }
 
-impl Lost {
+impl CopyLoss {
     /// The loss of the copy on `backing`, if there is one, for a node that starts in the run `boot` of the machine.
     /// Changes nothing.
     pub(crate) fn of(

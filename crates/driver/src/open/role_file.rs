@@ -51,7 +51,7 @@ pub(crate) struct RoleState {
 /// The content of a slot: the number of the change, the state, and the checksum of both.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Slot {
+struct RoleSlot {
     change: u64,
     state: RoleState,
     checksum: String,
@@ -71,7 +71,7 @@ fn checksum(of: &impl Serialize) -> io::Result<String> {
     Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
 }
 
-impl Slot {
+impl RoleSlot {
     /// The block of a change: text, padded with blanks.
     fn block(change: u64, state: RoleState) -> io::Result<Vec<u8>> {
         let checksum = checksum(&(change, state))?;
@@ -247,7 +247,7 @@ impl RoleFile {
         let mut changes = self.changes.lock();
         let state = change(self.state());
         let number = changes.map_or(0, |number| number.saturating_add(1));
-        let block = Slot::block(number, state)?;
+        let block = RoleSlot::block(number, state)?;
         if changes.replace(number).is_some() {
             self.overwrite(&block)?;
         } else if let Err(error) = self.make(&block) {
@@ -292,7 +292,7 @@ fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, Option<u64>)>> {
 /// The state in the slot with the highest number. A damaged slot was being written when the power was lost, or the
 /// disk has damaged it: then the other slot counts.
 fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
-    let slots = bytes.chunks(BLOCK_BYTES).filter_map(Slot::read);
+    let slots = bytes.chunks(BLOCK_BYTES).filter_map(RoleSlot::read);
     // Two slots with the same number have the same state.
     let last = slots.reduce(|first, second| {
         if second.change > first.change {

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::client::KeptBytes;
 use crate::host::{Gate, Host, KeptLimits};
-use file::{Slot, WaitingFile};
+use file::{FileSlot, WaitingFile};
 
 mod file;
 
@@ -124,7 +124,7 @@ impl Keeper {
         let length = data.len() as u64;
         self.kept.fetch_add(length, Ordering::Relaxed);
         self.in_memory.fetch_add(length, Ordering::SeqCst);
-        self.keep_at(Place::Memory(data.into()), data.len())
+        self.keep_at(KeptPlace::Memory(data.into()), data.len())
     }
 
     /// The same for a write that has begun and continues on another thread.
@@ -132,7 +132,7 @@ impl Keeper {
         let length = data.len() as u64;
         self.kept.fetch_add(length, Ordering::Relaxed);
         self.count_begun(length);
-        self.keep_at(Place::Begun(data.into()), data.len())
+        self.keep_at(KeptPlace::Begun(data.into()), data.len())
     }
 
     fn count_begun(&self, length: u64) {
@@ -150,7 +150,7 @@ impl Keeper {
             Ok(None) => Ok(None),
             Ok(Some(slot)) => {
                 self.in_file.fetch_add(data.len() as u64, Ordering::SeqCst);
-                let place = Place::File(slot, Hash128::of(data));
+                let place = KeptPlace::File(slot, Hash128::of(data));
                 Ok(Some(self.keep_at(place, data.len())))
             }
             Err(_) if self.backing.is_poisoned() => Err(Errno::Io),
@@ -162,7 +162,7 @@ impl Keeper {
         }
     }
 
-    fn keep_at(self: &Arc<Self>, place: Place, length: usize) -> Arc<Kept> {
+    fn keep_at(self: &Arc<Self>, place: KeptPlace, length: usize) -> Arc<Kept> {
         Arc::new(Kept {
             keeper: Arc::clone(self),
             length,
@@ -170,7 +170,7 @@ impl Keeper {
         })
     }
 
-    fn write_to_slot(&self, data: &[u8]) -> io::Result<Option<Arc<Slot>>> {
+    fn write_to_slot(&self, data: &[u8]) -> io::Result<Option<Arc<FileSlot>>> {
         let length = data.len() as u64;
         let Some(file) = self.open_file(length)? else {
             return Ok(None);
@@ -309,14 +309,14 @@ impl Keeper {
 pub(crate) struct Kept {
     keeper: Arc<Keeper>,
     length: usize,
-    place: Mutex<Place>,
+    place: Mutex<KeptPlace>,
 }
 
-enum Place {
+enum KeptPlace {
     /// In memory. The write waits, or has waited.
     Memory(Arc<[u8]>),
     /// In the waiting file, with the hash of the bytes.
-    File(Arc<Slot>, Hash128),
+    File(Arc<FileSlot>, Hash128),
     /// In memory. The write has begun.
     Begun(Arc<[u8]>),
     /// The bytes could not be read, or were others.
@@ -325,11 +325,11 @@ enum Place {
 
 impl Kept {
     /// The bytes or the error, if that is settled.
-    fn settled(place: &Place) -> Option<Result<Arc<[u8]>, Errno>> {
+    fn settled(place: &KeptPlace) -> Option<Result<Arc<[u8]>, Errno>> {
         match place {
-            Place::Memory(bytes) | Place::Begun(bytes) => Some(Ok(Arc::clone(bytes))),
-            Place::Lost => Some(Err(Errno::Io)),
-            Place::File(..) => None,
+            KeptPlace::Memory(bytes) | KeptPlace::Begun(bytes) => Some(Ok(Arc::clone(bytes))),
+            KeptPlace::Lost => Some(Err(Errno::Io)),
+            KeptPlace::File(..) => None,
         }
     }
 
@@ -344,11 +344,11 @@ impl Kept {
         *place = match read {
             Ok(bytes) => {
                 self.keeper.count_begun(length);
-                Place::Begun(bytes)
+                KeptPlace::Begun(bytes)
             }
             Err(error) => {
                 tracing::error!(%error, "the bytes of a write that waited cannot be read again");
-                Place::Lost
+                KeptPlace::Lost
             }
         };
         Self::settled(&place).unwrap_or(Err(Errno::Io))
@@ -371,7 +371,7 @@ impl KeptBytes for Kept {
 
     fn load(&self) -> Result<Arc<[u8]>, Errno> {
         let (slot, hash) = match &*self.place.lock() {
-            Place::File(slot, hash) => (Arc::clone(slot), *hash),
+            KeptPlace::File(slot, hash) => (Arc::clone(slot), *hash),
             place => return Self::settled(place).unwrap_or(Err(Errno::Io)),
         };
         let read = slot.read(self.length);
@@ -385,12 +385,12 @@ impl KeptBytes for Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let length = self.length as u64;
-        let place = std::mem::replace(self.place.get_mut(), Place::Lost);
+        let place = std::mem::replace(self.place.get_mut(), KeptPlace::Lost);
         let (in_memory, begun, in_file) = match &place {
-            Place::Memory(_) => (length, 0, 0),
-            Place::Begun(_) => (length, length, 0),
-            Place::File(..) => (0, 0, length),
-            Place::Lost => (0, 0, 0),
+            KeptPlace::Memory(_) => (length, 0, 0),
+            KeptPlace::Begun(_) => (length, length, 0),
+            KeptPlace::File(..) => (0, 0, length),
+            KeptPlace::Lost => (0, 0, 0),
         };
         self.keeper.in_memory.fetch_sub(in_memory, Ordering::SeqCst);
         self.keeper.begun.fetch_sub(begun, Ordering::SeqCst);

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use super::berths::Berths;
 use super::lock_plan;
-use super::pending::{PendingMeta, PendingOp, PendingOps};
+use super::pending::{PendingMetadata, PendingOp, PendingOps};
 use super::references::References;
 use crate::client::Done;
 use crate::engine::Engine;
@@ -84,7 +84,7 @@ impl MetaPipeline {
         let targets = lock_plan::targets(&self.engine.store, &request);
         let locks = lock_plan::metadata(&request, &targets);
         let bytes = message_bytes(&request);
-        let op = self.pending.insert(PendingOp::Meta(PendingMeta {
+        let op = self.pending.insert(PendingOp::Meta(PendingMetadata {
             request,
             time: self.engine.host.time_of_day(),
             targets,
@@ -376,7 +376,7 @@ impl MetaPipeline {
     }
 
     /// Ends an operation and answers the client, or submits the operation again with other locks.
-    pub fn finish(&self, meta: PendingMeta, result: Result<(), Errno>) {
+    pub fn finish(&self, meta: PendingMetadata, result: Result<(), Errno>) {
         if meta.is_stale {
             return self.submit(meta.request, meta.done);
         }

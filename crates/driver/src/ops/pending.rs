@@ -27,7 +27,7 @@ pub(crate) enum PendingOp {
     /// A write of content.
     Write(PendingWrite),
     /// A metadata operation.
-    Meta(PendingMeta),
+    Meta(PendingMetadata),
     /// A sync of a file.
     Sync(PendingSync),
     /// A resync or a comparison waits for locks, and works while it holds them. `None` once it was told that it
@@ -89,7 +89,7 @@ impl PendingWrite {
 }
 
 /// A metadata operation.
-pub(crate) struct PendingMeta {
+pub(crate) struct PendingMetadata {
     pub request: MetaRequest,
     pub time: Timestamp,
     /// The inodes that the names in the request led to when the locks were chosen.
@@ -173,7 +173,7 @@ impl PendingOps {
     }
 
     /// Calls `f` with a metadata operation, if it is in flight.
-    pub fn with_meta<T>(&self, id: OpId, f: impl FnOnce(&mut PendingMeta) -> T) -> Option<T> {
+    pub fn with_meta<T>(&self, id: OpId, f: impl FnOnce(&mut PendingMetadata) -> T) -> Option<T> {
         match self.ops.lock().get_mut(&id) {
             Some(PendingOp::Meta(meta)) => Some(f(meta)),
             _ => None,

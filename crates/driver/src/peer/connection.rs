@@ -77,7 +77,7 @@ fn deliver_with(
 
 /// One connection, established and greeted.
 #[derive(Clone)]
-pub(crate) struct Connection {
+pub(crate) struct ActiveConnection {
     pub sender: Arc<dyn SendFrames>,
     pub id: ConnectionId,
     /// The SAW entries of the peer, from its greeting.
@@ -110,7 +110,7 @@ impl Course {
     }
 }
 
-impl Connection {
+impl ActiveConnection {
     /// Hands a message to this connection.
     pub fn deliver(&self, envelope: &Envelope, payload: &[u8], delivery: Delivery<'_>) -> bool {
         let coalescer = Some(&self.course.coalescer);
@@ -132,7 +132,7 @@ impl Connection {
 /// The connection of the moment, if there is one.
 #[derive(Default)]
 pub(crate) struct PeerConnection {
-    current: RwLock<Option<Connection>>,
+    current: RwLock<Option<ActiveConnection>>,
     /// Number of connections so far.
     connections: AtomicU64,
 }
@@ -149,8 +149,8 @@ impl PeerConnection {
         id: ConnectionId,
         sender: Arc<dyn SendFrames>,
         peer_waiting: Vec<InFlightEntry>,
-    ) -> Connection {
-        let connection = Connection {
+    ) -> ActiveConnection {
+        let connection = ActiveConnection {
             sender,
             id,
             peer_waiting: Arc::new(peer_waiting),
@@ -161,13 +161,13 @@ impl PeerConnection {
     }
 
     /// The connection with this number, unless it is gone.
-    pub fn get(&self, id: ConnectionId) -> Option<Connection> {
+    pub fn get(&self, id: ConnectionId) -> Option<ActiveConnection> {
         let current = self.current.read();
         current.as_ref().filter(|found| found.id == id).cloned()
     }
 
     /// The connection of the moment.
-    pub fn current(&self) -> Option<Connection> {
+    pub fn current(&self) -> Option<ActiveConnection> {
         self.current.read().clone()
     }
 
@@ -209,10 +209,10 @@ impl PeerConnection {
     /// Sends the write that was deferred, if there is one, and all frames that were queued meanwhile. Never
     /// waits for the peer: the caller may be a client that needs nothing from the peer.
     pub fn flush_deferred(&self) {
-        let has_deferred = |found: &&Connection| found.course.coalescer.take();
+        let has_deferred = |found: &&ActiveConnection| found.course.coalescer.take();
         let connection = self.current.read().as_ref().filter(has_deferred).cloned();
         // The reader of the connection sees its loss.
-        if let Some(Connection { sender, .. }) = connection {
+        if let Some(ActiveConnection { sender, .. }) = connection {
             let _flushed = sender.flush_nowait();
         }
     }

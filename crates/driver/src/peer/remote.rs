@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_resync::{Peer, PeerError, PendingAnswer, ResyncError};
 
-use super::connection::{Connection, Delivery};
+use super::connection::{ActiveConnection, Delivery};
 use super::requests::PendingRequests;
 use crate::host::oneshot::Awaited;
 use crate::term::Term;
@@ -19,7 +19,7 @@ const WHOLE_STORE_FACTOR: u64 = 10;
 pub(crate) struct RemotePeer {
     term: Arc<Term>,
     requests: Arc<PendingRequests>,
-    pub connection: Connection,
+    pub connection: ActiveConnection,
 }
 
 impl RemotePeer {
@@ -27,7 +27,7 @@ impl RemotePeer {
     pub const fn new(
         term: Arc<Term>,
         requests: Arc<PendingRequests>,
-        connection: Connection,
+        connection: ActiveConnection,
     ) -> Self {
         Self {
             term,

@@ -24,10 +24,10 @@ struct PendingRequest {
 
 /// Requests that wait for their responses.
 #[derive(Default)]
-pub(crate) struct PendingRequests(Mutex<RequestQueue>);
+pub(crate) struct PendingRequests(Mutex<RequestTable>);
 
 #[derive(Default)]
-struct RequestQueue {
+struct RequestTable {
     /// Number of the next request.
     next: u64,
     /// The requests by their numbers, the oldest first.
@@ -36,7 +36,7 @@ struct RequestQueue {
     beats: u64,
 }
 
-impl RequestQueue {
+impl RequestTable {
     fn remove(&mut self, id: u64) -> Option<PendingRequest> {
         self.beats = 0;
         self.waiting.remove(&id)

@@ -135,7 +135,7 @@ impl Inode {
 
 /// A directory entry, found by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DirEntry {
+pub struct EntryRecord {
     /// The inode that it leads to.
     pub ino: Ino,
     /// The kind of inode it leads to.

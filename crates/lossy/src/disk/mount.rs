@@ -22,6 +22,21 @@ pub(crate) struct Mount {
     pub(super) incarnation: u64,
 }
 
+impl Disk {
+    /// Returns the disk as the present process has it. The next [`Self::kill`] or power loss ends all mounts.
+    pub fn mount(&self) -> Arc<dyn Backing> {
+        Arc::new(self.mount_for_kernel())
+    }
+
+    /// The same mount, with the calls that only the kernel makes.
+    pub(crate) fn mount_for_kernel(&self) -> Mount {
+        Mount {
+            disk: self.clone(),
+            incarnation: self.state.lock().incarnation(),
+        }
+    }
+}
+
 /// Kind of a named object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

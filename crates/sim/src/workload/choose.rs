@@ -8,8 +8,8 @@ use lockstep_types::{
     AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
-use super::Options;
 use super::client_model::{ClientModel, Known, Place};
+use super::options::Options;
 use crate::op::{Mark, Op, WriteOp};
 use crate::random::Random;
 

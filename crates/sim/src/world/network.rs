@@ -403,7 +403,9 @@ impl Endpoint {
                 return Ok(());
             }
             if fibers::thread_role() != fibers::ThreadRole::Other {
+                // The schedule fails already. The thread may hold a lock, so a wait could block the world.
                 self.outgoing.link.note_blocked();
+                return Ok(());
             }
             let look = self.process.shared().now() + FULL_POLL;
             fibers::wait(Wait::Until(look));

@@ -42,7 +42,7 @@ impl Slots {
 }
 
 /// One slot. Dropped, it is free again.
-pub(crate) struct Slot {
+pub(crate) struct FileSlot {
     of: Arc<WaitingFile>,
     number: u64,
     /// Bytes of the disk that the slot has.
@@ -59,7 +59,7 @@ impl WaitingFile {
     }
 
     /// Takes a slot for `length` bytes; `None` if the file would take more than `most` bytes of the disk.
-    pub fn take(self: &Arc<Self>, length: usize, most: u64) -> Option<Slot> {
+    pub fn take(self: &Arc<Self>, length: usize, most: u64) -> Option<FileSlot> {
         let wanted = (length as u64).next_multiple_of(BLOCK_BYTES as u64);
         let mut slots = self.slots.lock();
         let (has, number) = if is_active(Mutant::OneSlot) {
@@ -76,7 +76,7 @@ impl WaitingFile {
         slots.next = slots.next.max(number + 1);
         slots.bytes += growth;
         slots.taken += 1;
-        Some(Slot {
+        Some(FileSlot {
             of: Arc::clone(self),
             number,
             has,
@@ -96,7 +96,7 @@ impl WaitingFile {
     }
 }
 
-impl Slot {
+impl FileSlot {
     /// Number of bytes by which the file grows when the slot is written.
     pub const fn growth(&self) -> u64 {
         self.bytes - self.has
@@ -130,7 +130,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for FileSlot {
     fn drop(&mut self) {
         let mut slots = self.of.slots.lock();
         slots.taken -= 1;

@@ -280,7 +280,7 @@ fn bytes_that_cannot_be_read_again_are_lost_for_every_reader() {
 fn bytes_that_the_disk_has_changed_are_lost() {
     let keeper = keeper_on(&disk(), LIMITS);
     let [damaged, sound] = [2, 3].map(|byte| in_file(&keeper, &[byte; 10]));
-    if let Place::File(slot, _) = &*damaged.place.lock() {
+    if let KeptPlace::File(slot, _) = &*damaged.place.lock() {
         slot.damage();
     }
     for _ in 0..2 {

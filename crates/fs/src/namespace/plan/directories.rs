@@ -6,7 +6,7 @@ use super::draft::PlanDraft;
 use crate::error::OpError;
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
-use crate::namespace::record::{Body, DirEntry, FIRST_COOKIE, Inode};
+use crate::namespace::record::{Body, EntryRecord, FIRST_COOKIE, Inode};
 
 const SET_GROUP_ID: u32 = 0o2000;
 /// Deeper nesting than any path can name; stops a walk up a damaged tree.
@@ -136,7 +136,7 @@ fn add_entry(
     let cookie = draft
         .directory_mut(parent)?
         .add(kind == NodeKind::Directory);
-    draft.put_entry(parent, name, DirEntry { ino, kind, cookie });
+    draft.put_entry(parent, name, EntryRecord { ino, kind, cookie });
     Ok(())
 }
 
@@ -161,7 +161,11 @@ pub(super) fn link(
     draft.answer(ino)
 }
 
-fn existing(draft: &mut PlanDraft<'_>, parent: Ino, name: &FileName) -> Result<DirEntry, OpError> {
+fn existing(
+    draft: &mut PlanDraft<'_>,
+    parent: Ino,
+    name: &FileName,
+) -> Result<EntryRecord, OpError> {
     if !draft.inode(parent)?.is_directory() {
         return Err(Errno::NotDirectory.into());
     }
@@ -255,7 +259,7 @@ pub(super) fn rename(
 /// Refuses to move a directory below itself.
 fn check_no_loop(
     draft: &mut PlanDraft<'_>,
-    moved: DirEntry,
+    moved: EntryRecord,
     new_parent: Ino,
 ) -> Result<(), OpError> {
     if moved.kind != NodeKind::Directory {
@@ -276,7 +280,7 @@ fn check_no_loop(
 
 fn move_entry(
     draft: &mut PlanDraft<'_>,
-    (from, moved): ((Ino, &FileName), DirEntry),
+    (from, moved): ((Ino, &FileName), EntryRecord),
     to: (Ino, &FileName),
 ) -> Result<(), OpError> {
     let is_directory = moved.kind == NodeKind::Directory;
@@ -290,7 +294,11 @@ fn move_entry(
 }
 
 /// Notes on an inode that it was moved.
-fn note_moved(draft: &mut PlanDraft<'_>, entry: DirEntry, new_parent: Ino) -> Result<(), OpError> {
+fn note_moved(
+    draft: &mut PlanDraft<'_>,
+    entry: EntryRecord,
+    new_parent: Ino,
+) -> Result<(), OpError> {
     let inode = draft.touch(entry.ino)?;
     if let Body::Directory { parent, .. } = &mut inode.body {
         *parent = new_parent;
@@ -300,8 +308,8 @@ fn note_moved(draft: &mut PlanDraft<'_>, entry: DirEntry, new_parent: Ino) -> Re
 
 fn replace(
     draft: &mut PlanDraft<'_>,
-    (from, moved): ((Ino, &FileName), DirEntry),
-    (to, target): ((Ino, &FileName), DirEntry),
+    (from, moved): ((Ino, &FileName), EntryRecord),
+    (to, target): ((Ino, &FileName), EntryRecord),
 ) -> Result<(), OpError> {
     let is_directory = moved.kind == NodeKind::Directory;
     match (is_directory, target.kind == NodeKind::Directory) {
@@ -316,7 +324,7 @@ fn replace(
     // count of links of the new parent stays.
     draft.directory_mut(to.0)?;
     let cookie = target.cookie;
-    draft.put_entry(to.0, to.1, DirEntry { cookie, ..moved });
+    draft.put_entry(to.0, to.1, EntryRecord { cookie, ..moved });
     note_moved(draft, moved, to.0)?;
     if is_directory {
         drop_directory(draft, target.ino)
@@ -327,8 +335,8 @@ fn replace(
 
 fn exchange(
     draft: &mut PlanDraft<'_>,
-    (from, moved): ((Ino, &FileName), DirEntry),
-    (to, target): ((Ino, &FileName), DirEntry),
+    (from, moved): ((Ino, &FileName), EntryRecord),
+    (to, target): ((Ino, &FileName), EntryRecord),
 ) -> Result<(), OpError> {
     check_no_loop(draft, target, from.0)?;
     let (moved_dir, target_dir) = (
@@ -343,7 +351,7 @@ fn exchange(
     draft.put_entry(
         from.0,
         from.1,
-        DirEntry {
+        EntryRecord {
             cookie: here,
             ..target
         },
@@ -351,7 +359,7 @@ fn exchange(
     draft.put_entry(
         to.0,
         to.1,
-        DirEntry {
+        EntryRecord {
             cookie: there,
             ..moved
         },

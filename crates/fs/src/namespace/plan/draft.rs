@@ -8,7 +8,7 @@ use super::outcome::{ContentEffect, Plan};
 use super::view::View;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys::{self, KeyRange};
-use crate::namespace::record::{self, Body, DirEntry, Inode, NamedEntry};
+use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry};
 
 /// A plan in the making. Dropping it changes nothing.
 pub struct PlanDraft<'a> {
@@ -154,7 +154,7 @@ impl<'a> PlanDraft<'a> {
         &self,
         directory: Ino,
         name: &FileName,
-    ) -> Result<Option<DirEntry>, OpError> {
+    ) -> Result<Option<EntryRecord>, OpError> {
         let Some(bytes) = self.get(&keys::entry(directory, name.as_bytes()))? else {
             return Ok(None);
         };
@@ -165,7 +165,7 @@ impl<'a> PlanDraft<'a> {
     }
 
     /// Writes an entry under both its keys.
-    pub(super) fn put_entry(&mut self, directory: Ino, name: &FileName, entry: DirEntry) {
+    pub(super) fn put_entry(&mut self, directory: Ino, name: &FileName, entry: EntryRecord) {
         let named = NamedEntry {
             ino: entry.ino,
             kind: entry.kind,
@@ -182,7 +182,7 @@ impl<'a> PlanDraft<'a> {
     }
 
     /// Deletes an entry under both its keys.
-    pub(super) fn delete_entry(&mut self, directory: Ino, name: &FileName, entry: DirEntry) {
+    pub(super) fn delete_entry(&mut self, directory: Ino, name: &FileName, entry: EntryRecord) {
         self.put(keys::entry(directory, name.as_bytes()), None);
         self.put(keys::cookie(directory, entry.cookie), None);
     }
