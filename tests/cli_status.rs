@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, PeerStatus, ServiceStatus, VerifyFailure, VerifyProgress,
-    VerifyReport,
+    DatastoreStatus, Difference, PeerStatus, ServiceStatus, SettingsStatus, SyncStatus,
+    VerifyFailure, VerifyProgress, VerifyReport, WorkStatus,
 };
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus};
@@ -28,30 +28,36 @@ impl ControlService for PretendedNode {
             obstacle: false,
         };
         let alpha = DatastoreStatus {
-            name: "alpha".to_owned(),
-            uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
-            role: Role::Primary,
-            state: "some state".to_owned(),
-            service: ServiceStatus::Alone,
-            in_sync: self.in_sync,
-            marked_in_sync: self.in_sync,
-            since_ms: 10,
-            reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
+            settings: SettingsStatus {
+                name: "alpha".to_owned(),
+                uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+                role: Role::Primary,
+                mount: Some("/srv/alpha".to_owned()),
+                durability: Durability::Posix,
+                on_peer_loss: OnPeerLoss::Continue,
+            },
+            sync: SyncStatus {
+                state: "some state".to_owned(),
+                service: ServiceStatus::Alone,
+                in_sync: self.in_sync,
+                marked_in_sync: self.in_sync,
+                since_ms: 10,
+                reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
+                started: true,
+            },
+            work: WorkStatus {
+                generation: 1,
+                osn: "1.5".to_owned(),
+                writes_in_flight: 0,
+                metadata_in_flight: 0,
+                kept_bytes: 0,
+                paw: 0,
+                saw: 0,
+            },
             poisoned: None,
             peer: Some(peer),
-            generation: 1,
-            osn: "1.5".to_owned(),
-            writes_in_flight: 0,
-            metadata_in_flight: 0,
-            kept_bytes: 0,
-            paw: 0,
-            saw: 0,
-            mount: Some("/srv/alpha".to_owned()),
-            durability: Durability::Posix,
-            on_peer_loss: OnPeerLoss::Continue,
             space: None,
             resync: None,
-            started: true,
             stray: None,
             verified: None,
         };

@@ -462,12 +462,13 @@ fn stop_in_resync(load: &mut Load, pile: &mut Pile, chance: &mut Chance) {
         load.pair.await_state("out of sync");
         pile.rewrite(&load.pair.mount(), chance);
         load.pair.network.heal();
-        load.pair
-            .await_status("begins a resync", |status| status.state != "out of sync");
+        load.pair.await_status("begins a resync", |status| {
+            status.sync.state != "out of sync"
+        });
         chance.pause(RESYNC_MAX);
         load.pair.secondary.freeze();
         let status = load.pair.primary.status().unwrap();
-        let is_caught = status.state.starts_with("resyncing");
+        let is_caught = status.sync.state.starts_with("resyncing");
         if !is_caught {
             load.pair.secondary.thaw();
         }

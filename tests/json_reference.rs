@@ -8,7 +8,7 @@ use std::process::Command;
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
     DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SpaceStatus, StrayStatus, VerifiedStatus, VerifyReport,
+    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus, VerifyReport, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -18,15 +18,32 @@ use serde_json::Value;
 /// A status in which every optional value is set.
 fn status() -> NodeStatus {
     let datastore = DatastoreStatus {
-        name: String::new(),
-        uuid: String::new(),
-        role: Role::Primary,
-        state: String::new(),
-        service: ServiceStatus::Alone,
-        in_sync: false,
-        marked_in_sync: false,
-        since_ms: 0,
-        reason: None,
+        settings: SettingsStatus {
+            name: String::new(),
+            uuid: String::new(),
+            role: Role::Primary,
+            mount: None,
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+        },
+        sync: SyncStatus {
+            state: String::new(),
+            service: ServiceStatus::Alone,
+            in_sync: false,
+            marked_in_sync: false,
+            since_ms: 0,
+            reason: None,
+            started: true,
+        },
+        work: WorkStatus {
+            generation: 1,
+            osn: String::new(),
+            writes_in_flight: 0,
+            metadata_in_flight: 0,
+            kept_bytes: 0,
+            paw: 0,
+            saw: 0,
+        },
         poisoned: Some(PoisonStatus {
             reason: String::new(),
             time: String::new(),
@@ -38,16 +55,6 @@ fn status() -> NodeStatus {
             disk_failed: false,
             obstacle: false,
         }),
-        generation: 1,
-        osn: String::new(),
-        writes_in_flight: 0,
-        metadata_in_flight: 0,
-        kept_bytes: 0,
-        paw: 0,
-        saw: 0,
-        mount: None,
-        durability: Durability::Posix,
-        on_peer_loss: OnPeerLoss::Continue,
         space: Some(SpaceStatus {
             total_bytes: 0,
             available_bytes: 0,
@@ -59,7 +66,6 @@ fn status() -> NodeStatus {
             bytes_done: 0,
             bytes_sent: 0,
         }),
-        started: true,
         stray: Some(StrayStatus {
             names: Vec::new(),
             more: false,

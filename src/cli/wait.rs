@@ -69,10 +69,14 @@ pub(crate) fn run(args: &WaitArgs) -> Result<ExitCode> {
 /// Returns a line for each datastore that is not ready, or not in sync.
 fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<String>> {
     let is_selected =
-        |store: &&DatastoreStatus| args.name.as_ref().is_none_or(|n| *n == store.name);
+        |store: &&DatastoreStatus| args.name.as_ref().is_none_or(|n| *n == store.settings.name);
     let selected: Vec<_> = status.datastores.iter().filter(is_selected).collect();
     if selected.is_empty() {
-        let names: Vec<_> = status.datastores.iter().map(|store| &*store.name).collect();
+        let names: Vec<_> = status
+            .datastores
+            .iter()
+            .map(|store| &*store.settings.name)
+            .collect();
         bail!(
             "node {:?} has no datastore {:?}\n  cure: name one of: {}",
             status.node,
@@ -81,14 +85,18 @@ fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<String>> {
         );
     }
     let is_missing = |store: &&DatastoreStatus| {
-        !store.started || args.in_sync && !(store.in_sync || store.peer.is_none())
+        !store.sync.started || args.in_sync && !(store.sync.in_sync || store.peer.is_none())
     };
     let line = |store: &DatastoreStatus| {
-        let reason = store.reason.as_deref().map(|reason| format!(": {reason}"));
+        let reason = store
+            .sync
+            .reason
+            .as_deref()
+            .map(|reason| format!(": {reason}"));
         format!(
             "{}: {}{}",
-            store.name,
-            store.state,
+            store.settings.name,
+            store.sync.state,
             reason.unwrap_or_default()
         )
     };

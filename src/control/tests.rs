@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use lockstep_driver::report::{
     DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SpaceStatus, StrayStatus, VerifiedStatus, VerifyFailure, VerifyProgress, VerifyReport,
+    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus, VerifyFailure,
+    VerifyProgress, VerifyReport, WorkStatus,
 };
 
 use super::*;
@@ -15,15 +16,32 @@ struct FakeNode;
 
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
-        name: "alpha".to_owned(),
-        uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
-        role: Role::Secondary,
-        state: "out of sync".to_owned(),
-        service: ServiceStatus::None,
-        in_sync: false,
-        marked_in_sync: true,
-        since_ms: 1234,
-        reason: Some("the peer does not answer".to_owned()),
+        settings: SettingsStatus {
+            name: "alpha".to_owned(),
+            uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+            role: Role::Secondary,
+            mount: None,
+            durability: Durability::Always,
+            on_peer_loss: OnPeerLoss::Freeze,
+        },
+        sync: SyncStatus {
+            state: "out of sync".to_owned(),
+            service: ServiceStatus::None,
+            in_sync: false,
+            marked_in_sync: true,
+            since_ms: 1234,
+            reason: Some("the peer does not answer".to_owned()),
+            started: false,
+        },
+        work: WorkStatus {
+            generation: 2,
+            osn: "2.77".to_owned(),
+            writes_in_flight: 3,
+            metadata_in_flight: 4,
+            kept_bytes: 1 << 20,
+            paw: 5,
+            saw: 6,
+        },
         poisoned: Some(PoisonStatus {
             reason: "cannot sync".to_owned(),
             time: "2025-11-20T21:46:00Z".to_owned(),
@@ -35,16 +53,6 @@ fn fake_status() -> NodeStatus {
             disk_failed: true,
             obstacle: true,
         }),
-        generation: 2,
-        osn: "2.77".to_owned(),
-        writes_in_flight: 3,
-        metadata_in_flight: 4,
-        kept_bytes: 1 << 20,
-        paw: 5,
-        saw: 6,
-        mount: None,
-        durability: Durability::Always,
-        on_peer_loss: OnPeerLoss::Freeze,
         space: Some(SpaceStatus {
             total_bytes: 100,
             available_bytes: 40,
@@ -56,7 +64,6 @@ fn fake_status() -> NodeStatus {
             bytes_done: 2 << 30,
             bytes_sent: 1 << 20,
         }),
-        started: false,
         stray: Some(StrayStatus {
             names: vec!["left".to_owned()],
             more: true,
@@ -69,12 +76,15 @@ fn fake_status() -> NodeStatus {
         }),
     };
     let single = DatastoreStatus {
+        sync: SyncStatus {
+            reason: None,
+            started: true,
+            ..mirrored.sync.clone()
+        },
         peer: None,
-        reason: None,
         poisoned: None,
         space: None,
         resync: None,
-        started: true,
         stray: None,
         verified: None,
         ..mirrored.clone()

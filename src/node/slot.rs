@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus};
+use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_link::Identity;
 use parking_lot::Mutex;
@@ -257,11 +257,14 @@ impl DatastoreSlot {
             "starting"
         };
         DatastoreStatus {
-            state: state.to_owned(),
-            since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-            reason,
-            started: false,
-            service: ServiceStatus::None,
+            sync: SyncStatus {
+                state: state.to_owned(),
+                since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+                reason,
+                started: false,
+                service: ServiceStatus::None,
+                ..DatastoreStatus::of_configuration(&self.config).sync
+            },
             ..DatastoreStatus::of_configuration(&self.config)
         }
     }

@@ -72,8 +72,8 @@ pub fn of_the_secondary(site: &mut Site, failure: Failure, chance: &mut Chance) 
 fn await_left_alone(site: &mut Site, failed: &PoisonStatus) {
     let why = format!("the secondary's disk failed at {}", failed.time);
     site.load.pair.await_status("goes on alone", |status| {
-        let reason = status.reason.as_deref().unwrap_or_default();
-        status.state == "out of sync" && reason.contains(&why)
+        let reason = status.sync.reason.as_deref().unwrap_or_default();
+        status.sync.state == "out of sync" && reason.contains(&why)
     });
     site.load.writers.await_progress();
 }
@@ -122,8 +122,8 @@ fn assert_only_reads(site: &mut Site, failed: &PoisonStatus) {
     let why = format!("the primary's disk failed at {}", failed.time);
     await_that("the secondary to hear of it", || {
         let status = pair.secondary.status().unwrap();
-        let reason = status.reason.unwrap_or_default();
-        !status.in_sync && reason.contains(&why)
+        let reason = status.sync.reason.unwrap_or_default();
+        !status.sync.in_sync && reason.contains(&why)
     });
     let seats = site.load.writers.still();
     check::copies_against(&site.load.pair.mount(), &seats);

@@ -166,7 +166,7 @@ pub fn of_writes_that_find_no_room_to_wait() {
             "memory to be full, and all threads of the mount to wait",
             || {
                 let status = pair.primary.status().unwrap();
-                status.kept_bytes >= KEPT_BYTES_MAX
+                status.work.kept_bytes >= KEPT_BYTES_MAX
                     && pair.primary.threads_in("fuser-", "futex") == MOUNT_THREADS
             },
         );

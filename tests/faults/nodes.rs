@@ -432,12 +432,14 @@ impl Pair {
 
     /// Waits until both nodes report that they are connected and in sync.
     pub fn await_in_sync(&mut self) {
-        self.await_both("in sync", |status| status.state == "synced and connected");
+        self.await_both("in sync", |status| {
+            status.sync.state == "synced and connected"
+        });
     }
 
     /// Waits until the primary reports this state.
     pub fn await_state(&mut self, state: &str) {
-        self.await_status(state, |status| status.state == state);
+        self.await_status(state, |status| status.sync.state == state);
     }
 
     /// Waits until the primary reports a status for which `is` holds.

@@ -79,7 +79,7 @@ pub fn assert_reads_continue(pair: &Pair) {
     let looker = thread::spawn(move || read_everything(&mount));
     await_that("lookups, reads and listings", || looker.is_finished());
     looker.join().unwrap();
-    let state = pair.primary.status().unwrap().state;
+    let state = pair.primary.status().unwrap().sync.state;
     assert_eq!(state, "synced and connected");
 }
 
@@ -123,7 +123,7 @@ pub fn all_end_well(changes: Changes) {
 
 pub fn await_writes_in_flight(pair: &mut Pair) {
     pair.await_status("writes that wait for the secondary", |status| {
-        status.writes_in_flight >= 8
+        status.work.writes_in_flight >= 8
     });
 }
 

@@ -5,15 +5,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::DatastoreConfig;
 
-/// Status of one datastore on this node.
+/// Settings of a datastore, and its place on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DatastoreStatus {
+pub struct SettingsStatus {
     /// Name of the datastore.
     pub name: String,
     /// Identity of the datastore.
     pub uuid: String,
     /// Role of this node.
     pub role: Role,
+    /// Mount point; `None` if the datastore is not mounted.
+    pub mount: Option<String>,
+    /// When acknowledged writes are on stable storage.
+    pub durability: Durability,
+    /// Policy for a peer that stays away.
+    pub on_peer_loss: OnPeerLoss,
+}
+
+/// State of a datastore, and its reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncStatus {
     /// The state in words, such as `synced and connected`.
     pub state: String,
     /// The service for changes of clients at this moment.
@@ -28,10 +39,14 @@ pub struct DatastoreStatus {
     pub since_ms: u64,
     /// Why the nodes are not in sync, as far as known.
     pub reason: Option<String>,
-    /// The failure of the store's disk, if there is one: nothing is promised until an operator acts.
-    pub poisoned: Option<PoisonStatus>,
-    /// The other node; `None` for an unmirrored datastore.
-    pub peer: Option<PeerStatus>,
+    /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and the node
+    /// tries again from time to time.
+    pub started: bool,
+}
+
+/// Position and operations in flight of a datastore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkStatus {
     /// Generation: the number of changes of the primary, plus one.
     pub generation: u64,
     /// The last operation, as `generation.sequence`.
@@ -46,19 +61,28 @@ pub struct DatastoreStatus {
     pub paw: u64,
     /// Entries of the secondary's table of writes in flight.
     pub saw: u64,
-    /// Mount point; `None` if the datastore is not mounted.
-    pub mount: Option<String>,
-    /// When acknowledged writes are on stable storage.
-    pub durability: Durability,
-    /// Policy for a peer that stays away.
-    pub on_peer_loss: OnPeerLoss,
+}
+
+/// Status of one datastore on this node. In JSON the fields of the first three parts stand beside the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatastoreStatus {
+    /// Settings.
+    #[serde(flatten)]
+    pub settings: SettingsStatus,
+    /// State.
+    #[serde(flatten)]
+    pub sync: SyncStatus,
+    /// Operations in flight.
+    #[serde(flatten)]
+    pub work: WorkStatus,
+    /// The failure of the store's disk, if there is one: nothing is promised until an operator acts.
+    pub poisoned: Option<PoisonStatus>,
+    /// The other node; `None` for an unmirrored datastore.
+    pub peer: Option<PeerStatus>,
     /// Space on the disk of the store, if the disk answers.
     pub space: Option<SpaceStatus>,
     /// Progress of the resync of content, while there is one; on the primary.
     pub resync: Option<ResyncStatus>,
-    /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and the node
-    /// tries again from time to time.
-    pub started: bool,
     /// Files in the mount directory itself, if there are any. They were written while nothing was mounted there.
     pub stray: Option<StrayStatus>,
     /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
@@ -70,15 +94,32 @@ impl DatastoreStatus {
     /// The status of a datastore before it is opened: its configuration.
     pub fn of_configuration(config: &DatastoreConfig) -> Self {
         Self {
-            name: config.name.clone(),
-            uuid: config.uuid.to_string(),
-            role: config.role,
-            state: String::new(),
-            service: ServiceStatus::None,
-            in_sync: false,
-            marked_in_sync: false,
-            since_ms: 0,
-            reason: None,
+            settings: SettingsStatus {
+                name: config.name.clone(),
+                uuid: config.uuid.to_string(),
+                role: config.role,
+                mount: None,
+                durability: config.durability,
+                on_peer_loss: config.on_peer_loss,
+            },
+            sync: SyncStatus {
+                state: String::new(),
+                service: ServiceStatus::None,
+                in_sync: false,
+                marked_in_sync: false,
+                since_ms: 0,
+                reason: None,
+                started: true,
+            },
+            work: WorkStatus {
+                generation: 1,
+                osn: "0.0".to_owned(),
+                writes_in_flight: 0,
+                metadata_in_flight: 0,
+                kept_bytes: 0,
+                paw: 0,
+                saw: 0,
+            },
             poisoned: None,
             peer: config.peer.as_ref().map(|peer| PeerStatus {
                 address: peer.address.to_string(),
@@ -87,19 +128,8 @@ impl DatastoreStatus {
                 disk_failed: false,
                 obstacle: false,
             }),
-            generation: 1,
-            osn: "0.0".to_owned(),
-            writes_in_flight: 0,
-            metadata_in_flight: 0,
-            kept_bytes: 0,
-            paw: 0,
-            saw: 0,
-            mount: None,
-            durability: config.durability,
-            on_peer_loss: config.on_peer_loss,
             space: None,
             resync: None,
-            started: true,
             stray: None,
             verified: None,
         }

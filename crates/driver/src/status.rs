@@ -4,7 +4,9 @@ use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
 
 use crate::engine::Engine;
-use crate::report::{DatastoreStatus, PoisonStatus, ServiceStatus, SpaceStatus};
+use crate::report::{
+    DatastoreStatus, PoisonStatus, ServiceStatus, SpaceStatus, SyncStatus, WorkStatus,
+};
 use crate::session::Session;
 
 /// The status of a datastore.
@@ -18,27 +20,27 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         reason: failure.reason,
         time: failure.time,
     });
-    let mut status = DatastoreStatus {
+    let mut status = DatastoreStatus::of_configuration(&engine.config);
+    status.sync = SyncStatus {
         state: state.describe().to_owned(),
         service: serving(state),
         marked_in_sync: engine.role_file.state().in_sync,
         in_sync: state.is_in_sync() && poisoned.is_none(),
-        poisoned,
+        ..status.sync
+    };
+    status.work = WorkStatus {
         generation: session.term().generation().get(),
         writes_in_flight: in_flight.writes as u64,
         metadata_in_flight: in_flight.metadata as u64,
         kept_bytes: usage.kept.bytes(),
-        space: engine
-            .store
-            .capacity()
-            .space()
-            .ok()
-            .map(|space| SpaceStatus {
-                total_bytes: space.total_bytes,
-                available_bytes: space.available_bytes,
-            }),
-        ..DatastoreStatus::of_configuration(&engine.config)
+        ..status.work
     };
+    status.poisoned = poisoned;
+    let space = engine.store.capacity().space().ok();
+    status.space = space.map(|space| SpaceStatus {
+        total_bytes: space.total_bytes,
+        available_bytes: space.available_bytes,
+    });
     add_role(&mut status, engine, session, (state, next));
     let now = engine.host.now();
     engine.notes.add_to(&mut status, state, now);
@@ -63,15 +65,15 @@ fn add_role(
                 sequence: next.sequence.saturating_sub(1),
                 ..next
             };
-            status.osn = last.to_string();
-            status.paw = in_flight;
-            status.mount = Some(engine.config.mount.display().to_string());
+            status.work.osn = last.to_string();
+            status.work.paw = in_flight;
+            status.settings.mount = Some(engine.config.mount.display().to_string());
             let is_resyncing = state == State::ResyncContent;
             status.resync = is_resyncing.then(|| session.jobs.status());
         }
         Session::Secondary(_) => {
-            status.osn = engine.store.applied_lately().to_string();
-            status.saw = in_flight;
+            status.work.osn = engine.store.applied_lately().to_string();
+            status.work.saw = in_flight;
         }
     }
 }

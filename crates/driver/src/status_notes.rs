@@ -182,8 +182,8 @@ impl StatusNotes {
     pub fn add_to(&self, status: &mut DatastoreStatus, state: State, now: Duration) {
         let notes = self.notes.lock();
         let since = now.saturating_sub(notes.since).as_millis();
-        status.since_ms = u64::try_from(since).unwrap_or(u64::MAX);
-        status.reason = shown_reason(&notes, state);
+        status.sync.since_ms = u64::try_from(since).unwrap_or(u64::MAX);
+        status.sync.reason = shown_reason(&notes, state);
         status.verified.clone_from(&notes.verified);
         if let Some(peer) = &mut status.peer {
             peer.disk_failed = notes.peer_disk_failed;

@@ -98,7 +98,7 @@ impl Cluster {
 
     /// Returns the reason that the primary reports for its state.
     pub fn reason(&self) -> Option<String> {
-        self.status(Side::Primary)?.reason
+        self.status(Side::Primary)?.sync.reason
     }
 
     /// Clears the poison of a node's store, as an operator does. Kills the node's process first.

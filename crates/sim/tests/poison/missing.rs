@@ -118,7 +118,7 @@ fn assert_refused(cluster: &mut Cluster, why: &str) {
     start_until_it_runs(cluster, Side::Primary);
     start_until_it_runs(cluster, Side::Secondary);
     cluster.run_for(LONG).unwrap();
-    let reason = status(cluster, Side::Primary).reason.unwrap();
+    let reason = status(cluster, Side::Primary).sync.reason.unwrap();
     assert!(reason.contains(why), "{reason}");
 }
 

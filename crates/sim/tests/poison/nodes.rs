@@ -40,7 +40,7 @@ fn says_in_sync(cluster: &Cluster) -> bool {
     let mut statuses = Side::BOTH
         .into_iter()
         .filter_map(|side| cluster.status(side));
-    statuses.any(|status| status.in_sync)
+    statuses.any(|status| status.sync.in_sync)
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_secondary_whose_disk_failed_is_left_behind_until_an_operator_acts() {
         let expected = [State::OutOfSync, State::SecondaryPoisoned];
         assert_eq!(states, expected.map(Some));
         assert!(!says_in_sync(&cluster));
-        let reason = status(&cluster, Side::Primary).reason.unwrap();
+        let reason = status(&cluster, Side::Primary).sync.reason.unwrap();
         assert!(
             reason.contains("the secondary's disk failed at ") && reason.contains("clear-poison"),
             "{reason}"
@@ -110,7 +110,7 @@ fn a_primary_whose_disk_failed_serves_reads_and_leaves_the_good_copy_alone() {
         assert_eq!(states, expected.map(Some));
         assert_eq!(stable(&cluster, Side::Secondary), good);
         assert!(is_stably_in_sync(&cluster, Side::Primary));
-        let reason = status(&cluster, Side::Secondary).reason.unwrap();
+        let reason = status(&cluster, Side::Secondary).sync.reason.unwrap();
         assert!(reason.contains("the primary's disk failed at "), "{reason}");
         restart(&mut cluster, Side::Primary);
         until_poisoned(&mut cluster, Side::Primary);

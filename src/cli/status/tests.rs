@@ -1,0 +1,269 @@
+//! The text of `lockstep status`.
+
+use lockstep_driver::report::{PoisonStatus, SettingsStatus, SyncStatus, WorkStatus};
+
+use super::*;
+
+fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
+    DatastoreStatus {
+        settings: SettingsStatus {
+            name: "alpha".to_owned(),
+            uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+            role: Role::Primary,
+            mount: Some("/srv/alpha".to_owned()),
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+        },
+        sync: SyncStatus {
+            state: "synced and connected".to_owned(),
+            service: if in_sync {
+                ServiceStatus::Mirrored
+            } else {
+                ServiceStatus::Alone
+            },
+            in_sync,
+            marked_in_sync: in_sync,
+            since_ms: 65_000,
+            reason: None,
+            started: true,
+        },
+        work: WorkStatus {
+            generation: 1,
+            osn: "1.42".to_owned(),
+            writes_in_flight: 0,
+            metadata_in_flight: 0,
+            kept_bytes: 0,
+            paw: 0,
+            saw: 0,
+        },
+        poisoned: None,
+        peer: peer.then(|| PeerStatus {
+            address: "10.0.0.2:7400".to_owned(),
+            connected: in_sync,
+            encryption: Encryption::On,
+            disk_failed: false,
+            obstacle: false,
+        }),
+        space: None,
+        resync: None,
+        stray: None,
+        verified: None,
+    }
+}
+
+#[test]
+fn a_healthy_datastore_has_no_explanation() {
+    let text = store_text(&store(true, true));
+    assert!(text.starts_with("alpha: in sync\n"), "{text}");
+    assert!(
+        text.contains("state       synced and connected, for 1 min 5 s\n"),
+        "{text}"
+    );
+    assert!(!text.contains('→'), "{text}");
+}
+
+#[test]
+fn a_datastore_that_is_not_in_sync_is_explained() {
+    let text = store_text(&store(false, true));
+    assert!(text.starts_with("alpha: NOT IN SYNC\n"), "{text}");
+    assert!(text.contains("on this node only"), "{text}");
+    assert!(text.contains("reached at 10.0.0.2:7400"), "{text}");
+}
+
+/// The text depends on the effect of a change, and on `on_peer_loss` only where the setting matters.
+#[test]
+fn the_text_says_where_new_changes_go() {
+    use OnPeerLoss::{Continue, Freeze};
+    use ServiceStatus::{Alone, Mirrored, None, Waiting, WritesAlone};
+    let texts = [
+        (Mirrored, Continue, "new changes are on both nodes"),
+        (Mirrored, Freeze, "new changes are on both nodes"),
+        (
+            Alone,
+            Continue,
+            "new changes are on this node only (on_peer_loss",
+        ),
+        (
+            Alone,
+            Freeze,
+            "new changes are on this node only: on_peer_loss",
+        ),
+        (WritesAlone, Freeze, "changes of names and attributes wait"),
+        (
+            Waiting,
+            Continue,
+            "nothing is acknowledged until the nodes are in sync or this node goes on alone",
+        ),
+        (
+            Waiting,
+            Freeze,
+            "nothing is acknowledged until the nodes are in sync",
+        ),
+        (None, Freeze, "this copy may be older"),
+    ];
+    for (service, on_peer_loss, expected) in texts {
+        let store = DatastoreStatus {
+            settings: SettingsStatus {
+                on_peer_loss,
+                ..store(false, true).settings
+            },
+            sync: SyncStatus {
+                service,
+                ..store(false, true).sync
+            },
+            ..store(false, true)
+        };
+        let text = store_text(&store);
+        assert!(
+            text.contains(expected),
+            "{service:?} {on_peer_loss:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_complete_copy_on_a_secondary_is_reported() {
+    let survivor = DatastoreStatus {
+        settings: SettingsStatus {
+            role: Role::Secondary,
+            ..store(false, true).settings
+        },
+        sync: SyncStatus {
+            service: ServiceStatus::None,
+            marked_in_sync: true,
+            ..store(false, true).sync
+        },
+        ..store(false, true)
+    };
+    let text = store_text(&survivor);
+    assert!(text.contains("complete as of"), "{text}");
+    assert!(text.contains("can reach the address"), "{text}");
+}
+
+#[test]
+fn a_failed_disk_comes_before_everything_else() {
+    for peer in [true, false] {
+        let mut failed = store(true, peer);
+        failed.poisoned = Some(PoisonStatus {
+            reason: "cannot sync content/00/07: Input/output error (os error 5)".to_owned(),
+            time: "2025-11-20T21:46:00Z".to_owned(),
+        });
+        assert!(!is_healthy(&failed));
+        let text = store_text(&failed);
+        assert!(text.starts_with("alpha: POISONED"), "{text}");
+        let line = "disk        failed at 2025-11-20T21:46:00Z: cannot sync content/00/07: Input";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("clear-poison alpha --accept-loss`"), "{text}");
+        failed.role = Role::Secondary;
+        assert!(store_text(&failed).contains("clear-poison alpha`"));
+    }
+}
+
+#[test]
+fn a_failed_disk_of_the_other_node_does_not_go_away_by_itself() {
+    let mut alone = store(false, true);
+    alone.reason = Some("the secondary's disk failed".to_owned());
+    alone.peer.as_mut().unwrap().disk_failed = true;
+    let text = store_text(&alone);
+    assert!(text.contains("repair the disk of the other node"), "{text}");
+    assert!(!text.contains("by itself"), "{text}");
+}
+
+/// Two primaries, a wrong uuid, a full disk: a start of the other node would not help.
+#[test]
+fn an_obstacle_is_not_solved_by_starting_the_other_node() {
+    let mut alone = store(false, true);
+    alone.reason = Some("both nodes are configured as primary".to_owned());
+    alone.peer.as_mut().unwrap().obstacle = true;
+    let text = store_text(&alone);
+    assert!(text.contains("solve the problem above"), "{text}");
+    assert!(
+        !text.contains("make sure that the other node runs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_datastore_that_was_not_started_says_why() {
+    let mut failed = store(false, true);
+    failed.started = false;
+    failed.reason = Some("mount point /srv/alpha does not exist".to_owned());
+    assert!(!is_healthy(&failed));
+    let text = store_text(&failed);
+    assert!(text.starts_with("alpha: NOT STARTED\n"), "{text}");
+    assert!(
+        text.contains("reason      mount point /srv/alpha"),
+        "{text}"
+    );
+    assert!(text.contains("tries again"), "{text}");
+}
+
+#[test]
+fn nodes_with_differences_are_not_healthy() {
+    let mut different = store(true, true);
+    let mut verified = VerifiedStatus {
+        time: "2025-11-20T21:46:00Z".to_owned(),
+        identical: false,
+        differences_total: 2,
+        differences: vec!["/a: size 1 here, 2 there".to_owned()],
+    };
+    different.verified = Some(verified.clone());
+    assert!(!is_healthy(&different));
+    let text = store_text(&different);
+    assert!(
+        text.starts_with("alpha: in sync, but NOT IDENTICAL\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("found 2 differences at 2025-11-20T21:46:00Z: /a: size"),
+        "{text}"
+    );
+    verified.identical = true;
+    different.verified = Some(verified);
+    assert!(is_healthy(&different));
+    assert!(store_text(&different).starts_with("alpha: in sync\n"));
+}
+
+#[test]
+fn the_progress_of_a_resync_is_shown() {
+    let mut resyncing = store(false, true);
+    assert!(!store_text(&resyncing).contains("resync"));
+    resyncing.resync = Some(ResyncStatus {
+        files_total: 3000,
+        files_done: 12,
+        bytes_total: 4 << 30,
+        bytes_done: 1 << 30,
+        bytes_sent: 5 << 20,
+    });
+    let text = store_text(&resyncing);
+    let line = "resync      12 of 3,000 files done, 1.00 GiB of 4.00 GiB compared, 5.00 MiB sent";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn an_unmirrored_datastore_is_healthy_and_shown_as_unmirrored() {
+    let single = store(false, false);
+    assert!(is_healthy(&single));
+    assert!(!is_healthy(&store(false, true)));
+    assert!(
+        store_text(&single).starts_with("alpha: not mirrored"),
+        "{}",
+        store_text(&single)
+    );
+}
+
+#[test]
+fn an_unknown_name_is_refused_with_the_existing_names() {
+    let mut status = NodeStatus {
+        node: "a".to_owned(),
+        version: String::new(),
+        pid: 1,
+        fingerprint: None,
+        datastores: vec![store(true, true)],
+    };
+    let error = keep_only(&mut status.clone(), "beta")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("name one of: alpha"), "{error}");
+    assert!(keep_only(&mut status, "alpha").is_ok());
+}
