@@ -165,7 +165,7 @@ fn an_unknown_word_of_a_newer_node_is_reported() {
 fn an_older_node_shows_only_running_datastores() {
     let mut reply: proto::StatusReply = wire::convert(fake_status()).unwrap();
     reply.datastores[0].started = None;
-    assert!(wire::node_status(reply).unwrap().datastores[0].started);
+    assert!(wire::node_status(reply).unwrap().datastores[0].sync.started);
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn answer(
     };
     match &envelope.message {
         Message::Hello(hello) => {
-            datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope)
+            datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope);
         }
         Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
         Message::Waiting => datastore.answer_secondary(&*sender, &envelope),

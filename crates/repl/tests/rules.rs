@@ -45,7 +45,7 @@ fn sources(directory: &Path, into: &mut Vec<PathBuf>) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// What each file of the program cites, by its path from the top.
+/// The rules that each file of the program cites, by its path from the top.
 fn citations() -> Result<BTreeMap<String, BTreeSet<u32>>, Box<dyn Error>> {
     let top = top();
     let mut files = Vec::new();

@@ -87,7 +87,7 @@ fn list<T: Debug + VariantArray + PartialEq>(items: &[T]) -> String {
     items.join(", ")
 }
 
-/// What a write and a metadata operation of a client meet.
+/// The service for a write and for a metadata operation of a client.
 fn met(state: State) -> (&'static str, &'static str) {
     if format!("{state:?}").starts_with("Secondary") {
         return ("(no clients)", "(no clients)");

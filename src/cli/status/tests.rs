@@ -154,7 +154,7 @@ fn a_failed_disk_comes_before_everything_else() {
         let line = "disk        failed at 2025-11-20T21:46:00Z: cannot sync content/00/07: Input";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("clear-poison alpha --accept-loss`"), "{text}");
-        failed.role = Role::Secondary;
+        failed.settings.role = Role::Secondary;
         assert!(store_text(&failed).contains("clear-poison alpha`"));
     }
 }
@@ -162,7 +162,7 @@ fn a_failed_disk_comes_before_everything_else() {
 #[test]
 fn a_failed_disk_of_the_other_node_does_not_go_away_by_itself() {
     let mut alone = store(false, true);
-    alone.reason = Some("the secondary's disk failed".to_owned());
+    alone.sync.reason = Some("the secondary's disk failed".to_owned());
     alone.peer.as_mut().unwrap().disk_failed = true;
     let text = store_text(&alone);
     assert!(text.contains("repair the disk of the other node"), "{text}");
@@ -173,7 +173,7 @@ fn a_failed_disk_of_the_other_node_does_not_go_away_by_itself() {
 #[test]
 fn an_obstacle_is_not_solved_by_starting_the_other_node() {
     let mut alone = store(false, true);
-    alone.reason = Some("both nodes are configured as primary".to_owned());
+    alone.sync.reason = Some("both nodes are configured as primary".to_owned());
     alone.peer.as_mut().unwrap().obstacle = true;
     let text = store_text(&alone);
     assert!(text.contains("solve the problem above"), "{text}");
@@ -186,8 +186,8 @@ fn an_obstacle_is_not_solved_by_starting_the_other_node() {
 #[test]
 fn a_datastore_that_was_not_started_says_why() {
     let mut failed = store(false, true);
-    failed.started = false;
-    failed.reason = Some("mount point /srv/alpha does not exist".to_owned());
+    failed.sync.started = false;
+    failed.sync.reason = Some("mount point /srv/alpha does not exist".to_owned());
     assert!(!is_healthy(&failed));
     let text = store_text(&failed);
     assert!(text.starts_with("alpha: NOT STARTED\n"), "{text}");

@@ -211,7 +211,7 @@ fn accept(datastore: &Arc<Datastore>, endpoint: &Endpoint) {
     };
     match &envelope.message {
         Message::Hello(hello) => {
-            datastore.serve_primary(&endpoint.sender(), receiver, hello, &envelope)
+            datastore.serve_primary(&endpoint.sender(), receiver, hello, &envelope);
         }
         Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
         _ => {}
