@@ -52,7 +52,7 @@ impl Adaptor {
     ) {
         let context = &self.context;
         context.answer(operation, reply, |reply| {
-            context.service().hurry();
+            context.service().flush_deferred_writes();
             body(context, reply);
         });
     }
@@ -88,13 +88,13 @@ impl Adaptor {
     /// Flushes deferred writes for a request that needs nothing else of the service.
     fn flush_deferred_for(&self, operation: &'static str) {
         let context = &self.context;
-        context.run_without_reply(operation, || context.service().hurry());
+        context.run_without_reply(operation, || context.service().flush_deferred_writes());
     }
 
     /// Subtracts references that the kernel has dropped. A `forget` request has no reply.
     fn forget_one(&self, node: INodeNo, count: u64) {
         self.context.run_without_reply("forget", || {
-            self.context.service().hurry();
+            self.context.service().flush_deferred_writes();
             if let Ok(ino) = ino(node) {
                 self.context.service().forgotten(ino, count);
             }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use lockstep_driver::client::Waiting;
+use lockstep_driver::client::WaitingRequests;
 
 /// Timeout of a poll that does not wait.
 const NOW: Timespec = Timespec {
@@ -33,7 +33,7 @@ impl RequestQueue {
     }
 }
 
-impl Waiting for RequestQueue {
+impl WaitingRequests for RequestQueue {
     fn any(&self) -> bool {
         // `ERR` alone says that the mount has ended, not that a request waits.
         self.poll_now(PollFlags::IN).contains(PollFlags::IN)

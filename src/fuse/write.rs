@@ -93,7 +93,7 @@ impl WriteBytes<'_> {
     /// Lets the service keep the bytes of an admitted write.
     fn keep(self, context: &Context) -> Arc<dyn KeptBytes> {
         match self {
-            Self::Borrowed(data) => context.service().keep_past_door(data),
+            Self::Borrowed(data) => context.service().keep_admitted(data),
             Self::Kept(kept) => kept,
         }
     }
@@ -158,7 +158,7 @@ pub(super) fn write(
     };
     // Nothing is registered or locked yet: this thread may wait for memory.
     let service = context.service();
-    let bytes = match service.keep_at_door(ino, offset, data, request.options()) {
+    let bytes = match service.admit_write(ino, offset, data, request.options()) {
         Ok(Some(kept)) => WriteBytes::Kept(kept),
         Ok(None) => WriteBytes::Borrowed(data),
         Err(errno) => return reply.refuse(errno),
@@ -179,7 +179,7 @@ fn begin_later(
     bytes: WriteBytes<'_>,
     reply: ReplyWrite,
 ) {
-    context.service().hurry();
+    context.service().flush_deferred_writes();
     // Nothing is registered yet: this thread may still wait for memory.
     let kept = match bytes {
         WriteBytes::Kept(kept) => Ok(kept),
@@ -243,7 +243,7 @@ fn write_after(
     bytes: WriteBytes<'_>,
     done: Done<()>,
 ) {
-    context.service().hurry();
+    context.service().flush_deferred_writes();
     let kept = bytes.keep(context);
     let (shared, request) = (Arc::clone(context), request.delayed());
     context.change(Ok(first), move |changed| match changed {

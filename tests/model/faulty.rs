@@ -122,7 +122,7 @@ impl Faulty {
 }
 
 impl FileService for Faulty {
-    fn hurry(&self) {
+    fn flush_deferred_writes(&self) {
         self.non_writes.fetch_add(1, Ordering::SeqCst);
     }
 

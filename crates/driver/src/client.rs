@@ -3,7 +3,7 @@
 //!
 //! An operation that may wait, for a lock, the peer or a disk flush, answers through a completion. The completion is
 //! called exactly once, from any thread, so a front end never parks a thread on an operation. The one exception is the
-//! admission of writes ([`FileService::keep_at_door`]): there a thread waits while too many writes wait.
+//! admission of writes ([`FileService::admit_write`]): there a thread waits while too many writes wait.
 //! A request that only reads the local store returns at once.
 //!
 //! Permissions are not checked here: the kernel has checked them.
@@ -58,7 +58,7 @@ pub struct DirEntry {
 }
 
 /// The requests of clients that a front end has not taken up yet.
-pub trait Waiting: fmt::Debug {
+pub trait WaitingRequests: fmt::Debug {
     /// Whether there is such a request at this moment.
     fn any(&self) -> bool;
 
@@ -76,8 +76,8 @@ pub struct WriteOptions<'a> {
     /// The writer may not keep set-id bits and file capabilities on the file.
     pub drop_set_id: bool,
     /// The waiting requests of the mount. While there are some, this write may leave for the peer together with the next
-    /// one. A caller that sets this calls [`FileService::hurry`] before it begins any request that is no write.
-    pub waiting: Option<&'a dyn Waiting>,
+    /// one. A caller that sets this calls [`FileService::flush_deferred_writes`] before it begins any request that is no write.
+    pub waiting: Option<&'a dyn WaitingRequests>,
 }
 
 /// The goal of `lseek`.
@@ -95,7 +95,7 @@ pub trait FileService: Send + Sync + 'static {
     fn panicked(&self) {}
 
     /// Sends the deferred write: the next request is no write ([`WriteOptions::waiting`]).
-    fn hurry(&self) {}
+    fn flush_deferred_writes(&self) {}
 
     /// No more requests come. A thread that waits for room inside a call continues with an error.
     fn closing(&self) {}
@@ -107,7 +107,7 @@ pub trait FileService: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Io` when the bytes cannot be kept, because the disk fails or the mount is gone.
-    fn keep_at_door(
+    fn admit_write(
         &self,
         _ino: Ino,
         _offset: u64,
@@ -118,20 +118,20 @@ pub trait FileService: Send + Sync + 'static {
     }
 
     /// Keeps the bytes of a write that the caller begins later, as part of its admission. The same holds for the thread
-    /// as in [`Self::keep_at_door`].
+    /// as in [`Self::admit_write`].
     ///
     /// # Errors
     /// `Io` when the bytes cannot be kept, because the disk fails or the mount is gone.
     fn keep(
         &self,
         data: &[u8],
-        _waiting: Option<&dyn Waiting>,
+        _waiting: Option<&dyn WaitingRequests>,
     ) -> Result<Arc<dyn KeptBytes>, Errno> {
-        Ok(self.keep_past_door(data))
+        Ok(self.keep_admitted(data))
     }
 
     /// Keeps the bytes of an admitted write in memory. Never waits.
-    fn keep_past_door(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
+    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
         let bytes: Arc<[u8]> = data.into();
         Arc::new(bytes)
     }

@@ -12,7 +12,7 @@ use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
-    DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, Waiting, WriteOptions,
+    DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
 use crate::ops::pending::WriteParams;
@@ -41,7 +41,7 @@ impl FileService for DatastoreHandle {
         threads::stop_process();
     }
 
-    fn hurry(&self) {
+    fn flush_deferred_writes(&self) {
         if let Ok(session) = self.session() {
             session.term.peer.flush_deferred();
         }
@@ -153,7 +153,7 @@ impl FileService for DatastoreHandle {
         }
     }
 
-    fn keep_at_door(
+    fn admit_write(
         &self,
         ino: Ino,
         offset: u64,
@@ -173,14 +173,14 @@ impl FileService for DatastoreHandle {
     fn keep(
         &self,
         data: &[u8],
-        waiting: Option<&dyn Waiting>,
+        waiting: Option<&dyn WaitingRequests>,
     ) -> Result<Arc<dyn KeptBytes>, Errno> {
         let session = self.session()?;
         let kept = session.admission.admit(data, waiting, || false)?;
         Ok(kept.unwrap_or_else(|| session.keeper.keep_here(data)))
     }
 
-    fn keep_past_door(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
+    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
         match self.session() {
             Ok(session) => session.keeper.keep_here(data),
             Err(_) => Arc::new(Arc::<[u8]>::from(data)),
@@ -323,7 +323,7 @@ impl DatastoreHandle {
         drop_set_id: bool,
         done: Done<()>,
     ) {
-        self.hurry();
+        self.flush_deferred_writes();
         let kept = self.kept(bytes);
         self.apply(session, room, move |handle, taken| {
             match (handle.session(), taken) {
@@ -343,7 +343,7 @@ impl DatastoreHandle {
     fn kept(&self, bytes: Bytes<'_>) -> Arc<dyn KeptBytes> {
         match bytes {
             Bytes::Kept(kept) => kept,
-            Bytes::Here(data) => self.keep_past_door(data),
+            Bytes::Here(data) => self.keep_admitted(data),
         }
     }
 
@@ -368,7 +368,7 @@ impl DatastoreHandle {
 
     /// Takes set-id bits and capabilities away, then writes.
     fn write_unprivileged(&self, write: WriteParams, bytes: Bytes<'_>, done: Done<()>) {
-        self.hurry();
+        self.flush_deferred_writes();
         let kept = self.kept(bytes);
         let handle = self.clone();
         let ino = write.message.ino;
@@ -385,7 +385,7 @@ impl DatastoreHandle {
             Ok(session) => session,
             Err(errno) => return done(Err(errno)),
         };
-        let kept = self.keep_past_door(data);
+        let kept = self.keep_admitted(data);
         let handle = self.clone();
         session.engine.host.spawn(Box::new(move || {
             handle.write_kept(to.0, to.1, kept, WriteOptions::default(), done);

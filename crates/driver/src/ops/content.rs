@@ -22,7 +22,7 @@ use super::pending::{
     LocalChange, LocalPart, PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite,
     WriteParams,
 };
-use crate::client::Waiting;
+use crate::client::WaitingRequests;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::peer::connection::Delivery;
@@ -33,7 +33,7 @@ use crate::term::Term;
 pub(crate) struct CallerWrite<'a> {
     pub op: OpId,
     pub data: &'a [u8],
-    pub waiting: Option<&'a dyn Waiting>,
+    pub waiting: Option<&'a dyn WaitingRequests>,
 }
 
 /// Executes the core's effects on content.

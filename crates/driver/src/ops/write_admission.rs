@@ -19,7 +19,7 @@ use super::kept::{Keeper, Kept};
 use super::lock_plan;
 use super::meta_pipeline::MESSAGE_BYTES;
 use super::space::SpaceAdmission;
-use crate::client::Waiting;
+use crate::client::WaitingRequests;
 use crate::engine::Engine;
 use crate::term::Term;
 
@@ -76,7 +76,7 @@ impl WriteAdmission {
     pub fn admit(
         &self,
         data: &[u8],
-        waiting: Option<&dyn Waiting>,
+        waiting: Option<&dyn WaitingRequests>,
         starts: impl Fn() -> bool,
     ) -> Result<Option<Arc<Kept>>, Errno> {
         loop {
@@ -90,7 +90,7 @@ impl WriteAdmission {
                 return Ok(Some(kept));
             }
             // Each tick wakes the waiting threads.
-            if waiting.is_some_and(Waiting::is_gone) {
+            if waiting.is_some_and(WaitingRequests::is_gone) {
                 return Err(Errno::Io);
             }
             self.keeper.wait_for_room(looked)?;
@@ -162,7 +162,7 @@ mod tests {
     #[derive(Debug)]
     struct Gone;
 
-    impl Waiting for Gone {
+    impl WaitingRequests for Gone {
         fn any(&self) -> bool {
             false
         }
@@ -181,15 +181,15 @@ mod tests {
         (place, datastore, full)
     }
 
-    fn at_door(
+    fn admit(
         datastore: &Arc<Datastore>,
-        waiting: Option<&dyn Waiting>,
+        waiting: Option<&dyn WaitingRequests>,
     ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
         let options = WriteOptions {
             waiting,
             ..WriteOptions::default()
         };
-        DatastoreHandle(Arc::clone(datastore)).keep_at_door(FILE, 0, &DATA, options)
+        DatastoreHandle(Arc::clone(datastore)).admit_write(FILE, 0, &DATA, options)
     }
 
     fn session(datastore: &Datastore) -> Arc<PrimarySession> {
@@ -204,22 +204,22 @@ mod tests {
     #[test]
     fn only_a_write_that_would_wait_is_kept_and_only_while_memory_is_full() {
         let (_place, datastore, full) = full();
-        let door = || at_door(&datastore, None).unwrap();
-        assert!(door().is_none(), "it would begin");
+        let admit_data = || admit(&datastore, None).unwrap();
+        assert!(admit_data().is_none(), "it would begin");
         let primary = session(&datastore);
         let mut held = primary
             .jobs
             .locks
             .acquire(smallvec![(LockKey::File(FILE), LockMode::Exclusive)]);
         assert!(held.wait());
-        let kept = door().unwrap();
+        let kept = admit_data().unwrap();
         assert_eq!(
             (session(&datastore).keeper.load().in_file, kept.length()),
             (1, 10)
         );
         assert_eq!(kept.load().unwrap()[..], DATA);
         drop(full);
-        assert!(door().is_none(), "memory has room");
+        assert!(admit_data().is_none(), "memory has room");
         drop(held);
         end(&datastore);
     }
@@ -231,7 +231,7 @@ mod tests {
         let berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
         assert!(!berths.is_empty());
         thread::scope(|scope| {
-            let comer = scope.spawn(|| at_door(&datastore, None).unwrap().is_none());
+            let comer = scope.spawn(|| admit(&datastore, None).unwrap().is_none());
             let await_waiting = || {
                 while !session(&datastore).keeper.has_waiters() {
                     assert!(!comer.is_finished(), "it does not wait");
@@ -254,7 +254,7 @@ mod tests {
         let (_place, datastore, _full) = full();
         let primary = session(&datastore);
         let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
-        assert_eq!(at_door(&datastore, Some(&Gone)).err(), Some(Errno::Io));
+        assert_eq!(admit(&datastore, Some(&Gone)).err(), Some(Errno::Io));
         let service = DatastoreHandle(Arc::clone(&datastore));
         assert_eq!(service.keep(&DATA, Some(&Gone)).err(), Some(Errno::Io));
         end(&datastore);
@@ -280,7 +280,7 @@ mod tests {
                     ended.send(outcome.is_err()).unwrap();
                 });
                 service.write(FILE, 0, &DATA, options, done);
-                assert_eq!(service.keep_past_door(&DATA).length(), DATA.len());
+                assert_eq!(service.keep_admitted(&DATA).length(), DATA.len());
             }
         });
         for _ in 0..2 {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lockstep_link::{LinkError, SendFrames};
 use lockstep_types::mutants::{Mutant, is_active};
 
-use crate::client::Waiting;
+use crate::client::WaitingRequests;
 
 /// Largest write that may be deferred, in bytes. The cost of a larger one lies in its bytes.
 const DEFERRED_BYTES_MAX: usize = 16 << 10;
@@ -49,7 +49,7 @@ impl WriteCoalescer {
         sender: &dyn SendFrames,
         header: &[u8],
         data: &[u8],
-        waiting: Option<&dyn Waiting>,
+        waiting: Option<&dyn WaitingRequests>,
     ) -> Result<(), LinkError> {
         let is_first = !self.take();
         let is_deferrable = is_first && data.len() <= DEFERRED_BYTES_MAX;
@@ -125,7 +125,7 @@ pub(super) mod tests {
     #[derive(Debug)]
     struct Always(bool);
 
-    impl Waiting for Always {
+    impl WaitingRequests for Always {
         fn any(&self) -> bool {
             self.0
         }
@@ -136,7 +136,9 @@ pub(super) mod tests {
         let (coalescer, recorder) = (WriteCoalescer::default(), Recorder::default());
         let send = |(name, bytes, waits): &(u8, usize, Option<bool>)| {
             let waiting = waits.map(Always);
-            let waiting = waiting.as_ref().map(|waiting| waiting as &dyn Waiting);
+            let waiting = waiting
+                .as_ref()
+                .map(|waiting| waiting as &dyn WaitingRequests);
             let data = vec![0; *bytes];
             coalescer.send(&recorder, &[*name], &data, waiting).unwrap();
             recorder.sent.lock().clone()
@@ -185,7 +187,7 @@ pub(super) mod tests {
         #[derive(Debug)]
         struct TakenUp<'a>(&'a WriteCoalescer);
 
-        impl Waiting for TakenUp<'_> {
+        impl WaitingRequests for TakenUp<'_> {
             fn any(&self) -> bool {
                 assert!(
                     self.0.take(),

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use thiserror::Error;
 
 use super::coalesce::{WriteCoalescer, post};
-use crate::client::Waiting;
+use crate::client::WaitingRequests;
 
 /// How a message is handed to the socket.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ pub(crate) enum Delivery<'a> {
     /// Queued; the reader of this connection flushes the queue.
     Queue,
     /// As `Post`, but a small write may stay in the queue for the next one while requests wait.
-    Coalesce(Option<&'a dyn Waiting>),
+    Coalesce(Option<&'a dyn WaitingRequests>),
 }
 
 /// Why a message was not handed over.

@@ -16,7 +16,7 @@ use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::{State, Trigger};
 use lockstep_types::{Errno, Ino, Osn};
 
-use crate::client::{Done, KeptBytes, ReadDone, Waiting};
+use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::ops::berths::Berths;
@@ -333,7 +333,7 @@ impl PrimarySession {
         &self,
         write: WriteParams,
         bytes: Bytes<'_>,
-        waiting: Option<&dyn Waiting>,
+        waiting: Option<&dyn WaitingRequests>,
         done: Done<()>,
     ) {
         let (here, kept) = match bytes {

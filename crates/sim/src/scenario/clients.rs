@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_driver::client::{DirEntry, Done, FileService, Waiting, WriteOptions};
+use lockstep_driver::client::{DirEntry, Done, FileService, WaitingRequests, WriteOptions};
 use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, XattrMode};
 use lockstep_verify::Report;
@@ -54,7 +54,7 @@ impl Source for NoRequests {
 #[derive(Debug)]
 struct WaitingEstimate<'a>(&'a WriteOp);
 
-impl Waiting for WaitingEstimate<'_> {
+impl WaitingRequests for WaitingEstimate<'_> {
     fn any(&self) -> bool {
         self.0.mark.get().is_multiple_of(2)
     }
@@ -98,7 +98,7 @@ impl Mount {
     /// Submits an operation, and waits for the answer.
     pub fn submit(&self, op: &Op) -> Outcome {
         if !matches!(op, Op::Write(_)) {
-            self.call(DatastoreHandle::hurry);
+            self.call(DatastoreHandle::flush_deferred_writes);
         }
         match op {
             Op::Change(request) => self
@@ -161,7 +161,7 @@ impl Mount {
         let (ino, offset) = (write.ino, write.offset);
         let mut is_admitted = true;
         let written = self.wait_for(|service, done| {
-            let kept = service.keep_at_door(ino, offset, &data, options);
+            let kept = service.admit_write(ino, offset, &data, options);
             is_admitted = kept.is_ok();
             match kept {
                 Ok(None) => service.write(ino, offset, &data, options, done),
