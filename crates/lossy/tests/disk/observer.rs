@@ -1,22 +1,12 @@
 //! The observer, which is asked before each call, and its verdicts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_types::Errno;
 use parking_lot::Mutex;
 
 use super::*;
-
-/// Sets the verdict on the call with this serial number.
-fn answer(disk: &Disk, nth: u64, verdict: Verdict) {
-    let serial = disk.calls() + nth;
-    disk.observe(Some(Arc::new(move |call| {
-        if call.serial == serial {
-            verdict
-        } else {
-            Verdict::Go
-        }
-    })));
-}
 
 #[test]
 fn every_call_that_changes_or_saves_is_told() {
@@ -78,7 +68,7 @@ fn every_call_that_changes_or_saves_is_told() {
 fn a_crash_comes_before_or_after_a_call_and_ends_the_process() {
     for (verdict, left) in [(Verdict::CrashBefore, ""), (Verdict::CrashAfter, "two")] {
         let (disk, backing, file) = with_file();
-        answer(&disk, 2, verdict);
+        disk.crash_at_call(2, verdict);
         file.write_at(10, b"one").unwrap();
         assert!(file.write_at(0, b"two").is_err());
         let found = bytes(&disk, "f");
@@ -95,7 +85,7 @@ fn a_crash_after_a_sync_has_saved_and_one_before_has_not() {
     for (verdict, is_saved) in [(Verdict::CrashBefore, false), (Verdict::CrashAfter, true)] {
         let (disk, _, file) = with_file();
         file.write_at(0, b"x").unwrap();
-        answer(&disk, 1, verdict);
+        disk.crash_at_call(1, verdict);
         assert!(file.sync().is_err());
         assert_eq!(disk.unsynced() == 0, is_saved);
     }
@@ -113,7 +103,7 @@ fn a_torn_write_has_whole_pages_of_its_beginning() {
         (u64::MAX, half + 4 * PAGE_BYTES),
     ] {
         let (disk, _, file) = with_file();
-        answer(&disk, 1, Verdict::CrashTorn(torn));
+        disk.crash_at_call(1, Verdict::CrashTorn(torn));
         assert!(file.write_at(half, &vec![1; 4 * PAGE]).is_err());
         assert_eq!(bytes(&disk, "f").len() as u64, length, "{torn}");
     }
@@ -131,7 +121,7 @@ fn a_write_that_is_cut_has_whole_sectors_of_its_beginning() {
         (999, 1536),
     ] {
         let (disk, _, file) = with_file();
-        answer(&disk, 1, Verdict::CrashInside { thousandths });
+        disk.crash_at_call(1, Verdict::CrashInside { thousandths });
         assert!(file.write_at(700, &[1; 1000]).is_err());
         assert_eq!(bytes(&disk, "f").len(), length, "{thousandths}");
     }
@@ -141,12 +131,12 @@ fn a_write_that_is_cut_has_whole_sectors_of_its_beginning() {
 fn a_torn_store_stops_at_any_byte_and_torn_calls_of_other_kinds_are_not_done() {
     let (disk, backing) = mounted();
     let table = backing.open_table("t", 8).unwrap();
-    answer(&disk, 1, Verdict::CrashTorn(3));
+    disk.crash_at_call(1, Verdict::CrashTorn(3));
     table.store(1, b"abcdef");
     assert_eq!(bytes(&disk, "t"), b"\0abc\0\0\0\0");
 
     let backing = disk.mount();
-    answer(&disk, 1, Verdict::CrashTorn(3));
+    disk.crash_at_call(1, Verdict::CrashTorn(3));
     assert!(backing.remove("t").is_err());
     assert_eq!(disk.files(), ["t"]);
 }
@@ -154,12 +144,12 @@ fn a_torn_store_stops_at_any_byte_and_torn_calls_of_other_kinds_are_not_done() {
 #[test]
 fn a_refused_call_has_no_effect_and_the_process_goes_on() {
     let (disk, backing, file) = with_file();
-    answer(&disk, 1, Verdict::Fail(Errno::NoSpace));
+    disk.crash_at_call(1, Verdict::Fail(Errno::NoSpace));
     let error = file.write_at(0, b"x").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(28));
     file.write_at(0, b"y").unwrap();
     assert_eq!(bytes(&disk, "f"), b"y");
-    answer(&disk, 1, Verdict::Fail(Errno::Io));
+    disk.crash_at_call(1, Verdict::Fail(Errno::Io));
     file.sync().unwrap_err();
     file.sync().unwrap();
     assert_eq!(
@@ -168,7 +158,7 @@ fn a_refused_call_has_no_effect_and_the_process_goes_on() {
     );
 
     let table = backing.open_table("t", 8).unwrap();
-    answer(&disk, 1, Verdict::Fail(Errno::Io));
+    disk.crash_at_call(1, Verdict::Fail(Errno::Io));
     table.store(0, b"z");
     assert_eq!(bytes(&disk, "t")[0], b'z', "a table cannot fail");
 }
@@ -205,4 +195,36 @@ fn a_fork_is_not_observed() {
     disk.observe(Some(Arc::new(|_| Verdict::CrashBefore)));
     let fork = disk.fork();
     fork.mount().open("f").unwrap().write_at(0, b"x").unwrap();
+}
+
+/// As with `O_CREAT`: both threads get the file.
+#[test]
+fn a_file_that_another_thread_creates_meanwhile_is_opened() {
+    let (disk, backing) = mounted();
+    let below = disk.clone();
+    let is_first = AtomicBool::new(true);
+    disk.observe(Some(Arc::new(move |call| {
+        if is_first.swap(false, Ordering::Relaxed) {
+            let other = below.mount().open_or_create(call.path).unwrap();
+            other.write_at(0, b"other").unwrap();
+        }
+        Verdict::Go
+    })));
+    let file = backing.open_or_create("f").unwrap();
+    disk.observe(None);
+    assert_eq!(file.stat().unwrap().length, 5);
+}
+
+#[test]
+fn bytes_are_put_and_edited_on_stable_storage_without_a_call() {
+    let disk = Disk::default();
+    disk.put("d/f", &[1; 2 * PAGE]).unwrap();
+    disk.edit("d/f", |bytes| bytes.truncate(3)).unwrap();
+    assert!(disk.edit("d/g", |_| {}).is_err());
+    assert_eq!((bytes(&disk, "d/f"), disk.calls()), (vec![1; 3], 0));
+    assert_eq!(disk.unsynced(), 0);
+    assert!(disk.is_durable("d/f") && !disk.is_durable("d/g"));
+    let file = disk.mount().open("d/f").unwrap();
+    file.write_at(0, b"x").unwrap();
+    assert!(!disk.is_durable("d/f"));
 }
