@@ -122,7 +122,7 @@ impl Disk {
     }
 
     /// Gives the `nth` changing or saving call from now (1 is the next) this verdict. Replaces the observer.
-    pub fn crash_at_call(&self, nth: u64, verdict: Verdict) {
+    pub fn set_verdict(&self, nth: u64, verdict: Verdict) {
         let serial = self.calls() + nth;
         self.observe(Some(Arc::new(move |call| {
             if call.serial == serial {

@@ -62,7 +62,7 @@ fn crash_after(calls: u64, random: &mut Random) -> bool {
         cache_bytes: 256 << 10,
     };
     let kv = RedbKv::create(&*disk.mount(), PATH, options).unwrap();
-    disk.crash_at_call(calls + 1, Verdict::CrashBefore);
+    disk.set_verdict(calls + 1, Verdict::CrashBefore);
     let (acknowledged, attempted) = run_until_power_is_lost(&kv);
     for percent in [100, 50, 50, 50, 12, 0] {
         let survivors = Survivors::Mixed { percent };
@@ -97,7 +97,7 @@ fn crashes_add_up_to_no_loss() {
         for (key, value) in &changes {
             change(&mut attempted, key, value.as_deref());
         }
-        disk.crash_at_call(1 + random.below(60), Verdict::CrashBefore);
+        disk.set_verdict(1 + random.below(60), Verdict::CrashBefore);
         // Power may fail while the store opens, as opening writes too.
         if let Ok(kv) = RedbKv::open(&*disk.mount(), PATH, RedbOptions::default()) {
             let mut changes = changes.iter().map(|(k, v)| (&k[..], v.as_deref()));

@@ -15,7 +15,7 @@ use crate::harness::{UUID, after_power_loss, log_options, open_options};
 
 /// The backing of a process that stops after `calls` changing calls.
 fn stopping(disk: &Disk, calls: u64) -> Arc<dyn Backing> {
-    disk.crash_at_call(calls + 1, Verdict::CrashBefore);
+    disk.set_verdict(calls + 1, Verdict::CrashBefore);
     disk.mount()
 }
 

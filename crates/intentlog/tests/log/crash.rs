@@ -127,7 +127,7 @@ fn reopen(
     random: &mut Random,
 ) -> (Disk, IntentLog) {
     if random.percent(50) {
-        disk.crash_at_call(1 + random.below(6), KILLED);
+        disk.set_verdict(1 + random.below(6), KILLED);
         if let Ok((_, found)) = open(&disk, &owner.options(whole)) {
             owner.check(&found, whole);
             owner.resume(found);
@@ -172,7 +172,7 @@ fn a_life_of_crashes_loses_nothing_synced_and_invents_nothing() {
         let mut owner = Owner::default();
         let (mut disk, mut log) = new_log(SEGMENT_BYTES);
         for _ in 0..12 {
-            disk.crash_at_call(1 + random.below(120), KILLED);
+            disk.set_verdict(1 + random.below(120), KILLED);
             while random_step(&mut owner, &log, &mut random).is_ok() {}
             let (after, whole) = crash(&disk, &mut random);
             (disk, log) = reopen(&mut owner, after, whole, &mut random);
@@ -209,7 +209,7 @@ fn a_crash_at_every_call_keeps_the_promises() {
     for stop in 1..=calls {
         let (disk, log) = new_log(SEGMENT_BYTES);
         let mut owner = Owner::default();
-        disk.crash_at_call(stop, KILLED);
+        disk.set_verdict(stop, KILLED);
         script(&mut owner, &log).unwrap_err();
         let killed = read(&disk.fork(), &owner.options(true)).unwrap();
         owner.check(&killed, true);
@@ -230,7 +230,7 @@ fn a_creation_that_crashed_can_be_done_again() {
     for stop in 1..40 {
         for seed in 0..8 {
             let disk = Disk::default();
-            disk.crash_at_call(stop, KILLED);
+            disk.set_verdict(stop, KILLED);
             let made = create(&disk, SEGMENT_BYTES).is_ok();
             let after = disk.after_power_loss(mixed(50), seed);
             match open(&after, &options(SEGMENT_BYTES)) {

@@ -68,7 +68,7 @@ fn every_call_that_changes_or_saves_is_told() {
 fn a_crash_comes_before_or_after_a_call_and_ends_the_process() {
     for (verdict, left) in [(Verdict::CrashBefore, ""), (Verdict::CrashAfter, "two")] {
         let (disk, backing, file) = with_file();
-        disk.crash_at_call(2, verdict);
+        disk.set_verdict(2, verdict);
         file.write_at(10, b"one").unwrap();
         assert!(file.write_at(0, b"two").is_err());
         let found = bytes(&disk, "f");
@@ -85,7 +85,7 @@ fn a_crash_after_a_sync_has_saved_and_one_before_has_not() {
     for (verdict, is_saved) in [(Verdict::CrashBefore, false), (Verdict::CrashAfter, true)] {
         let (disk, _, file) = with_file();
         file.write_at(0, b"x").unwrap();
-        disk.crash_at_call(1, verdict);
+        disk.set_verdict(1, verdict);
         assert!(file.sync().is_err());
         assert_eq!(disk.unsynced() == 0, is_saved);
     }
@@ -103,7 +103,7 @@ fn a_torn_write_has_whole_pages_of_its_beginning() {
         (u64::MAX, half + 4 * PAGE_BYTES),
     ] {
         let (disk, _, file) = with_file();
-        disk.crash_at_call(1, Verdict::CrashTorn(torn));
+        disk.set_verdict(1, Verdict::CrashTorn(torn));
         assert!(file.write_at(half, &vec![1; 4 * PAGE]).is_err());
         assert_eq!(bytes(&disk, "f").len() as u64, length, "{torn}");
     }
@@ -121,7 +121,7 @@ fn a_write_that_is_cut_has_whole_sectors_of_its_beginning() {
         (999, 1536),
     ] {
         let (disk, _, file) = with_file();
-        disk.crash_at_call(1, Verdict::CrashInside { thousandths });
+        disk.set_verdict(1, Verdict::CrashInside { thousandths });
         assert!(file.write_at(700, &[1; 1000]).is_err());
         assert_eq!(bytes(&disk, "f").len(), length, "{thousandths}");
     }
@@ -131,12 +131,12 @@ fn a_write_that_is_cut_has_whole_sectors_of_its_beginning() {
 fn a_torn_store_stops_at_any_byte_and_torn_calls_of_other_kinds_are_not_done() {
     let (disk, backing) = mounted();
     let table = backing.open_table("t", 8).unwrap();
-    disk.crash_at_call(1, Verdict::CrashTorn(3));
+    disk.set_verdict(1, Verdict::CrashTorn(3));
     table.store(1, b"abcdef");
     assert_eq!(bytes(&disk, "t"), b"\0abc\0\0\0\0");
 
     let backing = disk.mount();
-    disk.crash_at_call(1, Verdict::CrashTorn(3));
+    disk.set_verdict(1, Verdict::CrashTorn(3));
     assert!(backing.remove("t").is_err());
     assert_eq!(disk.files(), ["t"]);
 }
@@ -144,12 +144,12 @@ fn a_torn_store_stops_at_any_byte_and_torn_calls_of_other_kinds_are_not_done() {
 #[test]
 fn a_refused_call_has_no_effect_and_the_process_goes_on() {
     let (disk, backing, file) = with_file();
-    disk.crash_at_call(1, Verdict::Fail(Errno::NoSpace));
+    disk.set_verdict(1, Verdict::Fail(Errno::NoSpace));
     let error = file.write_at(0, b"x").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(28));
     file.write_at(0, b"y").unwrap();
     assert_eq!(bytes(&disk, "f"), b"y");
-    disk.crash_at_call(1, Verdict::Fail(Errno::Io));
+    disk.set_verdict(1, Verdict::Fail(Errno::Io));
     file.sync().unwrap_err();
     file.sync().unwrap();
     assert_eq!(
@@ -158,7 +158,7 @@ fn a_refused_call_has_no_effect_and_the_process_goes_on() {
     );
 
     let table = backing.open_table("t", 8).unwrap();
-    disk.crash_at_call(1, Verdict::Fail(Errno::Io));
+    disk.set_verdict(1, Verdict::Fail(Errno::Io));
     table.store(0, b"z");
     assert_eq!(bytes(&disk, "t")[0], b'z', "a table cannot fail");
 }
