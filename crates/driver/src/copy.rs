@@ -9,7 +9,7 @@ use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::Marks;
 use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 
 use super::role::{RoleFile, RoleState};
@@ -74,7 +74,7 @@ impl Lost {
         backing: &dyn Backing,
         boot: BootId,
     ) -> Result<Option<Self>, TableError> {
-        if role.went_down(boot) && !is_on(Bug::TrustAfterPowerLoss) {
+        if role.went_down(boot) && !is_active(Mutant::TrustAfterPowerLoss) {
             return Ok(Some(Self::Power));
         }
         Ok((!Tables::look(backing)?).then_some(Self::Tables))

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use lockstep_repl::core::LockSet;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
 
 use super::kept::Kept;
@@ -19,7 +19,7 @@ use crate::client::Waiting;
 
 /// The locks of a write.
 pub(super) fn write_locks(ino: Ino, offset: u64, length: usize) -> LockSet {
-    if is_on(Bug::NoRangeLock) {
+    if is_active(Mutant::NoRangeLock) {
         return LockSet::new();
     }
     lockset::write(ino, offset, length as u64)

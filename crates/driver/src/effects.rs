@@ -9,7 +9,7 @@ use lockstep_paw_saw::Entry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::{Refused, Trigger};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::flight::{MetaWork, Work, WriteFacts};
@@ -256,7 +256,7 @@ impl Datastore {
         }
         // Rule P11; the other side does the same before its acknowledgement.
         if facts.durable
-            && !is_on(Bug::NoLocalSync)
+            && !is_active(Mutant::NoLocalSync)
             && let Err(error) = self.store.sync_file(facts.ino, false)
         {
             Store::abandon_write(&ticket);
@@ -295,7 +295,7 @@ impl Datastore {
             return None;
         };
         let facts = write.facts;
-        if write.slot.is_none() && !is_on(Bug::NoPawEntry) {
+        if write.slot.is_none() && !is_active(Mutant::NoPawEntry) {
             let entry = Entry {
                 ino: write.facts.ino,
                 osn,
@@ -406,7 +406,7 @@ impl Datastore {
                     Some(slot) if result.is_err() && self.role.state().in_sync => {
                         self.failed.lock().push(slot);
                     }
-                    Some(_) if is_on(Bug::KeepPawEntry) => {}
+                    Some(_) if is_active(Mutant::KeepPawEntry) => {}
                     Some(slot) => self.paw.remove(slot),
                     None => {}
                 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lockstep_link::{LinkError, SendFrames};
 use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 
 use super::{Datastore, Link};
 use crate::client::Waiting;
@@ -44,7 +44,7 @@ impl Gathering {
         let is_first = !self.take();
         let may_be_left = is_first && data.len() <= LEFT_BYTES_MAX;
         let Some(waiting) = waiting.filter(|_| may_be_left) else {
-            if is_on(Bug::WaitToSend) {
+            if is_active(Mutant::WaitToSend) {
                 return sender.send(header, data);
             }
             return sender.post(header, data);

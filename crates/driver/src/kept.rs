@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_types::backing::Backing;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128};
 use parking_lot::Mutex;
 
@@ -116,7 +116,7 @@ impl Keeper {
     /// Whether memory has as much as it may.
     pub fn is_full(&self) -> bool {
         let is_full = self.in_memory.load(Ordering::SeqCst) >= self.limits.memory_bytes;
-        is_full && !is_on(Bug::KeepWithoutLimit)
+        is_full && !is_active(Mutant::KeepWithoutLimit)
     }
 
     /// Keeps bytes in memory, whatever is there already.

@@ -68,7 +68,7 @@ use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
 use lockstep_resync::Progress;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Generation, Osn, StateVersion};
 use parking_lot::{Mutex, RwLock};
 
@@ -332,7 +332,7 @@ impl Datastore {
         let done_below = self.core.lock().send(&message);
         let sender = &*link.sender;
         let post = |header: &[u8]| {
-            if is_on(Bug::WaitToSend) {
+            if is_active(Mutant::WaitToSend) {
                 return sender.send(header, payload);
             }
             sender.post(header, payload)

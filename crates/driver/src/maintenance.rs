@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::message::Message;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 
 use super::start::{DatastoreError, failed, refused};
@@ -176,12 +176,12 @@ impl Datastore {
     /// Content, log, and the tables of writes under way; the mark that all of it is there goes last (rules P6,
     /// P7, P12).
     fn close_in_order(&self) -> Result<(), DatastoreError> {
-        if self.role.was_killed() && !is_on(Bug::ClosedTooEarly) {
+        if self.role.was_killed() && !is_active(Mutant::ClosedTooEarly) {
             let synced = self.store.sync_everything();
             synced.map_err(refused(&self.config))?;
         }
         self.store.close().map_err(refused(&self.config))?;
-        if !is_on(Bug::NoTablesSync) {
+        if !is_active(Mutant::NoTablesSync) {
             let tables = tables::sync(self.store.backing().as_ref());
             tables.map_err(refused(&self.config))?;
         }

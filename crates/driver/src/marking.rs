@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 
 use super::{Datastore, Thread};
@@ -50,7 +50,7 @@ impl Datastore {
     }
 
     fn mark(&self, in_sync: bool) -> std::io::Result<()> {
-        if !in_sync && is_on(Bug::FinishAloneUnmarked) {
+        if !in_sync && is_active(Mutant::FinishAloneUnmarked) {
             return Ok(());
         }
         self.role.mark(in_sync)

@@ -13,8 +13,8 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, draft_of, replace};
-use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -256,7 +256,7 @@ impl RoleFile {
             return Err(error);
         }
         *self.state.lock() = state;
-        if is_on(Bug::LeaveDraft) {
+        if is_active(Mutant::LeaveDraft) {
             self.backing.open_or_create(&draft_of(FILE))?;
         }
         Ok(())

@@ -25,7 +25,7 @@ use lockstep_repl::message::{Request, Response};
 use lockstep_repl::state::{Service, State};
 use lockstep_resync::Peer;
 use lockstep_types::backing::{Room, Space};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
@@ -175,7 +175,7 @@ impl Known {
     fn verdict(&self, wanted: Room, own: Room, source: Source) -> Verdict {
         let here = verdict(wanted, own, self.under_way);
         let there = match (source, &self.word) {
-            _ if is_on(Bug::IgnorePeerRoom) => Verdict::Yes,
+            _ if is_active(Mutant::IgnorePeerRoom) => Verdict::Yes,
             (Source::Word, Some(word)) => verdict(wanted, word.room, self.uncertain(word)),
             (Source::Nowhere, _) => Verdict::Perhaps,
             _ => verdict(wanted, self.estimate(own), self.under_way),

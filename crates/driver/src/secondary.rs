@@ -16,7 +16,7 @@ use lockstep_repl::message::{
     Envelope, Hello, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
 };
 use lockstep_repl::state::Trigger;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 use lockstep_types::{Errno, MetaOp, Osn};
 
@@ -173,7 +173,7 @@ impl Datastore {
     fn is_in_sync_with(&self, hello: &Hello) -> bool {
         let own = self.role.state();
         let is_same = own.sync.is_some() && own.sync == hello.sync;
-        own.in_sync && (is_same || is_on(Bug::TrustOldCopy))
+        own.in_sync && (is_same || is_active(Mutant::TrustOldCopy))
     }
 
     /// Sends without ever waiting for the primary to read: the reader of this connection flushes.
@@ -244,7 +244,7 @@ impl Datastore {
             return Err("a message of another datastore or generation".to_owned());
         }
         // The ack of the ack (rules P3, P7).
-        if !is_on(Bug::KeepSawEntry) {
+        if !is_active(Mutant::KeepSawEntry) {
             self.saw.remove_below(envelope.done_below);
         }
         match envelope.message {
@@ -336,7 +336,7 @@ impl Datastore {
             length: u32::try_from(data.len()).unwrap_or(u32::MAX),
         };
         // Before the first byte (rule P7); the sums were checked on arrival (rule P14).
-        if !is_on(Bug::NoSawEntry) {
+        if !is_active(Mutant::NoSawEntry) {
             // Removed by the watermark, not by its place.
             let _slot = self.saw.insert(entry).map_err(|error| error.to_string())?;
         }
@@ -345,7 +345,7 @@ impl Datastore {
             .write(write.ino, write.offset, data, write.osn, write.time);
         let (osn, ino) = (write.osn, write.ino);
         match written {
-            Ok(()) if write.durable && !is_on(Bug::NoRemoteSync) => {
+            Ok(()) if write.durable && !is_active(Mutant::NoRemoteSync) => {
                 let sync = move |datastore: &Self| datastore.store.sync_file(ino, false);
                 return self.answer_later(sender, sync, move |failed| Message::WriteAck {
                     osn,
@@ -354,7 +354,7 @@ impl Datastore {
             }
             written => {
                 let failed = written.err().map(|error| self.told(&error));
-                let failed = failed.filter(|_| !is_on(Bug::HideFailure));
+                let failed = failed.filter(|_| !is_active(Mutant::HideFailure));
                 self.answer(&**sender, Message::WriteAck { osn, failed });
             }
         }
@@ -390,7 +390,7 @@ impl Datastore {
     ) -> Result<(), String> {
         let osn = op.osn;
         let applied = self.store.applied();
-        if osn <= applied && !is_on(Bug::RepeatMetadata) {
+        if osn <= applied && !is_active(Mutant::RepeatMetadata) {
             // Done before (rule P5); durable perhaps not yet (rule P11).
             let outcome = Ok(());
             if durable {
@@ -404,7 +404,10 @@ impl Datastore {
             return Ok(());
         }
         // One order (rule P2).
-        if previous != applied && !is_on(Bug::MetadataOutOfOrder) && !is_on(Bug::RepeatMetadata) {
+        if previous != applied
+            && !is_active(Mutant::MetadataOutOfOrder)
+            && !is_active(Mutant::RepeatMetadata)
+        {
             return Err(format!(
                 "operation {osn} came after {previous}, but this node has got to {applied}"
             ));
@@ -464,7 +467,7 @@ impl Datastore {
                 }
                 // What the resync brought is in the cache of the system; what it stands for may be
                 // durable on the primary (rule P10).
-                if !is_on(Bug::MarkBeforeSync) {
+                if !is_active(Mutant::MarkBeforeSync) {
                     self.store
                         .sync_everything()
                         .map_err(|error| error.to_string())?;
@@ -475,7 +478,7 @@ impl Datastore {
             }
             Request::BeginResync { sync } => {
                 // Before anything is changed (rules P10, P17).
-                if !is_on(Bug::ResyncUnmarked) {
+                if !is_active(Mutant::ResyncUnmarked) {
                     let marked = self.role.take_over(*sync);
                     marked.map_err(|error| error.to_string())?;
                 }

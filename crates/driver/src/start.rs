@@ -21,7 +21,7 @@ use lockstep_repl::core::{Core, CoreConfig, Start};
 use lockstep_repl::state::{Service, State};
 use lockstep_resync::Progress;
 use lockstep_types::backing::Backing;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Choice, Role};
 use lockstep_types::{BootId, Osn, StoreId, limits};
 use parking_lot::{Mutex, RwLock};
@@ -532,7 +532,7 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
             Vec::new()
         },
         first_osn,
-        in_doubt: if is_on(Bug::ForgetInDoubt) {
+        in_doubt: if is_active(Mutant::ForgetInDoubt) {
             Vec::new()
         } else {
             store.in_doubt()

@@ -10,7 +10,7 @@ use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{Asked, Claim, Locks, Operations, Peer, PeerError, Progress, ResyncError};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 
 use super::host::{Awaited, Promise, promise};
 use super::service::Inspection;
@@ -207,7 +207,7 @@ impl Datastore {
 
     /// The writes of the process before that may be on one node only.
     pub(super) fn old_entries(&self) -> Vec<Entry> {
-        if is_on(Bug::IgnorePawInRecovery) {
+        if is_active(Mutant::IgnorePawInRecovery) {
             return Vec::new();
         }
         let mut entries = self.paw.entries();

@@ -18,8 +18,8 @@ mod recovery;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use lockstep_types::deliberate::{Bug, is_on};
-use lockstep_types::probe;
+use lockstep_types::coverage;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, OnPeerLoss, Osn};
 use smallvec::SmallVec;
 
@@ -349,7 +349,7 @@ impl Core {
         if !is_known {
             return Osn::ZERO;
         }
-        if is_on(Bug::WatermarkTooHigh) {
+        if is_active(Mutant::WatermarkTooHigh) {
             return self.next_osn;
         }
         self.writes.keys().next().copied().unwrap_or(self.next_osn)
@@ -456,7 +456,7 @@ impl Core {
 
     /// Moves along the state table. A trigger that the present state refuses changes nothing.
     fn trigger(&mut self, trigger: Trigger, effects: &mut Effects) {
-        probe::came(trigger, self.state);
+        coverage::record_transition(trigger, self.state);
         let (next, actions) = match self.state.next(trigger) {
             Ok(row) => row,
             Err(refused) => {

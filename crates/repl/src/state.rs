@@ -8,7 +8,7 @@
 
 mod refused;
 
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
@@ -252,7 +252,7 @@ impl State {
     /// What a client's change meets in this state.
     pub fn service(self) -> Service {
         match self {
-            _ if self.is_secondary() && is_on(Bug::SecondaryServes) => Service::Alone,
+            _ if self.is_secondary() && is_active(Mutant::SecondaryServes) => Service::Alone,
             Self::Unmirrored | Self::OutOfSync | Self::ResyncNamespace => Service::Alone,
             Self::ResyncContent | Self::EnteringSync | Self::Synced => Service::Mirrored,
             Self::ResyncTail => Service::WritesAlone,

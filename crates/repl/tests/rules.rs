@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Names the rules, but keeps none of them.
-const ABOUT_THE_CODE: [&str; 2] = ["crates/sim/", "crates/types/src/deliberate.rs"];
+const ABOUT_THE_CODE: [&str; 2] = ["crates/sim/", "crates/types/src/mutants.rs"];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -26,8 +26,8 @@ use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{FileFacts, Request, Response};
-use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128, Ino, NodeKind};
 use smallvec::smallvec;
 
@@ -299,7 +299,7 @@ impl<'a> Sender<'a> {
 
     /// Notes the files whose content differs, or may.
     fn suspect(&mut self, described: &Described, differing: &[u8]) {
-        if is_on(Bug::ResyncBySize) {
+        if is_active(Mutant::ResyncBySize) {
             return;
         }
         for (number, (ino, facts, hash)) in described.iter().enumerate() {

@@ -10,7 +10,7 @@ use lockstep_sim::scenario::Less;
 use lockstep_sim::shrink::{Case, Found};
 use lockstep_sim::small::{self, Campaign, Choice, WorldId};
 use lockstep_sim::soak::{Report, Soak};
-use lockstep_types::deliberate::{self, Bug};
+use lockstep_types::mutants::{self, Mutant};
 
 /// How often a soak says how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(60);
@@ -246,9 +246,9 @@ fn log(filter: Option<&str>) {
 }
 
 /// The bug of a name, if one is named. An error was printed if there is no such bug.
-fn bug_named(name: Option<&str>) -> Result<Option<Bug>, ()> {
+fn bug_named(name: Option<&str>) -> Result<Option<Mutant>, ()> {
     let Some(name) = name else { return Ok(None) };
-    let bug = deliberate::ALL
+    let bug = mutants::ALL
         .into_iter()
         .find(|bug| format!("{bug:?}") == name);
     if bug.is_none() {
@@ -347,8 +347,8 @@ fn shrink(seed: u64) -> ExitCode {
 
 fn bugs(schedules: u64, only: Option<&str>) -> ExitCode {
     let mut all_found = true;
-    let asked = |bug: &Bug| only.is_none_or(|only| format!("{bug:?}") == only);
-    for bug in deliberate::ALL.into_iter().filter(asked) {
+    let asked = |bug: &Mutant| only.is_none_or(|only| format!("{bug:?}") == only);
+    for bug in mutants::ALL.into_iter().filter(asked) {
         let run = |seed: u64| Case::of(seed).run(Some(bug)).err().map(|what| (seed, what));
         if let Some((seed, failure)) = (1..=schedules).find_map(run) {
             let what = failure.what.lines().next().unwrap_or_default();

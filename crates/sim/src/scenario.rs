@@ -21,7 +21,7 @@ mod witness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use lockstep_types::deliberate::{Bug, put_in};
+use lockstep_types::mutants::{Mutant, activate};
 
 pub use coverage::{CrashPoint, FileClass, Met};
 pub use faults::{Cut, Fault, Order, Then};
@@ -76,7 +76,7 @@ impl Failure {
 }
 
 /// Runs the schedule of a plan, with a bug put in if one is named.
-pub fn run(plan: &Plan, bug: Option<Bug>) -> Result<Outcome, Box<Failure>> {
+pub fn run(plan: &Plan, bug: Option<Mutant>) -> Result<Outcome, Box<Failure>> {
     let mut random = Random::new(plan.luck);
     let asked = Generator::new(plan.workload.clone(), random.fork());
     run_with(plan, Box::new(asked), random, bug)
@@ -87,7 +87,7 @@ pub fn run_with(
     plan: &Plan,
     source: Box<dyn Source>,
     chance: Random,
-    bug: Option<Bug>,
+    bug: Option<Mutant>,
 ) -> Result<Outcome, Box<Failure>> {
     let mut schedule = Schedule::new(plan, source, chance);
     let judged = guarded(bug, || schedule.run(plan));
@@ -104,10 +104,10 @@ pub fn run_with(
 }
 
 /// Runs something with a bug put in if one is named. Its panic is an error.
-fn guarded<T>(bug: Option<Bug>, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    put_in(bug);
+fn guarded<T>(bug: Option<Mutant>, body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    activate(bug);
     let came = catch_unwind(AssertUnwindSafe(body));
-    put_in(None);
+    activate(None);
     came.unwrap_or_else(|panic| Err(format!("panicked: {}", message(&*panic))))
 }
 

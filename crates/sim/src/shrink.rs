@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use lockstep_types::deliberate::Bug;
+use lockstep_types::mutants::Mutant;
 
 use crate::scenario::{self, Failure, Less, Outcome, Plan};
 
@@ -39,7 +39,7 @@ impl Case {
     }
 
     /// Runs the schedule, with a deliberate bug if `bug` names one.
-    pub fn run(&self, bug: Option<Bug>) -> Result<Outcome, Box<Failure>> {
+    pub fn run(&self, bug: Option<Mutant>) -> Result<Outcome, Box<Failure>> {
         scenario::run(&self.plan(), bug)
     }
 }
@@ -97,7 +97,7 @@ impl fmt::Display for Found {
 impl Found {
     /// Returns the smallest failing schedule that the shrinker finds by removing parts.
     #[must_use]
-    pub fn shrunk(self, bug: Option<Bug>) -> Self {
+    pub fn shrunk(self, bug: Option<Mutant>) -> Self {
         let mut shrinking = Shrinking {
             best: self,
             bug,
@@ -110,7 +110,7 @@ impl Found {
 
 struct Shrinking {
     best: Found,
-    bug: Option<Bug>,
+    bug: Option<Mutant>,
     runs: u64,
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use lockstep_sim::shrink::Case;
 use lockstep_sim::told::tell;
-use lockstep_types::deliberate::{ALL, Bug};
+use lockstep_types::mutants::{ALL, Mutant};
 
 /// Maximum number of schedules, more than any of the bugs needs.
 const SCHEDULES_MAX: u64 = 3000;
@@ -36,54 +36,56 @@ const WAITED: &str = "has waited for the other node to read";
 const MARKED: &str = "is being resynced and says";
 
 /// Returns the messages that may report a bug. The first message depends on the order of events.
-const fn finders(bug: Bug) -> &'static [&'static str] {
+const fn finders(bug: Mutant) -> &'static [&'static str] {
     match bug {
-        Bug::NoPawEntry | Bug::NoSawEntry | Bug::WatermarkTooHigh => &[TABLES, IDENTICAL],
-        Bug::AnswerBeforePeer | Bug::ResyncBySize | Bug::IgnorePawInRecovery => {
+        Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
+        Mutant::AnswerBeforePeer | Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => {
             &[TABLES, IDENTICAL, SURVIVES]
         }
         // A recovery also waits for messages that were not sent again.
-        Bug::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
-        Bug::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
+        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
         // A write without locks also collides with the end of its file. The resync also cannot send
         // a file whose content and record have different lengths.
-        Bug::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
-        Bug::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
-        Bug::RepeatMetadata | Bug::MetadataOutOfOrder | Bug::ForgetInDoubt | Bug::NumbersAgain => {
-            &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
-        }
-        Bug::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
-        Bug::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
-        Bug::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
-        Bug::NoLocalSync => &[DURABLE, READS],
-        Bug::SyncHereOnly
-        | Bug::NoRemoteSync
-        | Bug::NoNameSync
-        | Bug::NoContentSync
-        | Bug::MarkBeforeSync => &[DURABLE],
+        Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
+        Mutant::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
+        Mutant::RepeatMetadata
+        | Mutant::MetadataOutOfOrder
+        | Mutant::ForgetInDoubt
+        | Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE],
+        Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
+        Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
+        Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
+        Mutant::NoLocalSync => &[DURABLE, READS],
+        Mutant::SyncHereOnly
+        | Mutant::NoRemoteSync
+        | Mutant::NoNameSync
+        | Mutant::NoContentSync
+        | Mutant::MarkBeforeSync => &[DURABLE],
         // Removed content also returns. A file whose content is missing cannot be sent.
-        Bug::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
-        Bug::ResyncUnmarked => &[MARKED, IN_TIME],
-        Bug::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
-        Bug::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
-        Bug::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
-        Bug::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
-        Bug::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
-        Bug::KeepLock | Bug::LeaveDraft | Bug::KeepDirectory => &[LEAKS],
-        Bug::KeepPawEntry | Bug::KeepSawEntry | Bug::SendWithoutRoom | Bug::KeepWithoutLimit => {
-            &[BOUNDED]
-        }
-        Bug::IgnorePeerRoom => &[FOLLOWS],
-        Bug::WaitToSend => &[WAITED],
+        Mutant::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
+        Mutant::ResyncUnmarked => &[MARKED, IN_TIME],
+        Mutant::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Mutant::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
+        Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
+        Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
+        Mutant::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
+        Mutant::KeepLock | Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
+        Mutant::KeepPawEntry
+        | Mutant::KeepSawEntry
+        | Mutant::SendWithoutRoom
+        | Mutant::KeepWithoutLimit => &[BOUNDED],
+        Mutant::IgnorePeerRoom => &[FOLLOWS],
+        Mutant::WaitToSend => &[WAITED],
         // The bytes that are read back differ from the bytes that were stored.
-        Bug::OneSlot => &[ERROR],
-        Bug::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
-        Bug::ClosedTooEarly => &[CLOSED],
+        Mutant::OneSlot => &[ERROR],
+        Mutant::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
+        Mutant::ClosedTooEarly => &[CLOSED],
     }
 }
 
 /// Returns the first schedule that finds a bug, and its message.
-fn found(bug: Bug) -> Option<(u64, String)> {
+fn found(bug: Mutant) -> Option<(u64, String)> {
     (1..=SCHEDULES_MAX).find_map(|seed| {
         let failure = Case::of(seed).run(Some(bug)).err()?;
         let what = failure.what.lines().next().unwrap_or_default();

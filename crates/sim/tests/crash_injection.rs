@@ -18,7 +18,7 @@ use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{self, Ending, Failure, Fault, Plan, Settings};
 use lockstep_sim::told::tell;
 use lockstep_sim::workload::Options;
-use lockstep_types::deliberate::{ALL, Bug};
+use lockstep_types::mutants::{ALL, Mutant};
 use proptest::test_runner::{
     Config, FileFailurePersistence, TestCaseError, TestError, TestRng, TestRunner,
 };
@@ -54,7 +54,7 @@ struct Case {
 }
 
 impl Case {
-    fn run(&self, bug: Option<Bug>) -> Result<(), Box<Failure>> {
+    fn run(&self, bug: Option<Mutant>) -> Result<(), Box<Failure>> {
         let plan = Plan {
             luck: self.luck,
             settings: self.settings,
@@ -107,7 +107,7 @@ fn no_case_finds_anything() {
 }
 
 /// The smallest case in which a bug shows, if one of so many does.
-fn finder(bug: Bug, cases: u32) -> Option<Case> {
+fn finder(bug: Mutant, cases: u32) -> Option<Case> {
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: 2000,
@@ -125,7 +125,7 @@ fn finder(bug: Bug, cases: u32) -> Option<Case> {
 
 #[test]
 fn a_deliberate_bug_is_found_and_made_small() {
-    let case = finder(Bug::AnswerBeforePeer, BUG_CASES).expect("the bug is found");
+    let case = finder(Mutant::AnswerBeforePeer, BUG_CASES).expect("the bug is found");
     assert!(case.size() <= 40, "{} left: {case:?}", case.size());
 }
 

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use lockstep_sim::random::Random;
 use lockstep_sim::small::{self, Campaign, Choice, Report};
 use lockstep_sim::told::tell;
-use lockstep_types::deliberate::Bug;
+use lockstep_types::mutants::Mutant;
 
 /// As many threads, each with worlds of its own.
 const THREADS: usize = 2;
@@ -107,13 +107,13 @@ fn the_same_worlds_come_to_the_same() {
 }
 
 /// Bugs, each with the workload in whose worlds it shows.
-const FOUND: [(Bug, &str); 3] = [
-    (Bug::NoPawEntry, "write to a new file (durability Posix)"),
+const FOUND: [(Mutant, &str); 3] = [
+    (Mutant::NoPawEntry, "write to a new file (durability Posix)"),
     (
-        Bug::AnswerBeforePeer,
+        Mutant::AnswerBeforePeer,
         "write to a new file (durability Posix)",
     ),
-    (Bug::NoLocalSync, "durably overwrite (durability Posix)"),
+    (Mutant::NoLocalSync, "durably overwrite (durability Posix)"),
 ];
 
 #[test]

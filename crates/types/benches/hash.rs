@@ -1,5 +1,4 @@
-//! What hashing 256 KiB costs in blocks of 4 KiB and in larger pieces: `cargo bench -p
-//! lockstep-types`.
+//! The cost of hashing 256 KiB in blocks of 4 KiB and in larger pieces: `cargo bench -p lockstep-types`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -7,7 +6,7 @@ use std::time::Instant;
 use lockstep_types::Hash128;
 
 const BYTES: usize = 256 << 10;
-/// Hashings of one measurement, and measurements, of which the median counts.
+/// Hashings per measurement, and number of measurements. The bench prints their median.
 const REPEATS: u32 = 200;
 const RUNS: usize = 11;
 

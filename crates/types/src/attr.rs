@@ -1,11 +1,11 @@
-//! What `stat` tells about a file.
+//! The attributes of an inode, as `stat` returns them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::Ino;
 use crate::time::Timestamp;
 
-/// What kind of node an inode is.
+/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodeKind {
     /// A regular file, which has content.
@@ -25,7 +25,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The kind that `st_mode` says, if it says one.
+    /// The kind in the type bits of `st_mode`; `None` for unknown bits.
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
             0o010_000 => Self::Fifo,
@@ -43,9 +43,9 @@ impl NodeKind {
 /// The attributes of one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
-    /// Which inode.
+    /// The inode number.
     pub ino: Ino,
-    /// What kind it is.
+    /// The inode's kind.
     pub kind: NodeKind,
     /// Permission bits with set-id and sticky bits: `0o0000..=0o7777`.
     pub mode: u32,
@@ -53,13 +53,13 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Hard links; for a directory two and one per subdirectory.
+    /// Number of hard links; for a directory, two and one more per subdirectory.
     pub nlink: u32,
-    /// Device number of a device node, else zero.
+    /// Device number of a device node; else zero.
     pub rdev: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Allocated space in units of 512 bytes. The one attribute that may differ between nodes.
+    /// Allocated space in units of 512 bytes. No other attribute may differ between the nodes.
     pub blocks: u64,
     /// Last access.
     pub atime: Timestamp,

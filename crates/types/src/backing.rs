@@ -1,13 +1,13 @@
-//! The disk below, as traits: everything a store keeps goes through these calls.
+//! The backing: the disk below a store, as traits. A store keeps all its data through these calls.
 //!
-//! The node gives real directories and files; tests and the simulator give disks that lose, tear
-//! and refuse. A store written on these traits alone can therefore be crashed at every call.
+//! The node implements the traits with real directories and files. Tests and the simulator implement them with disks
+//! that lose, tear and refuse writes. A store that uses only these traits can therefore be crashed at every call.
 //!
-//! What an implementation must keep, and what users of it may assume (the assumptions about the
-//! media): a completed call survives a crash of the process; it survives a power loss only once a
-//! later [`BackingFile::sync`] of that file (for content and length) or [`Backing::sync_dir`] of
-//! its directory (for its name) has returned `Ok`. Until then any subset of its 4 KiB pieces may
-//! survive. After a sync has failed, nothing may be assumed of what it should have covered.
+//! Every implementation keeps these assumptions about the media, and every user may rely on them. A completed call
+//! survives a crash of the process. The call survives a power loss only after a later sync has returned `Ok`:
+//! [`BackingFile::sync`] of the file for content and length, [`Backing::sync_dir`] of the directory for a name. Before
+//! the sync, a power loss may keep any subset of the call's 4 KiB pieces. After a failed sync, the state of the data
+//! that the sync should have covered is unknown.
 
 use std::io;
 use std::ops::Range;
@@ -17,76 +17,76 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::BLOCK_BYTES;
 
-/// A directory tree that belongs to one store. Paths are relative to it, with `/` between
-/// components and no `..`.
+/// A directory tree that belongs to one store. Paths are relative to its root, with `/` between components and no
+/// `..`.
 pub trait Backing: Send + Sync {
     /// Opens an existing file for reading and writing.
     fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>>;
 
-    /// Opens a file, making it (empty) and the directories above it when missing.
+    /// Opens a file. Creates a missing file, empty, and missing directories above it.
     fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>>;
 
-    /// Opens a small file as memory that outlives the process: made, and grown with zeros to
-    /// `length` bytes, when missing or shorter.
+    /// Opens a small file as memory that outlives the process. Creates a missing file, and grows a shorter file with
+    /// zeros to `length` bytes.
     fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>>;
 
-    /// Removes a file; `NotFound` when there is none.
+    /// Removes a file; `NotFound` when the file is missing.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// Removes a directory if nothing is in it. False, and nothing changes, when something is, when
-    /// there is no such directory, or when the disk keeps none. May run beside
-    /// [`Self::open_or_create`] of a file in that directory: that makes the directory anew.
+    /// Removes an empty directory. Returns false and changes nothing when the directory is not empty or missing, or
+    /// when the disk keeps no directories. May run concurrently with [`Self::open_or_create`] of a file in the
+    /// directory, which then recreates the directory.
     fn remove_empty_dir(&self, path: &str) -> io::Result<bool>;
 
-    /// Replaces `to` by `from`, atomically.
+    /// Atomically replaces `to` by `from`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Whether a file or directory of that name exists.
+    /// Whether a file or directory exists at `path`.
     fn exists(&self, path: &str) -> io::Result<bool>;
 
-    /// Length and allocated space of a file, without opening it; `NotFound` when there is none.
+    /// Length and allocated space of a file, without opening it; `NotFound` when the file is missing.
     fn stat(&self, path: &str) -> io::Result<BackingStat>;
 
-    /// Names in a directory, in no order; empty when the directory is missing.
+    /// The names in a directory, in no order; none when the directory is missing.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Makes names made, replaced and removed in a directory survive a power loss. Of a directory that was
-    /// removed meanwhile, the removal survives.
+    /// Makes the created, replaced and removed names of a directory survive a power loss. If the directory was removed
+    /// meanwhile, its removal survives.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
 
-    /// Puts everything changed so far, content and names, on stable storage.
+    /// Puts all changes so far, of content and names, on stable storage.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Room on the disk.
+    /// Space on the disk.
     fn space(&self) -> io::Result<Space>;
 
-    /// A hint, which may come to nothing: directories made in this one are best laid far apart.
+    /// A hint without promise: the disk should place the subdirectories of this directory far apart.
     fn scatter(&self, _directory: &str) {}
 
-    /// Whether nothing may be promised on this disk any more, until an operator acts. One that keeps
-    /// no record of that never says so.
+    /// Whether this disk is poisoned: it promises nothing until an operator acts. A backing without a record of poison
+    /// always returns false.
     fn is_poisoned(&self) -> bool {
         false
     }
 
-    /// Records that from now on nothing may be promised on this disk, and why.
+    /// Records that this disk is poisoned from now on, and the reason.
     fn poison(&self, _reason: &str) {}
 
-    /// Makes sure that from now on reads show what is on stable storage: whatever can still be saved
-    /// is, and then memory forgets the rest, which failed syncs have left there. Nobody may have
-    /// anything open meanwhile. Fails where that cannot be made sure.
+    /// Ensures that later reads return the data on stable storage. Saves the unsynced data that can still be saved;
+    /// then drops the rest, which failed syncs have left in memory. No file may be open meanwhile. Fails when the
+    /// backing cannot ensure this.
     fn forget_cached(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Where [`replace`] puts the new bytes of a file until they are on stable storage.
+/// The path where [`replace`] keeps the new bytes of a file until they are on stable storage.
 pub fn draft_of(path: &str) -> String {
     format!("{path}.new")
 }
 
-/// Puts `bytes` in the place of a file, or makes it: it has all of them or stays as it was, and they
-/// are on stable storage when this returns. Its directory must exist.
+/// Atomically replaces or creates a file with the content `bytes`, and puts it on stable storage. The file's directory
+/// must exist.
 pub fn replace(backing: &dyn Backing, path: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
     let file = backing.open_or_create(&draft)?;
@@ -99,48 +99,46 @@ pub fn replace(backing: &dyn Backing, path: &str, bytes: &[u8]) -> io::Result<()
 
 /// One open file. Safe to use from many threads at once.
 pub trait BackingFile: Send + Sync {
-    /// Reads at `offset`; fewer bytes than asked only at the end of the file.
+    /// Reads at `offset`. Returns fewer bytes than `into` holds only at the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// Writes all of `data` at `offset`, growing the file as needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Cuts or grows the file; what is new reads as zeros.
+    /// Cuts or grows the file; new bytes read as zeros.
     fn set_len(&self, length: u64) -> io::Result<()>;
 
     /// Length and allocated space.
     fn stat(&self) -> io::Result<BackingStat>;
 
-    /// Reserves space for a range, growing the file to its end unless `keep_size`.
+    /// Reserves space for a range. Grows the file to the end of the range unless `keep_size`.
     fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()>;
 
     /// Frees a range, which then reads as zeros; the length stays.
     fn punch_hole(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// Makes a range zeros with space reserved, growing the file to its end unless `keep_size`.
+    /// Makes a range zeros and reserves its space. Grows the file to the end of the range unless `keep_size`.
     fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()>;
 
-    /// The first run of bytes at or after `offset`, also beyond the end of the file, that has space reserved
-    /// and was not written yet; part of it may have been written since. `None` if there is none, or where
-    /// that cannot be known.
+    /// The first run of reserved and unwritten bytes at or after `offset`, also beyond the end of the file. Part of the
+    /// run may have been written since. `None` if there is no such run, or if the backing cannot tell.
     fn reserved(&self, _offset: u64) -> io::Result<Option<Range<u64>>> {
         Ok(None)
     }
 
-    /// First offset at or after `offset` that holds data; `None` if there is none.
+    /// The first offset at or after `offset` that holds data; `None` if no such offset exists.
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// First offset at or after `offset` that lies in a hole; the end of the file counts as one.
-    /// `None` when `offset` is not before the end.
+    /// The first offset at or after `offset` that lies in a hole. The end of the file is treated as a hole. `None` when
+    /// `offset` is not before the end.
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Returns once content and length are on stable storage.
+    /// Puts content and length on stable storage, then returns.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A fixed piece of memory that survives the process (not a power loss): writes cost a memory copy.
-/// Users checksum what they put there. Safe to use from many threads at once as long as no two
-/// touch the same bytes.
+/// Memory of fixed size that survives the process, but not a power loss. A write costs a memory copy. Users add their
+/// own checksums. Safe to use from many threads at once as long as no two touch the same bytes.
 pub trait BackingTable: Send + Sync {
     /// Bytes in the table.
     fn len(&self) -> usize;
@@ -150,14 +148,14 @@ pub trait BackingTable: Send + Sync {
         self.len() == 0
     }
 
-    /// Copies out of the table; panics when the range lies outside it.
+    /// Copies bytes out of the table; panics when the range lies outside the table.
     fn load(&self, offset: usize, into: &mut [u8]);
 
-    /// Copies into the table; panics when the range lies outside it.
+    /// Copies bytes into the table; panics when the range lies outside the table.
     fn store(&self, offset: usize, data: &[u8]);
 }
 
-/// What is known of a file without reading it.
+/// Length and allocated space of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackingStat {
     /// Length in bytes.
@@ -166,22 +164,22 @@ pub struct BackingStat {
     pub blocks: u64,
 }
 
-/// Room on a disk, in bytes and inodes.
+/// Space on a disk, in bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// All of it.
+    /// All bytes.
     pub total_bytes: u64,
-    /// Not used.
+    /// Unused bytes.
     pub free_bytes: u64,
-    /// Not used and not reserved.
+    /// Bytes that are neither used nor reserved.
     pub available_bytes: u64,
-    /// All inodes; zero when the disk does not count them.
+    /// All inodes; zero when the disk does not count inodes.
     pub total_files: u64,
-    /// Inodes not used.
+    /// Unused inodes.
     pub free_files: u64,
 }
 
-/// Room on a disk that is left, or that a change takes.
+/// The bytes and inodes that a disk has left for clients, or that a change takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
     /// Bytes.
@@ -199,7 +197,7 @@ impl Room {
         files: u64::MAX,
     };
 
-    /// The room that a disk has for clients. A disk that does not count inodes never lacks one.
+    /// The room that a disk has for clients. A disk that does not count inodes never lacks inodes.
     pub const fn of(space: &Space) -> Self {
         Self {
             bytes: space.available_bytes,
@@ -211,12 +209,12 @@ impl Room {
         }
     }
 
-    /// Whether this is enough for `other`.
+    /// Whether this room is enough for `other`.
     pub const fn covers(&self, other: &Self) -> bool {
         self.bytes >= other.bytes && self.files >= other.files
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -225,7 +223,7 @@ impl Room {
         }
     }
 
-    /// What is left without `other`.
+    /// This room less `other`.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self {
@@ -234,7 +232,7 @@ impl Room {
         }
     }
 
-    /// The lesser of both, of bytes and of inodes.
+    /// The lesser of both, separately for bytes and inodes.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self {
@@ -245,7 +243,7 @@ impl Room {
 }
 
 /// The parts of a range, widened to whole blocks, for which a file has no space on the disk: neither data nor a
-/// reservation. Where the disk tells of no reservations, they count as gaps.
+/// reservation. If the backing cannot tell reservations, they are treated as gaps.
 pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let block = BLOCK_BYTES as u64;
     let end = range.end.checked_next_multiple_of(block);
@@ -261,7 +259,7 @@ pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<
             break;
         }
         let hole = file.seek_hole(data)?.unwrap_or(range.end);
-        // The hole at the end of the file may begin inside a block that has its space.
+        // The hole at the end of the file may begin inside an allocated block.
         at = hole.max(data + 1).next_multiple_of(block);
     }
     Ok(gaps)

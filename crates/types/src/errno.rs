@@ -1,6 +1,6 @@
-//! The errors a client of the file system may see, by their POSIX names.
+//! The errors that a client of the file system may see, by their POSIX names.
 //!
-//! These are answers, not failures of ours: a refused operation changes nothing.
+//! An errno is an answer to a client, not a failure of Lockstep: a refused operation changes nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +8,18 @@ macro_rules! errnos {
     ($($name:ident = $code:literal : $text:literal,)*) => {
         /// A POSIX error number (Linux values).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
-        #[allow(missing_docs)] // each is documented by its message
+        #[allow(missing_docs)] // its message documents each error
         pub enum Errno {
             $(#[doc = $text] #[error($text)] $name,)*
         }
 
         impl Errno {
-            /// The number the Linux kernel knows it by.
+            /// The error's number on Linux.
             pub const fn code(self) -> i32 {
                 match self { $(Self::$name => $code,)* }
             }
 
-            /// The error with this Linux number; [`Errno::Io`] for one that is not listed here.
+            /// The error with this number on Linux; [`Errno::Io`] for an unknown number.
             pub const fn from_code(code: i32) -> Self {
                 match code { $($code => Self::$name,)* _ => Self::Io }
             }

@@ -1,12 +1,11 @@
-//! The one hash of Lockstep: BLAKE3, truncated.
+//! The hash of Lockstep: BLAKE3, truncated to 128 bits.
 //!
-//! Blocks, files, records and whole inodes are compared between the nodes by it; messages, and what
-//! is written to the disk, are verified by it.
+//! The nodes compare the hashes of blocks, files, records and whole inodes. The hash also verifies messages and
+//! data on the disk.
 
 use serde::{Deserialize, Serialize};
 
-/// The first 16 bytes of a BLAKE3. 128 bits: no chance collision among any number of blocks that can
-/// exist.
+/// The first 16 bytes of a BLAKE3 hash. 128 bits exclude a chance collision among all blocks that can exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hash128(pub [u8; 16]);
 

@@ -1,7 +1,7 @@
-//! Identifiers: which datastore, which file, which operation.
+//! Identifiers of datastores, stores, resyncs, files and operations.
 //!
-//! Invariants: a [`Ino`] and a [`Generation`] are never zero; an [`Ino`] is never reused in the
-//! life of a datastore; an [`Osn`] is never given to two operations.
+//! Invariants: an [`Ino`] and a [`Generation`] are never zero. A datastore never reuses an [`Ino`]. No two operations
+//! have the same [`Osn`].
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The name of one mirrored directory, the same on both nodes, for ever.
+/// The name of one mirrored directory, the same on both nodes, forever.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DatastoreUuid(Uuid);
 
@@ -20,7 +20,7 @@ impl DatastoreUuid {
         Self(Uuid::new_v4())
     }
 
-    /// The identifier made of these sixteen bytes.
+    /// The identifier with these sixteen bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
@@ -51,8 +51,8 @@ impl FromStr for DatastoreUuid {
     }
 }
 
-/// Identity of one run of the machine, from its start to its restart: the kernel's boot id. It tells a loss of power from a
-/// stop of the process (rule P12).
+/// Identity of one run of the machine, from its start to its restart: the kernel's boot id. The boot id tells a loss of
+/// power from a stop of the process (rule P12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId([u8; 16]);
@@ -63,15 +63,15 @@ impl BootId {
         Self(bytes)
     }
 
-    /// The identity of another run, which never was.
+    /// The identity of another run, which never took place.
     #[must_use]
     pub fn of_no_run(self) -> Self {
         Self(self.0.map(|byte| !byte))
     }
 }
 
-/// Counts the changes of a datastore's state in one process. What was synced in one version of the state is not taken for
-/// synced in another: there may be another node to sync then.
+/// Counts the changes of a datastore's state in one process. A sync in one version of the state does not count in
+/// another version: the later version may have another node to sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StateVersion(pub u64);
 
@@ -80,35 +80,37 @@ pub struct StateVersion(pub u64);
 pub struct StoreId(Uuid);
 
 impl StoreId {
-    /// The name of sixteen bytes that nobody else has drawn.
-    pub const fn from_bytes(drawn: [u8; 16]) -> Self {
-        Self(Uuid::from_bytes(drawn))
+    /// The name with sixteen bytes that are `random`, so that no other store has them.
+    pub const fn from_bytes(random: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(random))
     }
 }
 
-/// Names one resync, and the sync that comes of it. The primary draws it when it begins one, and the secondary
-/// notes it before anything of its copy is changed: two copies are in sync with each other only if their marks
-/// name the same (rule P17).
+/// Names one resync, and the state "in sync" that results from it. The primary makes the name when it begins a resync.
+/// The secondary records the name before the resync changes its copy. Two copies are in sync with each other only if
+/// their marks have the same name (rule P17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncId {
-    /// How many there were before it of this store.
+    /// Number of earlier resyncs of this store.
     number: u64,
-    /// What was drawn for it, as an older copy of the store may count on from there.
-    drawn: Uuid,
+    /// A random value: an older copy of the store may count on from the same number.
+    #[serde(rename = "drawn")]
+    nonce: Uuid,
 }
 
 impl SyncId {
-    /// The one after the store's last, if there was any. `drawn`: sixteen bytes that nobody else has drawn.
-    pub fn next(last: Option<Self>, drawn: [u8; 16]) -> Self {
+    /// The name of the resync after `last`, the store's last resync. `nonce` is sixteen random bytes, so that no other
+    /// resync has them.
+    pub fn next(last: Option<Self>, nonce: [u8; 16]) -> Self {
         Self {
             number: last.map_or(0, |last| last.number.saturating_add(1)),
-            drawn: Uuid::from_bytes(drawn),
+            nonce: Uuid::from_bytes(nonce),
         }
     }
 
-    /// Whether a store whose last one is `last` cannot have begun this one: it comes after that, or is
-    /// another with the same number.
+    /// Whether a store with the last resync `last` cannot have begun this resync: this resync comes after `last`, or is
+    /// another resync with the same number.
     pub fn is_unknown_to(self, last: Option<Self>) -> bool {
         last.is_none_or(|last| {
             self.number > last.number || (self.number == last.number && self != last)
@@ -116,10 +118,10 @@ impl SyncId {
     }
 }
 
-/// The number of a file within its datastore: the FUSE node id, the inode number and so part of
-/// every file handle. The primary alone assigns it, counting up; it is the same on both nodes and
-/// never reused. With the [`DatastoreUuid`] it is the paper's file id (section 3.4): the two are never
-/// kept side by side, as a store, a mount and a message each are of one datastore and name it once.
+/// The number of a file within its datastore: the FUSE node id, the inode number and so part of every file handle. Only
+/// the primary assigns numbers, counting up. A number is the same on both nodes and never reused. The [`DatastoreUuid`]
+/// and the number together are the paper's file id (section 3.4). No value holds both: a store, a mount and a message
+/// each belong to one datastore and name it once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ino(NonZeroU64);
 
@@ -127,7 +129,7 @@ impl Ino {
     /// The root directory of every datastore.
     pub const ROOT: Self = Self(NonZeroU64::MIN);
 
-    /// The inode number `raw`, or `None` for zero, which names no file.
+    /// The inode number `raw`; `None` for zero, which names no file.
     pub const fn new(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
             Some(raw) => Some(Self(raw)),
@@ -140,8 +142,7 @@ impl Ino {
         self.0.get()
     }
 
-    /// The number after this one; saturates at `u64::MAX`, which 500 years of a million creations
-    /// a second do not reach.
+    /// The next number. Saturates at `u64::MAX`, which a million creations a second do not reach in 500 years.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -160,15 +161,15 @@ impl fmt::Debug for Ino {
     }
 }
 
-/// How often the datastore has changed its primary, starting at one.
+/// Counts the changes of the datastore's primary, starting at one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// The generation a datastore is born with.
+    /// The first generation of every datastore.
     pub const FIRST: Self = Self(NonZeroU64::MIN);
 
-    /// The generation `raw`, or `None` for zero, which is not one.
+    /// The generation `raw`; `None` for zero, which is no generation.
     pub const fn new(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
             Some(raw) => Some(Self(raw)),
@@ -199,18 +200,18 @@ impl fmt::Debug for Generation {
 pub struct Osn {
     /// The generation in which the operation entered.
     pub generation: Generation,
-    /// Its place within that generation, counted by the primary from one.
+    /// The operation's place within the generation; the primary counts from one.
     pub sequence: u64,
 }
 
 impl Osn {
-    /// Comes before every operation of a datastore.
+    /// A number before every operation of a datastore.
     pub const ZERO: Self = Self {
         generation: Generation::FIRST,
         sequence: 0,
     };
 
-    /// The number after this one in the same generation.
+    /// The next number in the same generation.
     #[must_use]
     pub const fn next(self) -> Self {
         Self {
@@ -234,15 +235,25 @@ impl fmt::Debug for Osn {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::value::{self, MapDeserializer};
+
     use super::*;
 
     #[test]
-    fn a_resync_is_known_to_who_has_begun_it_and_those_after() {
+    fn a_resync_is_known_to_the_stores_that_began_it_or_a_later_one() {
         let first = SyncId::next(None, [1; 16]);
-        let [second, other] = [2, 3].map(|drawn| SyncId::next(Some(first), [drawn; 16]));
+        let [second, other] = [2, 3].map(|nonce| SyncId::next(Some(first), [nonce; 16]));
         assert!(!first.is_unknown_to(Some(first)) && !first.is_unknown_to(Some(second)));
         assert!(second.is_unknown_to(None) && second.is_unknown_to(Some(first)));
         assert!(second.is_unknown_to(Some(other)));
+    }
+
+    /// `role.json` has this key (docs/on-disk.md).
+    #[test]
+    fn the_nonce_of_a_sync_id_keeps_its_key() {
+        let fields = MapDeserializer::<_, value::Error>::new([("unknown", 0u64)].into_iter());
+        let error = SyncId::deserialize(fields).unwrap_err().to_string();
+        assert!(error.ends_with("expected `number` or `drawn`"), "{error}");
     }
 
     #[test]

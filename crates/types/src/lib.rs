@@ -1,19 +1,18 @@
-//! The words every other crate speaks: identifiers, operations, limits, errors, and the traits of
-//! the disk below.
+//! The vocabulary of all crates: identifiers, operations, limits, errors, and the traits of the backing.
 //!
-//! Nothing here does input or output, reads a clock or starts a thread. Every other crate may
-//! depend on this one; it depends on none of them.
+//! This crate does no input or output, reads no clock and starts no thread. Every other crate may depend on this
+//! crate; this crate depends on no other crate of Lockstep.
 
 pub mod attr;
 pub mod backing;
-pub mod deliberate;
+pub mod coverage;
 pub mod errno;
 pub mod hash;
 pub mod id;
 pub mod limits;
+pub mod mutants;
 pub mod name;
 pub mod op;
-pub mod probe;
 pub mod settings;
 pub mod time;
 pub mod xattr;

@@ -1,4 +1,4 @@
-//! A name of a directory entry.
+//! The name of a directory entry.
 //!
 //! Invariants: 1 to [`limits::NAME_BYTES_MAX`] bytes, no slash, no NUL, not `.` or `..`. Any other
 //! byte is allowed: names are bytes, not text.
@@ -17,10 +17,10 @@ use crate::limits;
 pub struct FileName(Arc<[u8]>);
 
 impl FileName {
-    /// Checks `bytes` and makes a name of them.
+    /// The name with these bytes.
     ///
     /// # Errors
-    /// [`Errno::NameTooLong`] over the limit, [`Errno::Invalid`] for what can name no entry.
+    /// [`Errno::NameTooLong`] above the limit; [`Errno::Invalid`] if the bytes cannot name an entry.
     pub fn new(bytes: &[u8]) -> Result<Self, Errno> {
         if bytes.len() > limits::NAME_BYTES_MAX {
             return Err(Errno::NameTooLong);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_names_no_entry() {
+    fn refuses_bytes_that_name_no_entry() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
             assert_eq!(FileName::new(bad), Err(Errno::Invalid));
         }

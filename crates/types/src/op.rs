@@ -1,9 +1,8 @@
-//! Metadata operations: every change of a datastore other than a write of bytes.
+//! Metadata operations: every change of a datastore except a write of bytes.
 //!
-//! A [`MetaRequest`] is what a client asks. A [`MetaOp`] is that request once the primary has
-//! admitted it: numbered, timed, and complete, so that applying it to equal stores gives equal
-//! stores (paper, section 5). Whatever the clock, the process or chance would decide is decided
-//! before, and carried in it.
+//! A [`MetaRequest`] is a client's request. A [`MetaOp`] is an admitted request with its number and its time. It is
+//! complete: equal stores stay equal when both apply it (paper, section 5). The primary takes every decision that
+//! depends on clock, process or chance beforehand; the operation carries the results.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,32 +11,31 @@ use crate::id::{Ino, Osn};
 use crate::name::FileName;
 use crate::time::Timestamp;
 
-/// A metadata operation with its number and its time.
+/// An admitted metadata operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaOp {
-    /// Its place in the order of operations.
+    /// The operation's place in the order of operations.
     pub osn: Osn,
-    /// The primary's wall clock when it admitted the operation: every time it sets to "now".
+    /// The primary's wall clock at admission: the value of every time that the operation sets to "now".
     pub time: Timestamp,
-    /// What to do.
+    /// The change.
     pub request: MetaRequest,
 }
 
-/// What a metadata operation does.
+/// The change that a metadata operation makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaRequest {
-    /// Makes a node of any kind (`create`, `mknod`, `mkdir`, `symlink`).
+    /// Creates an inode of any kind (`create`, `mknod`, `mkdir`, `symlink`).
     Create {
-        /// Directory to make it in.
+        /// Directory of the new name.
         parent: Ino,
-        /// Name to give it.
+        /// The new name.
         name: FileName,
         /// Number of the new inode, assigned by the primary.
         ino: Ino,
         /// Kind of the new inode.
         kind: NodeKind,
-        /// Permission bits as asked for, the umask not yet applied: a default ACL of the parent
-        /// decides whether it counts.
+        /// The requested permission bits, before the umask. A default ACL of the parent replaces the umask.
         mode: u32,
         /// The caller's umask.
         umask: u32,
@@ -76,19 +74,19 @@ pub enum MetaRequest {
     },
     /// Moves a name, or swaps two.
     Rename {
-        /// Directory to take it from.
+        /// Directory of the old name.
         parent: Ino,
-        /// Name to take.
+        /// The old name.
         name: FileName,
-        /// Directory to put it into.
+        /// Directory of the new name.
         new_parent: Ino,
-        /// Name to put.
+        /// The new name.
         new_name: FileName,
-        /// What to do about an existing target.
+        /// How to treat an existing target.
         mode: RenameMode,
     },
-    /// Changes permission bits, owner and times. `None` leaves as is; ctime always becomes the
-    /// operation's time.
+    /// Changes permission bits, owner and times. `None` keeps the old value; ctime always becomes the operation's
+    /// time.
     SetAttr {
         /// The inode.
         ino: Ino,
@@ -107,9 +105,9 @@ pub enum MetaRequest {
     Truncate {
         /// The file.
         ino: Ino,
-        /// Its new size in bytes.
+        /// The file's new size in bytes.
         size: u64,
-        /// Drop set-id bits, because the caller may not keep them.
+        /// Whether to drop the set-id bits, because the caller may not keep them.
         drop_set_id: bool,
     },
     /// `fallocate` in any of its modes.
@@ -120,10 +118,10 @@ pub enum MetaRequest {
         offset: u64,
         /// Bytes.
         length: u64,
-        /// What to do with them.
+        /// The mode.
         mode: AllocateMode,
     },
-    /// Drops set-id bits and file capabilities, before a write by somebody who may not keep them.
+    /// Drops set-id bits and file capabilities before a write by a caller that may not keep them.
     DropPrivileges {
         /// The file.
         ino: Ino,
@@ -138,7 +136,7 @@ pub enum MetaRequest {
         /// Value.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
-        /// Whether it must or must not exist.
+        /// Whether the attribute must or must not exist.
         mode: XattrMode,
     },
     /// Removes an extended attribute.
@@ -149,46 +147,46 @@ pub enum MetaRequest {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Frees an inode that has no name and that nobody has open any more.
+    /// Frees an inode that has no name and that no program has open.
     Reap {
         /// The inode.
         ino: Ino,
     },
 }
 
-/// What a rename does about an existing target.
+/// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameMode {
-    /// Replace it.
+    /// Replace the target.
     Replace,
-    /// Fail (`RENAME_NOREPLACE`).
+    /// Fail if the target exists (`RENAME_NOREPLACE`).
     NoReplace,
-    /// Swap the two (`RENAME_EXCHANGE`).
+    /// Swap the two names (`RENAME_EXCHANGE`).
     Exchange,
 }
 
 /// The modes of `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocateMode {
-    /// Reserve space and grow the file if the range ends beyond it.
+    /// Reserve space; grow the file to the end of the range.
     Allocate,
-    /// Reserve space, keep the size.
+    /// Reserve space; keep the size.
     AllocateKeepSize,
-    /// Free the range; it reads as zeros.
+    /// Free the range, which then reads as zeros; keep the size.
     PunchHole,
-    /// Make the range zeros, growing the file if it ends beyond it.
+    /// Make the range zeros; grow the file to the end of the range.
     ZeroRange,
-    /// Make the range zeros, keep the size.
+    /// Make the range zeros; keep the size.
     ZeroRangeKeepSize,
 }
 
-/// What setting an extended attribute asks of an existing one.
+/// The condition under which an extended attribute is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XattrMode {
-    /// Nothing.
+    /// No condition.
     Any,
-    /// Not to be there (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     Create,
-    /// To be there (`XATTR_REPLACE`).
+    /// The attribute must exist (`XATTR_REPLACE`).
     Replace,
 }

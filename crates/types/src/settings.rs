@@ -1,20 +1,20 @@
-//! Settings of a datastore whose value is one word of a few.
+//! Settings of a datastore with a fixed list of values, each written as one word.
 //!
 //! The configuration, the protocol core, the link and the control socket all use these types.
 //!
-//! Invariant: the words of a setting are all different, and [`Choice::word`] and [`Choice::find`]
-//! are inverse to each other.
+//! Invariant: the words of a setting differ from each other, and [`Choice::find`] is the inverse of
+//! [`Choice::word`].
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A value written as one of a few words.
+/// A setting whose value is one word of a fixed list.
 pub trait Choice: Copy + PartialEq + 'static {
-    /// Every value with its word, in the order errors list them.
+    /// Every value with its word, in the order of the list in error messages.
     const ALL: &'static [(Self, &'static str)];
 
-    /// The word for this value.
+    /// The word of this value.
     fn word(self) -> &'static str {
         Self::ALL
             .iter()
@@ -22,7 +22,7 @@ pub trait Choice: Copy + PartialEq + 'static {
             .map_or("", |(_, word)| word)
     }
 
-    /// The value that `word` stands for.
+    /// The value of `word`; `None` for an unknown word.
     fn find(word: &str) -> Option<Self> {
         Self::ALL
             .iter()
@@ -31,7 +31,7 @@ pub trait Choice: Copy + PartialEq + 'static {
     }
 }
 
-/// What a node is for a datastore. Until failover exists, the operator says which.
+/// A node's role in a datastore. Until failover exists, the operator assigns the roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -62,11 +62,11 @@ impl Choice for Durability {
         &[(Self::Posix, "posix"), (Self::Always, "always")];
 }
 
-/// What happens to clients when the peer stays away longer than the pause limit, or does not answer in time.
+/// The policy when the peer is lost for longer than the pause limit, or does not answer in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnPeerLoss {
-    /// Go on with one copy, out of sync, and say so.
+    /// Continue with one copy, out of sync, and report it.
     #[default]
     Continue,
     /// Acknowledge nothing until the peer is back.
@@ -85,8 +85,8 @@ pub enum Encryption {
     /// TLS 1.3 throughout.
     #[default]
     On,
-    /// The nodes authenticate each other by TLS 1.3, then the bytes go in the clear: only for a
-    /// dedicated link.
+    /// The nodes authenticate each other by TLS 1.3, then leave TLS and send clear bytes: only for a dedicated
+    /// link.
     Off,
 }
 

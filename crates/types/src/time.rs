@@ -1,7 +1,7 @@
-//! Points in time as files carry them.
+//! The times of files.
 //!
-//! The primary reads its wall clock once per operation and sends the value along, so both nodes
-//! store the same one. Wall clocks may jump: nothing but file times may depend on a [`Timestamp`].
+//! The primary reads its wall clock once per operation and sends the value with the operation, so both nodes store
+//! the same time. Wall clocks may jump: only the times of files may depend on a [`Timestamp`].
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,11 +18,11 @@ const NANOS_PER_SEC: u32 = 1_000_000_000;
 pub struct Timestamp {
     /// Whole seconds since the epoch; negative before it.
     pub secs: i64,
-    /// Nanoseconds to add, below one thousand million.
+    /// Nanoseconds to add to `secs`: 0 to 999,999,999.
     pub nanos: u32,
 }
 
-/// In seconds since the epoch, the nanoseconds behind a point; they count up before the epoch too.
+/// Shows `secs`, a point, and the nine digits of `nanos`. `nanos` counts up before the epoch, too.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.secs, self.nanos)

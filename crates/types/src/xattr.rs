@@ -1,11 +1,11 @@
-//! Names of extended attributes: which namespaces a datastore has. Pure.
+//! The namespaces of extended attributes. Pure.
 //!
-//! Invariant: the rule is that of ext4. A name in a namespace that is not listed here is never stored:
-//! the kernel checks no permission for `system.*`, because it leaves that to the file system.
+//! Invariant: a store accepts the namespaces that ext4 accepts, and never a name outside [`XattrNamespace`]. The
+//! kernel leaves the permission check of `system.*` to the file system, so an unknown name has no check at all.
 
 use crate::Errno;
 
-/// Name of the access control list that governs access.
+/// Name of the access control list that governs access to the inode.
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Name of the access control list that new entries of a directory inherit.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -19,20 +19,19 @@ const SECURITY: &[u8] = b"security.";
 pub enum XattrNamespace {
     /// `user.*`: governed by the permission bits of the file.
     User,
-    /// `trusted.*`: for processes with `CAP_SYS_ADMIN`, and shown to no others.
+    /// `trusted.*`: only processes with `CAP_SYS_ADMIN` see and change these attributes.
     Trusted,
-    /// `security.*`: written by processes with `CAP_SYS_ADMIN`, or `CAP_SETFCAP` for file capabilities.
+    /// `security.*`: processes with `CAP_SYS_ADMIN` write these attributes; file capabilities need `CAP_SETFCAP`.
     Security,
-    /// The two access control lists: written by the owner of the file.
+    /// The two access control lists: the owner of the file writes them.
     AccessControl,
 }
 
 impl XattrNamespace {
-    /// The namespace that `name` belongs to.
+    /// The namespace of `name`.
     ///
     /// # Errors
-    /// [`Errno::NotSupported`] for a name outside all of them, [`Errno::Invalid`] for a namespace
-    /// without a name in it.
+    /// [`Errno::NotSupported`] for a name outside all namespaces; [`Errno::Invalid`] for a namespace without a name.
     pub fn of(name: &[u8]) -> Result<Self, Errno> {
         if name == ACCESS_ACL || name == DEFAULT_ACL {
             return Ok(Self::AccessControl);

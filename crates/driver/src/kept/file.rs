@@ -11,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_types::backing::BackingFile;
-use lockstep_types::deliberate::{Bug, is_on};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 /// A waiting file.
@@ -62,7 +62,7 @@ impl WaitingFile {
     pub fn take(self: &Arc<Self>, length: usize, most: u64) -> Option<Slot> {
         let wanted = (length as u64).next_multiple_of(BLOCK_BYTES as u64);
         let mut slots = self.slots.lock();
-        let (has, number) = if is_on(Bug::OneSlot) {
+        let (has, number) = if is_active(Mutant::OneSlot) {
             (wanted, 0)
         } else {
             slots.choose(wanted)

@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lockstep_types::backing::{Backing, BackingFile};
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::{Mutex, RwLock};
 use redb::{
     Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition, WriteTransaction,
@@ -500,7 +500,7 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        if is_on(Bug::CutLogUnsynced) {
+        if is_active(Mutant::CutLogUnsynced) {
             return Ok(());
         }
         self.0.sync()

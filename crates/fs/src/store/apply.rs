@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use lockstep_intentlog::{Position, Record};
 use lockstep_types::backing::BackingFile;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{AllocateMode, Attr, Ino, MetaOp, MetaRequest, Osn};
 
 use super::{Applying, EPOCH_SHIFT, PendingIntent, Store};
@@ -182,7 +182,7 @@ impl Store {
                 taken_back: Some(self.log_outcome(effect.ino(), taken_back)?),
             });
         }
-        if is_on(Bug::NoOutcomeLogged) {
+        if is_active(Mutant::NoOutcomeLogged) {
             return Ok(position);
         }
         Ok(self.log_outcome(effect.ino(), &Record::Done { osn })?)
@@ -292,7 +292,10 @@ impl Store {
     /// Makes an applied operation durable: the content it changed first, for once `Done` is in the
     /// log nobody does it again (P5).
     pub fn sync_applied(&self, applied: &Applied) -> Result<(), StoreError> {
-        if let Some(ino) = applied.changed.filter(|_| !is_on(Bug::NoContentSync)) {
+        if let Some(ino) = applied
+            .changed
+            .filter(|_| !is_active(Mutant::NoContentSync))
+        {
             self.check_trust()?;
             self.sync_content(ino)?;
         }

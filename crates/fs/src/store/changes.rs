@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use serde::{Deserialize, Serialize};
 
 use super::Store;
@@ -42,7 +42,7 @@ pub(super) struct Changed {
 impl Changed {
     /// Whether anybody wants to know.
     pub(super) fn is_followed(&self) -> bool {
-        self.keys.is_some() && !is_on(Bug::ForgetChange)
+        self.keys.is_some() && !is_active(Mutant::ForgetChange)
     }
 
     /// These records were changed.

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use lockstep_types::Ino;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use super::Store;
@@ -32,7 +32,7 @@ pub(super) struct Emptied(Mutex<BTreeSet<String>>);
 impl Emptied {
     /// Content was removed, or could not be made.
     pub(super) fn note(&self, ino: Ino) {
-        if !is_on(Bug::KeepDirectory) {
+        if !is_active(Mutant::KeepDirectory) {
             self.0.lock().insert(content_dir(ino));
         }
     }
@@ -77,7 +77,7 @@ impl Store {
         let noted = self.unsynced.noted_names();
         let removed = self.backing.remove_empty_dir(path);
         let is_removed = removed.map_err(StoreError::disk("remove", path))?;
-        if is_removed || is_on(Bug::ForgetNames) {
+        if is_removed || is_active(Mutant::ForgetNames) {
             self.unsynced.directory_removed(path, noted);
         }
         Ok(is_removed)

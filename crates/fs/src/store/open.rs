@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use lockstep_intentlog::{IntentLog, LogOptions, Position, Replay};
 use lockstep_types::backing::Backing;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{BootId, DatastoreUuid};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -214,7 +214,7 @@ impl Store {
 
     /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
     fn start_epoch(&self) -> Result<(), StoreError> {
-        if !is_on(Bug::NumbersAgain) {
+        if !is_active(Mutant::NumbersAgain) {
             let mut applying = self.applying.lock();
             // One opening may have lasted for longer than its numbers do.
             applying.epoch = applying.epoch.max(applying.epoch_reached()) + 1;

@@ -12,7 +12,7 @@ use std::hash::Hash;
 
 use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use super::Store;
@@ -210,7 +210,7 @@ impl Store {
             let synced = content.sync().map_err(StoreError::content("sync", ino));
             self.trust(synced)?;
             self.unsynced.synced(ino, number);
-            if is_on(Bug::NoNameSync) {
+            if is_active(Mutant::NoNameSync) {
                 return Ok(());
             }
             let backing = self.backing.as_ref();

@@ -1,6 +1,6 @@
 //! The life of an operation: submitted, locked, admitted, done on both sides, finished.
 
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::flight::{MetaFlight, Op, Side};
@@ -12,7 +12,7 @@ const REFUSED: Side = Side::Done(Err(Errno::Io));
 
 /// Whether there is room for so many more bytes on the way to the peer. One operation alone has room.
 fn fits(taken: u64, bytes: u64, most: u64) -> bool {
-    taken == 0 || taken.saturating_add(bytes) <= most || is_on(Bug::SendWithoutRoom)
+    taken == 0 || taken.saturating_add(bytes) <= most || is_active(Mutant::SendWithoutRoom)
 }
 
 impl Core {
@@ -69,7 +69,7 @@ impl Core {
                 }
             }
             (Kind::Sync, Service::Mirrored) => {
-                if !is_on(Bug::SyncHereOnly) {
+                if !is_active(Mutant::SyncHereOnly) {
                     self.set_peer(id, Side::Waiting);
                     effects.push(Effect::SendSync { op: id });
                 }
@@ -130,7 +130,7 @@ impl Core {
 
     fn start_mirrored_write(&mut self, id: OpId, effects: &mut Effects) {
         let osn = self.number(id);
-        if !is_on(Bug::AnswerBeforePeer) {
+        if !is_active(Mutant::AnswerBeforePeer) {
             self.set_peer(id, Side::Waiting);
         }
         self.writes.insert(osn, id);
@@ -321,7 +321,7 @@ impl Core {
             // The peer has bytes that we could not write: only a resync makes us equal again (P15).
             self.trigger(Trigger::PeerFailed, effects);
         }
-        if outcome.is_ok() || !is_on(Bug::KeepLock) {
+        if outcome.is_ok() || !is_active(Mutant::KeepLock) {
             self.release(id, &op.locks, effects);
         }
     }

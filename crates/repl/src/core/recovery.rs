@@ -6,7 +6,7 @@
 //! operations admitted (rule P8).
 
 use lockstep_types::Osn;
-use lockstep_types::deliberate::{Bug, is_on};
+use lockstep_types::mutants::{Mutant, is_active};
 
 use super::flight::Side;
 use super::{Core, Effect, Effects, OpId, Transfer};
@@ -30,13 +30,13 @@ impl Core {
         self.doubt_acks();
         let mut unknown = Vec::new();
         for meta in &mut self.metas {
-            if meta.osn <= peer_applied && !is_on(Bug::RepeatMetadata) {
+            if meta.osn <= peer_applied && !is_active(Mutant::RepeatMetadata) {
                 meta.committed = true;
             } else {
                 unknown.push(Effect::ResendMeta { osn: meta.osn });
             }
         }
-        if is_on(Bug::MetadataOutOfOrder) {
+        if is_active(Mutant::MetadataOutOfOrder) {
             unknown.reverse();
         }
         effects.extend(unknown);
@@ -49,7 +49,7 @@ impl Core {
             Some(Recovery::Metadata) if self.is_metadata_recovered() => {
                 self.recovery = Some(Recovery::Ranges);
                 self.transfer(Transfer::RecoverRanges, effects);
-                if is_on(Bug::AdmitBeforeRanges) {
+                if is_active(Mutant::AdmitBeforeRanges) {
                     self.ranges_recovered(effects);
                 }
             }
@@ -66,7 +66,7 @@ impl Core {
     }
 
     fn is_metadata_recovered(&self) -> bool {
-        is_on(Bug::RangesBeforeMetadata) || self.metas.is_empty() && self.applying == 0
+        is_active(Mutant::RangesBeforeMetadata) || self.metas.is_empty() && self.applying == 0
     }
 
     /// Whether an ack counts now. One that comes before the ranges were sent is of a frame that
@@ -107,7 +107,7 @@ impl Core {
         self.recovery = Some(Recovery::Writes);
         self.forget_sent();
         self.settle_under_way(effects);
-        if is_on(Bug::NoResend) {
+        if is_active(Mutant::NoResend) {
             return self.take_writes_as_done(effects);
         }
         for (op, osn) in self.resendable() {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use lockstep_repl::state::{State, TABLE};
-use lockstep_types::probe;
+use lockstep_types::coverage;
 use parking_lot::Mutex;
 
 use crate::disk::{Call, CallKind, Verdict};
@@ -123,7 +123,7 @@ impl Met {
         let rows = TABLE
             .iter()
             .filter(|(state, ..)| *state != State::Unmirrored);
-        rows.map(|(state, trigger, ..)| probe::pair(trigger, state))
+        rows.map(|(state, trigger, ..)| coverage::transition(trigger, state))
             .filter(|pair| !self.pairs.contains(pair))
             .collect()
     }
@@ -142,7 +142,7 @@ impl Coverage {
     /// All that was met on this thread since it was last asked.
     pub fn met(&self) -> Met {
         Met {
-            pairs: probe::take(),
+            pairs: coverage::take_transitions(),
             crash_points: self.0.lock().clone(),
         }
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_types::deliberate::Bug;
+use lockstep_types::mutants::Mutant;
 
 use super::pair::{Pair, Users, Watch};
 use super::plan::Settings;
@@ -167,7 +167,7 @@ pub fn places(
     stage: &Stage,
     source: Box<dyn Source>,
     faults: &[Exact],
-    bug: Option<Bug>,
+    bug: Option<Mutant>,
 ) -> Result<Vec<Seen>, Box<Failure>> {
     run(ground, stage, source, faults, bug, |pair| {
         for (before, exact) in faults.iter().enumerate() {
@@ -187,7 +187,7 @@ pub fn run_exactly(
     source: Box<dyn Source>,
     faults: &[Exact],
     left: &mut BTreeSet<u64>,
-    bug: Option<Bug>,
+    bug: Option<Mutant>,
 ) -> Result<Came, Box<Failure>> {
     run(ground, stage, source, faults, bug, |pair| {
         for (before, exact) in faults.iter().enumerate() {
@@ -207,7 +207,7 @@ fn run<T>(
     stage: &Stage,
     source: Box<dyn Source>,
     faults: &[Exact],
-    bug: Option<Bug>,
+    bug: Option<Mutant>,
     body: impl FnOnce(&mut Pair) -> Result<T, String>,
 ) -> Result<T, Box<Failure>> {
     let mut pair = Pair::on(ground, stage, users(0, source));

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use lockstep_types::deliberate::Bug;
+use lockstep_types::mutants::Mutant;
 use parking_lot::Mutex;
 
 use super::faults;
@@ -95,7 +95,7 @@ pub struct Choice {
     /// The random seed of every random choice in the worlds.
     pub luck: u64,
     /// The deliberate bug in the worlds, if any.
-    pub bug: Option<Bug>,
+    pub bug: Option<Mutant>,
 }
 
 /// The results of many worlds.
@@ -326,7 +326,7 @@ struct Setting<'a> {
     workload: &'a Workload,
     ground: &'a Ground,
     luck: u64,
-    bug: Option<Bug>,
+    bug: Option<Mutant>,
 }
 
 impl Setting<'_> {
@@ -359,7 +359,7 @@ impl Setting<'_> {
 
 /// Runs one world, with a deliberate bug if `bug` names one. Returns a description of the world in
 /// words, or the failure as the error.
-pub fn replay(world: &WorldId, luck: u64, bug: Option<Bug>) -> Result<String, String> {
+pub fn replay(world: &WorldId, luck: u64, bug: Option<Mutant>) -> Result<String, String> {
     let all = workload::all();
     let workload = all
         .get(world.workload)

@@ -1,0 +1,134 @@
+//! Mutants: deliberate bugs in the product's code, which the tests of the simulator must find.
+//!
+//! While a mutant is active, its place in the product's code does the wrong thing. Mutants exist only with the
+//! feature `mutants`, which only the simulator enables. Without the feature, [`is_active`] is the constant `false`,
+//! and the compiler removes the wrong code.
+//!
+//! Invariant: a mutant is active on one thread only, the thread that activates it. Simulated worlds on different
+//! threads share no mutant.
+
+macro_rules! mutants {
+    ($($(#[doc = $text:literal])+ $name:ident,)*) => {
+        /// A deliberate bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutant {
+            $($(#[doc = $text])+ $name,)*
+        }
+
+        /// Every mutant.
+        pub const ALL: [Mutant; [$(Mutant::$name),*].len()] = [$(Mutant::$name),*];
+    };
+}
+
+mutants! {
+    /// The primary makes no PAW entry (P6).
+    NoPawEntry,
+    /// The secondary makes no SAW entry (P7).
+    NoSawEntry,
+    /// The watermark covers writes that are still in flight (P3).
+    WatermarkTooHigh,
+    /// The primary answers a write when its own disk is done, without regard to the secondary (P1).
+    AnswerBeforePeer,
+    /// The primary finishes waiting operations alone before the mark is durable (P1).
+    FinishAloneUnmarked,
+    /// The primary sends operations again that the secondary has acknowledged, and the secondary applies them
+    /// again (P5).
+    RepeatMetadata,
+    /// The primary sends metadata operations again in another order, and the secondary applies them in any
+    /// order (P2).
+    MetadataOutOfOrder,
+    /// Distributed recovery sends the ranges without waiting for the metadata operations.
+    RangesBeforeMetadata,
+    /// The next start forgets an operation in doubt.
+    ForgetInDoubt,
+    /// The epoch does not grow when a store is opened: OSNs are given out twice (P13).
+    NumbersAgain,
+    /// The log has no record that a change of content was carried out (P5).
+    NoOutcomeLogged,
+    /// `fsync` syncs this node only (P11).
+    SyncHereOnly,
+    /// A write takes no range lock (P4).
+    NoRangeLock,
+    /// The primary admits new operations before distributed recovery has sent the ranges (P8).
+    AdmitBeforeRanges,
+    /// Distributed recovery ignores the entries of PAW.
+    IgnorePawInRecovery,
+    /// A reconnect does not send again the writes that clients wait for.
+    NoResend,
+    /// The copy of a secondary is treated as in sync during its resync (P10).
+    ResyncUnmarked,
+    /// A copy is treated as in sync after the machine lost power while the store was open (P12).
+    TrustAfterPowerLoss,
+    /// A copy is treated as in sync although another copy has replaced it since (P17).
+    TrustOldCopy,
+    /// The primary acknowledges a durable write without a sync of its own disk (P11).
+    NoLocalSync,
+    /// The secondary acknowledges a durable write without a sync of its own disk (P11).
+    NoRemoteSync,
+    /// A sync of a new file's content does not sync the file's name (P11).
+    NoNameSync,
+    /// A truncation is acknowledged as durable as soon as its record is durable (P5, P11).
+    NoContentSync,
+    /// The secondary sets the mark "in sync" before it syncs its store (P10).
+    MarkBeforeSync,
+    /// A checkpoint cuts the log before the namespace is synced.
+    CutLogUnsynced,
+    /// A secondary acknowledges a write that failed on its disk (P15).
+    HideFailure,
+    /// Resync does not send again the changes that an operation makes to the namespace meanwhile (P18).
+    ForgetChange,
+    /// Resync takes files of equal size as equal.
+    ResyncBySize,
+    /// A secondary serves its clients itself, without the primary.
+    SecondaryServes,
+    /// An operation that ends with an error keeps its locks (P4).
+    KeepLock,
+    /// The PAW entry of a write stays when both nodes are done with the write (P6).
+    KeepPawEntry,
+    /// The watermark removes no SAW entries (P7).
+    KeepSawEntry,
+    /// The draft of the role file stays beside the role file.
+    LeaveDraft,
+    /// A store is closed without a sync of PAW and SAW (P6, P12).
+    NoTablesSync,
+    /// A store is closed without a sync of the data that a killed process left (P12).
+    ClosedTooEarly,
+    /// A directory of content stays when its last file is removed.
+    KeepDirectory,
+    /// The attempt to remove a directory of content marks its names as synced, although the directory is not
+    /// empty (P11).
+    ForgetNames,
+    /// The primary sends operations without room in flight for them (P19).
+    SendWithoutRoom,
+    /// A thread that serves clients waits until the secondary reads (P19).
+    WaitToSend,
+    /// All waiting writes store their bytes at the same place of the waiting file (P19).
+    OneSlot,
+    /// All waiting writes keep their bytes in memory (P19).
+    KeepWithoutLimit,
+    /// A change begins without a check of the room on the secondary's disk (P20).
+    IgnorePeerRoom,
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static ACTIVE: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether the code must do the wrong thing.
+#[cfg(feature = "mutants")]
+pub fn is_active(mutant: Mutant) -> bool {
+    ACTIVE.get() == Some(mutant)
+}
+
+/// Whether the code must do the wrong thing: never.
+#[cfg(not(feature = "mutants"))]
+pub const fn is_active(_mutant: Mutant) -> bool {
+    false
+}
+
+/// Activates `mutant` on this thread in place of the previously active mutant; `None` activates none.
+#[cfg(feature = "mutants")]
+pub fn activate(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
