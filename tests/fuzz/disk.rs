@@ -20,7 +20,7 @@ use std::thread;
 use lockstep_driver::{Datastore, Dial};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept, dial};
-use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
+use lockstep_paw_saw::{InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
@@ -225,7 +225,7 @@ fn put_in_flight(dir: &Path) {
         let mapped = backing.open_table(table, TABLE_BYTES).unwrap();
         let (table, _) = InFlightTable::open(mapped).unwrap();
         for number in 0..5 {
-            let entry = Entry {
+            let entry = InFlightEntry {
                 ino: Ino::new(2 + number).unwrap(),
                 osn: Osn {
                     generation: Generation::FIRST,

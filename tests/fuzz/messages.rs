@@ -1,7 +1,7 @@
 //! Messages as no node would send them: well formed, with numbers, names and sizes at the edges of
 //! what their types can hold, now and then with ones that are right.
 
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::message::{
     Envelope, FileFacts, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
 };
@@ -208,8 +208,8 @@ fn version(chance: &mut Chance) -> u32 {
     }
 }
 
-fn entry(chance: &mut Chance, known: &Knowledge) -> Entry {
-    Entry {
+fn entry(chance: &mut Chance, known: &Knowledge) -> InFlightEntry {
+    InFlightEntry {
         ino: ino(chance),
         osn: osn(chance, known),
         offset: number(chance),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lockstep_fs::{OpError, Store};
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::{Refused, Trigger};
@@ -296,7 +296,7 @@ impl Datastore {
         };
         let facts = write.facts;
         if write.slot.is_none() && !is_active(Mutant::NoPawEntry) {
-            let entry = Entry {
+            let entry = InFlightEntry {
                 ino: write.facts.ino,
                 osn,
                 offset: write.facts.offset,

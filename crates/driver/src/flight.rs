@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockstep_fs::Store;
 use lockstep_fs::files::SyncPoint;
 use lockstep_fs::store::{Applied, WriteTicket};
-use lockstep_paw_saw::Slot;
+use lockstep_paw_saw::EntryHandle;
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::{Attr, Ino, MetaRequest, Osn, Timestamp};
 
@@ -42,7 +42,7 @@ pub(super) struct WriteWork {
     pub data: Option<Arc<dyn KeptBytes>>,
     pub ticket: Option<WriteTicket>,
     pub osn: Option<Osn>,
-    pub slot: Option<Slot>,
+    pub slot: Option<EntryHandle>,
     /// What the syncs of a durable write cover on both nodes: they begin after this was taken.
     pub synced: Option<SyncPoint>,
     pub done: Done<()>,

@@ -63,7 +63,7 @@ use lockstep_fs::Store;
 use lockstep_fs::poison::Poison;
 use lockstep_fs::reserve::Reserve;
 use lockstep_link::{LinkError, SendFrames};
-use lockstep_paw_saw::{Entry, InFlightTable, Slot};
+use lockstep_paw_saw::{EntryHandle, InFlightEntry, InFlightTable};
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::State;
@@ -119,7 +119,7 @@ pub struct Datastore {
     paw: InFlightTable,
     /// Primary: entries of writes that failed here and not there; kept until the secondary is marked
     /// out of sync (rule P6).
-    failed: Mutex<Vec<Slot>>,
+    failed: Mutex<Vec<EntryHandle>>,
     /// Secondary: writes that wait for the primary.
     saw: InFlightTable,
     first_osn: Osn,
@@ -160,7 +160,7 @@ struct Link {
     sender: Arc<dyn SendFrames>,
     id: ConnectionId,
     /// What the peer said it waits for when it connected (its SAW entries).
-    peer_waiting: Arc<Vec<Entry>>,
+    peer_waiting: Arc<Vec<InFlightEntry>>,
     course: Arc<Course>,
 }
 
@@ -178,7 +178,11 @@ struct Course {
 }
 
 impl Link {
-    fn new(sender: Arc<dyn SendFrames>, id: ConnectionId, peer_waiting: Vec<Entry>) -> Self {
+    fn new(
+        sender: Arc<dyn SendFrames>,
+        id: ConnectionId,
+        peer_waiting: Vec<InFlightEntry>,
+    ) -> Self {
         Self {
             sender,
             id,

@@ -4,7 +4,7 @@
 //! that names lead to are looked up first and looked up again once the locks are held.
 
 use lockstep_fs::Store;
-use lockstep_paw_saw::{Entry, recovery_ranges};
+use lockstep_paw_saw::{InFlightEntry, recovery_ranges};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
@@ -30,7 +30,7 @@ pub(super) fn write(ino: Ino, offset: u64, length: u64) -> LockSet {
 }
 
 /// The locks of writes that were under way when the process before this one stopped.
-pub(super) fn under_way(old_paw: &[Entry]) -> Vec<LockSet> {
+pub(super) fn under_way(old_paw: &[InFlightEntry]) -> Vec<LockSet> {
     let ranges = recovery_ranges(old_paw, &[]).into_iter();
     ranges
         .map(|range| write(range.ino, range.offset, range.length))

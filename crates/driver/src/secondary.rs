@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, ReceiveFrames, SendFrames};
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Event};
 use lockstep_repl::message::{
     Envelope, Hello, Message, PROTOCOL_VERSION, Request, Response, Welcome, WriteMessage,
@@ -329,7 +329,7 @@ impl Datastore {
         write: &WriteMessage,
         data: &[u8],
     ) -> Result<(), String> {
-        let entry = Entry {
+        let entry = InFlightEntry {
             ino: write.ino,
             osn: write.osn,
             offset: write.offset,

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_fs::StoreError;
-use lockstep_paw_saw::{Damage, Entry, InFlightTable, TABLE_BYTES};
+use lockstep_paw_saw::{Damage, InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_types::backing::Backing;
 use thiserror::Error;
 
@@ -44,7 +44,7 @@ pub(super) struct Tables {
     /// Primary: writes that wait for the secondary.
     pub paw: InFlightTable,
     /// Primary: the writes found in that table, of the process before.
-    pub old_paw: Vec<Entry>,
+    pub old_paw: Vec<InFlightEntry>,
     /// Secondary: writes that wait for the primary.
     pub saw: InFlightTable,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_repl::state::Trigger;
@@ -206,7 +206,7 @@ impl Datastore {
     }
 
     /// The writes of the process before that may be on one node only.
-    pub(super) fn old_entries(&self) -> Vec<Entry> {
+    pub(super) fn old_entries(&self) -> Vec<InFlightEntry> {
         if is_active(Mutant::IgnorePawInRecovery) {
             return Vec::new();
         }

@@ -1,17 +1,15 @@
-//! One entry and its form in a slot of the table.
+//! One entry and its encoding in a slot of the table.
 //!
-//! A slot is 64 bytes: 16 of checksum, then inode, generation, sequence, offset, length (u64 each)
-//! and 8 bytes that name the format, all little endian. A checksum of zeros means empty, whatever
-//! lies before the format.
+//! A slot is 64 bytes: 16 bytes of checksum, then inode, generation, sequence, offset, length (u64 each) and 8 bytes
+//! that name the format, all little endian. A checksum of zeros means empty; the words between checksum and format then
+//! have no meaning.
 //!
-//! An insertion puts the words in place and then the checksum; a removal makes the checksum zeros.
-//! So wherever between two bytes a process stops, the checksum has bytes that are right and bytes
-//! that are zero, and nothing else. Such a slot counts as the entry: its write had not begun or was
-//! done on both sides, and its blocks may be sent once more.
+//! An insertion stores the words and then the checksum; a removal stores zeros in the checksum. If a process stops
+//! between two bytes, each byte of the checksum is therefore either right or zero. Such a slot is treated as the entry:
+//! the entry's write had not begun or was done on both sides, and its blocks may be sent once more.
 //!
-//! Invariant: anything else that is not whole was not left by a process that stopped. It is damage,
-//! never taken for an empty slot. A slot of zeros is damage too: the format is put in all of them
-//! when the table is made.
+//! Invariant: a stopped process leaves no other incomplete slot. Every other incomplete slot is damaged, and never
+//! treated as empty. A slot of zeros is damaged, too: creation writes the format into all slots.
 
 use lockstep_types::{Generation, Hash128, Ino, Osn};
 use serde::{Deserialize, Serialize};
@@ -30,29 +28,29 @@ const FORMAT: u64 = u64::from_le_bytes(*b"LSWRITE1");
 
 /// A write that waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Entry {
-    /// The file written.
+pub struct InFlightEntry {
+    /// The written file.
     pub ino: Ino,
-    /// The number of the write.
+    /// The write's number.
     pub osn: Osn,
-    /// First byte written.
+    /// The first written byte.
     pub offset: u64,
-    /// Bytes written.
+    /// The number of written bytes.
     pub length: u32,
 }
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nothing.
+    /// No entry.
     Empty,
     /// An entry.
-    Entry(Entry),
-    /// Neither.
+    Entry(InFlightEntry),
+    /// Neither empty nor an entry.
     Damaged,
 }
 
-/// The words of a slot without entry.
+/// The bytes of an empty slot.
 pub(crate) const EMPTY: [u8; SLOT_BYTES] = {
     let mut slot = [0; SLOT_BYTES];
     let (_, format) = slot.split_at_mut(SLOT_BYTES - 8);
@@ -60,8 +58,8 @@ pub(crate) const EMPTY: [u8; SLOT_BYTES] = {
     slot
 };
 
-impl Entry {
-    /// The bytes of a slot that holds this entry.
+impl InFlightEntry {
+    /// The bytes of a slot with this entry.
     pub(crate) fn encode(&self) -> [u8; SLOT_BYTES] {
         let words = [
             self.ino.get(),
@@ -82,7 +80,7 @@ impl Entry {
 }
 
 impl Content {
-    /// What these bytes of a slot mean.
+    /// The meaning of a slot's bytes.
     pub(crate) fn decode(slot: &[u8; SLOT_BYTES]) -> Self {
         let (checksum, body) = slot.split_at(CHECKSUM_BYTES);
         if checksum.iter().all(|&byte| byte == 0) {
@@ -103,7 +101,7 @@ impl Content {
     }
 }
 
-fn decode_body(body: &[u8]) -> Option<Entry> {
+fn decode_body(body: &[u8]) -> Option<InFlightEntry> {
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(body.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
@@ -111,7 +109,7 @@ fn decode_body(body: &[u8]) -> Option<Entry> {
     let [ino, generation, sequence, offset, length, FORMAT] = words else {
         return None;
     };
-    Some(Entry {
+    Some(InFlightEntry {
         ino: Ino::new(ino)?,
         osn: Osn {
             generation: Generation::new(generation)?,
@@ -126,8 +124,8 @@ fn decode_body(body: &[u8]) -> Option<Entry> {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
-        Entry {
+    fn entry() -> InFlightEntry {
+        InFlightEntry {
             ino: Ino::new(7).unwrap(),
             osn: Osn {
                 generation: Generation::new(3).unwrap(),
@@ -147,7 +145,7 @@ mod tests {
                 let mut flipped = slot;
                 flipped[at] ^= 1 << bit;
                 let expected = if flipped[at] == 0 && at < CHECKSUM_BYTES {
-                    // As a removal may have left it: sent once more, never forgotten.
+                    // An interrupted removal leaves such a slot: the entry is sent once more, never forgotten.
                     Content::Entry(entry())
                 } else {
                     Content::Damaged
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_empty_only_if_it_was_made_so() {
+    fn only_an_empty_slot_of_this_format_is_empty() {
         assert_eq!(Content::decode(&EMPTY), Content::Empty);
         assert_eq!(Content::decode(&[0; SLOT_BYTES]), Content::Damaged);
         let mut other = entry().encode();
@@ -167,10 +165,10 @@ mod tests {
         assert_eq!(Content::decode(&other), Content::Damaged, "another format");
     }
 
-    /// Whatever of an insertion a stopped process leaves over an old slot.
+    /// A stopped process may leave any part of an insertion over an old slot.
     #[test]
-    fn half_an_insertion_is_nothing_or_the_entry() {
-        let mut before = Entry {
+    fn half_an_insertion_is_empty_or_the_entry() {
+        let mut before = InFlightEntry {
             offset: 5,
             ..entry()
         }
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_removal_is_the_entry_or_nothing() {
+    fn half_a_removal_is_the_entry_or_empty() {
         let slot = entry().encode();
         for done in 0..=CHECKSUM_BYTES {
             let mut half = slot;

@@ -1,34 +1,33 @@
-//! What distributed recovery must send: the blocks of all writes that were in flight on either
-//! side (paper, section 4.2).
+//! The ranges that distributed recovery must send: the blocks of all writes that were in flight on either side (paper,
+//! section 4.2).
 
 use lockstep_types::Ino;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::entry::Entry;
+use crate::entry::InFlightEntry;
 
-/// Bytes of one file to be sent from the primary's copy.
+/// Bytes of one file that the primary sends from its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Range {
+pub struct RecoveryRange {
     /// The file.
     pub ino: Ino,
-    /// First byte, a multiple of [`BLOCK_BYTES`].
+    /// The first byte, a multiple of [`BLOCK_BYTES`].
     pub offset: u64,
-    /// Bytes: a multiple of [`BLOCK_BYTES`], at least one block, at most [`WRITE_BYTES_MAX`]. May
-    /// end beyond the end of the file.
+    /// The number of bytes: a multiple of [`BLOCK_BYTES`], at least one block, at most [`WRITE_BYTES_MAX`]. The range
+    /// may end beyond the end of the file.
     pub length: u64,
 }
 
-/// Whole blocks of one file, end excluded.
+/// Whole blocks of one file; `end` is excluded.
 struct Span {
     ino: Ino,
     start: u64,
     end: u64,
 }
 
-/// The blocks that any entry touches, each once, sorted, in as few ranges as the bound on one
-/// write allows.
-pub fn recovery_ranges(paw: &[Entry], saw: &[Entry]) -> Vec<Range> {
+/// The blocks that the entries touch, each once, sorted, in as few ranges as the bound on one write allows.
+pub fn recovery_ranges(paw: &[InFlightEntry], saw: &[InFlightEntry]) -> Vec<RecoveryRange> {
     let mut spans: Vec<Span> = paw.iter().chain(saw).filter_map(whole_blocks).collect();
     spans.sort_unstable_by_key(|span| (span.ino, span.start));
     let mut ranges = Vec::new();
@@ -48,9 +47,9 @@ pub fn recovery_ranges(paw: &[Entry], saw: &[Entry]) -> Vec<Range> {
     ranges
 }
 
-/// The blocks of one entry; none when it has no bytes. Blocks beyond the largest multiple of the
-/// block size do not exist.
-fn whole_blocks(entry: &Entry) -> Option<Span> {
+/// The blocks of one entry; `None` for an entry without bytes. No block lies beyond the largest multiple of the block
+/// size.
+fn whole_blocks(entry: &InFlightEntry) -> Option<Span> {
     let block = BLOCK_BYTES as u64;
     let last = entry
         .offset
@@ -65,10 +64,10 @@ fn whole_blocks(entry: &Entry) -> Option<Span> {
     })
 }
 
-fn pieces(span: &Span) -> impl Iterator<Item = Range> + use<> {
+fn pieces(span: &Span) -> impl Iterator<Item = RecoveryRange> + use<> {
     let (ino, end) = (span.ino, span.end);
     let starts = (span.start..end).step_by(WRITE_BYTES_MAX);
-    starts.map(move |offset| Range {
+    starts.map(move |offset| RecoveryRange {
         ino,
         offset,
         length: (end - offset).min(WRITE_BYTES_MAX as u64),
@@ -84,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    fn write(ino: u64, offset: u64, length: u32) -> Entry {
-        Entry {
+    fn write(ino: u64, offset: u64, length: u32) -> InFlightEntry {
+        InFlightEntry {
             ino: Ino::new(ino).unwrap(),
             osn: Osn::ZERO,
             offset,
@@ -93,13 +92,13 @@ mod tests {
         }
     }
 
-    fn plain(ranges: &[Range]) -> Vec<(u64, u64, u64)> {
-        let parts = |range: &Range| (range.ino.get(), range.offset, range.length);
+    fn plain(ranges: &[RecoveryRange]) -> Vec<(u64, u64, u64)> {
+        let parts = |range: &RecoveryRange| (range.ino.get(), range.offset, range.length);
         ranges.iter().map(parts).collect()
     }
 
     #[test]
-    fn joins_what_touches_and_keeps_the_rest_apart() {
+    fn joins_adjacent_blocks_and_keeps_others_apart() {
         let paw = [write(2, 0, 4096), write(1, 4095, 2), write(1, 100_000, 0)];
         let saw = [write(1, 8192, 10), write(1, 16_384, 1), write(1, 4095, 2)];
         let expected = [(1, 0, 12_288), (1, 16_384, 4096), (2, 0, 4096)];
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_what_is_longer_than_a_write() {
+    fn cuts_ranges_longer_than_a_write() {
         let paw = [write(1, 0, 1 << 20), write(1, 1 << 20, 1)];
         let expected = [(1, 0, 1 << 20), (1, 1 << 20, 4096)];
         assert_eq!(plain(&recovery_ranges(&paw, &[])), expected);
@@ -122,7 +121,7 @@ mod tests {
         }
     }
 
-    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    fn entries() -> impl Strategy<Value = Vec<InFlightEntry>> {
         let one = (1..4u64, 0..4_000_000u64, 0..1_048_577u32)
             .prop_map(|(ino, offset, length)| write(ino, offset, length));
         let small = (1..4u64, 0..200_000u64, 0..9000u32)
@@ -146,7 +145,7 @@ mod tests {
             let sent: Vec<_> = ranges.iter()
                 .flat_map(|range| blocks(range.ino, range.offset, range.length))
                 .collect();
-            // equal as lists: sorted, and no block twice
+            // Equal lists: sorted, and no block twice.
             prop_assert_eq!(sent, touched.into_iter().collect::<Vec<_>>());
             for range in &ranges {
                 prop_assert_eq!(range.offset % BLOCK_BYTES as u64, 0);

@@ -1,10 +1,8 @@
-//! The table itself: entries in memory, mirrored slot by slot into memory that outlives the
-//! process.
+//! The table: entries in memory, mirrored slot by slot into the backing table, whose memory outlives the process.
 //!
-//! Invariants: between calls, the entries in memory are exactly those that a reader of the backing
-//! table would decode; a slot is written only under the lock, so the two cannot part. An entry is
-//! in the backing table before [`InFlightTable::insert`] returns. A table that may have lost an
-//! entry is never opened.
+//! Invariants: between calls, a reader of the backing table would decode exactly the entries in memory. Slots are
+//! written only under the lock, so memory and backing table cannot diverge. An entry is in the backing table before
+//! [`InFlightTable::insert`] returns. A table that may have lost an entry is never opened.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -14,47 +12,47 @@ use lockstep_types::backing::BackingTable;
 use lockstep_types::limits::WRITES_IN_FLIGHT_MAX;
 use parking_lot::Mutex;
 
-use crate::entry::{CHECKSUM_BYTES, Content, EMPTY, Entry, SLOT_BYTES};
-use crate::order::{Order, Place};
+use crate::entry::{CHECKSUM_BYTES, Content, EMPTY, InFlightEntry, SLOT_BYTES};
+use crate::entry_list::{EntryHandle, EntryList};
 
-/// Length in bytes of the backing table to open.
+/// Length of the backing table in bytes.
 pub const TABLE_BYTES: usize = WRITES_IN_FLIGHT_MAX * SLOT_BYTES;
 
-/// Every slot is taken: [`WRITES_IN_FLIGHT_MAX`] writes wait for the other side already.
+/// Every slot is taken: [`WRITES_IN_FLIGHT_MAX`] writes already wait for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "too many writes wait for the other side: all {slots} slots are taken; finish or recover some \
      before starting more"
 )]
 pub struct Full {
-    /// Slots of the table.
+    /// Number of slots in the table.
     pub slots: usize,
 }
 
-/// A table that was not left so by any stop of a process: writes that were in flight may be missing
-/// from it. Only a comparison of the whole datastore is safe then.
+/// Damage of a table that no stop of a process can cause. Writes in flight may be missing from the table: only a
+/// comparison of the whole datastore is safe now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// It was cut.
+    /// The table was cut.
     #[error("it has {found} bytes of {expected}")]
     Short {
-        /// Bytes found.
+        /// The found length in bytes.
         found: usize,
-        /// Bytes it is made with.
+        /// The length at creation, in bytes.
         expected: usize,
     },
-    /// A slot holds neither an entry nor the mark of an empty one.
+    /// A slot is neither an entry nor empty.
     #[error(
         "slot {slot} (bytes {} to {}) does not match its checksum",
         slot * SLOT_BYTES, slot * SLOT_BYTES + SLOT_BYTES - 1
     )]
     Slot {
-        /// Which, from 0.
+        /// The slot, counted from 0.
         slot: usize,
     },
 }
 
-/// Looks at the bytes of a table, as they lie in its file, without changing anything.
+/// Checks the bytes of a table's file without changing them.
 pub fn check(bytes: &[u8]) -> Result<(), Damage> {
     if bytes.len() < TABLE_BYTES {
         return Err(Damage::Short {
@@ -69,8 +67,8 @@ pub fn check(bytes: &[u8]) -> Result<(), Damage> {
     Ok(())
 }
 
-/// What a slot holds, if anything.
-fn read(index: usize, slot: &[u8; SLOT_BYTES]) -> Result<Option<Entry>, Damage> {
+/// The entry in a slot; `None` for an empty slot.
+fn read(index: usize, slot: &[u8; SLOT_BYTES]) -> Result<Option<InFlightEntry>, Damage> {
     match Content::decode(slot) {
         Content::Empty => Ok(None),
         Content::Entry(entry) => Ok(Some(entry)),
@@ -78,113 +76,106 @@ fn read(index: usize, slot: &[u8; SLOT_BYTES]) -> Result<Option<Entry>, Damage> 
     }
 }
 
-/// Names one inserted entry, to remove it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an entry that is never removed fills the table"]
-pub struct Slot(Place);
-
-/// The writes of one datastore and node that wait for the other side: PAW on the primary, SAW on
-/// the secondary. Safe to use from many threads at once.
+/// The writes of one datastore that wait for the other side: PAW on the primary, SAW on the secondary. Safe to use from
+/// many threads at once.
 pub struct InFlightTable {
     table: Arc<dyn BackingTable>,
-    order: Mutex<Order>,
+    entries: Mutex<EntryList>,
 }
 
 impl InFlightTable {
-    /// Makes an empty table, whatever there was. If the process stops in the middle, the table is
-    /// to be made again before anybody relies on it.
+    /// Creates an empty table and overwrites the old content. If the process stops in this call, the table must be
+    /// created again before use.
     ///
-    /// It has as many slots as fit `table`, at most [`WRITES_IN_FLIGHT_MAX`].
+    /// The table has as many slots as fit into `table`, at most [`WRITES_IN_FLIGHT_MAX`].
     pub fn make(table: Arc<dyn BackingTable>) -> Self {
         let slots = slots_of(&*table);
         table.store(0, &EMPTY.repeat(slots));
-        let order = Mutex::new(Order::new(slots, &[]));
-        Self { table, order }
+        let entries = Mutex::new(EntryList::new(slots, &[]));
+        Self { table, entries }
     }
 
-    /// Opens a table that was made and returns the entries in it, lowest OSN first: the writes in
-    /// flight when the process stopped. They stay in it until [`Self::remove_below`] or
-    /// [`Self::clear`].
-    pub fn open(table: Arc<dyn BackingTable>) -> Result<(Self, Vec<Entry>), Damage> {
+    /// Opens an existing table and returns its entries, lowest OSN first: the writes in flight when the process
+    /// stopped. The entries stay in the table until [`Self::remove_below`] or [`Self::clear`].
+    pub fn open(table: Arc<dyn BackingTable>) -> Result<(Self, Vec<InFlightEntry>), Damage> {
         let slots = slots_of(&*table);
         let mut found = Vec::new();
-        // At one go: a call for each slot costs far more than to look at it.
+        // One call for all slots: a call costs far more than decoding a slot.
         let mut bytes = vec![0; slots * SLOT_BYTES];
         table.load(0, &mut bytes);
         for (index, slot) in bytes.as_chunks().0.iter().enumerate() {
             found.extend(read(index, slot)?.map(|entry| (index, entry)));
         }
         found.sort_unstable_by_key(|(_, entry)| entry.osn);
-        let order = Mutex::new(Order::new(slots, &found));
-        let entries = found.into_iter().map(|(_, entry)| entry).collect();
-        Ok((Self { table, order }, entries))
+        let entries = Mutex::new(EntryList::new(slots, &found));
+        let found = found.into_iter().map(|(_, entry)| entry).collect();
+        Ok((Self { table, entries }, found))
     }
 
-    /// Records a write that is about to begin; again, if it was recorded before.
-    pub fn insert(&self, entry: Entry) -> Result<Slot, Full> {
+    /// Records a write that is about to begin. A write that is already recorded keeps its slot.
+    pub fn insert(&self, entry: InFlightEntry) -> Result<EntryHandle, Full> {
         let bytes = entry.encode();
-        let mut order = self.order.lock();
-        let place = order.insert(entry).ok_or(Full {
-            slots: order.places(),
+        let mut entries = self.entries.lock();
+        let handle = entries.insert(entry).ok_or(Full {
+            slots: entries.slots(),
         })?;
         let (checksum, words) = bytes.split_at(CHECKSUM_BYTES);
-        let start = place.index * SLOT_BYTES;
+        let start = handle.slot * SLOT_BYTES;
         self.table.store(start + CHECKSUM_BYTES, words);
-        // The words first: a process that stops in between leaves the slot empty.
+        // The words first: a process that stops between the two stores leaves the slot empty.
         compiler_fence(Ordering::SeqCst);
         self.table.store(start, checksum);
-        Ok(Slot(place))
+        Ok(handle)
     }
 
-    /// Forgets one write; nothing happens when it is forgotten already.
-    pub fn remove(&self, slot: Slot) {
-        let mut order = self.order.lock();
-        if order.remove(slot.0) {
-            self.erase(slot.0.index);
+    /// Removes one write. Does nothing if the write is already removed.
+    pub fn remove(&self, handle: EntryHandle) {
+        let mut entries = self.entries.lock();
+        if entries.remove(handle) {
+            self.erase(handle.slot);
         }
     }
 
-    /// Forgets every write with an OSN below `bound` and tells how many. Costs time for those
-    /// only, however many remain.
+    /// Removes every write with an OSN below `bound`, and returns their number. The remaining writes cost no time.
     pub fn remove_below(&self, bound: Osn) -> usize {
-        let mut order = self.order.lock();
+        let mut entries = self.entries.lock();
         let mut removed = 0;
-        while let Some(index) = order.take_oldest_below(bound) {
-            self.erase(index);
+        while let Some(slot) = entries.take_oldest_below(bound) {
+            self.erase(slot);
             removed += 1;
         }
         removed
     }
 
-    /// The writes that wait, lowest OSN first.
-    pub fn entries(&self) -> Vec<Entry> {
-        let order = self.order.lock();
-        let mut entries = Vec::with_capacity(order.len());
-        entries.extend(order.entries());
-        entries
+    /// The recorded writes, lowest OSN first.
+    pub fn entries(&self) -> Vec<InFlightEntry> {
+        let entries = self.entries.lock();
+        let mut copies = Vec::with_capacity(entries.len());
+        copies.extend(entries.entries());
+        copies
     }
 
-    /// How many writes wait.
+    /// Number of recorded writes.
     pub fn len(&self) -> usize {
-        self.order.lock().len()
+        self.entries.lock().len()
     }
 
-    /// Whether no write waits.
+    /// Whether no write is recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets every write.
+    /// Removes every write.
     pub fn clear(&self) {
-        let mut order = self.order.lock();
-        while let Some(index) = order.take_oldest() {
-            self.erase(index);
+        let mut entries = self.entries.lock();
+        while let Some(slot) = entries.take_oldest() {
+            self.erase(slot);
         }
     }
 
     /// Empties a slot of the backing table. The caller holds the lock.
-    fn erase(&self, index: usize) {
-        self.table.store(index * SLOT_BYTES, &[0; CHECKSUM_BYTES]);
+    fn erase(&self, slot: usize) {
+        self.table.store(slot * SLOT_BYTES, &[0; CHECKSUM_BYTES]);
     }
 }
 

@@ -4,7 +4,7 @@
 //! their own. The bytes of a write travel as the payload of the frame, covered by the frame's one
 //! checksum of it.
 
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
@@ -145,7 +145,7 @@ pub struct Welcome {
     /// Highest OSN of a metadata operation it has committed.
     pub applied: Osn,
     /// Writes it has executed and not heard the end of: its SAW entries.
-    pub waiting: Vec<Entry>,
+    pub waiting: Vec<InFlightEntry>,
     /// The room that its disk has for clients (rule P20).
     pub room: Room,
 }

@@ -20,7 +20,7 @@
 
 use lockstep_fs::Store;
 use lockstep_fs::store::Facts;
-use lockstep_paw_saw::{Entry, Range, recovery_ranges};
+use lockstep_paw_saw::{InFlightEntry, RecoveryRange, recovery_ranges};
 use lockstep_repl::message::Request;
 
 use crate::line::Line;
@@ -32,8 +32,8 @@ use crate::{Peer, ResyncError};
 pub fn recover_ranges(
     store: &Store,
     peer: &dyn Peer,
-    paw: &[Entry],
-    saw: &[Entry],
+    paw: &[InFlightEntry],
+    saw: &[InFlightEntry],
 ) -> Result<(), ResyncError> {
     let mut buffer = Vec::new();
     let mut line = Line::new(peer);
@@ -54,7 +54,7 @@ pub fn recover_ranges(
 }
 
 /// How many bytes of a range lie before the end of the file; a range is never longer than a write.
-fn published_bytes(range: &Range, facts: &Facts) -> usize {
+fn published_bytes(range: &RecoveryRange, facts: &Facts) -> usize {
     let left = facts.size.saturating_sub(range.offset).min(range.length);
     usize::try_from(left).unwrap_or(0)
 }

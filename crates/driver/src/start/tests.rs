@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss};
@@ -141,8 +141,8 @@ impl Place {
     }
 }
 
-fn entry() -> Entry {
-    Entry {
+fn entry() -> InFlightEntry {
+    InFlightEntry {
         ino: Ino::ROOT,
         osn: Osn {
             generation: Generation::FIRST,

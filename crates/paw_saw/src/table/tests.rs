@@ -1,4 +1,4 @@
-//! The table against a naive model, across stops of the process.
+//! The table against a simple model, across stops of the process.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Memory that outlives the table opened on it, and the process that stores into it after so many
-/// bytes.
-struct Memory {
+/// Memory that outlives the table. Its process stops after it has stored `left` bytes.
+struct OutlivingMemory {
     bytes: Mutex<Vec<u8>>,
     left: Mutex<usize>,
 }
 
-impl Memory {
+impl OutlivingMemory {
     fn new(bytes: usize) -> Arc<Self> {
         Self::stopping(vec![0; bytes], usize::MAX)
     }
@@ -33,11 +32,11 @@ impl Memory {
     }
 }
 
-fn opened(memory: &Arc<Memory>) -> (InFlightTable, Vec<Entry>) {
+fn opened(memory: &Arc<OutlivingMemory>) -> (InFlightTable, Vec<InFlightEntry>) {
     InFlightTable::open(memory.clone()).unwrap()
 }
 
-impl BackingTable for Memory {
+impl BackingTable for OutlivingMemory {
     fn len(&self) -> usize {
         self.bytes.lock().len()
     }
@@ -61,8 +60,8 @@ fn osn(sequence: u64) -> Osn {
     }
 }
 
-fn entry(sequence: u64) -> Entry {
-    Entry {
+fn entry(sequence: u64) -> InFlightEntry {
+    InFlightEntry {
         ino: Ino::ROOT,
         osn: osn(sequence),
         offset: sequence * 512,
@@ -71,8 +70,8 @@ fn entry(sequence: u64) -> Entry {
 }
 
 #[test]
-fn finds_after_a_stop_what_was_in_flight() {
-    let memory = Memory::new(TABLE_BYTES);
+fn finds_the_writes_in_flight_after_a_stop() {
+    let memory = OutlivingMemory::new(TABLE_BYTES);
     let table = InFlightTable::make(memory.clone());
     let slots: Vec<_> = [3, 1, 2].map(|n| table.insert(entry(n)).unwrap()).into();
     table.remove(slots[1]);
@@ -88,20 +87,20 @@ fn finds_after_a_stop_what_was_in_flight() {
 }
 
 #[test]
-fn refuses_more_than_it_has_slots_for() {
-    let table = InFlightTable::make(Memory::new(2 * SLOT_BYTES + 63));
+fn refuses_an_entry_without_a_free_slot() {
+    let table = InFlightTable::make(OutlivingMemory::new(2 * SLOT_BYTES + 63));
     let first = table.insert(entry(1)).unwrap();
     let _second = table.insert(entry(2)).unwrap();
     assert_eq!(table.insert(entry(3)), Err(Full { slots: 2 }));
     table.remove(first);
     let _third = table.insert(entry(3)).unwrap();
-    table.remove(first); // stale: its place belongs to another entry now
+    table.remove(first); // a stale handle: its slot belongs to another entry now
     assert_eq!(table.entries(), [entry(2), entry(3)]);
 }
 
 #[test]
 fn a_write_that_is_sent_again_takes_one_slot() {
-    let table = InFlightTable::make(Memory::new(2 * SLOT_BYTES));
+    let table = InFlightTable::make(OutlivingMemory::new(2 * SLOT_BYTES));
     let first = table.insert(entry(1)).unwrap();
     let _second = table.insert(entry(2)).unwrap();
     for _ in 0..3 {
@@ -112,17 +111,17 @@ fn a_write_that_is_sent_again_takes_one_slot() {
 }
 
 #[test]
-fn making_forgets_what_there_was() {
-    let memory = Memory::stopping(vec![7; TABLE_BYTES], usize::MAX);
+fn creation_discards_the_old_content() {
+    let memory = OutlivingMemory::stopping(vec![7; TABLE_BYTES], usize::MAX);
     drop(InFlightTable::make(memory.clone()));
     assert_eq!(check(&memory.copy()), Ok(()));
     assert!(opened(&memory).1.is_empty());
 }
 
-/// A table of which something is missing is never taken for one that holds less.
+/// A table with missing bytes is never treated as a table with fewer entries.
 #[test]
 fn a_damaged_table_is_not_opened() {
-    let memory = Memory::new(TABLE_BYTES);
+    let memory = OutlivingMemory::new(TABLE_BYTES);
     let table = InFlightTable::make(memory.clone());
     let _kept = [1, 2].map(|n| table.insert(entry(n)).unwrap());
     assert_eq!(check(&memory.copy()), Ok(()));
@@ -144,25 +143,24 @@ fn a_damaged_table_is_not_opened() {
     assert_eq!(check(&zeroed), Err(Damage::Short { found, expected }));
 }
 
-/// Wherever the process stops, every write that is in flight is found, and what is not damaged is
-/// not called so.
+/// Wherever the process stops, the next start finds every write in flight, and reports no damage.
 #[test]
 fn a_stop_at_any_byte_loses_no_entry() {
-    let first = Memory::new(4 * SLOT_BYTES);
+    let first = OutlivingMemory::new(4 * SLOT_BYTES);
     let table = InFlightTable::make(first.clone());
     let _held = table.insert(entry(1)).unwrap();
     let passed = table.insert(entry(2)).unwrap();
     table.remove(passed);
     drop(table);
     for bytes in 0..=2 * SLOT_BYTES {
-        let memory = Memory::stopping(first.copy(), bytes);
+        let memory = OutlivingMemory::stopping(first.copy(), bytes);
         let (table, _) = opened(&memory);
-        // Over the slot of the second, then out of it again.
+        // The third entry takes the slot of the second, and leaves it again.
         let third = table.insert(entry(3)).unwrap();
         let inserted = *memory.left.lock() > 0 || bytes == SLOT_BYTES;
         table.remove(third);
         let removed = bytes >= SLOT_BYTES + CHECKSUM_BYTES;
-        let (_, found) = opened(&Memory::stopping(memory.copy(), usize::MAX));
+        let (_, found) = opened(&OutlivingMemory::stopping(memory.copy(), usize::MAX));
         assert_eq!(found[0], entry(1), "stopped after {bytes} bytes");
         assert!(found[1..].iter().all(|found| *found == entry(3)));
         if inserted && !removed {
@@ -173,7 +171,7 @@ fn a_stop_at_any_byte_loses_no_entry() {
 
 #[test]
 fn many_threads_share_it() {
-    let memory = Memory::new(TABLE_BYTES);
+    let memory = OutlivingMemory::new(TABLE_BYTES);
     let table = InFlightTable::make(memory.clone());
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -193,7 +191,7 @@ fn many_threads_share_it() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TableStep {
     Insert(u64),
     Remove(usize),
     RemoveBelow(u64),
@@ -201,28 +199,28 @@ enum Step {
     Reopen,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = TableStep> {
     prop_oneof![
-        12 => (0..100u64).prop_map(Step::Insert),
-        6 => any::<usize>().prop_map(Step::Remove),
-        3 => (0..110u64).prop_map(Step::RemoveBelow),
-        1 => Just(Step::Clear),
-        1 => Just(Step::Reopen),
+        12 => (0..100u64).prop_map(TableStep::Insert),
+        6 => any::<usize>().prop_map(TableStep::Remove),
+        3 => (0..110u64).prop_map(TableStep::RemoveBelow),
+        1 => Just(TableStep::Clear),
+        1 => Just(TableStep::Reopen),
     ]
 }
 
 const SLOTS: usize = 16;
 
-/// Entries by the order of their insertion, and the slots that may be removed.
+/// The entries in the order of their insertion, and the handles that may be removed.
 #[derive(Default)]
-struct Model {
-    entries: HashMap<u64, Entry>,
-    slots: Vec<(u64, Slot)>,
+struct TableModel {
+    entries: HashMap<u64, InFlightEntry>,
+    slots: Vec<(u64, EntryHandle)>,
     inserted: u64,
 }
 
-impl Model {
-    fn sorted(&self) -> Vec<Entry> {
+impl TableModel {
+    fn sorted(&self) -> Vec<InFlightEntry> {
         let mut entries: Vec<_> = self.entries.values().copied().collect();
         entries.sort_unstable();
         entries
@@ -230,8 +228,8 @@ impl Model {
 
     fn insert(&mut self, table: &InFlightTable, sequence: u64) {
         self.inserted += 1;
-        // offset tells apart entries that share an OSN
-        let entry = Entry {
+        // Different offsets tell entries with the same OSN apart.
+        let entry = InFlightEntry {
             offset: self.inserted,
             ..entry(sequence)
         };
@@ -254,25 +252,25 @@ impl Model {
 proptest! {
     #[test]
     fn behaves_as_a_map(steps in prop::collection::vec(step(), 0..200)) {
-        let memory = Memory::new(SLOTS * SLOT_BYTES);
+        let memory = OutlivingMemory::new(SLOTS * SLOT_BYTES);
         let mut table = InFlightTable::make(memory.clone());
-        let mut model = Model::default();
+        let mut model = TableModel::default();
         for step in steps {
             match step {
-                Step::Insert(sequence) => model.insert(&table, sequence),
-                Step::Remove(pick) if !model.slots.is_empty() => {
-                    // stays in the list: removing twice must do no harm
+                TableStep::Insert(sequence) => model.insert(&table, sequence),
+                TableStep::Remove(pick) if !model.slots.is_empty() => {
+                    // The handle stays in the model: a second removal must do no harm.
                     let (key, slot) = model.slots[pick % model.slots.len()];
                     model.entries.remove(&key);
                     table.remove(slot);
                 }
-                Step::Remove(_) => {}
-                Step::RemoveBelow(bound) => model.remove_below(&table, osn(bound)),
-                Step::Clear => {
+                TableStep::Remove(_) => {}
+                TableStep::RemoveBelow(bound) => model.remove_below(&table, osn(bound)),
+                TableStep::Clear => {
                     model.entries.clear();
                     table.clear();
                 }
-                Step::Reopen => {
+                TableStep::Reopen => {
                     model.slots.clear();
                     let (again, found) = opened(&memory);
                     prop_assert_eq!(found, again.entries());

@@ -1,7 +1,7 @@
 //! Distributed recovery: after it, and after the writes that are still waited for were sent again,
 //! both nodes hold the same.
 
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 use lockstep_resync::{Progress, recover_ranges, send_content};
 use lockstep_types::{Ino, MetaRequest};
 use lockstep_verify::compare;
@@ -19,8 +19,8 @@ fn in_sync() -> (Node, Node, Ino) {
     (primary, secondary, ino)
 }
 
-fn entry(ino: Ino, sequence: u64, offset: u64, length: u32) -> Entry {
-    Entry {
+fn entry(ino: Ino, sequence: u64, offset: u64, length: u32) -> InFlightEntry {
+    InFlightEntry {
         ino,
         osn: stamp(sequence).0,
         offset,

@@ -5,7 +5,7 @@
 //! readable data may be missing. No entry of PAW and SAW may be missing either, because these
 //! entries say where the nodes differ.
 
-use lockstep_paw_saw::Entry;
+use lockstep_paw_saw::InFlightEntry;
 
 use super::dump::Dump;
 use super::identical;
@@ -21,9 +21,9 @@ pub struct Store {
     /// All readable data.
     pub dump: Dump,
     /// The entries of PAW.
-    pub paw: Vec<Entry>,
+    pub paw: Vec<InFlightEntry>,
     /// The entries of SAW.
-    pub saw: Vec<Entry>,
+    pub saw: Vec<InFlightEntry>,
 }
 
 /// Judges the store of a node before a loss of power and after it.

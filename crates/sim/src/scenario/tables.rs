@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_fs::files::content_owner;
-use lockstep_paw_saw::{Entry, InFlightTable, TABLE_BYTES};
+use lockstep_paw_saw::{InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, MetaRequest};
 
@@ -44,7 +44,7 @@ pub fn tell(
 }
 
 /// The writes that a table remembers.
-fn waiting(disk: &Disk, path: &str) -> Result<Vec<Entry>, String> {
+fn waiting(disk: &Disk, path: &str) -> Result<Vec<InFlightEntry>, String> {
     let opened = disk.fork().mount().open_table(path, TABLE_BYTES);
     let table = opened.map_err(|error| error.to_string())?;
     let opened = InFlightTable::open(table);
@@ -53,7 +53,7 @@ fn waiting(disk: &Disk, path: &str) -> Result<Vec<Entry>, String> {
 }
 
 /// The writes that both tables of a node remember: PAW, then SAW.
-pub fn both(disk: &Disk) -> Result<[Vec<Entry>; 2], String> {
+pub fn both(disk: &Disk) -> Result<[Vec<InFlightEntry>; 2], String> {
     Ok([waiting(disk, "tables/paw")?, waiting(disk, "tables/saw")?])
 }
 
@@ -65,8 +65,8 @@ fn contents(disk: &Disk) -> BTreeMap<Ino, Vec<u8>> {
 
 /// What the tables of both nodes remember.
 struct Tables {
-    paw: Vec<Entry>,
-    saw: Vec<Entry>,
+    paw: Vec<InFlightEntry>,
+    saw: Vec<InFlightEntry>,
 }
 
 impl Tables {
@@ -108,7 +108,7 @@ fn block_of(bytes: &[u8], block: usize) -> [u8; BLOCK_BYTES] {
     whole
 }
 
-fn remembers(table: &[Entry], ino: Ino, offset: u64) -> bool {
+fn remembers(table: &[InFlightEntry], ino: Ino, offset: u64) -> bool {
     let block = BLOCK_BYTES as u64;
     table.iter().any(|entry| {
         let end = entry.offset + u64::from(entry.length);
