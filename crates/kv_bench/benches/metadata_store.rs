@@ -1,12 +1,12 @@
-//! Compares stores for metadata, the way Lockstep would use each: batches of five keys.
+//! Compares stores for metadata in the way Lockstep would use each: batches of five keys.
 //!
 //! `cargo bench -p lockstep-kv-bench -- [--dir DIR] [--keys N] [--durable N] [--batches N]
 //! [--checkpoint N] [--gets N]`
 //!
-//! Every store runs in a process of its own, which ends as a kill would end it; then opening it
-//! again is timed. The directory should be on the disk that counts: syncs are most of it.
+//! Every store runs in a process of its own, which ends as if killed. Then the bench measures the reopening. `DIR`
+//! should be on the disk in question: syncs take most of the time.
 
-// A benchmark that cannot go on has nothing better to do than to stop with the reason.
+// A benchmark that cannot continue panics with the reason.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "metadata_store/stores.rs"]
@@ -21,7 +21,7 @@ use stores::{Batch, NAMES, Store, open};
 const BATCH_KEYS: u64 = 5;
 const VALUE_BYTES: usize = 96;
 
-/// How much is measured.
+/// Sizes of the measurements.
 #[derive(Clone, Copy)]
 struct Sizes {
     keys: u64,
@@ -51,7 +51,7 @@ fn main() {
     };
     let dir = value_of(&args, "--dir").map_or_else(std::env::temp_dir, PathBuf::from);
     match value_of(&args, "--measure") {
-        Some(name) => measure_and_die(name, &dir, sizes),
+        Some(name) => measure_and_exit(name, &dir, sizes),
         None => compare(&args, &dir),
     }
 }
@@ -89,8 +89,8 @@ fn compare(args: &[String], dir: &Path) {
     }
 }
 
-/// Prints the first part of a line, and ends the process without any of the store's clean-up.
-fn measure_and_die(name: &str, dir: &Path, sizes: Sizes) -> ! {
+/// Prints the first part of a line, and ends the process without the store's clean-up.
+fn measure_and_exit(name: &str, dir: &Path, sizes: Sizes) -> ! {
     let mut store = open(name, dir);
     let mut random = Random(42);
     fill(&mut *store, sizes.keys);
@@ -118,7 +118,7 @@ fn durable_rate(store: &mut dyn Store, sizes: Sizes, random: &mut Random) -> f64
     rate(sizes.durable, start)
 }
 
-/// Batches per second with the time of the checkpoints, and the slowest batch in milliseconds.
+/// Batches per second, including the time of the checkpoints, and the slowest batch in milliseconds.
 fn checkpointed_rate(store: &mut dyn Store, sizes: Sizes, random: &mut Random) -> (f64, f64) {
     let start = Instant::now();
     let mut slowest_ms = 0.0_f64;
@@ -158,7 +158,7 @@ fn batch(sizes: Sizes, round: u64, random: &mut Random) -> Batch {
         .collect()
 }
 
-/// Spread over the key space, as inode numbers and names are.
+/// A key; keys spread over the key space as inode numbers and names do.
 fn key(number: u64) -> [u8; 16] {
     let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut key = [0; 16];
@@ -168,7 +168,7 @@ fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Not compressible: each is different.
+/// A value that is not compressible; every value is different.
 fn value(round: u64) -> Vec<u8> {
     let mut random = Random(round + 1);
     let words = std::iter::repeat_with(|| random.next().to_le_bytes());
@@ -185,7 +185,7 @@ fn milliseconds(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1000.0
 }
 
-/// Space that is allocated to the files, as sparse files are used.
+/// The allocated space of the files: some stores use sparse files.
 fn megabytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;
@@ -202,7 +202,7 @@ fn megabytes(dir: &Path) -> u64 {
     bytes / 1_000_000
 }
 
-/// The same sequence in each run, and for each store.
+/// Random numbers: the same sequence in each run and for each store.
 struct Random(u64);
 
 impl Random {

@@ -1,2 +1,2 @@
-//! Compares stores for metadata: see `benches/metadata_store.rs`. The crate keeps the stores that were not taken out of
-//! every other build.
+//! Empty: `benches/metadata_store.rs` compares stores for metadata. The crate keeps the rejected stores out of all
+//! other builds.

@@ -1,7 +1,7 @@
-//! Each store behind the same few calls.
+//! The stores, each behind the same few calls.
 //!
-//! `apply` makes a batch visible, not durable; `checkpoint` makes durable what was applied, as a
-//! checkpoint does before an intent log is cut.
+//! `apply` makes a batch visible, not durable. `checkpoint` makes the applied batches durable, as a checkpoint does
+//! before an intent log is cut.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,18 +28,18 @@ pub const NAMES: [&str; 6] = [
     "sled *",
 ];
 
-/// A store that is measured.
+/// A measured store.
 pub trait Store {
     fn commit_durable(&mut self, batch: &Batch);
     fn apply(&mut self, batch: &Batch);
     fn checkpoint(&mut self);
-    /// Returns once a checkpoint that goes on in the background is done.
+    /// Waits for a checkpoint in the background.
     fn wait(&mut self) {}
     /// Length of a value.
     fn get_bytes(&self, key: &[u8]) -> Option<usize>;
 }
 
-/// Opens a store, making it when there is none.
+/// Opens a store, and creates a missing store.
 pub fn open(name: &str, dir: &Path) -> Box<dyn Store> {
     match name {
         "redb in a memory table" => Box::new(Table::open(dir)),
@@ -69,7 +69,7 @@ fn commit(kv: &RedbKv, batch: &Batch) {
     kv.commit_durable(&mut changes).unwrap();
 }
 
-/// What Lockstep takes: the checkpoint runs beside the batches that follow it.
+/// Lockstep's choice: the checkpoint runs concurrently with later batches.
 struct Table {
     table: Arc<Memtable<RedbKv>>,
     flusher: Option<JoinHandle<()>>,
@@ -114,7 +114,7 @@ impl Store for Table {
     }
 }
 
-/// redb as Lockstep runs it, each batch a commit.
+/// redb as Lockstep runs it; each batch is a commit.
 struct Checked(RedbKv);
 
 impl Store for Checked {
@@ -215,7 +215,7 @@ impl Store for Fjall {
     }
 }
 
-/// LMDB; between checkpoints it does not sync, and a power loss may then damage it.
+/// LMDB. It does not sync between checkpoints, and a power loss may then damage the store.
 struct Lmdb {
     env: heed::Env,
     database: heed::Database<'static, Bytes, Bytes>,
@@ -227,7 +227,7 @@ impl Lmdb {
         std::fs::create_dir_all(&path).unwrap();
         let mut options = heed::EnvOpenOptions::new();
         options.map_size(4 << 30);
-        // SAFETY: nothing else opens this directory, and durability is asked for by syncing.
+        // SAFETY: no other code opens this directory, and the bench syncs where it needs durability.
         let env = unsafe { options.flags(EnvFlags::NO_SYNC).open(path).unwrap() };
         let transaction = env.write_txn().unwrap();
         let database = env
@@ -268,7 +268,7 @@ impl Store for Lmdb {
     }
 }
 
-/// sled; its flush is not one to stable storage, see ADR 0001.
+/// sled. Its flush does not reach stable storage; see ADR 0001.
 struct Sled(sled::Db);
 
 impl Store for Sled {
