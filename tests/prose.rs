@@ -59,16 +59,10 @@ fn each_headless_subject_is_found() {
         for (name, text) in [
             ("page.md", format!("# Head\n\n{sentence}\n")),
             ("code.rs", format!("/// {sentence}\nfn code() {{}}\n")),
-            (
-                "table.md",
-                format!("| one | two |\n|---|---|\n| node | {sentence} |\n"),
-            ),
+            ("table.md", format!("| one | two |\n|---|---|\n| node | {sentence} |\n")),
         ] {
             let (is_good, said) = check_text(name, &text);
-            assert!(
-                !is_good && said.contains(" 1 headless of "),
-                "{name}: {said}"
-            );
+            assert!(!is_good && said.contains(" 1 headless of "), "{name}: {said}");
         }
     }
 }
@@ -77,8 +71,7 @@ fn each_headless_subject_is_found() {
 fn good_sentences_are_left_alone() {
     let paragraphs = GOOD.join("\n\n");
     let comments: String = GOOD.iter().map(|line| format!("// {line}\n\n")).collect();
-    let code =
-        "```\nwhat nobody reads\n```\n\n    if what\n\n# What it is\n\n| what | who |\n|---|---|\n";
+    let code = "```\nwhat nobody reads\n```\n\n    if what\n\n# What it is\n\n| what | who |\n|---|---|\n";
     let script = "#!/bin/sh\n# The script says what happened.\nwho | sort # of whom\n";
     for (name, text) in [
         ("page.md", paragraphs.as_str()),
@@ -87,10 +80,7 @@ fn good_sentences_are_left_alone() {
         ("setting.toml", script),
     ] {
         let (is_good, said) = check_text(name, text);
-        assert!(
-            is_good && !said.contains(&format!("{name}:")),
-            "{name}: {said}"
-        );
+        assert!(is_good && !said.contains(&format!("{name}:")), "{name}: {said}");
     }
 }
 
@@ -98,10 +88,7 @@ fn good_sentences_are_left_alone() {
 #[test]
 fn a_comment_is_read_across_its_lines() {
     let (is_good, said) = check_text("code.rs", "// The node waits for\n// what the peer says.\n");
-    assert!(
-        !is_good && said.contains("comments: 1 headless of 2"),
-        "{said}"
-    );
+    assert!(!is_good && said.contains("comments: 1 headless of 2"), "{said}");
 }
 
 #[test]
@@ -125,8 +112,5 @@ fn the_repository_is_within_its_limits() {
         checked.status.success(),
         "{said}\n`scripts/check-prose --list FILE` shows the findings"
     );
-    assert!(
-        said.contains("comments: ") && said.contains("sentences: "),
-        "{said}"
-    );
+    assert!(said.contains("comments: ") && said.contains("sentences: "), "{said}");
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_driver::{Place, make_store_on_this_machine, prepare};
-use lockstep_link::identity::{Fingerprint, Identity};
+use lockstep_link::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{
     self, Choice, Draft, DraftPeer, NodeConfig, PeerAddress, Role, draft_text,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockstep_link::identity::Fingerprint;
+use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 
 use super::{

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use lockstep_link::identity::Fingerprint;
+use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use toml::de::DeValue;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::{Datastore, refuse, threads};
-use lockstep_link::{Fingerprint, Identity, LinkError, LinkOptions, SendFrames};
+use lockstep_link::{Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, MessageError};
 
 use super::Shared;
@@ -161,7 +161,7 @@ fn answer(
     let fingerprint = connection.peer_fingerprint();
     let (sender, mut receiver) = connection.split();
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
-    receiver.set_timeout(Some(options.handshake_timeout))?;
+    receiver.set_timeout(Some(options.greeting_timeout))?;
     let envelope = Envelope::decode(receiver.recv()?.header)?;
     let slot = shared.slots.iter().find(|slot| {
         let peer = slot.config().peer.as_ref();

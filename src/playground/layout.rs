@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lockstep_driver::make_store_on_this_machine;
 use lockstep_link::DelayProxy;
-use lockstep_link::identity::{Fingerprint, Identity};
+use lockstep_link::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{
     self, DatastoreConfig, Draft, DraftPeer, PeerAddress, Role, SOCKET_PATH_BYTES_MAX, draft_text,

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use lockstep_link::{Receiver, Sender};
+use lockstep_link::{ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
 use lockstep_types::Ino;
 use lockstepfs::config::Encryption;

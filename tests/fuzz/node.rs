@@ -213,7 +213,7 @@ impl Besieged {
     pub fn options(&self) -> LinkOptions {
         LinkOptions {
             encryption: self.encryption,
-            handshake_timeout: Duration::from_secs(60),
+            greeting_timeout: Duration::from_secs(60),
             ..LinkOptions::default()
         }
     }

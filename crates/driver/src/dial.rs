@@ -69,7 +69,7 @@ impl Dialer {
         LinkOptions {
             encryption: self.peer.encryption,
             connect_timeout: self.peer_timeout,
-            handshake_timeout: self.peer_timeout.max(Duration::from_secs(2)),
+            greeting_timeout: self.peer_timeout.max(Duration::from_secs(2)),
             user_timeout: Some(self.peer_timeout),
             ..LinkOptions::default()
         }
@@ -94,6 +94,6 @@ const fn is_refusal(error: &LinkError) -> bool {
         LinkError::WrongFingerprint { .. }
             | LinkError::RefusedByPeer { .. }
             | LinkError::ProtocolMismatch { .. }
-            | LinkError::Stranger { .. }
+            | LinkError::Unauthenticated { .. }
     )
 }

@@ -49,7 +49,7 @@ impl Gathering {
             }
             return sender.post(header, data);
         };
-        if sender.leave(header, data)? {
+        if sender.send_deferred(header, data)? {
             self.left.store(true, Ordering::Release);
             // Looked at after that, so whoever takes up the request that waits sees what was left.
             if !waiting.any() && self.take() {
@@ -114,7 +114,7 @@ mod tests {
 
     impl SendFrames for Kept {
         fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
-            self.send_nowait(header, payload)?;
+            self.enqueue(header, payload)?;
             self.flush()
         }
 
@@ -122,14 +122,14 @@ mod tests {
             self.send(header, payload)
         }
 
-        fn send_nowait(&self, header: &[u8], _payload: &[u8]) -> Result<(), LinkError> {
+        fn enqueue(&self, header: &[u8], _payload: &[u8]) -> Result<(), LinkError> {
             self.queued.lock().extend(header);
             Ok(())
         }
 
-        fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
             let is_only_one = self.queued.lock().is_empty();
-            self.send_nowait(header, payload)?;
+            self.enqueue(header, payload)?;
             if !is_only_one {
                 self.flush()?;
             }

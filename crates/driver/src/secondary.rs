@@ -180,7 +180,7 @@ impl Datastore {
     fn answer(&self, sender: &dyn SendFrames, message: Message) {
         let envelope = self.envelope(Osn::ZERO, message);
         let sent = match envelope.encode() {
-            Ok(header) => sender.send_nowait(&header, &[]).map_err(|e| e.to_string()),
+            Ok(header) => sender.enqueue(&header, &[]).map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
         if let Err(error) = sent {
@@ -201,7 +201,7 @@ impl Datastore {
         let mut heard = self.host.now();
         loop {
             let next = if self.expects_more() {
-                receiver.recv_soon()
+                receiver.recv_spinning()
             } else {
                 receiver.recv()
             };

@@ -1,8 +1,8 @@
-//! Messages per second over loopback: size, messages outstanding, encryption. Beside it the
-//! processor time of both ends for one message, which a busy machine alters less.
+//! Messages per second over loopback, by size, number of outstanding messages, and encryption. In brackets, the
+//! processor time of both ends for one message, which a busy machine changes less.
 //!
-//! One thread sends, one receives at the other end and answers each message without waiting, one
-//! receives the answers. `cargo bench -p lockstep-link`.
+//! One thread sends. A second thread, at the other end, receives and answers each message without waiting. A third
+//! thread receives the answers. `cargo bench -p lockstep-link`.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -11,17 +11,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_link::{Connection, Identity, LinkError, LinkOptions, Receiver, Sender, accept, dial};
+use lockstep_link::{
+    Connection, Identity, LinkError, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
+    accept, dial,
+};
 use lockstep_types::Encryption;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long each case runs.
+/// Duration of a run.
 const RUN: Duration = Duration::from_millis(700);
 
-/// Runs of each case; the median counts.
+/// Runs of each case. The bench prints the median.
 const RUNS: usize = 3;
 
-/// Length of a header like that of a write.
+/// A header as long as the header of a write.
 const HEADER: [u8; 64] = [7; 64];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -101,7 +104,7 @@ fn rate(
 
 fn answer_all(mut messages: Receiver, answer: &Sender) {
     while messages.recv().is_ok() {
-        if answer.send_nowait(&HEADER, &[]).is_err() {
+        if answer.enqueue(&HEADER, &[]).is_err() {
             break;
         }
     }
@@ -130,7 +133,7 @@ fn send_for_a_while(
     Ok((done / start.elapsed().as_secs_f64(), cpu_us))
 }
 
-/// Processor time of this process so far.
+/// The processor time that this process has used.
 fn cpu_secs() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let whole = u64::try_from(time.tv_sec).unwrap_or_default();

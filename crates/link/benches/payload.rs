@@ -1,5 +1,5 @@
-//! What a payload costs before it leaves: its sum, inside TLS (XXH3-128) and in clear (BLAKE3), and
-//! its TLS records. `cargo bench -p lockstep-link --bench payload`.
+//! The cost of a payload before it leaves: its sum, inside TLS (XXH3-128) and in clear (BLAKE3), and its TLS records.
+//! `cargo bench -p lockstep-link --bench payload`.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
-/// Bytes that a TLS record takes.
+/// Bytes of plaintext in a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// Bytes worked on in one measurement, and measurements, of which the median counts.
+/// Bytes per measurement, and number of measurements. The bench prints their median.
 const BYTES: usize = 64 << 20;
 const RUNS: usize = 11;
 
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// As rustls makes records: each copied, then encrypted in place. One nonce for all is for a bench only.
+/// Makes records as rustls does: copies each record, then encrypts it in place. One nonce for all records is safe only
+/// in a bench.
 fn encrypt(key: &LessSafeKey, payload: &[u8], record: &mut Vec<u8>) {
     for bytes in payload.chunks(RECORD_BYTES) {
         record.clear();

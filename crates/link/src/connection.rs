@@ -1,4 +1,4 @@
-//! Making a connection: TCP, handshake, and the first frame each way.
+//! Connecting: TCP connect, then the greeting.
 //!
 //! ```text
 //! client                                    server
@@ -10,13 +10,13 @@
 //!   |<------------------ hello frame -------------------------|
 //! ```
 //!
-//! In TLS 1.3 a client finishes before the server has judged its certificate: the one byte is the
-//! judgement, so that `dial` reports a refusal. It also makes leaving TLS safe against reading too
-//! far: the server sends nothing in clear before the client's hello, the client nothing at all
-//! before the byte, so neither can have clear bytes in its TLS buffers.
+//! In TLS 1.3, a client completes the handshake before the server has checked the client's certificate. The one byte
+//! tells the client the server's decision, so that `dial` reports a refusal. The byte also makes leaving TLS safe: the
+//! server sends no clear byte before the client's hello, and the client sends no byte at all before the server's byte.
+//! So neither end can have clear bytes in its TLS buffers.
 //!
-//! The whole handshake has one deadline, and until it ends a peer can make this node hold no more
-//! than rustls's handshake buffer.
+//! The whole greeting has one deadline. Until the greeting ends, a peer can occupy no more memory of this node than
+//! rustls's handshake buffer.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,57 +29,26 @@ use lockstep_types::Encryption;
 use rustls::{AlertDescription, CertificateError, Connection as Tls, Error as TlsError};
 
 use crate::error::LinkError;
+use crate::fingerprint::Fingerprint;
 use crate::frame::{Opener, Sealer};
-use crate::identity::{Fingerprint, Identity};
+use crate::identity::Identity;
+use crate::options::LinkOptions;
+use crate::outgoing::Outgoing;
 use crate::receiver::Receiver;
-use crate::sender::{Outgoing, Sender};
+use crate::sender::Sender;
 use crate::socket::{self, DeadlineSocket};
 use crate::tls::{self, ClearKeys, Pins, Presenter};
+use crate::transport::{ReceiveFrames, SendFrames};
 use crate::wire::Wire;
 
-/// The byte by which the server says that it accepts the client.
+/// The byte with which the server accepts the client.
 const ACCEPTED: u8 = b'K';
 
 /// Header of the first frame in both directions.
 const HELLO: &[u8] = b"lockstep hello";
 
-/// How long a refused peer gets to read why.
+/// Time for a refused peer to read the reason.
 const REFUSAL_GRACE: Duration = Duration::from_millis(500);
-
-/// How a connection is made and kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkOptions {
-    /// Must be alike on both ends.
-    pub encryption: Encryption,
-    /// Limit for TCP to connect.
-    pub connect_timeout: Duration,
-    /// Limit for everything after that until the connection can be used.
-    pub handshake_timeout: Duration,
-    /// Idle time after which the kernel probes the peer; dead after half of that again, about.
-    /// Whole seconds. `None`: never.
-    pub keepalive: Option<Duration>,
-    /// How long sent bytes may stay unacknowledged before the kernel gives the connection up
-    /// (`TCP_USER_TIMEOUT`). `None`: the system's, many minutes.
-    pub user_timeout: Option<Duration>,
-    /// Size of the kernel's send buffer; `None`: the kernel tunes it.
-    pub send_buffer_bytes: Option<usize>,
-    /// Size of the kernel's receive buffer; `None`: the kernel tunes it.
-    pub receive_buffer_bytes: Option<usize>,
-}
-
-impl Default for LinkOptions {
-    fn default() -> Self {
-        Self {
-            encryption: Encryption::On,
-            connect_timeout: Duration::from_secs(5),
-            handshake_timeout: Duration::from_secs(5),
-            keepalive: Some(Duration::from_secs(10)),
-            user_timeout: Some(Duration::from_secs(15)),
-            send_buffer_bytes: None,
-            receive_buffer_bytes: None,
-        }
-    }
-}
 
 /// An authenticated connection with a peer. Closed when dropped.
 pub struct Connection {
@@ -102,7 +71,7 @@ impl Connection {
         (self.sender, self.receiver)
     }
 
-    /// Who the peer is: one of the pinned fingerprints, proven.
+    /// The peer's authenticated fingerprint, one of the pinned fingerprints.
     pub fn peer_fingerprint(&self) -> Fingerprint {
         self.peer_fingerprint
     }
@@ -113,7 +82,7 @@ impl Connection {
     }
 }
 
-/// Connects to the node at `peer`, which must prove to be `pinned`.
+/// Connects to the node at `peer`, whose fingerprint must be `pinned`.
 pub fn dial(
     peer: SocketAddr,
     identity: &Identity,
@@ -125,39 +94,39 @@ pub fn dial(
     let pins = Pins::new(BTreeSet::from([pinned]));
     let tls = tls::client(identity, &pins, options.encryption)
         .map_err(|source| LinkError::TlsSetup { source })?;
-    let handshake = Handshake {
+    let greeting = Greeting {
         peer,
         ours: identity.fingerprint(),
         pins,
         presenter: None,
         options,
-        deadline: Instant::now() + options.handshake_timeout,
+        deadline: Instant::now() + options.greeting_timeout,
     };
-    handshake.run(socket, tls.into())
+    greeting.run(socket, tls.into())
 }
 
-/// Answers a client that has connected; it must prove to be one of `pinned`. May take the whole
-/// `handshake_timeout`: do not call it on the thread that accepts for others.
+/// Greets a client that has connected. The client's fingerprint must be one of `pinned`. May take the whole
+/// `greeting_timeout`: do not call this function on the thread that accepts connections.
 ///
 /// # Errors
-/// [`LinkError`]; the client is gone then, and was told as far as it could be.
+/// [`LinkError`]; the connection is closed, and the client has received the reason if possible.
 pub fn accept(
     socket: TcpStream,
     identity: &Identity,
     pinned: &BTreeSet<Fingerprint>,
     options: &LinkOptions,
 ) -> Result<Connection, LinkError> {
-    let deadline = Instant::now() + options.handshake_timeout;
+    let deadline = Instant::now() + options.greeting_timeout;
     let peer = socket.peer_addr().map_err(|source| LinkError::Socket {
         peer: SocketAddr::from(([0, 0, 0, 0], 0)),
-        operation: "tell the address of a client",
+        operation: "get the address of a client",
         source,
     })?;
     let pins = Pins::new(pinned.clone());
     let presenter = Presenter::new(identity);
     let tls = tls::server(&presenter, &pins, options.encryption)
         .map_err(|source| LinkError::TlsSetup { source })?;
-    let handshake = Handshake {
+    let greeting = Greeting {
         peer,
         ours: identity.fingerprint(),
         pins,
@@ -165,26 +134,26 @@ pub fn accept(
         options,
         deadline,
     };
-    handshake.run(socket, tls.into())
+    greeting.run(socket, tls.into())
 }
 
-/// One handshake under way, at either end.
-struct Handshake<'a> {
+/// A greeting in progress, at either end.
+struct Greeting<'a> {
     peer: SocketAddr,
     ours: Fingerprint,
     pins: Arc<Pins>,
-    /// The server's; `None` at the client's end.
+    /// Set at the server's end; `None` at the client's end.
     presenter: Option<Arc<Presenter>>,
     options: &'a LinkOptions,
     deadline: Instant,
 }
 
-impl Handshake<'_> {
+impl Greeting<'_> {
     fn run(&self, socket: TcpStream, mut tls: Tls) -> Result<Connection, LinkError> {
         socket::tune(&socket, self.options).map_err(|e| self.socket_error("set options", e))?;
         let mut timed = DeadlineSocket::new(&socket, self.deadline);
         if let Err(error) = self.authenticate(&mut tls, &mut timed) {
-            // What is left to be said is the alert that tells the peer why.
+            // TLS may still have to send the alert that tells the peer the reason.
             while tls.wants_write() && tls.write_tls(&mut timed).is_ok() {}
             timed.linger(REFUSAL_GRACE);
             return Err(self.explain(error));
@@ -203,13 +172,13 @@ impl Handshake<'_> {
             peer_fingerprint,
             encryption: self.options.encryption,
         };
-        self.greet(&mut connection)?;
+        self.exchange_hellos(&mut connection)?;
         Ok(connection)
     }
 
-    /// TLS up to and with the server's byte.
+    /// The TLS handshake and the server's byte.
     fn authenticate(&self, tls: &mut Tls, socket: &mut DeadlineSocket<'_>) -> io::Result<()> {
-        tls.set_buffer_limit(None); // what is encrypted at once is bounded by the sender
+        tls.set_buffer_limit(None); // the sender bounds the bytes that it encrypts at once
         while tls.is_handshaking() {
             tls.complete_io(socket)?;
         }
@@ -246,8 +215,8 @@ impl Handshake<'_> {
         Ok((Sender::new(outgoing), receiver))
     }
 
-    /// The first frame each way: proves that both ends are past the handshake with equal keys.
-    fn greet(&self, connection: &mut Connection) -> Result<(), LinkError> {
+    /// Exchanges the first frames, which prove that both ends have completed the handshake with equal keys.
+    fn exchange_hellos(&self, connection: &mut Connection) -> Result<(), LinkError> {
         let remaining = self.deadline.saturating_duration_since(Instant::now());
         let remaining = remaining.max(Duration::from_millis(1));
         connection.receiver.set_timeout(Some(remaining))?;
@@ -271,21 +240,21 @@ impl Handshake<'_> {
             return Ok(());
         }
         let found = String::from_utf8_lossy(header.get(..HELLO.len()).unwrap_or(header));
-        Err(self.mismatch(format!("there the first frame says {found:?}")))
+        Err(self.mismatch(format!("the peer's first frame says {found:?}")))
     }
 
     fn is_client(&self) -> bool {
         self.presenter.is_none()
     }
 
-    /// What a failed handshake means to an operator.
+    /// Explains a failed greeting to the operator.
     fn explain(&self, error: io::Error) -> LinkError {
         if error.kind() == io::ErrorKind::TimedOut {
             return self.timed_out();
         }
         match error.downcast::<TlsError>() {
             Ok(source) => self.explain_tls(source),
-            Err(source) => LinkError::HandshakeClosed {
+            Err(source) => LinkError::GreetingClosed {
                 peer: self.peer,
                 ours: self.ours,
                 expected: self.pins.expected(),
@@ -318,7 +287,7 @@ impl Handshake<'_> {
                 || "the peer has another setting or version".into(),
                 |presenter| presenter.offered(),
             )),
-            (source, _) => LinkError::Stranger {
+            (source, _) => LinkError::Unauthenticated {
                 peer: self.peer,
                 expected: self.pins.expected(),
                 source,
@@ -335,10 +304,10 @@ impl Handshake<'_> {
     }
 
     fn timed_out(&self) -> LinkError {
-        LinkError::HandshakeTimedOut {
+        LinkError::GreetingTimedOut {
             peer: self.peer,
             expected: self.pins.expected(),
-            limit: self.options.handshake_timeout,
+            limit: self.options.greeting_timeout,
         }
     }
 
@@ -351,7 +320,7 @@ impl Handshake<'_> {
     }
 }
 
-/// The client's wait for the server's byte.
+/// Waits at the client's end for the server's byte.
 fn await_acceptance(tls: &mut Tls, socket: &mut DeadlineSocket<'_>) -> io::Result<()> {
     let mut byte = [0];
     loop {

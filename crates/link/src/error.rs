@@ -1,7 +1,7 @@
-//! What can go wrong between two nodes, each with its cause and its cure.
+//! The errors of the link between two nodes, each with its cause and its cure.
 //!
-//! Messages are for the operator who reads the log of one node: they name the peer's address, what
-//! was met, what was expected, and what to do. They never hold key material.
+//! The messages are for the operator who reads the log of one node. They name the peer's address, the found and the
+//! expected value, and the cure. They never hold key material.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use lockstep_types::Encryption;
 
+use crate::fingerprint::Fingerprint;
 use crate::frame::FrameError;
-use crate::identity::Fingerprint;
 
 fn run_as_root(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied {
-        return "; run as root, or as the user who made the identity";
+        return "; run as root, or as the user who created the identity";
     }
     ""
 }
@@ -24,41 +24,42 @@ fn run_as_root(source: &io::Error) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// A file of the identity could not be read or written.
+    /// A call on a file of the identity failed.
     #[error("cannot {operation} {}: {source}{}", path.display(), run_as_root(source))]
     IdentityFile {
-        /// What was being done.
+        /// The failed call.
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The node has no identity yet.
     #[error(
         "{} does not exist: restore it from a backup; or give this node a new identity: move the old \
-         node.toml, node.key and node.crt away, run `lockstep init` with the options of before and the \
-         --uuid of the datastore (its store is kept), and pin the fingerprint that it prints on the peer",
+         node.toml, node.key and node.crt away, run `lockstep init` with the same options as before and \
+         the --uuid of the datastore (the store is kept), and pin the printed fingerprint on the peer",
         path.display()
     )]
     IdentityMissing {
         /// The missing file.
         path: PathBuf,
     },
-    /// A new identity would replace one that peers have pinned.
+    /// A new identity would replace an identity that peers have pinned.
     #[error(
         "{} exists already: peers may have pinned this identity, so it is not replaced; \
-         remove node.key and node.crt first if it is really to be given up",
+         to give the identity up, remove node.key and node.crt first",
         path.display()
     )]
     IdentityExists {
-        /// The file in the way.
+        /// The existing file.
         path: PathBuf,
     },
-    /// Others than the owner can read the private key.
+    /// Other users than the owner can read the private key.
     #[error(
-        "{} is open to others than its owner (mode {mode:04o}): whoever reads it can pose as this \
-         node; run `chmod 600 {}`, and make a new identity if it may have been read",
+        "other users than the owner can access {} (mode {mode:04o}): every reader of the key can \
+         impersonate this node; run `chmod 600 {}`, and create a new identity if another user may \
+         have read the key",
         path.display(), path.display()
     )]
     IdentityExposed {
@@ -67,39 +68,30 @@ pub enum LinkError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A file of the identity does not hold what it should.
+    /// A file of the identity has invalid content.
     #[error(
-        "{} is not usable: {reason}; restore it from a backup or make a new identity with \
+        "{} is not usable: {reason}; restore it from a backup or create a new identity with \
          `lockstep init` and pin its fingerprint on the peers",
         path.display()
     )]
     IdentityInvalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
-    /// No key pair or certificate could be made.
-    #[error("cannot make a key pair and certificate for {name:?}: {source}")]
-    IdentityMake {
+    /// The creation of a key pair or certificate failed.
+    #[error("cannot create a key pair and certificate for {name:?}: {source}")]
+    IdentityCreation {
         /// The node's name.
         name: String,
-        /// Why not.
+        /// The cause.
         source: rcgen::Error,
     },
-    /// A text is not a fingerprint.
-    #[error(
-        "{text:?} is not a fingerprint: it is written SHA256: and 64 hexadecimal digits, as \
-         `lockstep init` shows it"
-    )]
-    FingerprintSyntax {
-        /// The text.
-        text: String,
-    },
-    /// TLS could not be set up with this identity.
+    /// TLS cannot use this identity.
     #[error("cannot set up TLS with this node's identity: {source}")]
     TlsSetup {
-        /// Why not.
+        /// The cause.
         source: rustls::Error,
     },
     /// The peer's address does not answer.
@@ -110,7 +102,7 @@ pub enum LinkError {
     Connect {
         /// The address.
         peer: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A call on the socket failed.
@@ -118,22 +110,23 @@ pub enum LinkError {
     Socket {
         /// The peer.
         peer: SocketAddr,
-        /// What was being done.
+        /// The failed call.
         operation: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The peer is not the one that is pinned.
+    /// The peer's certificate is not pinned.
     #[error(
-        "{peer} refused: it presents {presented}, pinned is {expected}; if that node was given a \
-         new identity, pin the new fingerprint in this node's configuration, else find out who it is"
+        "{peer} refused: it presents {presented}, pinned is {expected}; if that node has a new \
+         identity, pin the new fingerprint in this node's configuration; else find out which program \
+         answers at this address"
     )]
     WrongFingerprint {
         /// The peer.
         peer: SocketAddr,
-        /// What it presented.
+        /// The presented fingerprint.
         presented: Fingerprint,
-        /// What is pinned here; several are separated by commas.
+        /// The fingerprints that this node has pinned, separated by commas.
         expected: String,
     },
     /// The peer does not accept this node's certificate.
@@ -149,72 +142,72 @@ pub enum LinkError {
     },
     /// The two ends do not agree on encryption, or run versions without a common protocol.
     #[error(
-        "{peer} and this node agree on no protocol: here encryption is {ours}, {theirs}; set \
+        "{peer} and this node agree on no protocol: encryption is {ours} on this node; {theirs}; set \
          `encryption` alike on both nodes and run the same version of lockstep on both"
     )]
     ProtocolMismatch {
         /// The peer.
         peer: SocketAddr,
-        /// The setting here.
+        /// This node's setting.
         ours: Encryption,
-        /// What is known of the peer's.
+        /// The known facts about the peer's setting.
         theirs: String,
     },
-    /// What is at the other end does not speak as a node does.
+    /// The program at the other end does not speak as a node does.
     #[error(
         "{peer} refused before it was authenticated: {source} (presented no certificate; expected \
-         {expected}); it is not a lockstep node, or something between alters the traffic"
+         {expected}); it is not a lockstep node, or a device on the way alters the traffic"
     )]
-    Stranger {
+    Unauthenticated {
         /// The peer.
         peer: SocketAddr,
-        /// What is pinned here.
+        /// The fingerprints that this node has pinned.
         expected: String,
-        /// What TLS made of it.
+        /// The fault that TLS reports.
         source: rustls::Error,
     },
-    /// The handshake did not end in time.
+    /// The greeting did not end in time.
     #[error(
-        "{peer} did not complete the handshake within {limit:?} (expected {expected}); it is \
+        "{peer} did not complete the greeting within {limit:?} (expected {expected}); it is \
          overloaded, not a lockstep node, or the network loses packets"
     )]
-    HandshakeTimedOut {
+    GreetingTimedOut {
         /// The peer.
         peer: SocketAddr,
-        /// What is pinned here.
+        /// The fingerprints that this node has pinned.
         expected: String,
         /// The limit.
         limit: Duration,
     },
-    /// The peer went away during the handshake.
+    /// The peer closed the connection during the greeting.
     #[error(
-        "{peer} closed the connection during the handshake: {source} (here {ours}, expected \
-         {expected}); the log of the node there says why"
+        "{peer} closed the connection during the greeting: {source} (this node presents {ours} and \
+         expects {expected}); the log of the node at {peer} gives the reason"
     )]
-    HandshakeClosed {
+    GreetingClosed {
         /// The peer.
         peer: SocketAddr,
         /// This node's fingerprint.
         ours: Fingerprint,
-        /// What is pinned here.
+        /// The fingerprints that this node has pinned.
         expected: String,
-        /// How it was noticed.
+        /// The error of the socket.
         source: io::Error,
     },
-    /// A frame is wrong; as a peer sends only right ones, the network or a machine altered it.
+    /// A frame is invalid. A peer sends only valid frames, so the network or a machine has altered it.
     #[error("connection with {peer} given up: {source}")]
     BadFrame {
         /// The peer.
         peer: SocketAddr,
-        /// What is wrong.
+        /// The fault.
         source: FrameError,
     },
-    /// The caller's frame is outside the bounds; nothing was sent, the connection stands.
+    /// The caller's frame is outside the bounds. Nothing was sent; the connection stays open.
     #[error("frame for {peer} not sent: {source}")]
     Unsendable {
         /// The peer.
         peer: SocketAddr,
-        /// What is wrong.
+        /// The fault.
         source: FrameError,
     },
     /// TLS found the stream altered or out of order.
@@ -222,25 +215,25 @@ pub enum LinkError {
     BadStream {
         /// The peer.
         peer: SocketAddr,
-        /// What is wrong.
+        /// The fault.
         source: rustls::Error,
     },
-    /// No whole frame arrived within the time-out of the receiver; nothing is lost, receive again.
-    #[error("nothing whole from {peer} within {limit:?}")]
+    /// No whole frame arrived within the receiver's time-out. Nothing is lost; the caller may receive again.
+    #[error("no whole frame from {peer} within {limit:?}")]
     TimedOut {
-        /// Whether bytes of one did.
+        /// Whether bytes of a frame arrived.
         heard: bool,
         /// The peer.
         peer: SocketAddr,
         /// The limit.
         limit: Duration,
     },
-    /// The peer takes nothing, and what waits for it has reached its bound.
+    /// The peer takes no bytes, and the waiting bytes have reached their bound.
     #[error("{waiting_bytes} bytes wait for {peer}, which takes none")]
     QueueFull {
         /// The peer.
         peer: SocketAddr,
-        /// Bytes that wait.
+        /// The number of waiting bytes.
         waiting_bytes: usize,
     },
     /// The connection is closed.
@@ -248,7 +241,7 @@ pub enum LinkError {
     Closed {
         /// The peer.
         peer: SocketAddr,
-        /// By whom or what.
+        /// The reason for closing.
         reason: String,
     },
 }
@@ -259,7 +252,7 @@ impl LinkError {
         matches!(self, Self::TimedOut { heard: true, .. })
     }
 
-    /// Whether the receiver merely saw nothing in time: the connection stands.
+    /// Whether the receiver's time-out has passed: the connection stays open.
     pub const fn is_timed_out(&self) -> bool {
         matches!(self, Self::TimedOut { .. })
     }

@@ -1,21 +1,21 @@
-//! Frames: how messages are laid on a stream of bytes. Pure: no socket, no clock, no thread.
+//! Frames: the layout of messages in a stream of bytes. Pure: no socket, no clock, no thread.
 //!
 //! ```text
-//! prefix       16  magic and version "LSF3", header bytes u32, payload bytes u32, CRC-32 of those
+//! prefix       16  magic and version "LSF3", header bytes u32, payload bytes u32, CRC-32 of these
 //!                  twelve bytes; all little endian
 //! header           opaque to this crate
-//! sum          16  over all of the above
+//! sum          16  over prefix and header
 //! payload
-//! payload sum  16  over the payload; missing when there is none
+//! payload sum  16  over the payload; missing when the payload is empty
 //! ```
 //!
-//! The sum of the payload comes behind it, so that both ends hash a large payload piece by piece
-//! while the pieces before are on their way.
+//! The sum of the payload follows the payload. So both ends hash a large payload piece by piece while earlier pieces
+//! are on their way.
 //!
-//! How the sums are made, with and without TLS around: `sums.rs`.
+//! `sums.rs` makes the sums, with and without TLS.
 //!
-//! Invariants: nothing is allocated or awaited for a frame outside the bounds; lengths are trusted
-//! only once the CRC of the prefix fits, the rest only once its sum does.
+//! Invariants: a frame outside the bounds causes no allocation and no wait. The receiver trusts the lengths only after
+//! the CRC of the prefix matches, and the other bytes only after their sum matches.
 
 use lockstep_types::Hash128;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
@@ -32,49 +32,51 @@ pub const PAYLOAD_BYTES_MAX: usize = WRITE_BYTES_MAX + BLOCK_BYTES;
 pub const FRAME_BYTES_MAX: usize =
     PREFIX_BYTES + HEADER_BYTES_MAX + SUM_BYTES + PAYLOAD_BYTES_MAX + SUM_BYTES;
 
-/// First bytes of every frame; the last one is the version of the layout.
+/// First bytes of every frame. The last byte is the version of the layout.
 const MAGIC: [u8; 4] = *b"LSF3";
 const PREFIX_BYTES: usize = 16;
 const PREFIX_FIELD_BYTES: usize = 12;
 const SUM_BYTES: usize = 16;
 
-/// A payload that arrives bit by bit is hashed in steps of this, as BLAKE3 is fastest with large
-/// pieces that lie at multiples of their size.
+/// Step in which a payload is hashed while it arrives. BLAKE3 is fastest with large pieces that lie at multiples of
+/// their size.
 const HASH_STEP_BYTES: usize = 64 << 10;
 
-/// What is wrong with a frame.
+/// A fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The stream is not at the start of a frame of this version.
-    #[error("no frame starts with {found:02x?}: altered on the way, or an unknown version")]
+    #[error(
+        "no frame starts with {found:02x?}: the bytes were altered on the way, or have an unknown version"
+    )]
     Magic {
         /// The bytes in place of the magic.
         found: [u8; 4],
     },
-    /// The lengths fail their CRC.
-    #[error("the lengths of a frame were altered on the way (CRC-32 does not fit)")]
+    /// The lengths do not match their CRC.
+    #[error("the lengths of a frame were altered on the way (their CRC-32 does not match)")]
     Prefix,
-    /// The header is over [`HEADER_BYTES_MAX`].
-    #[error("a header of {bytes} bytes is over the limit of {HEADER_BYTES_MAX}")]
+    /// The header is above [`HEADER_BYTES_MAX`].
+    #[error("a header of {bytes} bytes is above the limit of {HEADER_BYTES_MAX}")]
     HeaderTooLarge {
-        /// Its length.
+        /// The length.
         bytes: usize,
     },
-    /// The payload is over [`PAYLOAD_BYTES_MAX`].
-    #[error("a payload of {bytes} bytes is over the limit of {PAYLOAD_BYTES_MAX}")]
+    /// The payload is above [`PAYLOAD_BYTES_MAX`].
+    #[error("a payload of {bytes} bytes is above the limit of {PAYLOAD_BYTES_MAX}")]
     PayloadTooLarge {
-        /// Its length.
+        /// The length.
         bytes: usize,
     },
-    /// The header fails the sum, or the frame is not the next one.
-    #[error("a frame was altered, repeated or reordered on the way (its sum does not fit)")]
+    /// The header does not match its sum, or the frame is not the next frame.
+    #[error("a frame was altered, repeated or reordered on the way (its sum does not match)")]
     Sum,
-    /// The payload fails its sum, or belongs to another frame.
-    #[error("a payload was altered on the way (its sum does not fit)")]
+    /// The payload does not match its sum, or belongs to another frame.
+    #[error("a payload was altered on the way (its sum does not match)")]
     Payload,
 }
 
-/// Lays the frames of one direction on the wire, in order.
+/// Encodes the frames of one direction, in order.
 pub struct Sealer(Sums);
 
 impl Sealer {
@@ -83,16 +85,16 @@ impl Sealer {
         Self(Sums::new(key))
     }
 
-    /// By which function payloads are hashed.
+    /// The hash function for payloads.
     pub const fn hashing(&self) -> Hashing {
         self.0.hashing()
     }
 
-    /// Appends what goes before the payload of a frame to `out`. The payload must follow and then,
-    /// unless it is empty, its sum, made by what this returns.
+    /// Appends the part of a frame before its payload to `out`. The caller must append the payload, and then, unless
+    /// the payload is empty, its sum, made by the returned value.
     ///
     /// # Errors
-    /// When the frame is outside the bounds; then `out` is as it was.
+    /// The frame is outside the bounds; `out` is unchanged.
     pub fn seal(
         &mut self,
         out: &mut Vec<u8>,
@@ -115,27 +117,27 @@ impl Sealer {
     }
 }
 
-/// How far a frame has come.
+/// The progress of opening a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// At least so many bytes, from the start of the frame, are needed to go on.
+pub enum OpenProgress {
+    /// The opener needs at least so many bytes, counted from the start of the frame.
     Need(usize),
-    /// All of it is there and verified.
+    /// The whole frame is available and verified.
     Frame(FrameSpan),
 }
 
-/// Takes the frames of one direction off the wire, in order.
+/// Decodes and verifies the frames of one direction, in order.
 pub struct Opener {
     sums: Sums,
-    /// The frame whose head was verified and whose payload is still arriving.
+    /// The frame whose head is verified and whose payload is still arriving.
     arriving: Option<Arriving>,
 }
 
-/// A frame on its way in.
+/// A frame that is arriving.
 struct Arriving {
     span: FrameSpan,
     sums: PayloadSums,
-    /// Has taken in the first `hashed` bytes of the payload; not needed for one that comes at once.
+    /// Has hashed the first `hashed` bytes of the payload. A payload that arrives at once needs no hasher.
     hasher: Option<PayloadHasher>,
     hashed: usize,
 }
@@ -149,40 +151,40 @@ impl Opener {
         }
     }
 
-    /// Examines `bytes`, which start where the last frame ended (at the first, at the start of the
-    /// stream). Each byte is hashed once, however often this is called for one frame.
+    /// Examines `bytes`, which begin at the end of the previous frame, or at the start of the stream. Repeated calls
+    /// for one frame hash each byte once.
     ///
     /// # Errors
-    /// When these bytes are no right frame. The direction is unusable then.
-    pub fn open(&mut self, bytes: &[u8]) -> Result<Progress, FrameError> {
+    /// The bytes are not a valid frame. The direction is unusable from now on.
+    pub fn open(&mut self, bytes: &[u8]) -> Result<OpenProgress, FrameError> {
         let mut arriving = match self.arriving.take() {
             Some(arriving) => arriving,
             None => match self.open_head(bytes)? {
-                Head::Whole(arriving) => arriving,
-                Head::Need(bytes) => return Ok(Progress::Need(bytes)),
+                OpenHead::Whole(arriving) => arriving,
+                OpenHead::Need(bytes) => return Ok(OpenProgress::Need(bytes)),
             },
         };
         let span = arriving.span;
         if self.advance(&mut arriving, bytes)? {
-            return Ok(Progress::Frame(span));
+            return Ok(OpenProgress::Frame(span));
         }
         self.arriving = Some(arriving);
-        Ok(Progress::Need(span.frame_bytes()))
+        Ok(OpenProgress::Need(span.frame_bytes()))
     }
 
-    fn open_head(&mut self, bytes: &[u8]) -> Result<Head, FrameError> {
+    fn open_head(&mut self, bytes: &[u8]) -> Result<OpenHead, FrameError> {
         let Some(prefix) = bytes.first_chunk() else {
-            return Ok(Head::Need(PREFIX_BYTES));
+            return Ok(OpenHead::Need(PREFIX_BYTES));
         };
         let span = FrameSpan::parse(prefix)?;
         let Some((head, found)) = span.head(bytes) else {
-            return Ok(Head::Need(span.head_bytes()));
+            return Ok(OpenHead::Need(span.head_bytes()));
         };
         let (sum, sums) = self.sums.next(head);
         if sum != Hash128(*found) {
             return Err(FrameError::Sum);
         }
-        Ok(Head::Whole(Arriving {
+        Ok(OpenHead::Whole(Arriving {
             span,
             sums,
             hasher: None,
@@ -190,7 +192,7 @@ impl Opener {
         }))
     }
 
-    /// Takes in what there is of the payload. True when all of it is there, and as it was sent.
+    /// Hashes the available part of the payload. Returns true when the whole payload is available and matches its sum.
     fn advance(&self, frame: &mut Arriving, bytes: &[u8]) -> Result<bool, FrameError> {
         let body = bytes.get(frame.span.head_bytes()..).unwrap_or_default();
         let whole = body.split_at_checked(frame.span.payload_bytes);
@@ -211,10 +213,10 @@ impl Opener {
 }
 
 impl Arriving {
-    /// Takes in the whole steps of a payload that is arriving.
+    /// Hashes the complete steps of an arriving payload.
     fn hash_steps(&mut self, hashing: Hashing, body: &[u8]) {
-        let there = body.len().min(self.span.payload_bytes);
-        let end = there / HASH_STEP_BYTES * HASH_STEP_BYTES;
+        let available = body.len().min(self.span.payload_bytes);
+        let end = available / HASH_STEP_BYTES * HASH_STEP_BYTES;
         if let Some(piece @ [_, ..]) = body.get(self.hashed..end) {
             let hasher = self.hasher.get_or_insert_with(|| hashing.hasher());
             hasher.update(piece);
@@ -231,11 +233,11 @@ impl Arriving {
     }
 }
 
-/// What is known of the head of a frame.
-enum Head {
-    /// It is there and verified.
+/// The progress of opening the head of a frame.
+enum OpenHead {
+    /// The head is available and verified.
     Whole(Arriving),
-    /// At least so many bytes are needed.
+    /// The opener needs at least so many bytes.
     Need(usize),
 }
 
@@ -257,7 +259,7 @@ impl FrameSpan {
         self.head_bytes() + self.payload_bytes + payload_sum
     }
 
-    /// The parts of the frame at the start of `bytes`; `None` if there are too few.
+    /// The parts of the frame at the start of `bytes`; `None` if `bytes` is too short.
     pub fn split<'a>(&self, bytes: &'a [u8]) -> Option<FrameRef<'a>> {
         let (_, rest) = bytes.split_at_checked(PREFIX_BYTES)?;
         let (header, rest) = rest.split_at_checked(self.header_bytes)?;
@@ -273,7 +275,7 @@ impl FrameSpan {
         PREFIX_BYTES + self.header_bytes + SUM_BYTES
     }
 
-    /// What the sum covers, and the sum.
+    /// The bytes that the sum covers, and the sum.
     fn head<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8; SUM_BYTES])> {
         bytes.get(..self.head_bytes())?.split_last_chunk()
     }
@@ -328,7 +330,7 @@ impl FrameSpan {
     }
 }
 
-/// A length as it is written; lengths are checked to be far below 2³² before.
+/// The encoding of a length. The caller has checked that the length is far below 2³².
 fn length_word(length: usize) -> [u8; 4] {
     u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes()
 }
@@ -337,12 +339,12 @@ fn length_of(word: [u8; 4]) -> usize {
     usize::try_from(u32::from_le_bytes(word)).unwrap_or(usize::MAX)
 }
 
-/// A received frame, verified, borrowed from the buffer it arrived in.
+/// A received and verified frame, borrowed from the receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef<'a> {
-    /// What the sender gave as header.
+    /// The sender's header.
     pub header: &'a [u8],
-    /// What the sender gave as payload.
+    /// The sender's payload.
     pub payload: &'a [u8],
 }
 

@@ -1,110 +1,34 @@
-//! Who a node is: a key pair, a self-signed certificate, and its fingerprint.
+//! The identity of a node: a key pair, a self-signed certificate, and its fingerprint.
 //!
-//! Two PEM files in one directory: `node.key` (PKCS#8, mode 0600) and `node.crt`. The certificate
-//! carries the public key and no trust: names and dates in it mean nothing, peers pin its
-//! fingerprint. The private key is never shown, logged, or written anywhere else, and a key file
-//! that others can read is refused.
+//! An identity is two PEM files in one directory: `node.key` (PKCS#8, mode 0600) and `node.crt`. The certificate
+//! carries the public key and no trust: names and dates in it mean nothing, and peers pin its fingerprint.
+//!
+//! Invariants: the private key is never shown, logged, or written elsewhere. A key file that other users can read is
+//! refused.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use serde::{Deserialize, Serialize};
 
 use crate::error::LinkError;
+use crate::fingerprint::Fingerprint;
 
-/// Name of the file that holds the private key.
+/// Name of the file with the private key.
 pub const KEY_FILE: &str = "node.key";
 
-/// Name of the file that holds the certificate.
+/// Name of the file with the certificate.
 pub const CERTIFICATE_FILE: &str = "node.crt";
 
-/// Largest identity file that is read; real ones have a few hundred bytes.
+/// Most bytes read of an identity file; valid files have a few hundred bytes.
 const IDENTITY_FILE_BYTES_MAX: u64 = 64 << 10;
-
-/// What a fingerprint's text starts with.
-const FINGERPRINT_PREFIX: &str = "SHA256:";
-
-/// SHA-256 of a certificate's DER: the name by which nodes know each other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    /// The fingerprint of this certificate.
-    pub fn of_certificate(der: &[u8]) -> Self {
-        let Some(suite) = provider::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13() else {
-            unreachable!("the suite is one of TLS 1.3 by name")
-        };
-        let mut digest = [0; 32];
-        digest.copy_from_slice(suite.common.hash_provider.hash(der).as_ref());
-        Self(digest)
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(FINGERPRINT_PREFIX)?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for Fingerprint {
-    type Err = LinkError;
-
-    fn from_str(text: &str) -> Result<Self, LinkError> {
-        parse_fingerprint(text).ok_or_else(|| LinkError::FingerprintSyntax { text: text.into() })
-    }
-}
-
-impl TryFrom<String> for Fingerprint {
-    type Error = LinkError;
-
-    fn try_from(text: String) -> Result<Self, LinkError> {
-        text.parse()
-    }
-}
-
-impl From<Fingerprint> for String {
-    fn from(fingerprint: Fingerprint) -> Self {
-        fingerprint.to_string()
-    }
-}
-
-fn parse_fingerprint(text: &str) -> Option<Fingerprint> {
-    let digits = text.strip_prefix(FINGERPRINT_PREFIX)?.as_bytes();
-    let (pairs, []) = digits.as_chunks::<2>() else {
-        return None;
-    };
-    let mut digest = [0; 32];
-    if pairs.len() != digest.len() {
-        return None;
-    }
-    for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
-        *byte = hex_digit(*high)? << 4 | hex_digit(*low)?;
-    }
-    Some(Fingerprint(digest))
-}
-
-fn hex_digit(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|value| value.try_into().ok())
-}
 
 /// A node's key pair and certificate. Cheap to clone.
 #[derive(Clone)]
@@ -120,19 +44,19 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Makes a new identity and stores it in `directory`, which must exist and hold none. `name`
-    /// goes into the certificate for people to read; 1 to 63 letters, digits, `-`, `_` and `.`.
+    /// Creates a new identity and stores it in `directory`, which must exist and have no identity. People read `name`
+    /// in the certificate; 1 to 63 letters, digits, `-`, `_` and `.`.
     ///
     /// # Errors
-    /// [`LinkError::IdentityExists`] rather than replace one; on any error no file is left.
+    /// [`LinkError::IdentityExists`] if the directory has an identity. Any error leaves no new file.
     pub fn create(directory: &Path, name: &str) -> Result<Self, LinkError> {
-        let made = Made::new(name)?;
-        let identity = made.identity(directory)?;
-        let key = write_new(&directory.join(KEY_FILE), 0o600, &made.key_pem)?;
+        let new = NewIdentity::new(name)?;
+        let identity = new.identity(directory)?;
+        let key = write_new(&directory.join(KEY_FILE), 0o600, &new.key_pem)?;
         let certificate = write_new(
             &directory.join(CERTIFICATE_FILE),
             0o644,
-            &made.certificate_pem,
+            &new.certificate_pem,
         )?;
         sync_directory(directory)?;
         key.keep();
@@ -140,18 +64,18 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Makes an identity that lives in memory only.
+    /// Creates an identity in memory only.
     ///
     /// # Errors
-    /// [`LinkError::IdentityMake`] for a name that no certificate can carry.
+    /// [`LinkError::IdentityCreation`] for a name that no certificate can carry.
     pub fn ephemeral(name: &str) -> Result<Self, LinkError> {
-        Made::new(name)?.identity(Path::new("(memory)"))
+        NewIdentity::new(name)?.identity(Path::new("(memory)"))
     }
 
-    /// Loads the identity kept in `directory`.
+    /// Loads the identity from `directory`.
     ///
     /// # Errors
-    /// One of the `Identity…` errors, which name the file, the cause and the cure.
+    /// The `Identity…` errors, which name the file, the cause and the cure.
     pub fn load(directory: &Path) -> Result<Self, LinkError> {
         let key_path = directory.join(KEY_FILE);
         let key_pem = read_private(&key_path)?;
@@ -163,12 +87,12 @@ impl Identity {
         Self::from_parts(directory, certificate, key)
     }
 
-    /// The name by which peers pin this identity.
+    /// The fingerprint that peers pin.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// Key and certificate in the form TLS takes them.
+    /// Key and certificate in the form that TLS needs.
     pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.key)
     }
@@ -189,14 +113,14 @@ impl Identity {
     }
 }
 
-/// A key pair and certificate just made, as PEM.
-struct Made {
+/// A new key pair and certificate, as PEM.
+struct NewIdentity {
     key_pem: String,
     certificate_pem: String,
     certificate: CertificateDer<'static>,
 }
 
-impl Made {
+impl NewIdentity {
     fn new(name: &str) -> Result<Self, LinkError> {
         let make = || {
             let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
@@ -208,7 +132,7 @@ impl Made {
             let certificate = params.self_signed(&key)?;
             Ok((key, certificate))
         };
-        let (key, certificate) = make().map_err(|source| LinkError::IdentityMake {
+        let (key, certificate) = make().map_err(|source| LinkError::IdentityCreation {
             name: name.into(),
             source,
         })?;
@@ -226,25 +150,25 @@ impl Made {
     }
 }
 
-/// A file that is removed again unless kept: a half-made identity must not stay.
-struct NewFile(Option<PathBuf>);
+/// A new file of an identity. Removes the file when dropped, unless kept: half an identity must not stay.
+struct IdentityFile(Option<PathBuf>);
 
-impl NewFile {
+impl IdentityFile {
     fn keep(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for NewFile {
+impl Drop for IdentityFile {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // Nothing better can be done about a failure; `create` reports the first one.
+            // A failure cannot be handled better: `create` reports the first error.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-fn write_new(path: &Path, mode: u32, text: &str) -> Result<NewFile, LinkError> {
+fn write_new(path: &Path, mode: u32, text: &str) -> Result<IdentityFile, LinkError> {
     let opened = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -254,7 +178,7 @@ fn write_new(path: &Path, mode: u32, text: &str) -> Result<NewFile, LinkError> {
         io::ErrorKind::AlreadyExists => LinkError::IdentityExists { path: path.into() },
         _ => file_error("create", path, source),
     })?;
-    let guard = NewFile(Some(path.into()));
+    let guard = IdentityFile(Some(path.into()));
     file.write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
         .map_err(|source| file_error("write", path, source))?;
@@ -267,7 +191,7 @@ fn sync_directory(directory: &Path) -> Result<(), LinkError> {
         .map_err(|source| file_error("sync", directory, source))
 }
 
-/// Reads a file that nobody but its owner may be able to read.
+/// Reads a file. Refuses a file that other users than its owner can read.
 fn read_private(path: &Path) -> Result<Vec<u8>, LinkError> {
     let file = open(path)?;
     let metadata = file.metadata();
@@ -322,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn survives_being_stored() {
+    fn a_stored_identity_loads_again() {
         let directory = tempfile::tempdir().unwrap();
         let made = Identity::create(directory.path(), "alpha").unwrap();
         let loaded = Identity::load(directory.path()).unwrap();
@@ -341,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn half_made_leaves_nothing() {
+    fn a_failed_creation_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(CERTIFICATE_FILE), "in the way").unwrap();
         Identity::create(directory.path(), "alpha").unwrap_err();
@@ -374,17 +298,5 @@ mod tests {
         fs::write(&certificate, "-----BEGIN CERTIFICATE-----\ngarbage").unwrap();
         let broken = Identity::load(one.path());
         assert!(matches!(broken, Err(LinkError::IdentityInvalid { .. })));
-    }
-
-    #[test]
-    fn fingerprint_parses_back() {
-        let print = Fingerprint::of_certificate(b"abc");
-        let text = "SHA256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(print.to_string(), text);
-        assert_eq!(text.parse::<Fingerprint>().unwrap(), print);
-        let accented = format!("SHA256:{}é", &text[9..]);
-        for bad in ["", "SHA256:", &text[7..], &text[..70], &accented] {
-            bad.parse::<Fingerprint>().unwrap_err();
-        }
     }
 }

@@ -1,34 +1,42 @@
-//! The authenticated, framed connection between two nodes: what the data path speaks.
+//! The authenticated, framed connection between two nodes, which carries the data path.
 //!
-//! A [`Connection`] is made by [`dial`] or [`accept`]. Both ends prove who they are by TLS 1.3 with
-//! certificates pinned by [`Fingerprint`]; after that frames travel both ways, through TLS or, on a
-//! dedicated replication link, in clear under checksums keyed by the handshake. Plain threads and
-//! blocking sockets: a runtime between a request and its thread costs more than the work.
+//! [`dial`] and [`accept`] make a [`Connection`]. Both ends authenticate by TLS 1.3 with certificates pinned by
+//! [`Fingerprint`]. Then frames travel both ways: through TLS, or, on a dedicated replication link, in clear under
+//! checksums with keys from the TLS handshake. The crate uses plain threads and blocking sockets: an asynchronous
+//! runtime between a request and its thread costs more than the work itself.
 //!
-//! Invariants: no byte of a caller's frame is sent to, or taken from, a peer whose fingerprint is
-//! not pinned; a frame is delivered whole and unchanged, in the order it was sent, once, or the
-//! connection is lost; every buffer is bounded before a peer can fill it.
+//! Invariants: a node sends no byte of a caller's frame to a peer without a pinned fingerprint, and takes none from it.
+//! A frame is delivered whole and unchanged, once and in the order of sending, or the connection is lost. Every buffer
+//! has a bound that no peer can exceed.
 //!
-//! Nothing here knows what a frame means, keeps state across connections, reconnects, or logs.
+//! This crate does not know the meaning of a frame, keeps no state across connections, does not reconnect, and does not
+//! log.
 
 pub mod connection;
 pub mod delay_proxy;
 pub mod error;
+mod fingerprint;
 pub mod frame;
-pub mod halves;
 pub mod identity;
+mod options;
+mod outbox;
+mod outgoing;
 mod receiver;
-pub mod sender;
+mod sender;
 mod socket;
 pub mod sums;
 mod tls;
+pub mod transport;
 mod wire;
 
-pub use connection::{Connection, LinkOptions, accept, dial};
+pub use connection::{Connection, accept, dial};
 pub use delay_proxy::DelayProxy;
 pub use error::LinkError;
+pub use fingerprint::{Fingerprint, FingerprintError};
 pub use frame::{FrameError, FrameRef};
-pub use halves::{ReceiveFrames, SendFrames};
-pub use identity::{Fingerprint, Identity};
+pub use identity::Identity;
+pub use options::LinkOptions;
+pub use outgoing::{ENQUEUE_BYTES_MAX, POST_QUEUE_BYTES_MAX, QUEUE_BYTES_MAX};
 pub use receiver::Receiver;
 pub use sender::Sender;
+pub use transport::{ReceiveFrames, SendFrames};

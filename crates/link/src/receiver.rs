@@ -1,15 +1,14 @@
-//! The receiving half: one thread, a large buffer, frames borrowed from it.
+//! The receiving half of a connection: one thread, a large buffer, and frames borrowed from the buffer.
 //!
-//! One system call brings as many frames as have arrived; each is handed out where it lies. The
-//! memory is bounded by the largest frame and what one read brings. Before it waits, the receiver
-//! sends what was queued without waiting; when the socket is too full for that it waits for both
-//! directions, so a node that reads always answers.
+//! One system call reads all frames that have arrived; the receiver returns each frame where it lies. The largest frame
+//! and the size of one read bound the memory. Before the receiver waits, it sends the queue without waiting. If the
+//! socket is too full for the queue, the receiver waits for both directions, so a node that reads always answers.
 //!
-//! A frame may take longer to arrive than a peer may be silent: a slow link is no dead one. So a time-out
-//! comes also while bytes of a frame arrive, and [`LinkError::is_slow`] tells the two apart.
+//! A frame may take longer to arrive than a peer may be silent: a slow link is not a dead link. A time-out therefore
+//! occurs also while bytes of a frame arrive, and [`LinkError::is_slow`] tells the two cases apart.
 //!
-//! Invariants: a time-out loses nothing; after any other error the connection is closed. What is handed
-//! out was checked: the sums of header and payload (rule P14).
+//! Invariants: a time-out loses nothing; after any other error the connection is closed. The sums of header and payload
+//! are checked before a frame is returned (rule P14).
 
 use std::io;
 use std::mem;
@@ -17,21 +16,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::LinkError;
-use crate::frame::{FRAME_BYTES_MAX, FrameRef, Opener, Progress};
-use crate::sender::Outgoing;
+use crate::frame::{FRAME_BYTES_MAX, FrameRef, OpenProgress, Opener};
+use crate::outgoing::Outgoing;
 use crate::socket;
+use crate::transport::ReceiveFrames;
 use crate::wire::Wire;
 
-/// Bytes one read may bring; large, so that one system call brings many frames.
+/// Most bytes of one read; large, so that one system call reads many frames.
 const READ_BYTES: usize = 256 << 10;
 
-/// Bytes one read may bring through TLS; they are decrypted under one hold of its lock.
+/// Most bytes of one read through TLS. They are decrypted under one hold of the TLS lock.
 const SEALED_READ_BYTES: usize = 128 << 10;
 
-/// Rather than read fewer bytes than this, the rest of the buffer is moved to its start.
+/// With less free space than this, the receiver moves the rest of the buffer to its start before it reads.
 const SPACE_BYTES_MIN: usize = 64 << 10;
 
-/// The receiving half of a connection. The connection is closed when it is dropped.
+/// The receiving half of a connection. The connection is closed when the receiver is dropped.
 pub struct Receiver {
     wire: Arc<Wire>,
     outgoing: Arc<Outgoing>,
@@ -40,13 +40,13 @@ pub struct Receiver {
     /// Memory for ciphertext; empty when the connection is not encrypted.
     sealed: Vec<u8>,
     timeout: Option<Duration>,
-    /// Bytes of the frame handed out last.
-    handed_out: usize,
-    /// An error was returned after which the stream cannot be followed.
-    lost: bool,
-    /// The frame that is asked for is likely to come at once.
-    soon: bool,
-    /// Bytes have come since the last frame or time-out.
+    /// Bytes of the frame that the last call returned.
+    returned: usize,
+    /// An earlier error has made the stream unusable.
+    is_lost: bool,
+    /// The thread polls before it blocks.
+    spins: bool,
+    /// Bytes have arrived since the last frame or time-out.
     heard: bool,
 }
 
@@ -70,55 +70,37 @@ impl Receiver {
             inbox: Inbox::new(),
             sealed: vec![0; sealed_bytes],
             timeout: None,
-            handed_out: 0,
-            lost: false,
-            soon: false,
+            returned: 0,
+            is_lost: false,
+            spins: false,
             heard: false,
         }
     }
 
-    /// Limits how long [`Receiver::recv`] waits; `None`, as at first, for ever.
-    ///
-    /// # Errors
-    /// [`LinkError::Socket`]; zero is refused by the socket.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), LinkError> {
-        let set = self.wire.socket().set_read_timeout(timeout);
-        set.map_err(|error| self.wire.socket_error("set a time-out", error))?;
-        self.timeout = timeout;
-        Ok(())
+    /// Whether the buffer may hold a whole frame already: the next [`Receiver::recv`] is unlikely to wait. Helps to
+    /// decide when to send the queued answers.
+    pub fn has_more(&self) -> bool {
+        self.inbox.filled().len() > self.returned
     }
 
-    /// The next frame, verified; it is over when the next call begins.
-    ///
-    /// # Errors
-    /// [`LinkError::TimedOut`] when no whole frame came in time: call again, nothing is lost. Any other
-    /// one means that the connection is lost, and closed.
-    pub fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
-        self.next_frame(false)
+    /// Closes the connection at once, in both directions. All threads that wait on the connection return with an error
+    /// that gives `reason`.
+    pub fn shutdown(&self, reason: &str) {
+        self.outgoing.close(reason);
     }
 
-    /// As [`Receiver::recv`], for a frame that is likely to come at once: looks out for it for up to 0.1 ms
-    /// before it sleeps, unless others need the processor. A thread that sleeps is late, and waking it
-    /// costs; on one machine, the one who sends.
-    ///
-    /// # Errors
-    /// As [`Receiver::recv`].
-    pub fn recv_soon(&mut self) -> Result<FrameRef<'_>, LinkError> {
-        self.next_frame(true)
-    }
-
-    fn next_frame(&mut self, soon: bool) -> Result<FrameRef<'_>, LinkError> {
-        self.soon = soon;
-        if self.lost {
+    fn next_frame(&mut self, spins: bool) -> Result<FrameRef<'_>, LinkError> {
+        self.spins = spins;
+        if self.is_lost {
             return Err(self.ended());
         }
-        self.inbox.discard(mem::take(&mut self.handed_out));
+        self.inbox.discard(mem::take(&mut self.returned));
         let (mut has_waited, mut begun) = (false, None);
         let span = loop {
             match self.opener.open(self.inbox.filled()) {
-                Ok(Progress::Frame(span)) => break span,
-                Ok(Progress::Need(bytes)) => {
-                    // A frame that one read brings costs no look at the clock.
+                Ok(OpenProgress::Frame(span)) => break span,
+                Ok(OpenProgress::Need(bytes)) => {
+                    // The clock is read only for a frame that needs more than one read.
                     if mem::replace(&mut has_waited, true) {
                         self.check_time(&mut begun)?;
                     }
@@ -131,14 +113,14 @@ impl Receiver {
             }
         };
         self.heard = false;
-        self.handed_out = span.frame_bytes();
+        self.returned = span.frame_bytes();
         let Some(frame) = span.split(self.inbox.filled()) else {
-            unreachable!("the opener says frame only when all of it is there")
+            unreachable!("the opener returns a frame only when the buffer has the whole frame")
         };
         Ok(frame)
     }
 
-    /// Says that time is up when a frame has been arriving for longer than the time-out, since `begun`.
+    /// Returns a time-out if a frame has been arriving since `begun` for longer than the limit.
     fn check_time(&mut self, begun: &mut Option<Instant>) -> Result<(), LinkError> {
         let begun = begun.get_or_insert_with(Instant::now);
         match self.timeout {
@@ -147,25 +129,13 @@ impl Receiver {
         }
     }
 
-    /// Whether a whole frame may lie in the buffer already: the next [`Receiver::recv`] is likely
-    /// not to wait. Good for deciding when to send what was gathered for the peer.
-    pub fn has_more(&self) -> bool {
-        self.inbox.filled().len() > self.handed_out
-    }
-
-    /// Closes the connection at once, both ways; whoever waits on it returns with an error that
-    /// gives `reason`.
-    pub fn shutdown(&self, reason: &str) {
-        self.outgoing.close(reason);
-    }
-
     fn give_up(&mut self, error: LinkError) -> LinkError {
-        self.lost = true;
+        self.is_lost = true;
         self.outgoing.close(&error.to_string());
         error
     }
 
-    /// Reads once, having made room for a frame of `bytes`.
+    /// Makes room for a frame of `bytes`, then reads once.
     fn fill(&mut self, bytes: usize) -> Result<(), LinkError> {
         self.inbox.make_room(bytes);
         match self.wait_and_read() {
@@ -189,7 +159,7 @@ impl Receiver {
         if self.wire.is_encrypted() {
             return self.read_sealed();
         }
-        let read = socket::read_once(self.wire.socket(), self.inbox.space(), self.soon);
+        let read = socket::read_once(self.wire.socket(), self.inbox.space(), self.spins);
         let bytes = self.check_read(read)?;
         self.heard = true;
         self.inbox.filled_more(bytes);
@@ -197,7 +167,7 @@ impl Receiver {
     }
 
     fn read_sealed(&mut self) -> Result<(), LinkError> {
-        let read = socket::read_once(self.wire.socket(), &mut self.sealed, self.soon);
+        let read = socket::read_once(self.wire.socket(), &mut self.sealed, self.spins);
         let bytes = self.check_read(read)?;
         self.heard = true;
         let sealed = self.sealed.get(..bytes).unwrap_or_default();
@@ -213,7 +183,8 @@ impl Receiver {
         }
     }
 
-    /// The stream has ended: by us, by the peer, or in the middle of a frame.
+    /// The error for the end of the stream: this node or the peer has closed the connection, or the peer has closed it
+    /// in the middle of a frame.
     fn ended(&self) -> LinkError {
         let reason = match self.inbox.filled() {
             [] => "the peer closed it",
@@ -237,7 +208,24 @@ impl Receiver {
     }
 }
 
-/// Bytes received and not yet handed out: `memory[start..end]`.
+impl ReceiveFrames for Receiver {
+    fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), LinkError> {
+        let set = self.wire.socket().set_read_timeout(timeout);
+        set.map_err(|error| self.wire.socket_error("set a time-out", error))?;
+        self.timeout = timeout;
+        Ok(())
+    }
+
+    fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
+        self.next_frame(false)
+    }
+
+    fn recv_spinning(&mut self) -> Result<FrameRef<'_>, LinkError> {
+        self.next_frame(true)
+    }
+}
+
+/// The received bytes that no call has returned yet: `memory[start..end]`.
 struct Inbox {
     memory: Vec<u8>,
     start: usize,
@@ -272,7 +260,7 @@ impl Inbox {
         }
     }
 
-    /// Makes sure that a frame of `bytes` fits behind `start`, and that there is some space.
+    /// Ensures that a frame of `bytes` fits behind `start`, and that some space is free.
     fn make_room(&mut self, bytes: usize) {
         let space = self.memory.len() - self.end;
         let roomy = self.start == 0 || space >= SPACE_BYTES_MIN;
@@ -287,7 +275,7 @@ impl Inbox {
         }
     }
 
-    /// Takes decrypted bytes; they are at most what one read brought.
+    /// Adds decrypted bytes, at most as many as one read returns.
     fn append(&mut self, bytes: &[u8]) {
         let free = self.memory.len() - self.end;
         if free < bytes.len() {

@@ -1,5 +1,7 @@
-//! The TCP socket below a connection: its options, and reads and writes that mind a deadline or
-//! never wait.
+//! The TCP socket below a connection: its options, reads and writes with a deadline, and reads and writes that never
+//! wait.
+//!
+//! This file knows neither TLS nor frames.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -7,28 +9,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno as SystemErrno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
-use crate::connection::LinkOptions;
+use crate::options::LinkOptions;
 
-/// Probes unanswered before an idle connection counts as dead.
+/// Number of unanswered probes after which the kernel treats an idle connection as dead.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// How the kernel finds out how fast it may send. Two servers beside each other lose next to nothing,
-/// so what matters is what it costs: BBR, the system's choice on some machines, sets a timer for
-/// every few segments, which takes a sixth of the rate of large writes.
+/// The kernel's congestion control. Two adjacent servers lose hardly any packets, so only the cost of the algorithm
+/// matters. BBR, the system's choice on some machines, sets a timer for every few segments, which costs a sixth of the
+/// rate of large writes.
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// How long a thread looks out for what is likely to come at once, before it sleeps (docs/adr/0004).
-const LOOKOUT: Duration = Duration::from_micros(100);
+/// Longest spin of a thread before it blocks (docs/adr/0004).
+const SPIN_LIMIT: Duration = Duration::from_micros(100);
 
-/// Who gives the processor away and has it back only later than this is not alone on it, and sleeps.
-const ALONE: Duration = Duration::from_micros(10);
+/// If `yield` takes longer than this, another thread wants the processor: the spinning thread blocks instead.
+const YIELD_CONTENDED: Duration = Duration::from_micros(10);
 
 /// Applies the options to a connected socket.
 pub(crate) fn tune(socket: &TcpStream, options: &LinkOptions) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    // Where the kernel does not have it, its own choice is as correct.
+    // A kernel without this algorithm uses its own, which is as correct.
     let _slower = sockopt::set_tcp_congestion(socket, CONGESTION_CONTROL);
     if let Some(idle) = options.keepalive {
         sockopt::set_socket_keepalive(socket, true)?;
@@ -49,12 +52,12 @@ pub(crate) fn tune(socket: &TcpStream, options: &LinkOptions) -> io::Result<()> 
     Ok(())
 }
 
-/// The kernel counts these in whole seconds and refuses zero.
+/// The kernel counts keepalive times in whole seconds and refuses zero.
 fn at_least_a_second(time: Duration) -> Duration {
     time.max(Duration::from_secs(1))
 }
 
-/// A socket whose reads and writes all end by one deadline, however slowly bytes trickle.
+/// A socket whose reads and writes all end at one deadline, however slowly the bytes arrive.
 pub(crate) struct DeadlineSocket<'a> {
     socket: &'a TcpStream,
     deadline: Instant,
@@ -65,14 +68,14 @@ impl<'a> DeadlineSocket<'a> {
         Self { socket, deadline }
     }
 
-    /// Takes the deadline off the socket again.
+    /// Removes the deadline from the socket.
     pub(crate) fn finish(self) -> io::Result<()> {
         self.socket.set_read_timeout(None)?;
         self.socket.set_write_timeout(None)
     }
 
-    /// After a refusal: lets the peer read why, before the socket is closed with bytes unread,
-    /// which would take the reason back. Ends after `grace` or a few bytes.
+    /// Gives a refused peer time to read the reason. A close with unread bytes would discard the reason on its way.
+    /// Ends after `grace` or a few reads.
     pub(crate) fn linger(mut self, grace: Duration) {
         self.deadline = self.deadline.min(Instant::now() + grace);
         let mut unread = [0; 4096];
@@ -112,7 +115,7 @@ impl Write for DeadlineSocket<'_> {
     }
 }
 
-/// A socket says "would block" when its time-out passes.
+/// A socket returns `WouldBlock` when its time-out passes.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
@@ -120,10 +123,9 @@ fn timed_out(error: io::Error) -> io::Error {
     }
 }
 
-/// Reads once; `WouldBlock` when the time-out of the socket passes. What comes `soon` is looked out for
-/// before the thread sleeps.
-pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8], soon: bool) -> io::Result<usize> {
-    if soon && let Some(bytes) = look_out(socket, into)? {
+/// Reads once; `WouldBlock` when the time-out of the socket passes. If `spins`, polls before the thread blocks.
+pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8], spins: bool) -> io::Result<usize> {
+    if spins && let Some(bytes) = spin_read(socket, into)? {
         return Ok(bytes);
     }
     loop {
@@ -134,68 +136,85 @@ pub(crate) fn read_once(mut socket: &TcpStream, into: &mut [u8], soon: bool) -> 
     }
 }
 
-/// Reads what comes within [`LOOKOUT`], as long as nobody else needs the processor.
-fn look_out(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+/// Polls the socket for up to [`SPIN_LIMIT`], as long as no other thread needs the processor.
+fn spin_read(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     let start = Instant::now();
     let mut now = start;
-    while now.duration_since(start) < LOOKOUT {
+    while now.duration_since(start) < SPIN_LIMIT {
         if let Some(bytes) = read_nowait(socket, into)? {
             return Ok(Some(bytes));
         }
         let before = Instant::now();
         thread::yield_now();
         now = Instant::now();
-        if now.duration_since(before) > ALONE {
+        if now.duration_since(before) > YIELD_CONTENDED {
             break;
         }
     }
     Ok(None)
 }
 
-/// Reads what there is; `None` when there is nothing now.
+/// Reads the bytes that have arrived; `None` when no bytes have arrived.
 fn read_nowait(socket: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     match rustix::net::recv(socket, into, RecvFlags::DONTWAIT) {
         Ok((bytes, _)) => Ok(Some(bytes)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(SystemErrno::AGAIN | SystemErrno::INTR) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Writes as much as the socket takes at once; `None` when it takes nothing now.
-pub(crate) fn write_nowait(socket: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+/// How a write treats a full socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// Wait for room.
+    Wait,
+    /// Return at once.
+    Return,
+}
+
+/// Writes once, as many bytes as the socket takes; `None` when the socket is full and the call must not wait.
+pub(crate) fn write_once(
+    socket: &TcpStream,
+    parts: &[IoSlice<'_>],
+    when_full: WhenFull,
+) -> io::Result<Option<usize>> {
+    let flags = match when_full {
+        WhenFull::Wait => SendFlags::NOSIGNAL,
+        WhenFull::Return => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    };
     loop {
         match rustix::net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => return Ok(Some(written)),
-            Err(rustix::io::Errno::AGAIN) => return Ok(None),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(SystemErrno::AGAIN) if when_full == WhenFull::Return => return Ok(None),
+            Err(SystemErrno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Waits until the socket takes something, or has ended.
+/// Waits until the socket has room or has ended.
 pub(crate) fn wait_for_room(socket: &TcpStream) -> io::Result<()> {
     let mut watched = [PollFd::new(socket, PollFlags::OUT)];
     loop {
         match poll(&mut watched, None) {
             Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(SystemErrno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// What a socket can do without waiting.
+/// A call that does not wait now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
-    /// There is something to read (an end or an error counts).
+    /// A read. An end or an error of the connection is treated as readable.
     Read,
-    /// There is room to write, and nothing to read.
+    /// A write, and not a read.
     Write,
 }
 
-/// Waits until the socket can be read or written; `None` when `limit` passes first.
+/// Waits until a read or a write does not wait; `None` when `limit` passes first.
 pub(crate) fn wait_either(
     socket: &TcpStream,
     limit: Option<Duration>,
@@ -209,7 +228,7 @@ pub(crate) fn wait_either(
         match poll(&mut watched, limit.as_ref()) {
             Ok(0) => return Ok(None),
             Ok(_) => break,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(SystemErrno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }

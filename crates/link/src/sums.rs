@@ -1,30 +1,28 @@
-//! The sums of frames: what finds that a frame is not as it was sent.
+//! The sums of frames. A sum detects that a frame differs from the sent frame.
 //!
-//! A connection whose encryption is off has a key for each direction: sums are BLAKE3 with that key, bound
-//! to the number of the frame, so that nobody without the key can alter, repeat, drop or reorder
-//! frames unnoticed.
+//! A connection without encryption has a key for each direction. Its sums are BLAKE3 with the key, bound to the number
+//! of the frame: without the key, an attacker cannot alter, repeat, drop or reorder frames unnoticed.
 //!
-//! Inside TLS every record has a tag of 128 bits that does the same for the way between the nodes. What
-//! is left for a sum is what happens before the one end encrypts and after the other has decrypted:
-//! memory, and mistakes of ours. Nobody forges those, so the sum is XXH3-128, at a tenth of the
-//! price (docs/adr/0003).
+//! Inside TLS, the tag of 128 bits on every record gives the same protection between the nodes. The sum then detects
+//! only faults before encryption and after decryption: faulty memory, and bugs of Lockstep. No attacker forges these
+//! faults, so the sum is XXH3-128, at a tenth of the cost (docs/adr/0003).
 
 use blake3::Hasher;
 use lockstep_types::Hash128;
 use twox_hash::XxHash3_128;
 
-/// The secret of one direction of a connection that is not encrypted.
+/// The secret of one direction of an unencrypted connection.
 #[derive(Clone)]
 pub struct FrameKey([u8; 32]);
 
 impl FrameKey {
-    /// The key made of these bytes, which nobody but the two nodes may know.
+    /// The key with these bytes. Only the two nodes may know them.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 }
 
-/// What keyed sums begin with, so that none can stand in for the other.
+/// The first byte of a keyed sum's input: a head's sum cannot replace a payload's sum, nor the other way round.
 const HEAD: [u8; 1] = [0];
 const PAYLOAD: [u8; 1] = [1];
 
@@ -35,12 +33,12 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Sums from the first frame on; inside TLS without a key.
+    /// Sums from the first frame on; without a key inside TLS.
     pub(crate) const fn new(key: Option<FrameKey>) -> Self {
         Self { key, frames: 0 }
     }
 
-    /// The sum over the head of the next frame, and what its payload's sum will be made with.
+    /// The sum over the head of the next frame, and the maker of the sum over its payload.
     pub(crate) fn next(&mut self, head: &[u8]) -> (Hash128, PayloadSums) {
         let payload = PayloadSums {
             key: self.key.clone(),
@@ -51,7 +49,7 @@ impl Sums {
         (sum.unwrap_or_else(|| plain(head)), payload)
     }
 
-    /// What hashes the payloads of this direction.
+    /// The hash function for the payloads of this direction.
     pub(crate) const fn hashing(&self) -> Hashing {
         match self.key {
             Some(_) => Hashing::Keyed,
@@ -72,7 +70,7 @@ pub struct PayloadSums {
 }
 
 impl PayloadSums {
-    /// The sum of a payload with this hash, which a [`PayloadHasher`] of the same direction made.
+    /// The sum of a payload. The hash must come from the [`Hashing`] of the same direction.
     pub fn sum(&self, PayloadHash(hash): &PayloadHash) -> Hash128 {
         let [plain, _] = hash.as_chunks().0 else {
             unreachable!("32 bytes are twice 16")
@@ -88,25 +86,25 @@ impl PayloadSums {
     }
 }
 
-/// By which function the payloads of a direction are hashed.
+/// The hash function for the payloads of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hashing {
-    /// BLAKE3; the key comes in when the sum is made, and with it the number of the frame.
+    /// BLAKE3. The sum adds the key and the number of the frame later.
     Keyed,
     /// XXH3-128.
     Plain,
 }
 
 impl Hashing {
-    /// What hashes a payload that comes in pieces.
+    /// A hasher for a payload in pieces.
     pub fn hasher(self) -> PayloadHasher {
         PayloadHasher(match self {
-            Self::Keyed => State::Keyed(Box::default()),
-            Self::Plain => State::Plain(Box::default()),
+            Self::Keyed => HasherState::Keyed(Box::default()),
+            Self::Plain => HasherState::Plain(Box::default()),
         })
     }
 
-    /// The hash of a payload that lies in one piece.
+    /// The hash of a payload in one piece.
     pub fn hash(self, payload: &[u8]) -> PayloadHash {
         match self {
             Self::Keyed => PayloadHash(blake3::hash(payload).into()),
@@ -115,35 +113,35 @@ impl Hashing {
     }
 }
 
-/// Takes in a payload, in pieces.
-pub struct PayloadHasher(State);
+/// Hashes a payload in pieces.
+pub struct PayloadHasher(HasherState);
 
-enum State {
+enum HasherState {
     Keyed(Box<Hasher>),
     Plain(Box<XxHash3_128>),
 }
 
 impl PayloadHasher {
-    /// Takes in the next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, piece: &[u8]) {
         match &mut self.0 {
-            State::Keyed(hasher) => {
+            HasherState::Keyed(hasher) => {
                 hasher.update(piece);
             }
-            State::Plain(hasher) => hasher.write(piece),
+            HasherState::Plain(hasher) => hasher.write(piece),
         }
     }
 
-    /// The hash of all that was taken in.
+    /// The hash of all added pieces.
     pub fn finish(&self) -> PayloadHash {
         match &self.0 {
-            State::Keyed(hasher) => PayloadHash(hasher.finalize().into()),
-            State::Plain(hasher) => PayloadHash::plain(hasher.finish_128()),
+            HasherState::Keyed(hasher) => PayloadHash(hasher.finalize().into()),
+            HasherState::Plain(hasher) => PayloadHash::plain(hasher.finish_128()),
         }
     }
 }
 
-/// The hash of a payload: 32 bytes of BLAKE3, or 16 of XXH3 and as many zeros.
+/// The hash of a payload: 32 bytes of BLAKE3, or 16 bytes of XXH3 and 16 zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PayloadHash([u8; 32]);
 
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyed_sum_is_of_one_key_frame_and_place() {
+    fn a_keyed_sum_belongs_to_one_key_frame_and_part() {
         let sums = |key: u8| Sums::new(Some(FrameKey::new([key; 32])));
         let payload = Hashing::Keyed.hash(b"payload");
         let (mut ours, mut theirs) = (sums(1), sums(2));

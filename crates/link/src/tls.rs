@@ -1,9 +1,9 @@
-//! TLS as nodes use it: version 1.3 only, both ends authenticated, certificates pinned.
+//! The nodes' use of TLS: version 1.3 only, both ends authenticated, certificates pinned.
 //!
-//! A certificate is accepted if its fingerprint is pinned and its key signed the handshake; names,
-//! dates and issuers are not looked at. No tickets, no resumption, no early data: each connection
-//! proves anew who is there. Whether the two ends encrypt or only authenticate is part of the
-//! protocol name (ALPN), so the handshake itself covers it and a mismatch fails before any frame.
+//! A node accepts a certificate if its fingerprint is pinned and its key has signed the handshake. Names, dates and
+//! issuers do not count. No tickets, no resumption, no early data: each connection authenticates both ends again. The
+//! protocol name (ALPN) says whether the ends encrypt or only authenticate. So the handshake protects this setting, and
+//! a mismatch fails before any frame.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use crate::identity::{Fingerprint, Identity};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
 use crate::sums::FrameKey;
 
 /// The protocol name of connections with this setting.
@@ -36,7 +37,7 @@ pub(crate) const fn protocol(encryption: Encryption) -> &'static [u8] {
     }
 }
 
-/// The certificates one handshake accepts, and the one it was shown.
+/// The certificates that one handshake accepts, and the certificate that the peer presents.
 #[derive(Debug)]
 pub(crate) struct Pins {
     accepted: BTreeSet<Fingerprint>,
@@ -53,7 +54,7 @@ impl Pins {
         })
     }
 
-    /// What the peer presented, accepted or not; trust it only after the handshake succeeded.
+    /// The certificate that the peer presented, accepted or not. Trust it only after the handshake has succeeded.
     pub(crate) fn presented(&self) -> Option<Fingerprint> {
         *self.presented.lock()
     }
@@ -61,7 +62,7 @@ impl Pins {
     /// The accepted fingerprints, for an error message.
     pub(crate) fn expected(&self) -> String {
         let mut texts = self.accepted.iter().map(ToString::to_string);
-        let first = texts.next().unwrap_or_else(|| "nobody".into());
+        let first = texts.next().unwrap_or_else(|| "no peer".into());
         texts.fold(first, |all, next| all + ", " + &next)
     }
 
@@ -84,7 +85,7 @@ impl Pins {
         verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
-    /// TLS 1.2 is never negotiated; should it be, its signature is verified all the same.
+    /// TLS 1.2 is never negotiated. If it were, this function would still verify the signature.
     fn verify_old(
         &self,
         message: &[u8],
@@ -175,7 +176,7 @@ impl ClientCertVerifier for Pins {
     }
 }
 
-/// Presents the node's certificate to a client, and remembers which of our protocols that client speaks.
+/// Presents the node's certificate to a client, and remembers the client's protocol of Lockstep, if any.
 #[derive(Debug)]
 pub(crate) struct Presenter {
     key: Arc<CertifiedKey>,
@@ -190,11 +191,12 @@ impl Presenter {
         })
     }
 
-    /// What the client offered, in words of ours: anybody can connect, and these reach the operator.
+    /// The client's offer, in this node's words: any program can connect, and an error message shows the offer to the
+    /// operator.
     pub(crate) fn offered(&self) -> String {
         match *self.offered.lock() {
-            Some(encryption) => format!("there it is {encryption}"),
-            None => "there no protocol of this version is offered".into(),
+            Some(encryption) => format!("it is {encryption} on the peer"),
+            None => "the peer offers no protocol of this version".into(),
         }
     }
 }
@@ -210,7 +212,7 @@ impl ResolvesServerCert for Presenter {
     }
 }
 
-/// The client's end of a handshake.
+/// The client's end of a TLS handshake.
 pub(crate) fn client(
     identity: &Identity,
     pins: &Arc<Pins>,
@@ -225,12 +227,12 @@ pub(crate) fn client(
     config.alpn_protocols = vec![protocol(encryption).to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
-    // Not sent and not checked: the pin says who the peer must be.
+    // The name is neither sent nor checked: the pinned fingerprint identifies the peer.
     let name = ServerName::try_from("lockstep").map_err(|_| Error::General("name".into()))?;
     ClientConnection::new(Arc::new(config), name)
 }
 
-/// The server's end of a handshake.
+/// The server's end of a TLS handshake.
 pub(crate) fn server(
     presenter: &Arc<Presenter>,
     pins: &Arc<Pins>,
@@ -247,14 +249,14 @@ pub(crate) fn server(
     ServerConnection::new(Arc::new(config))
 }
 
-/// The keys under which the two directions of an authenticated connection go on in clear.
+/// The keys for the sums of an authenticated connection that continues without encryption.
 pub(crate) struct ClearKeys {
     pub(crate) from_client: FrameKey,
     pub(crate) from_server: FrameKey,
 }
 
 impl ClearKeys {
-    /// Derives them from a completed handshake (RFC 8446, section 7.5).
+    /// Derives the keys from a completed handshake (RFC 8446, section 7.5).
     pub(crate) fn derive(tls: &rustls::Connection) -> Result<Self, Error> {
         let export = |label: &[u8]| {
             tls.export_keying_material([0; 32], label, None)
@@ -267,7 +269,7 @@ impl ClearKeys {
     }
 }
 
-/// aws-lc (docs/adr/0005), with the cheapest of its strong suites first: each write passes through it.
+/// aws-lc (docs/adr/0005), with the cheapest of its strong suites first: every write passes through the suite.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![

@@ -1,9 +1,9 @@
-//! The one socket that the two halves of a connection share, and the TLS state above it.
+//! The socket that the two halves of a connection share, and the TLS state above the socket.
 //!
-//! Lock rule: the TLS lock is held while bytes are encrypted or decrypted in memory, never while
-//! the socket is read or written. So a writer that waits on a full socket never stops the reader,
-//! and two nodes that both send much never wait for each other in a circle. Who may write to the
-//! socket is settled above, in [`crate::sender`]: one at a time, in the order of encryption.
+//! Lock rule: a thread holds the TLS lock while it encrypts or decrypts bytes in memory, never while it reads or writes
+//! the socket. So a writer that waits on a full socket never stops the reader, and two nodes that both send much never
+//! wait for each other in a circle. `outgoing.rs` decides which thread may write to the socket: one thread at a time,
+//! in the order of encryption.
 
 use std::io::{self, BufRead, IoSlice, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,21 +12,21 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use crate::error::LinkError;
-use crate::socket;
+use crate::socket::{self, WhenFull};
 
-/// About the most bytes encrypted or decrypted under one hold of the TLS lock.
+/// Bytes encrypted or decrypted under one hold of the TLS lock, at most about.
 const TLS_HOLD_BYTES: usize = 128 << 10;
 
-/// Bytes for the socket as they are, which nobody could write without waiting.
+/// Bytes in their final form that a full socket has not taken yet.
 #[derive(Default)]
 pub(crate) struct Backlog {
     bytes: Vec<u8>,
-    /// How many of them are written.
+    /// How many of the bytes are written.
     written: usize,
 }
 
 impl Backlog {
-    pub(crate) fn left(&self) -> &[u8] {
+    fn left(&self) -> &[u8] {
         self.bytes.get(self.written..).unwrap_or_default()
     }
 
@@ -38,16 +38,12 @@ impl Backlog {
         self.left().is_empty()
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.written = 0;
-    }
-
-    /// Gives memory back above `kept` bytes when it is empty. Keeps a peer that reads slowly, but never all,
-    /// from making it grow for ever.
-    pub(crate) fn tidy(&mut self, kept: usize) {
+    /// Frees the written bytes, and the memory of an empty backlog above `kept` bytes. A peer that reads slowly, but
+    /// never all bytes, can therefore not make the backlog grow forever.
+    fn tidy(&mut self, kept: usize) {
         if self.is_empty() {
-            self.clear();
+            self.bytes.clear();
+            self.written = 0;
             self.bytes.shrink_to(kept);
         } else if self.written >= self.bytes.len() / 2 {
             self.bytes.drain(..self.written);
@@ -56,17 +52,33 @@ impl Backlog {
     }
 }
 
+/// Memory for writing to the socket. The holder of the socket owns it.
+#[derive(Default)]
+pub(crate) struct WireBuffers {
+    pub(crate) backlog: Backlog,
+    ciphertext: Vec<u8>,
+}
+
+impl WireBuffers {
+    /// Frees the memory above `kept` bytes. The bytes of the backlog stay.
+    pub(crate) fn tidy(&mut self, kept: usize) {
+        self.ciphertext.clear();
+        self.ciphertext.shrink_to(kept);
+        self.backlog.tidy(kept);
+    }
+}
+
 /// The shared socket of a connection.
 pub(crate) struct Wire {
     socket: TcpStream,
     peer: SocketAddr,
     tls: Option<Mutex<rustls::Connection>>,
-    /// Why the connection was closed, once it is.
+    /// The reason for closing, once the connection is closed.
     closed: OnceLock<String>,
 }
 
 impl Wire {
-    /// A wire that encrypts if it is given a connection past its handshake.
+    /// A wire that encrypts if `tls` is given. The TLS handshake must be complete.
     pub(crate) fn new(
         socket: TcpStream,
         peer: SocketAddr,
@@ -92,10 +104,10 @@ impl Wire {
         self.tls.is_some()
     }
 
-    /// Closes both directions at once and wakes whoever reads or writes. The first reason counts.
+    /// Closes both directions at once and wakes the threads that read or write. The first reason counts.
     pub(crate) fn close(&self, reason: String) {
         let _ = self.closed.set(reason);
-        // The peer may have closed it already; either way it is closed afterwards.
+        // This call fails if the peer has closed the socket: the socket is closed either way.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
@@ -109,8 +121,8 @@ impl Wire {
         }
     }
 
-    /// The error to report for a failed call on the socket: if the connection was closed here,
-    /// that is the cause.
+    /// The error to report for a failed call on the socket. If this node has closed the connection, the error gives the
+    /// reason for closing instead.
     pub(crate) fn socket_error(&self, operation: &'static str, source: io::Error) -> LinkError {
         self.check_open().err().unwrap_or(LinkError::Socket {
             peer: self.peer,
@@ -126,58 +138,36 @@ impl Wire {
         }
     }
 
-    /// Sends `parts` one after another, waiting as long as the socket is full. `scratch` is reused
-    /// memory.
-    pub(crate) fn send(&self, parts: [&[u8]; 3], scratch: &mut Vec<u8>) -> Result<(), LinkError> {
+    /// Sends `parts` one after another. Bytes that a full socket does not take go to the backlog; if the backlog has
+    /// bytes before, all bytes do.
+    pub(crate) fn send(
+        &self,
+        parts: [&[u8]; 3],
+        buffers: &mut WireBuffers,
+        when_full: WhenFull,
+    ) -> Result<(), LinkError> {
         if !self.is_encrypted() {
-            return self.write_all(parts);
+            return self.write(parts, &mut buffers.backlog, when_full);
         }
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if bytes <= 2 * TLS_HOLD_BYTES {
-            return self.send_sealed(parts, scratch);
+            return self.encrypt_and_write(parts, buffers, when_full);
         }
         parts
             .iter()
             .flat_map(|part| part.chunks(TLS_HOLD_BYTES))
-            .try_for_each(|piece| self.send_sealed([piece, &[], &[]], scratch))
+            .try_for_each(|piece| self.encrypt_and_write([piece, &[], &[]], buffers, when_full))
     }
 
-    /// Sends `parts` as far as the socket takes them without waiting. The rest goes to the backlog, and all
-    /// of it where there is one.
-    pub(crate) fn send_nowait(
+    /// Writes the backlog, as far as the socket takes it.
+    pub(crate) fn write_backlog(
         &self,
-        parts: [&[u8]; 3],
-        scratch: &mut Vec<u8>,
-        backlog: &mut Backlog,
+        buffers: &mut WireBuffers,
+        when_full: WhenFull,
     ) -> Result<(), LinkError> {
-        if !self.is_encrypted() {
-            return self.write_some(parts, backlog);
-        }
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if bytes <= 2 * TLS_HOLD_BYTES {
-            return self.send_sealed_nowait(parts, scratch, backlog);
-        }
-        parts
-            .iter()
-            .flat_map(|part| part.chunks(TLS_HOLD_BYTES))
-            .try_for_each(|piece| self.send_sealed_nowait([piece, &[], &[]], scratch, backlog))
-    }
-
-    fn send_sealed_nowait(
-        &self,
-        parts: [&[u8]; 3],
-        scratch: &mut Vec<u8>,
-        backlog: &mut Backlog,
-    ) -> Result<(), LinkError> {
-        scratch.clear();
-        self.encrypt(parts, scratch)?;
-        self.write_some([scratch, &[], &[]], backlog)
-    }
-
-    /// Writes the backlog as far as the socket takes it without waiting.
-    pub(crate) fn write_backlog(&self, backlog: &mut Backlog) -> Result<(), LinkError> {
+        let backlog = &mut buffers.backlog;
         while !backlog.is_empty() {
-            match self.write_nowait(&[IoSlice::new(backlog.left())])? {
+            match self.write_once(&[IoSlice::new(backlog.left())], when_full)? {
                 Some(written) => backlog.written += written,
                 None => break,
             }
@@ -185,12 +175,29 @@ impl Wire {
         Ok(())
     }
 
-    fn write_some(&self, parts: [&[u8]; 3], backlog: &mut Backlog) -> Result<(), LinkError> {
+    fn encrypt_and_write(
+        &self,
+        parts: [&[u8]; 3],
+        buffers: &mut WireBuffers,
+        when_full: WhenFull,
+    ) -> Result<(), LinkError> {
+        buffers.ciphertext.clear();
+        self.encrypt(parts, &mut buffers.ciphertext)?;
+        let ciphertext = [&buffers.ciphertext[..], &[], &[]];
+        self.write(ciphertext, &mut buffers.backlog, when_full)
+    }
+
+    fn write(
+        &self,
+        parts: [&[u8]; 3],
+        backlog: &mut Backlog,
+        when_full: WhenFull,
+    ) -> Result<(), LinkError> {
         let mut slices = parts.map(IoSlice::new);
         let mut rest = &mut slices[..];
         IoSlice::advance_slices(&mut rest, 0);
         while backlog.is_empty() && !rest.is_empty() {
-            match self.write_nowait(rest)? {
+            match self.write_once(rest, when_full)? {
                 Some(written) => IoSlice::advance_slices(&mut rest, written),
                 None => break,
             }
@@ -201,24 +208,18 @@ impl Wire {
         Ok(())
     }
 
-    fn write_nowait(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, LinkError> {
-        socket::write_nowait(&self.socket, parts).map_err(|error| self.socket_error("send", error))
+    fn write_once(
+        &self,
+        parts: &[IoSlice<'_>],
+        when_full: WhenFull,
+    ) -> Result<Option<usize>, LinkError> {
+        socket::write_once(&self.socket, parts, when_full)
+            .map_err(|error| self.socket_error("send", error))
     }
 
-    fn send_sealed(&self, parts: [&[u8]; 3], scratch: &mut Vec<u8>) -> Result<(), LinkError> {
-        scratch.clear();
-        self.encrypt(parts, scratch)?;
-        self.write_all([scratch, &[], &[]])
-    }
-
-    /// Appends to `out` what is to be written to the socket so that the peer reads `parts`.
-    pub(crate) fn encrypt(&self, parts: [&[u8]; 3], out: &mut Vec<u8>) -> Result<(), LinkError> {
-        let Some(tls) = &self.tls else {
-            for part in parts {
-                out.extend_from_slice(part);
-            }
-            return Ok(());
-        };
+    /// Appends the ciphertext of `parts` to `out`.
+    fn encrypt(&self, parts: [&[u8]; 3], out: &mut Vec<u8>) -> Result<(), LinkError> {
+        let Some(tls) = &self.tls else { return Ok(()) };
         let mut tls = tls.lock();
         let taken = tls.writer().write_vectored(&parts.map(IoSlice::new));
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -233,7 +234,7 @@ impl Wire {
             .map_err(|source| self.socket_error("encrypt", source))
     }
 
-    /// Feeds bytes read from the socket to TLS and hands on what they decrypt to, in pieces.
+    /// Decrypts bytes from the socket and gives the plaintext to `take`, in pieces.
     pub(crate) fn decrypt(
         &self,
         mut sealed: &[u8],
@@ -250,27 +251,7 @@ impl Wire {
             drain_plain(&mut tls.reader(), &mut take)
                 .map_err(|source| self.socket_error("decrypt", source))?;
             if fed == 0 {
-                break; // the peer has ended its stream: the socket will say so too
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends bytes that [`Wire::encrypt`] made, waiting as long as the socket is full.
-    pub(crate) fn write_raw(&self, bytes: &[u8]) -> Result<(), LinkError> {
-        self.write_all([bytes, &[], &[]])
-    }
-
-    fn write_all(&self, parts: [&[u8]; 3]) -> Result<(), LinkError> {
-        let mut slices = parts.map(IoSlice::new);
-        let mut rest = &mut slices[..];
-        IoSlice::advance_slices(&mut rest, 0);
-        while !rest.is_empty() {
-            match (&self.socket).write_vectored(rest) {
-                Ok(0) => return Err(self.socket_error("send", io::ErrorKind::WriteZero.into())),
-                Ok(written) => IoSlice::advance_slices(&mut rest, written),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.socket_error("send", error)),
+                break; // the peer has ended its TLS stream: the next read of the socket reports the end
             }
         }
         Ok(())
@@ -285,7 +266,7 @@ fn drain_tls(tls: &mut rustls::Connection, out: &mut Vec<u8>) -> io::Result<()> 
     Ok(())
 }
 
-/// Hands on all plaintext that TLS has ready.
+/// Gives all plaintext that TLS has ready to `take`.
 fn drain_plain(reader: &mut rustls::Reader<'_>, take: &mut impl FnMut(&[u8])) -> io::Result<()> {
     loop {
         let bytes = match reader.fill_buf() {

@@ -38,11 +38,11 @@ impl SendFrames for Out {
         self.send(header, payload)
     }
 
-    fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.send(header, payload)
     }
 
-    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+    fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
         self.send(header, payload).map(|()| true)
     }
 

@@ -1,4 +1,4 @@
-//! The codec against random and mutated bytes.
+//! The frame codec against random and altered bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Header and payload of a received frame.
-type Opened = (Vec<u8>, Vec<u8>);
+type OpenedFrame = (Vec<u8>, Vec<u8>);
 
 #[derive(Debug)]
 struct Message {
@@ -42,13 +42,17 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 /// Opens all frames of `stream`, fed in pieces of `step` bytes.
-fn open_all(mut opener: Opener, stream: &[u8], step: usize) -> Result<Vec<Opened>, FrameError> {
+fn open_all(
+    mut opener: Opener,
+    stream: &[u8],
+    step: usize,
+) -> Result<Vec<OpenedFrame>, FrameError> {
     let (mut frames, mut start, mut end) = (Vec::new(), 0, 0);
     loop {
         match opener.open(&stream[start..end])? {
-            Progress::Need(more) if start + more > stream.len() => return Ok(frames),
-            Progress::Need(_) => end = (end + step).min(stream.len()),
-            Progress::Frame(span) => {
+            OpenProgress::Need(more) if start + more > stream.len() => return Ok(frames),
+            OpenProgress::Need(_) => end = (end + step).min(stream.len()),
+            OpenProgress::Frame(span) => {
                 let frame = span.split(&stream[start..end]).unwrap();
                 frames.push((frame.header.to_vec(), frame.payload.to_vec()));
                 start += span.frame_bytes();
@@ -105,8 +109,8 @@ proptest! {
             bytes.splice(0..0, MAGIC);
         }
         match Opener::new(None).open(&bytes) {
-            Ok(Progress::Need(more)) => prop_assert!(more > bytes.len() && more <= FRAME_BYTES_MAX),
-            Ok(Progress::Frame(_)) => prop_assert!(false, "random bytes taken for a frame"),
+            Ok(OpenProgress::Need(more)) => prop_assert!(more > bytes.len() && more <= FRAME_BYTES_MAX),
+            Ok(OpenProgress::Frame(_)) => prop_assert!(false, "random bytes taken for a frame"),
             Err(_) => {}
         }
     }

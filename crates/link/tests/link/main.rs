@@ -1,7 +1,7 @@
-//! Two ends of a connection over loopback: who gets in, and what comes through.
+//! Two ends of a connection over loopback: connecting and traffic.
 
 #[cfg(test)]
-mod handshake;
+mod connecting;
 #[cfg(test)]
 mod pair;
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub const BOTH: [Encryption; 2] = [Encryption::On, Encryption::Off];
 pub fn options(encryption: Encryption) -> LinkOptions {
     LinkOptions {
         encryption,
-        handshake_timeout: Duration::from_secs(60),
+        greeting_timeout: Duration::from_secs(60),
         ..LinkOptions::default()
     }
 }

@@ -1,10 +1,13 @@
-//! What comes through, how it is lost, and who waits for whom.
+//! Traffic: order, completeness, back-pressure, and the loss of a connection.
 
 use std::thread;
 use std::time::Duration;
 
 use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use lockstep_link::{Connection, DelayProxy, LinkError, LinkOptions, Receiver, Sender, dial};
+use lockstep_link::{
+    Connection, DelayProxy, LinkError, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
+    dial,
+};
 use lockstep_types::Encryption;
 
 use crate::pair::{BOTH, Listening, Nodes, options};
@@ -27,14 +30,14 @@ fn send_numbered(sender: &Sender, thread: u8) {
         let payload = vec![thread ^ a; PAYLOAD_BYTES];
         let header = [b'd', thread, a, b, c, d];
         match number % 4 {
-            0 if number + 1 < FRAMES => drop(sender.leave(&header, &payload).unwrap()),
+            0 if number + 1 < FRAMES => drop(sender.send_deferred(&header, &payload).unwrap()),
             1 => sender.post(&header, &payload).unwrap(),
             _ => sender.send(&header, &payload).unwrap(),
         }
     }
 }
 
-/// Receives what all threads of the peer send, each in order, and answers each frame.
+/// Receives the frames of all threads of the peer, each thread's frames in order, and answers each frame.
 fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
     let mut next = vec![0u32; THREADS.into()];
     let mut answers = 0;
@@ -51,9 +54,7 @@ fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
         let expected = &mut next[usize::from(thread)];
         assert_eq!(u32::from_le_bytes([a, b, c, d]), *expected);
         *expected += 1;
-        sender
-            .send_nowait(&[b'a', thread, a, b, c, d], &[])
-            .unwrap();
+        sender.enqueue(&[b'a', thread, a, b, c, d], &[]).unwrap();
     }
     sender.flush_nowait().unwrap();
 }
@@ -67,7 +68,7 @@ fn exchange(connection: Connection) {
         }
         receive_and_answer(&mut receiver, &sender);
     });
-    // The peer may still be reading: wait for it to have all, that is, for its last words.
+    // The peer may still be reading: its last frame says that it has everything.
     sender.send(b"bye", &[]).unwrap();
     while receiver.recv().unwrap().header != b"bye" {}
 }
@@ -87,7 +88,7 @@ fn many_threads_send_both_ways_through_small_buffers() {
 }
 
 #[test]
-fn what_is_left_goes_with_what_is_sent_next() {
+fn a_deferred_frame_leaves_with_the_next_send() {
     let nodes = Nodes::new();
     for encryption in BOTH {
         let (alpha, beta) = nodes.connect(options(encryption));
@@ -99,20 +100,20 @@ fn what_is_left_goes_with_what_is_sent_next() {
                 assert_eq!(receiver.recv().unwrap().header, *frame);
             }
         };
-        assert!(sender.leave(b"left", b"1").unwrap());
+        assert!(sender.send_deferred(b"left", b"1").unwrap());
         assert!(sender.queued_bytes() > 0);
         sender.send(b"sent", b"").unwrap();
         expect(&[b"left", b"sent"]);
-        assert!(sender.leave(b"one", b"").unwrap());
-        assert!(!sender.leave(b"two", b"2").unwrap());
+        assert!(sender.send_deferred(b"one", b"").unwrap());
+        assert!(!sender.send_deferred(b"two", b"2").unwrap());
         expect(&[b"one", b"two"]);
-        assert!(sender.leave(b"flushed", b"3").unwrap());
+        assert!(sender.send_deferred(b"flushed", b"3").unwrap());
         sender.flush().unwrap();
         expect(&[b"flushed"]);
-        assert!(sender.leave(b"at once", b"4").unwrap());
+        assert!(sender.send_deferred(b"at once", b"4").unwrap());
         sender.flush_nowait().unwrap();
         expect(&[b"at once"]);
-        assert!(sender.leave(b"waited", b"4").unwrap());
+        assert!(sender.send_deferred(b"waited", b"4").unwrap());
         own.set_timeout(Some(Duration::from_millis(1))).unwrap();
         assert!(own.recv().is_err_and(|error| error.is_timed_out()));
         expect(&[b"waited"]);
@@ -120,9 +121,9 @@ fn what_is_left_goes_with_what_is_sent_next() {
     }
 }
 
-/// While the peer reads nothing at all, whoever posts goes on; and all of it arrives when it does.
+/// A thread that posts does not wait while the peer reads nothing. All frames arrive once the peer reads.
 #[test]
-fn who_posts_never_waits_and_all_of_it_arrives() {
+fn a_post_never_waits_and_all_frames_arrive() {
     const FRAMES: usize = 40;
     let nodes = Nodes::new();
     for encryption in BOTH {
@@ -146,7 +147,7 @@ fn who_posts_never_waits_and_all_of_it_arrives() {
 }
 
 #[test]
-fn what_is_posted_while_another_waits_in_a_full_socket_keeps_its_place() {
+fn a_frame_posted_while_another_thread_waits_keeps_its_place() {
     let nodes = Nodes::new();
     for encryption in BOTH {
         let (alpha, beta) = nodes.connect(cramped(encryption));
@@ -181,9 +182,9 @@ fn what_is_posted_while_another_waits_in_a_full_socket_keeps_its_place() {
     }
 }
 
-/// A frame that takes longer than the time-out is a sign of life all the while.
+/// While a frame takes longer than the time-out to arrive, each time-out still shows that the peer is alive.
 #[test]
-fn a_frame_that_trickles_in_is_heard_before_it_is_whole() {
+fn a_slow_frame_is_heard_before_it_is_whole() {
     for encryption in BOTH {
         let (alpha, beta, _proxy) = through_proxy(encryption, Some(2 << 20));
         let (sender, _own) = alpha.split();
@@ -221,21 +222,21 @@ fn answers_alone_fill_both_sockets_without_a_deadlock() {
     }
 }
 
-/// One thread at each end, which only ever queues, far beyond what the sockets hold.
+/// Runs one end with one thread that only enqueues, far more bytes than the sockets hold.
 fn answer_only(connection: Connection) {
     let (sender, mut receiver) = connection.split();
     let payload = vec![3; 1 << 20];
     for _ in 0..10 {
-        sender.send_nowait(b"x", &payload).unwrap();
+        sender.enqueue(b"x", &payload).unwrap();
     }
     for _ in 0..10 {
         assert_eq!(receiver.recv().unwrap().payload.len(), payload.len());
-        sender.send_nowait(b"y", &[]).unwrap();
+        sender.enqueue(b"y", &[]).unwrap();
     }
     for _ in 0..10 {
         assert_eq!(receiver.recv().unwrap().header, b"y");
     }
-    // What the peer still misses leaves as long as this end waits; it ends when the peer closes.
+    // While this end waits for the last frame, its own queued frames leave.
     sender.send(b"z", &[]).unwrap();
     while receiver.recv().unwrap().header != b"z" {}
 }
@@ -273,11 +274,11 @@ fn a_frame_out_of_bounds_is_refused_and_harms_nothing() {
         let large = vec![0; HEADER_BYTES_MAX + 1];
         for sent in [
             to_beta.send(&large, &[]),
-            to_beta.send_nowait(b"", &vec![0; PAYLOAD_BYTES_MAX + 1]),
+            to_beta.enqueue(b"", &vec![0; PAYLOAD_BYTES_MAX + 1]),
         ] {
             assert!(matches!(sent, Err(LinkError::Unsendable { .. })));
         }
-        to_beta.send_nowait(b"good", &[]).unwrap();
+        to_beta.enqueue(b"good", &[]).unwrap();
         to_beta.flush().unwrap();
         assert_eq!(from_alpha.recv().unwrap().header, b"good");
     }
@@ -358,7 +359,7 @@ fn a_time_out_loses_nothing() {
 }
 
 #[test]
-fn what_is_expected_soon_may_come_at_once_late_or_never() {
+fn a_spinning_receiver_gets_a_frame_at_once_late_or_never() {
     let nodes = Nodes::new();
     for encryption in BOTH {
         let (alpha, beta) = nodes.connect(options(encryption));
@@ -368,22 +369,22 @@ fn what_is_expected_soon_may_come_at_once_late_or_never() {
             .set_timeout(Some(Duration::from_millis(50)))
             .unwrap();
         sender.send(b"at once", &[1; 5000]).unwrap();
-        assert_eq!(receiver.recv_soon().unwrap().payload, [1; 5000]);
+        assert_eq!(receiver.recv_spinning().unwrap().payload, [1; 5000]);
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(10));
                 sender.send(b"late", &[]).unwrap();
             });
-            assert_eq!(receiver.recv_soon().unwrap().header, b"late");
+            assert_eq!(receiver.recv_spinning().unwrap().header, b"late");
         });
-        assert!(receiver.recv_soon().unwrap_err().is_timed_out());
+        assert!(receiver.recv_spinning().unwrap_err().is_timed_out());
         sender.shutdown("enough");
-        assert!(!receiver.recv_soon().unwrap_err().is_timed_out());
+        assert!(!receiver.recv_spinning().unwrap_err().is_timed_out());
     }
 }
 
 #[test]
-fn shutdown_wakes_everybody() {
+fn shutdown_wakes_all_waiting_threads() {
     let nodes = Nodes::new();
     for encryption in BOTH {
         let (alpha, beta) = nodes.connect(cramped(encryption));
@@ -391,7 +392,7 @@ fn shutdown_wakes_everybody() {
         let payload = vec![0; 1 << 20];
         thread::scope(|scope| {
             for _ in 0..3 {
-                // Nobody reads: one fills the socket, the others the queue, and all wait.
+                // The peer does not read: one thread fills the socket, the others the queue, and all wait.
                 scope.spawn(|| {
                     let stopped = loop {
                         if let Err(error) = to_beta.send(b"", &payload) {
@@ -402,7 +403,7 @@ fn shutdown_wakes_everybody() {
                 });
             }
             let reader = scope.spawn(|| from_beta.recv().unwrap_err().to_string());
-            while to_beta.queued_bytes() < lockstep_link::sender::QUEUE_BYTES_MAX {
+            while to_beta.queued_bytes() < lockstep_link::QUEUE_BYTES_MAX {
                 thread::yield_now();
             }
             to_beta.shutdown("the lease ran out");
@@ -413,13 +414,13 @@ fn shutdown_wakes_everybody() {
 }
 
 #[test]
-fn a_full_queue_is_said_to_those_who_cannot_wait() {
+fn enqueue_reports_a_full_queue() {
     let nodes = Nodes::new();
     let (alpha, _beta) = nodes.connect(cramped(Encryption::On));
     let (to_beta, _from_beta) = alpha.split();
     let payload = vec![0; 1 << 20];
     let full = loop {
-        if let Err(error) = to_beta.send_nowait(b"", &payload) {
+        if let Err(error) = to_beta.enqueue(b"", &payload) {
             break error;
         }
     };

@@ -423,16 +423,16 @@ impl End {
 
 impl SendFrames for End {
     fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
-        self.send_nowait(header, payload)?;
+        self.enqueue(header, payload)?;
         self.flush()
     }
 
     fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
-        self.send_nowait(header, payload)?;
+        self.enqueue(header, payload)?;
         self.flush_nowait()
     }
 
-    fn send_nowait(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
         self.check_open()?;
         self.outgoing.flow.lock().gathered.push_back(Frame {
             header: header.to_vec(),
@@ -442,9 +442,9 @@ impl SendFrames for End {
         Ok(())
     }
 
-    fn leave(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+    fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
         let is_only_one = self.outgoing.flow.lock().gathered.is_empty();
-        self.send_nowait(header, payload)?;
+        self.enqueue(header, payload)?;
         if !is_only_one {
             self.flush_nowait()?;
         }

