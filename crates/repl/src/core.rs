@@ -2,7 +2,7 @@
 //!
 //! The driver tells it what happened ([`Event`]) and carries out what it says ([`Effect`]), in the
 //! order given. It owns the locks, the state, the operation numbers and the list of operations in
-//! flight. It must never block, read a clock, or look at bytes. `docs/protocol.md` numbers the
+//! flight. It must never block, read a clock, or look at bytes. `docs/protocol/rules.md` numbers the
 //! rules cited here.
 //!
 //! Invariants:

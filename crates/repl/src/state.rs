@@ -2,7 +2,7 @@
 //!
 //! [`TABLE`] holds the pairs of state and trigger that are handled, [`REFUSED`] all others, each with
 //! the reason why it is refused. That every pair is in one of them, once, is checked when this is
-//! compiled. `docs/protocol.md` shows both, and a test keeps page and code the same.
+//! compiled. `docs/protocol/states.md` shows both, and a test keeps page and code the same.
 //!
 //! The change of roles itself comes with the witness; its events are here, and refused.
 

@@ -1,4 +1,4 @@
-//! The code cites the rules of `docs/protocol.md` by their numbers: every rule, and none that is not there.
+//! The code cites the rules of `docs/protocol/rules.md` by their numbers: every rule, and none that is not there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -14,7 +14,7 @@ fn top() -> PathBuf {
 
 /// The numbers of the rules, as the page gives them: `**P7. `.
 fn rules() -> Result<BTreeSet<u32>, Box<dyn Error>> {
-    let page = fs::read_to_string(top().join("docs/protocol.md"))?;
+    let page = fs::read_to_string(top().join("docs/protocol/rules.md"))?;
     let number = |line: &str| line.strip_prefix("**P")?.split_once(". ")?.0.parse().ok();
     Ok(page.lines().filter_map(number).collect())
 }

@@ -1,4 +1,4 @@
-//! `docs/protocol.md` shows the state table as the code has it.
+//! `docs/protocol/states.md` shows the state table as the code has it.
 //!
 //! The part of the page between the two markers is made from [`State`], [`TABLE`] and [`REFUSED`]. After a change
 //! of the table, `LOCKSTEP_WRITE_DOCS=1 cargo test -p lockstep-repl --test state_table` writes it
@@ -18,7 +18,7 @@ const REWRITE: &str = "LOCKSTEP_WRITE_DOCS";
 
 #[test]
 fn the_page_shows_the_state_table() -> Result<(), Box<dyn Error>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol/states.md");
     let page = fs::read_to_string(&path)?;
     let (before, rest) = page.split_once(BEGIN).ok_or("the first marker is gone")?;
     let (shown, after) = rest.split_once(END).ok_or("the last marker is gone")?;
@@ -29,7 +29,7 @@ fn the_page_shows_the_state_table() -> Result<(), Box<dyn Error>> {
     }
     assert!(
         shown == table,
-        "docs/protocol.md is behind the code: run this test with {REWRITE}=1 and read what changed"
+        "docs/protocol/states.md is behind the code: run this test with {REWRITE}=1 and read what changed"
     );
     Ok(())
 }

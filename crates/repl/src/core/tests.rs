@@ -1,4 +1,4 @@
-//! Scenarios of the core, each from one point of `docs/protocol.md`.
+//! Scenarios of the core, each from one point of `docs/protocol/`.
 
 mod disconnect;
 mod overdue;
