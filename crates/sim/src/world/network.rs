@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use super::fibers::{self, Event, Wait};
@@ -403,8 +404,10 @@ impl Endpoint {
                 return Ok(());
             }
             if fibers::thread_role() != fibers::ThreadRole::Other {
-                // The schedule fails already. The thread may hold a lock, so a wait could block the world.
                 self.outgoing.link.note_blocked();
+            }
+            if is_active(Mutant::WaitToSend) {
+                // The mutant's threads may hold a lock: a wait would block the one thread of the world.
                 return Ok(());
             }
             let look = self.process.shared().now() + FULL_POLL;
