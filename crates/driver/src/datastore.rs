@@ -233,9 +233,10 @@ impl Datastore {
     /// Puts everything on stable storage, once no thread works on the datastore any more. Returns `false` if that failed;
     /// the log says why. On a disk that is known to have failed, nothing is put there, and that is a success.
     pub fn close(&self) -> bool {
-        if let Session::Secondary(session) = &self.session {
-            session.wait_until_idle();
-        }
+        let _idle = match &self.session {
+            Session::Primary(_) => None,
+            Session::Secondary(session) => Some(session.wait_until_idle()),
+        };
         let datastore = self.name();
         if self.engine.poison.has_failed() {
             // Nothing can be put on stable storage any more, and nothing must say that it was.

@@ -1,6 +1,6 @@
 //! The parts of a datastore that outlive a session: configuration, store, host, and the durable marks.
 //!
-//! A session of either role borrows the engine. The engine knows no connection, no core and no client.
+//! A session of either role shares the engine. The engine knows no connection, no core and no client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -430,12 +430,10 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
     let core_config = core_config(&engine.config, &*engine.host);
     let core = Core::new(core_config, start, engine.now_ms());
     let session = match engine.config.role {
-        Role::Primary => {
-            Session::Primary(PrimarySession::new(&engine, core, first_osn, tables.paw))
-        }
-        Role::Secondary => {
+        Role::Secondary if !is_active(Mutant::SecondaryServes) => {
             Session::Secondary(SecondarySession::new(&engine, core, first_osn, tables.saw))
         }
+        _ => Session::Primary(PrimarySession::new(&engine, core, first_osn, tables.paw)),
     };
     Datastore::new(engine, session)
 }

@@ -2,11 +2,11 @@
 
 pub(crate) mod berths;
 pub(crate) mod content;
-pub(crate) mod in_flight;
 pub(crate) mod kept;
 pub(crate) mod lock_plan;
 pub(crate) mod locks;
 pub(crate) mod meta_pipeline;
+pub(crate) mod paw;
 pub(crate) mod pending;
 pub(crate) mod references;
 pub(crate) mod space;

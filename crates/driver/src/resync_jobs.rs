@@ -152,7 +152,7 @@ impl ResyncJobs {
     /// Runs a job on another thread, and gives its event to the core unless the connection is gone then.
     fn spawn(self: &Arc<Self>, connection: ActiveConnection, name: &'static str, job: TransferJob) {
         let jobs = Arc::clone(self);
-        self.engine.host.spawn(Box::new(move || {
+        self.term.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match job(&jobs, &peer) {
                 Ok(event) => jobs.term.handle_event_on(peer.connection.id, event),
@@ -162,20 +162,20 @@ impl ResyncJobs {
                     peer.end(&error);
                 }
             }
-        }));
+        });
     }
 
     /// Sends a request on another thread. If the secondary cannot serve the request, the sync ends.
     fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
         let jobs = Arc::clone(self);
-        self.engine.host.spawn(Box::new(move || {
+        self.term.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match peer.ask(request, &[]) {
                 Ok(_) => {}
                 Err(PeerError::Lost) => peer.end_lost(),
                 Err(error) => jobs.peer_failed(peer.connection.id, &error),
             }
-        }));
+        });
     }
 
     /// The secondary could not do a step without which the nodes are not in sync (rule P15).

@@ -1,6 +1,6 @@
 //! A datastore as its clients see it: the [`FileService`] that a mount calls.
 //!
-//! The handle outlives a session. Each call goes to the session of the moment; a secondary answers `EIO`.
+//! Each call goes to the session of the datastore. A secondary answers `EIO`.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -212,13 +212,11 @@ impl FileService for DatastoreHandle {
                 session.pipeline.submit(request, charge.until_done(done));
             }
             Admission::Refused(errno) => done(Err(errno)),
-            Admission::Undecided(room) => self.apply(session, room, move |handle, taken| {
-                match (handle.session(), taken) {
-                    (Ok(session), Ok(charge)) => {
-                        session.pipeline.submit(request, charge.until_done(done));
-                    }
-                    (Err(errno), _) | (_, Err(errno)) => done(Err(errno)),
+            Admission::Undecided(room) => self.apply(session, room, move |taken| match taken {
+                Ok((session, _, charge)) => {
+                    session.pipeline.submit(request, charge.until_done(done));
                 }
+                Err(errno) => done(Err(errno)),
             }),
         }
     }
@@ -301,14 +299,16 @@ impl DatastoreHandle {
         &self,
         session: &PrimarySession,
         room: Room,
-        begin: impl FnOnce(&Self, Result<Charge, Errno>) + Send + 'static,
+        begin: impl FnOnce(Result<(Arc<PrimarySession>, Self, Charge), Errno>) + Send + 'static,
     ) {
         // An applicant must not keep the datastore, which keeps the applicants.
         let datastore = Arc::downgrade(&self.0);
         let begin: Begin = Box::new(move |taken| {
-            if let Some(datastore) = datastore.upgrade() {
-                begin(&Self(datastore), taken);
-            }
+            begin(taken.and_then(|charge| {
+                let handle = Self(datastore.upgrade().ok_or(Errno::Io)?);
+                let session = Arc::clone(handle.session()?);
+                Ok((session, handle, charge))
+            }));
         });
         session.space.apply(room, begin);
     }
@@ -325,18 +325,16 @@ impl DatastoreHandle {
     ) {
         self.flush_deferred_writes();
         let kept = self.kept(bytes);
-        self.apply(session, room, move |handle, taken| {
-            match (handle.session(), taken) {
-                (Ok(session), Ok(charge)) => {
-                    let options = WriteOptions {
-                        drop_set_id,
-                        ..WriteOptions::default()
-                    };
-                    let (bytes, done) = (Bytes::Kept(kept), charge.until_done(done));
-                    handle.begin_admitted(session, write, bytes, options, done);
-                }
-                (Err(errno), _) | (_, Err(errno)) => done(Err(errno)),
+        self.apply(session, room, move |taken| match taken {
+            Ok((session, handle, charge)) => {
+                let options = WriteOptions {
+                    drop_set_id,
+                    ..WriteOptions::default()
+                };
+                let (bytes, done) = (Bytes::Kept(kept), charge.until_done(done));
+                handle.begin_admitted(&session, write, bytes, options, done);
             }
+            Err(errno) => done(Err(errno)),
         });
     }
 
@@ -387,8 +385,8 @@ impl DatastoreHandle {
         };
         let kept = self.keep_admitted(data);
         let handle = self.clone();
-        session.engine.host.spawn(Box::new(move || {
+        session.term.spawn(move || {
             handle.write_kept(to.0, to.1, kept, WriteOptions::default(), done);
-        }));
+        });
     }
 }

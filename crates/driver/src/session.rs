@@ -1,4 +1,5 @@
-//! A session: the datastore in one role, from the open to the close. A change of the role replaces the session.
+//! A session: the datastore in one role, from the open to the close. All state of a role is in its session, so that a later
+//! version can change the role of a running datastore by another session.
 //!
 //! The parts of a role are the fields of its session. A secondary has no operations of clients, and a primary has no
 //! table of writes that wait for the primary.
@@ -22,7 +23,6 @@ use secondary::SecondarySession;
 use usage::SessionUsage;
 
 /// The session of either role.
-#[derive(Clone)]
 pub(crate) enum Session {
     /// This node serves clients.
     Primary(Arc<PrimarySession>),

@@ -41,7 +41,8 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         total_bytes: space.total_bytes,
         available_bytes: space.available_bytes,
     });
-    add_role(&mut status, engine, session, (state, next));
+    let entries = usage.in_flight as u64;
+    add_role(&mut status, engine, session, (state, next), entries);
     let now = engine.host.now();
     engine.notes.add_to(&mut status, state, now);
     if let Some(peer) = &mut status.peer {
@@ -56,8 +57,8 @@ fn add_role(
     engine: &Engine,
     session: &Session,
     (state, next): (State, Osn),
+    in_flight: u64,
 ) {
-    let in_flight = session.usage().in_flight as u64;
     match session {
         Session::Primary(session) => {
             // The last number given out is the one before the next.

@@ -231,7 +231,7 @@ fn shown_reason(notes: &Reasons, state: State) -> Option<String> {
     let reason = notes.reason.as_deref().unwrap_or(never);
     Some(match &notes.unauthenticated {
         Some(refused) => {
-            format!("{reason}; a client that may be the primary was refused: {refused}")
+            format!("{reason}; a client that may be the primary, or not, was refused: {refused}")
         }
         None => reason.to_owned(),
     })

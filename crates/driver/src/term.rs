@@ -3,7 +3,8 @@
 //! A term belongs to one session. All parts of the session share the term; the term reaches the session
 //! through [`CoreDriver`] only, and does not keep the session alive.
 //!
-//! Invariant: a message is sent by [`Term::send`] or [`Term::reply`], and in no other way.
+//! Invariant: a message of the core's protocol carries the watermark of the core: [`Term`] sends it. A message outside the
+//! core's protocol, such as a greeting, carries none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,7 +17,7 @@ use lockstep_types::{Generation, Osn, StateVersion};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
-use crate::host::ThreadKind;
+use crate::host::{Job, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery, PeerConnection, deliver};
 
 /// Steps the core and executes its effects: the session of a role.
@@ -113,6 +114,24 @@ impl Term {
         self.engine.host.spawn(Box::new(job));
     }
 
+    /// Has the worker pool do a job. The job keeps the session alive, so its events reach the core.
+    pub fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+        self.engine.host.spawn(self.keeping_session(job));
+    }
+
+    /// Has the courier thread do a job, in the same way.
+    pub fn spawn_ordered(&self, job: impl FnOnce() + Send + 'static) {
+        self.engine.host.spawn_ordered(self.keeping_session(job));
+    }
+
+    fn keeping_session(&self, job: impl FnOnce() + Send + 'static) -> Job {
+        let session = self.driver.upgrade();
+        Box::new(move || {
+            job();
+            drop(session);
+        })
+    }
+
     /// Executes effects of an event that the caller gave to the core.
     pub fn run_effects(&self, thread: ThreadKind, effects: Effects) {
         if let Some(driver) = self.driver.upgrade() {
@@ -137,9 +156,7 @@ impl Term {
     pub fn spawn_trigger(self: &Arc<Self>, trigger: Trigger, reason: &str) {
         self.engine.notes.set_reason(reason);
         let term = Arc::clone(self);
-        self.engine.host.spawn(Box::new(move || {
-            term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
-        }));
+        self.spawn(move || term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger)));
     }
 
     /// A message of this datastore and generation.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use lockstep_fs::StoreError;
 use lockstep_paw_saw::{Damage, InFlightEntry, InFlightTable, TABLE_BYTES};
+use lockstep_repl::message::WriteMessage;
 use lockstep_types::backing::Backing;
 use thiserror::Error;
 
@@ -74,6 +75,16 @@ impl Tables {
             old_paw: Vec::new(),
             saw: InFlightTable::make(map(backing, SAW_FILE)?),
         })
+    }
+}
+
+/// The entry of a write, for the table of either node.
+pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> InFlightEntry {
+    InFlightEntry {
+        ino: write.ino,
+        osn: write.osn,
+        offset: write.offset,
+        length: u32::try_from(length).unwrap_or(u32::MAX),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::config::{
     PeerConfig,
 };
 use crate::host::ThreadKind;
-use crate::ops::in_flight::PawEntries;
+use crate::ops::paw::PawEntries;
 
 /// A node's store in a directory of its own.
 pub(crate) struct Place {

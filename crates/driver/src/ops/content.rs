@@ -16,8 +16,8 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::berths::Berths;
-use super::in_flight::{PawEntries, entry_of};
 use super::kept::Keeper;
+use super::paw::PawEntries;
 use super::pending::{
     LocalChange, LocalPart, PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite,
     WriteParams,
@@ -25,6 +25,7 @@ use super::pending::{
 use crate::client::WaitingRequests;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
+use crate::open::tables::entry_of;
 use crate::peer::connection::Delivery;
 use crate::term::Term;
 
@@ -124,11 +125,11 @@ impl ContentOps {
                 .with_write(op, |write| write.data = Some(keep()));
         }
         let ops = Arc::clone(self);
-        self.engine.host.spawn(Box::new(move || {
+        self.term.spawn(move || {
             if let Some(event) = ops.execute(ThreadKind::MayWait, op, osn, None) {
                 ops.term.handle_event(ThreadKind::MayWait, event);
             }
-        }));
+        });
     }
 
     fn is_mirrored_write(&self, op: OpId) -> bool {

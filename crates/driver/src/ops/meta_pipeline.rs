@@ -132,11 +132,11 @@ impl MetaPipeline {
             return self.prepare(op);
         }
         let pipeline = Arc::clone(self);
-        self.engine.host.spawn(Box::new(move || {
+        self.term.spawn(move || {
             if let Some(event) = pipeline.prepare(op) {
                 pipeline.term.handle_event(ThreadKind::MayWait, event);
             }
-        }));
+        });
         None
     }
 
@@ -174,19 +174,22 @@ impl MetaPipeline {
     /// Validates, logs and sends an operation that has its number. The caller holds the sequencer.
     pub fn begin(&self, id: OpId, osn: Osn, mirrored: bool) -> Option<Event> {
         let done = |result| Some(Event::LocalDone(id, result));
-        let numbered = self.pending.with_meta(id, |meta| {
-            meta.is_stale = lock_plan::targets(&self.engine.store, &meta.request) != meta.targets;
-            (!meta.is_stale).then(|| MetaOp {
-                osn,
-                time: meta.time,
-                request: meta.request.clone(),
-            })
+        let numbered = self.pending.with_meta(id, |meta| MetaOp {
+            osn,
+            time: meta.time,
+            request: meta.request.clone(),
         });
-        let op = match numbered {
-            None => return done(Err(Errno::Io)),
-            Some(None) => return done(Err(Errno::Again)),
-            Some(Some(op)) => op,
+        let Some(op) = numbered else {
+            return done(Err(Errno::Io));
         };
+        let targets = lock_plan::targets(&self.engine.store, &op.request);
+        let is_stale = self.pending.with_meta(id, |meta| {
+            meta.is_stale = targets != meta.targets;
+            meta.is_stale
+        });
+        if is_stale.unwrap_or(true) {
+            return done(Err(Errno::Again));
+        }
         match self.begin_checked(id, &op, mirrored) {
             Ok(true) => done(Ok(())),
             Ok(false) => None,
@@ -246,7 +249,7 @@ impl MetaPipeline {
         let Some(sequencer) = sequencer else {
             let pipeline = Arc::clone(self);
             let job = move || pipeline.commit(ThreadKind::MayWait);
-            self.engine.host.spawn(Box::new(job));
+            self.term.spawn(job);
             return;
         };
         let applied = self.apply_committed(None);
@@ -371,7 +374,7 @@ impl MetaPipeline {
         }
         let term = Arc::clone(&self.term);
         let job = move || term.handle_event(ThreadKind::MayWait, sync());
-        self.engine.host.spawn(Box::new(job));
+        self.term.spawn(job);
         None
     }
 

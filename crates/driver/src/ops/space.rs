@@ -363,7 +363,7 @@ impl SpaceAdmission {
         if !is_served {
             let space = Arc::clone(self);
             let job = move || space.serve_applicants();
-            self.engine.host.spawn(Box::new(job));
+            self.term.spawn(job);
         }
     }
 
@@ -441,7 +441,7 @@ impl SpaceAdmission {
     pub fn ask_peer_later(self: &Arc<Self>) {
         let space = Arc::clone(self);
         let job = move || space.ask_peer();
-        self.engine.host.spawn(Box::new(job));
+        self.term.spawn(job);
     }
 
     /// Asks a secondary in sync for its room.

@@ -1,4 +1,4 @@
-//! The connection with the peer, and the one way to send a message.
+//! The connection with the peer, and the ways in which a message leaves.
 //!
 //! Invariant: there is one connection at most. Its number tells late events of an earlier connection from its
 //! own (rule P9).
@@ -85,7 +85,7 @@ pub(crate) struct ActiveConnection {
     pub course: Arc<Course>,
 }
 
-/// The events of one connection that outlive it.
+/// The state of one connection. The first two marks outlive it.
 #[derive(Default)]
 pub(crate) struct Course {
     /// This node has ended the connection.

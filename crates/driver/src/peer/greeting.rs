@@ -49,7 +49,7 @@ pub(crate) fn check(term: &Term, envelope: &Envelope, version: u32) -> Result<()
     Ok(())
 }
 
-/// Refuses a peer, and sends it the reason. The caller logs the refusal.
+/// Refuses a peer, and sends it the reason. A caller that an operator should hear logs the refusal itself.
 pub fn refuse(sender: &dyn SendFrames, greeting: &Envelope, reason: &str) {
     tracing::debug!(datastore = %greeting.datastore, reason, "peer refused");
     let reason = reason.to_owned();

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_link::{LinkError, ReceiveFrames};
-use lockstep_repl::core::{ConnectionId, Event, OpId};
+use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
 use thiserror::Error;
 
 use crate::host::{Reading, ThreadKind};
-use crate::peer::connection::Delivery;
+use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::dial::{Dial, DialError, Halves};
 use crate::peer::greeting::{self, GreetingError};
 use crate::session::primary::PrimarySession;
@@ -218,7 +218,7 @@ impl<'a> Connector<'a> {
         let session = self.session;
         let (term, engine) = (&session.term, &session.engine);
         let start = engine.host.now();
-        let in_sync = self.is_in_sync(&welcome);
+        let in_sync = self.judge_welcome(&welcome);
         session.space.note_welcome(welcome.room, in_sync);
         let id = term.peer.next_id();
         let connection = term.peer.open(id, Arc::clone(&sender), welcome.waiting);
@@ -243,27 +243,29 @@ impl<'a> Connector<'a> {
             self.read_answers(receiver).to_string()
         };
         sender.shutdown(&reason);
-        self.note_lost(id, &reason, &ending());
+        self.note_lost(&connection, &reason);
         ending()
     }
 
     /// Removes a connection that was lost.
-    fn note_lost(&self, id: ConnectionId, reason: &str, ending: &Ending) {
+    fn note_lost(&self, connection: &ActiveConnection, reason: &str) {
         let session = self.session;
         let (term, engine) = (&session.term, &session.engine);
-        term.peer.remove(id);
+        term.peer.remove(connection.id);
         session.requests.abandon();
-        session.jobs.release_tail(id, false);
+        session.jobs.release_tail(connection.id, false);
         if !engine.is_stopping() {
-            engine.notes.set_ending(reason, ending.given_up);
+            // Read after the removal: a thread may have given the connection up until then.
+            let given_up = connection.course.is_given_up();
+            engine.notes.set_ending(reason, given_up);
         }
         let lost = Event::Trigger(Trigger::LinkLost);
         session.handle_event(ThreadKind::MayWait, lost);
     }
 
-    /// Whether the nodes are in sync (rule P8): by both marks, which belong to one sync (P17, checked by the secondary),
+    /// Judges whether the nodes are in sync (rule P8): by both marks, which belong to one sync (P17, checked by the secondary),
     /// and with one past. Otherwise `status` gets the reason.
-    fn is_in_sync(&self, welcome: &Welcome) -> bool {
+    fn judge_welcome(&self, welcome: &Welcome) -> bool {
         let engine = &self.session.engine;
         let own = engine.role_file.state().in_sync;
         let follows = engine.store.intents().is_followed_at(welcome.applied);

@@ -21,11 +21,11 @@ use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
-use crate::ops::in_flight::PawEntries;
 use crate::ops::kept::Keeper;
 use crate::ops::lock_plan;
 use crate::ops::locks::InternalLocks;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::paw::PawEntries;
 use crate::ops::pending::{
     PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite, WriteParams,
 };
@@ -239,9 +239,9 @@ impl PrimarySession {
         let term = Arc::clone(&self.term);
         let job = move || term.execute_deferred(effect);
         if is_ordered {
-            self.engine.host.spawn_ordered(Box::new(job));
+            self.term.spawn_ordered(job);
         } else {
-            self.engine.host.spawn(Box::new(job));
+            self.term.spawn(job);
         }
         true
     }
@@ -261,7 +261,7 @@ impl PrimarySession {
     fn spawn_mark(&self, in_sync: bool) {
         let term = Arc::clone(&self.term);
         let (content, pipeline) = (Arc::clone(&self.content), Arc::clone(&self.pipeline));
-        self.engine.host.spawn_ordered(Box::new(move || {
+        self.term.spawn_ordered(move || {
             if !sync_mark::make(&term, in_sync, OnFailure::Retry) {
                 return;
             }
@@ -275,7 +275,7 @@ impl PrimarySession {
                 Trigger::MarkedOutOfSync
             };
             term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
-        }));
+        });
     }
 
     fn note_overdue(&self) {
@@ -419,7 +419,7 @@ impl PrimarySession {
             self.keeper.take_kept();
             let engine = Arc::clone(&self.engine);
             let job = move || engine.host.give_memory_back();
-            self.engine.host.spawn(Box::new(job));
+            self.term.spawn(job);
         }
     }
 

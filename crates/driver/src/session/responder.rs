@@ -1,6 +1,6 @@
 //! The responses of a secondary to the requests of recovery, resync and verify.
 //!
-//! Invariant: a copy in sync is changed by no request, except `BeginResync`, which marks the copy out of sync first
+//! Invariant: no request of a resync changes a copy in sync, except `BeginResync`, which marks the copy out of sync first
 //! (rules P10, P17).
 
 use std::io;

@@ -24,10 +24,10 @@ use lockstep_types::{Errno, MetaOp, Osn};
 use thiserror::Error;
 
 use crate::engine::Engine;
-use crate::host::exclusive::Exclusive;
+use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
 use crate::host::{Reading, ThreadKind};
-use crate::ops::in_flight::entry_of;
+use crate::open::tables::entry_of;
 use crate::ops::kept::KeptLoad;
 use crate::peer::connection::Delivery;
 use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
@@ -368,11 +368,11 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.flush()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
-        self.engine.host.spawn(Box::new(move || {
+        self.term.spawn(move || {
             let handled = session.handle_write(&sender, &write, &data);
             end_or_flush(&*sender, handled);
             drop(permit);
-        }));
+        });
         Ok(())
     }
 
@@ -387,11 +387,11 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.metadata()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
-        self.engine.host.spawn_ordered(Box::new(move || {
+        self.term.spawn_ordered(move || {
             let handled = session.handle_meta(&sender, &op, previous, durable, Store::commit);
             end_or_flush(&*sender, handled);
             drop(permit);
-        }));
+        });
         Ok(())
     }
 
@@ -436,13 +436,13 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.flush()?;
         let (term, sender) = (Arc::clone(&self.term), Arc::clone(sender));
-        self.engine.host.spawn(Box::new(move || {
+        self.term.spawn(move || {
             let failed = wait(&term.engine.store).err();
             let failed = failed.map(|error| term.engine.log_and_errno(&error));
             term.reply(&*sender, message(failed), Delivery::Queue);
             let _flushed = sender.flush_nowait();
             drop(permit);
-        }));
+        });
         Ok(())
     }
 
@@ -508,18 +508,18 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.request()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
-        self.engine.host.spawn_ordered(Box::new(move || {
+        self.term.spawn_ordered(move || {
             let response = session.responder.response(&request, &payload);
             session.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush_nowait();
             drop(permit);
-        }));
+        });
         Ok(())
     }
 
-    /// Waits until no connection is served.
-    pub fn wait_until_idle(&self) {
-        let _idle = self.active.acquire(&*self.engine.host);
+    /// Waits until no connection is served. None is served before the guard is dropped.
+    pub fn wait_until_idle(&self) -> ExclusiveGuard<'_> {
+        self.active.acquire(&*self.engine.host)
     }
 
     /// The numbers of this moment.
@@ -534,7 +534,7 @@ impl SecondarySession {
     /// Has the courier thread make a mark, and report it to the core.
     fn spawn_mark(&self, in_sync: bool) {
         let term = Arc::clone(&self.term);
-        self.engine.host.spawn_ordered(Box::new(move || {
+        self.term.spawn_ordered(move || {
             if !sync_mark::make(&term, in_sync, OnFailure::Drop) {
                 return;
             }
@@ -544,7 +544,7 @@ impl SecondarySession {
                 Trigger::MarkedOutOfSync
             };
             term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
-        }));
+        });
     }
 
     fn execute_effect(&self, effect: Effect) {
@@ -563,8 +563,8 @@ impl SecondarySession {
 impl CoreDriver for SecondarySession {
     fn step_core(&self, event: Event) -> Effects {
         let mut effects = Effects::new();
-        let now_ms = self.engine.now_ms();
-        self.term.core.lock().handle(now_ms, event, &mut effects);
+        let mut core = self.term.core.lock();
+        core.handle(self.engine.now_ms(), event, &mut effects);
         effects
     }
 

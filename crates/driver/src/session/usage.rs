@@ -7,7 +7,7 @@ use crate::ops::kept::KeptLoad;
 pub(crate) struct SessionUsage {
     /// Entries of the table of writes in flight: PAW on the primary, SAW on the secondary.
     pub in_flight: usize,
-    /// Operations of clients that the session has not answered.
+    /// Operations in flight of clients, and of the node itself.
     pub pending: usize,
     /// Bytes of waiting writes.
     pub kept: KeptLoad,

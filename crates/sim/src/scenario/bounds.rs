@@ -16,8 +16,6 @@ use crate::world::{BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Sid
 /// Number of operations without a client. Each of them is in progress at most once: a resync, and a
 /// comparison.
 const INSPECTIONS: u64 = 2;
-/// Number of operations of the misdirected client, which wait forever, and of their locks.
-pub const MISDIRECTED_OPS: u64 = 1;
 /// Most PAW entries of one client: a write in progress, a write that failed on the primary while
 /// the mark is being made, and the same of the previous process.
 const PAW_ENTRIES_OF_CLIENT: u64 = 4;
@@ -37,7 +35,7 @@ pub fn check(
         Side::Primary => Limits::of_primary(clients, history),
         Side::Secondary => Limits::of_secondary(),
     };
-    bounded::check(&samples, &limits.bounds(node, &load))
+    bounded::check(&samples, &limits.bounds(&load))
 }
 
 fn samples(node: Side, load: &DatastoreUsage, at: u64, is_idle: bool) -> Vec<Sample> {
@@ -114,17 +112,13 @@ impl Limits {
             paw: 0,
             saw: WRITES_IN_FLIGHT_MAX as u64,
             writes: 0,
-            operations: MISDIRECTED_OPS,
+            operations: 0,
             write_bytes: 0,
         }
     }
 
-    fn bounds(&self, node: Side, load: &DatastoreUsage) -> [Bound; 12] {
+    fn bounds(&self, load: &DatastoreUsage) -> [Bound; 12] {
         let capacity = load.log.map_or(0, |log| log.capacity_bytes);
-        let left = match node {
-            Side::Primary => 0,
-            Side::Secondary => MISDIRECTED_OPS,
-        };
         let bound = |counter, limit, floor| Bound {
             counter,
             limit,
@@ -141,10 +135,10 @@ impl Limits {
             bound(Counter::BytesInFlight, BYTES_IN_FLIGHT_MAX, 0),
             // The previous process may have left as many operations in doubt.
             bound(Counter::PendingIntents, self.operations * 2, 0),
-            bound(Counter::Operations, self.operations, left),
-            bound(Counter::HeldOperations, self.operations, left),
+            bound(Counter::Operations, self.operations, 0),
+            bound(Counter::HeldOperations, self.operations, 0),
             // The driver notes each operation before the core does.
-            bound(Counter::PendingOps, self.operations, left),
+            bound(Counter::PendingOps, self.operations, 0),
             // The last write found room for some of its bytes. No other write comes between this
             // look and the keeping.
             bound(Counter::KeptBytes, KEPT_BYTES_MAX + self.write_bytes, 0),

@@ -4,20 +4,9 @@
 //! failed here and not on the secondary stays until the secondary is marked out of sync.
 
 use lockstep_paw_saw::{EntryHandle, Full, InFlightEntry, InFlightTable};
-use lockstep_repl::message::WriteMessage;
 use lockstep_types::Osn;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
-
-/// The entry of a write, for the table of either node.
-pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> InFlightEntry {
-    InFlightEntry {
-        ino: write.ino,
-        osn: write.osn,
-        offset: write.offset,
-        length: u32::try_from(length).unwrap_or(u32::MAX),
-    }
-}
 
 /// The entries of the primary.
 pub(crate) struct PawEntries {
