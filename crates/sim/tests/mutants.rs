@@ -56,7 +56,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
         Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
-        Mutant::NoLocalSync => &[DURABLE, READS],
+        // The log is not synced either: a client may see that a metadata operation is lost on the primary.
+        Mutant::NoLocalSync => &[DURABLE, READS, EXACTLY_ONCE],
         Mutant::SyncHereOnly
         | Mutant::NoRemoteSync
         | Mutant::NoNameSync
@@ -70,7 +71,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
         Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Mutant::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
-        Mutant::KeepLock | Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
+        // A resync waits forever for the lock.
+        Mutant::KeepLock => &[LEAKS, IN_TIME],
+        Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
         Mutant::KeepPawEntry
         | Mutant::KeepSawEntry
         | Mutant::SendWithoutRoom
