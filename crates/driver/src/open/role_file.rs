@@ -366,15 +366,20 @@ mod tests {
         );
     }
 
-    /// That version knew no names of store and sync (rule P17).
-    #[test]
-    fn the_file_of_the_previous_version_is_read() {
-        let dir = tempfile::tempdir().unwrap();
+    /// Writes the file of a version without slots, and without names of store and sync.
+    fn write_unslotted(dir: &std::path::Path) {
         let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
                      \"carried_over\":false,\"boot\":null}";
         let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
         let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
-        std::fs::write(dir.path().join(FILE), text).unwrap();
+        std::fs::write(dir.join(FILE), text).unwrap();
+    }
+
+    /// That version knew no names of store and sync (rule P17).
+    #[test]
+    fn the_file_of_the_previous_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        write_unslotted(dir.path());
         let found = again(dir.path()).unwrap();
         assert!(found.in_sync && found.store.is_none() && found.sync.is_none());
     }
@@ -383,11 +388,7 @@ mod tests {
     #[test]
     fn a_file_without_slots_gets_them() {
         let dir = tempfile::tempdir().unwrap();
-        let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
-                     \"carried_over\":false,\"boot\":null}";
-        let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
-        let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
-        std::fs::write(dir.path().join(FILE), text).unwrap();
+        write_unslotted(dir.path());
         let file = fresh(dir.path());
         assert!(again(dir.path()).unwrap().in_sync);
         file.mark(false).unwrap();
