@@ -3,12 +3,15 @@
 //! Invariant: the core learns of a mark after the mark is durable (rule P1). The courier thread makes the marks, in the
 //! order of the core's decisions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_repl::state::State;
+use lockstep_repl::core::Event;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::engine::Engine;
+use crate::host::ThreadKind;
 use crate::term::Term;
 
 /// Time between two attempts.
@@ -24,8 +27,30 @@ pub(crate) enum OnFailure {
     Drop,
 }
 
+/// Has the courier thread make a mark, call `out_of_sync` if the mark says so, and report the mark to the core.
+pub(crate) fn spawn(
+    term: &Arc<Term>,
+    in_sync: bool,
+    on_failure: OnFailure,
+    out_of_sync: impl FnOnce() + Send + 'static,
+) {
+    let on_courier = Arc::clone(term);
+    term.spawn_ordered(move || {
+        if !make(&on_courier, in_sync, on_failure) {
+            return;
+        }
+        let trigger = if in_sync {
+            Trigger::MarkedInSync
+        } else {
+            out_of_sync();
+            Trigger::MarkedOutOfSync
+        };
+        on_courier.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
+    });
+}
+
 /// Makes the mark durable; returns whether the core is to learn of it.
-pub(crate) fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
+fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
     let engine = &*term.engine;
     // The core has given this mark up since; the mark that followed may be made already.
     if in_sync && term.state() != State::EnteringSync {

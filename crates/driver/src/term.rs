@@ -22,12 +22,8 @@ use crate::peer::connection::{ActiveConnection, Delivery, PeerConnection, delive
 
 /// Steps the core and executes its effects: the session of a role.
 pub(crate) trait CoreDriver: Send + Sync {
-    /// Lets the core decide on an event. Nothing is executed yet.
-    fn step_core(&self, event: Event) -> Effects;
-
-    /// The same over a connection; `None` if the connection is gone. The connection is removed before the core
-    /// learns of its loss, so no event of a lost connection follows the loss (rule P9).
-    fn step_core_on(&self, connection: ConnectionId, event: Event) -> Option<Effects>;
+    /// Lets the core decide on an event. The caller holds the core's lock. Nothing is executed yet.
+    fn step_locked(&self, core: &mut Core, event: Event) -> Effects;
 
     /// Executes effects, and the effects of the events that follow from them.
     fn run_effects(&self, thread: ThreadKind, effects: Effects);
@@ -90,18 +86,25 @@ impl Term {
     /// Gives an event to the core and executes the effects on this thread, as far as its kind allows.
     pub fn handle_event(&self, thread: ThreadKind, event: Event) {
         if let Some(driver) = self.driver.upgrade() {
-            let effects = driver.step_core(event);
+            let effects = driver.step_locked(&mut self.core.lock(), event);
             driver.run_effects(thread, effects);
         }
     }
 
-    /// The same unless the connection is gone (rule P9).
+    /// The same unless the connection is gone. The connection is removed before the core learns of its loss, so no event
+    /// of a lost connection follows the loss (rule P9).
     pub fn handle_event_on(&self, connection: ConnectionId, event: Event) {
-        if let Some(driver) = self.driver.upgrade()
-            && let Some(effects) = driver.step_core_on(connection, event)
-        {
-            driver.run_effects(ThreadKind::MayWait, effects);
-        }
+        let Some(driver) = self.driver.upgrade() else {
+            return;
+        };
+        let effects = {
+            let mut core = self.core.lock();
+            if self.peer.get(connection).is_none() {
+                return;
+            }
+            driver.step_locked(&mut core, event)
+        };
+        driver.run_effects(ThreadKind::MayWait, effects);
     }
 
     /// Gives an event to the core now and has another thread execute the effects.
@@ -109,7 +112,7 @@ impl Term {
         let Some(driver) = self.driver.upgrade() else {
             return;
         };
-        let effects = driver.step_core(event);
+        let effects = driver.step_locked(&mut self.core.lock(), event);
         let job = move || driver.run_effects(ThreadKind::MayWait, effects);
         self.engine.host.spawn(Box::new(job));
     }
@@ -149,7 +152,9 @@ impl Term {
     /// Lets the core decide on an event; the caller executes the effects.
     pub fn step_core(&self, event: Event) -> Effects {
         let driver = self.driver.upgrade();
-        driver.map_or_else(Effects::new, |driver| driver.step_core(event))
+        driver.map_or_else(Effects::new, |driver| {
+            driver.step_locked(&mut self.core.lock(), event)
+        })
     }
 
     /// Has another thread give a trigger to the core; `reason` is shown by `status`.

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lockstep_paw_saw::InFlightTable;
-use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event, LockSet, OpId, OpKind};
+use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::{State, Trigger};
+use lockstep_repl::state::State;
 use lockstep_types::{Errno, Ino, Osn};
 
 use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
@@ -141,26 +141,9 @@ impl PrimarySession {
         })
     }
 
-    /// Lets the core decide on an event, under the core's lock. Size and times of finished writes become visible before
-    /// another operation can get their locks.
-    fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
-        let mut effects = Effects::new();
-        core.handle(self.engine.now_ms(), event, &mut effects);
-        for effect in &effects {
-            match effect {
-                Effect::Finish { op, result: Ok(()) } => {
-                    self.pending.publish_write(*op, &self.engine.store);
-                }
-                Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
-                _ => {}
-            }
-        }
-        effects
-    }
-
     /// Gives an event to the core and executes the effects.
     pub fn handle_event(&self, thread: ThreadKind, event: Event) {
-        let effects = self.step_core(event);
+        let effects = self.step_locked(&mut self.term.core.lock(), event);
         self.run_effects(thread, effects);
     }
 
@@ -175,7 +158,8 @@ impl PrimarySession {
         while let Some(effect) = queue.pop_front() {
             self.engine.host.step();
             if let Some(event) = self.execute_effect(thread, effect, caller) {
-                queue.extend(self.step_core(event));
+                let effects = self.step_locked(&mut self.term.core.lock(), event);
+                queue.extend(effects);
             }
         }
     }
@@ -259,22 +243,12 @@ impl PrimarySession {
 
     /// Has the courier thread make a mark, and report it to the core.
     fn spawn_mark(&self, in_sync: bool) {
-        let term = Arc::clone(&self.term);
         let (content, pipeline) = (Arc::clone(&self.content), Arc::clone(&self.pipeline));
-        self.term.spawn_ordered(move || {
-            if !sync_mark::make(&term, in_sync, OnFailure::Retry) {
-                return;
-            }
-            let trigger = if in_sync {
-                Trigger::MarkedInSync
-            } else {
-                // The secondary is marked out of sync: operations that could not be applied here have not happened,
-                // and the operations behind them continue (rules P6, P15).
-                content.paw.release_uncompared();
-                pipeline.release_stuck();
-                Trigger::MarkedOutOfSync
-            };
-            term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
+        sync_mark::spawn(&self.term, in_sync, OnFailure::Retry, move || {
+            // Operations that could not be applied here have not happened, and the operations behind them continue
+            // (rules P6, P15).
+            content.paw.release_uncompared();
+            pipeline.release_stuck();
         });
     }
 
@@ -443,14 +417,21 @@ impl PrimarySession {
 }
 
 impl CoreDriver for PrimarySession {
-    fn step_core(&self, event: Event) -> Effects {
-        self.step_locked(&mut self.term.core.lock(), event)
-    }
-
-    fn step_core_on(&self, connection: ConnectionId, event: Event) -> Option<Effects> {
-        let mut core = self.term.core.lock();
-        self.term.peer.get(connection)?;
-        Some(self.step_locked(&mut core, event))
+    /// Size and times of finished writes become visible before
+    /// another operation can get their locks.
+    fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
+        let mut effects = Effects::new();
+        core.handle(self.engine.now_ms(), event, &mut effects);
+        for effect in &effects {
+            match effect {
+                Effect::Finish { op, result: Ok(()) } => {
+                    self.pending.publish_write(*op, &self.engine.store);
+                }
+                Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
+                _ => {}
+            }
+        }
+        effects
     }
 
     fn run_effects(&self, thread: ThreadKind, effects: Effects) {

@@ -531,25 +531,11 @@ impl SecondarySession {
         }
     }
 
-    /// Has the courier thread make a mark, and report it to the core.
-    fn spawn_mark(&self, in_sync: bool) {
-        let term = Arc::clone(&self.term);
-        self.term.spawn_ordered(move || {
-            if !sync_mark::make(&term, in_sync, OnFailure::Drop) {
-                return;
-            }
-            let trigger = if in_sync {
-                Trigger::MarkedInSync
-            } else {
-                Trigger::MarkedOutOfSync
-            };
-            term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger));
-        });
-    }
-
     fn execute_effect(&self, effect: Effect) {
         match effect {
-            Effect::Mark { in_sync } => self.spawn_mark(in_sync),
+            Effect::Mark { in_sync } => {
+                sync_mark::spawn(&self.term, in_sync, OnFailure::Drop, || ());
+            }
             Effect::DropLink => self.term.close_connection(),
             Effect::Entered(state) => self.term.note_state(state),
             Effect::Refused(refused) => self.term.note_refused(refused),
@@ -561,19 +547,10 @@ impl SecondarySession {
 }
 
 impl CoreDriver for SecondarySession {
-    fn step_core(&self, event: Event) -> Effects {
+    fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
-        let mut core = self.term.core.lock();
         core.handle(self.engine.now_ms(), event, &mut effects);
         effects
-    }
-
-    fn step_core_on(&self, connection: ConnectionId, event: Event) -> Option<Effects> {
-        let mut effects = Effects::new();
-        let mut core = self.term.core.lock();
-        self.term.peer.get(connection)?;
-        core.handle(self.engine.now_ms(), event, &mut effects);
-        Some(effects)
     }
 
     fn run_effects(&self, _thread: ThreadKind, effects: Effects) {
