@@ -181,6 +181,12 @@ impl Generation {
     pub const fn get(self) -> u64 {
         self.0.get()
     }
+
+    /// The generation after this one. The last generation has none, and returns itself.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
 }
 
 impl fmt::Display for Generation {

@@ -32,7 +32,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 }
 
 /// A node's role in a datastore. Until failover exists, the operator assigns the roles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Mounts the datastore and sends every operation to the secondary.

@@ -1,0 +1,15 @@
+//! The role protocol: which of the two nodes serves a datastore, decided without IO (docs/protocol/roles.md).
+//!
+//! Each node has one [`RoleMachine`]. The driver gives it events, and carries out its effects: it makes records durable,
+//! asks the witness, and tells the peer. The model in `tests/model.rs` runs two machines and a witness through every
+//! order of events with up to three failures.
+
+pub mod event;
+pub mod machine;
+pub mod record;
+pub mod witness;
+
+pub use event::{OnPowerLoss, Phase, RoleEffect, RoleEvent, RoleSettings, Told};
+pub use machine::RoleMachine;
+pub use record::{Member, RoleRecord};
+pub use witness::{Claim, InSyncSet, WitnessRecord};
