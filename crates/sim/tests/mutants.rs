@@ -1,6 +1,10 @@
 //! Tests the simulator with mutants. The simulator must find each mutant, and the finding check
 //! must be one that is meant for such a mutant.
 
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use lockstep_sim::shrink::Case;
@@ -96,20 +100,33 @@ fn found(mutant: Mutant) -> Option<(u64, String)> {
     })
 }
 
+/// Searches for a mutant. Returns the mistake, if the mutant is not found as it must be.
+fn check(mutant: Mutant) -> Option<String> {
+    let start = Instant::now();
+    let Some((seed, what)) = found(mutant) else {
+        return Some(format!("{mutant:?} is not found"));
+    };
+    let result = format!("{mutant:?} by schedule {seed}: {what}");
+    let is_expected = finders(mutant).iter().any(|finder| what.contains(finder));
+    let wrong = (!is_expected).then(|| format!("found by another check: {result}"));
+    print_result("mutants_are_found", result, start.elapsed());
+    wrong
+}
+
+/// A mutant is active on one thread only, so several threads search at a time.
 #[test]
 fn mutants_are_found() {
-    let mut wrong = Vec::new();
-    for mutant in ALL {
-        let start = Instant::now();
-        let Some((seed, what)) = found(mutant) else {
-            wrong.push(format!("{mutant:?} is not found"));
-            continue;
-        };
-        let result = format!("{mutant:?} by schedule {seed}: {what}");
-        if !finders(mutant).iter().any(|finder| what.contains(finder)) {
-            wrong.push(format!("found by another check: {result}"));
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some(mutant) = ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    wrong.lock().unwrap().extend(check(*mutant));
+                }
+            });
         }
-        print_result("mutants_are_found", result, start.elapsed());
-    }
+    });
+    let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
