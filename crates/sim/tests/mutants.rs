@@ -122,7 +122,8 @@ fn mutants_are_found() {
         for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
                 while let Some(mutant) = ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    wrong.lock().unwrap().extend(check(*mutant));
+                    let mistake = check(*mutant);
+                    wrong.lock().unwrap().extend(mistake);
                 }
             });
         }
