@@ -4,7 +4,7 @@
 use crate::record::{Member, RoleRecord};
 use crate::witness::{Claim, WitnessRecord};
 
-/// What a primary does after a power loss while it can reach neither the peer nor a witness that knows better.
+/// The behaviour of a primary after a power loss, while it can reach neither the peer nor a witness that knows better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnPowerLoss {
     /// Waits for the peer, which may hold newer operations.
@@ -24,7 +24,7 @@ pub struct RoleSettings {
     pub on_power_loss: OnPowerLoss,
 }
 
-/// What a node does at present.
+/// The present work of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Primary: serves nothing until the peer, the witness or an operator has told how things stand.
@@ -63,7 +63,7 @@ pub enum RoleEvent {
     PauseOver,
     /// Every lease that this node, or an earlier process of it, has promised to the peer is over.
     LeaseOver,
-    /// Time for what was not answered.
+    /// Time to ask again: a question to the witness may have no answer.
     Tick,
     /// Primary: the copies are equal, after a recovery or a resync.
     CopiesEqual,

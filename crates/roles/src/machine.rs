@@ -16,7 +16,7 @@ use crate::event::{OnPowerLoss, Phase, RoleEffect, RoleEvent, RoleSettings, Told
 use crate::record::RoleRecord;
 use crate::witness::{Claim, InSyncSet, WitnessRecord};
 
-/// What a claim is for.
+/// The purpose of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Purpose {
     /// Primary: serve without the peer.
@@ -41,7 +41,7 @@ pub struct RoleMachine {
     is_met: bool,
     /// The claim whose answer is not known.
     claim: Option<Claim>,
-    /// What the question or claim to the witness is for.
+    /// The purpose of the question or claim to the witness.
     want: Option<Purpose>,
     /// The last known record of the witness.
     witness: Option<WitnessRecord>,
@@ -93,7 +93,7 @@ impl RoleMachine {
         }
     }
 
-    /// What this node does at present.
+    /// The present work of this node.
     pub const fn phase(&self) -> Phase {
         self.phase
     }
@@ -374,7 +374,7 @@ impl RoleMachine {
         effects: &mut RoleEffects,
     ) {
         match (self.phase, wanted) {
-            // After a power loss the peer may hold more, whatever the witness says: it may not know yet that the peer is
+            // After a power loss the peer may hold more, whatever the witness says: the witness may not know yet that the peer is
             // complete.
             (Phase::Unsure, _) if self.record.complete || self.serves_after_power_loss() => {
                 self.pursue(Purpose::GoAlone, effects);
