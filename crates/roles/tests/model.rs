@@ -12,6 +12,9 @@ mod world;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{Action, Limits, World};
 
+/// The property that a lost operation or a stale read breaks.
+const NOTHING_LOST: &str = "nothing acknowledged is lost or stale";
+
 /// The model: the limits of the world.
 #[derive(Clone)]
 struct Roles(Limits);
@@ -43,7 +46,7 @@ impl Model for Roles {
             Property::<Self>::always("one node acknowledges in a generation", |_, world| {
                 world.one_node_acknowledges()
             }),
-            Property::<Self>::always("nothing acknowledged is lost or stale", |_, world| {
+            Property::<Self>::always(NOTHING_LOST, |_, world| {
                 world.serves_what_was_acknowledged()
             }),
             Property::<Self>::always("one node serves alone", |_, world| world.one_serves_alone()),
@@ -59,11 +62,7 @@ impl Model for Roles {
 
 /// Explores all states, prints their number, and fails with the path to the first broken promise.
 fn explore(limits: Limits) {
-    let mut b = Roles(limits).checker().threads(2);
-    if let Ok(d) = std::env::var("DEPTH") {
-        b = b.target_max_depth(d.parse().unwrap());
-    }
-    let checker = b.spawn_bfs().join();
+    let checker = Roles(limits).checker().threads(2).spawn_bfs().join();
     println!(
         "{} states, depth {}",
         checker.unique_state_count(),
@@ -110,9 +109,5 @@ fn a_takeover_within_the_lease_is_found() {
         .threads(2)
         .finish_when(HasDiscoveries::AnyFailures);
     let found = checker.spawn_bfs().join();
-    assert!(
-        found
-            .discovery("nothing acknowledged is lost or stale")
-            .is_some()
-    );
+    assert!(found.discovery(NOTHING_LOST).is_some());
 }
