@@ -1,5 +1,5 @@
-//! The vocabulary of the role machine: its settings and phases, the events that the driver brings, and the effects that the
-//! driver carries out.
+//! The vocabulary of the role machine: its settings and phases, the events that the driver brings, and the effects that
+//! the driver carries out.
 
 use crate::record::{Member, RoleRecord};
 use crate::witness::{Claim, WitnessRecord};

@@ -116,11 +116,6 @@ impl RoleMachine {
         }
     }
 
-    /// Whether the driver holds back events until a record is durable.
-    pub const fn is_recording(&self) -> bool {
-        self.recording.is_some()
-    }
-
     /// Decides on an event. Returns the tasks for the driver, in their order.
     pub fn handle(&mut self, event: RoleEvent) -> RoleEffects {
         let mut effects = RoleEffects::new();
@@ -351,19 +346,18 @@ impl RoleMachine {
         let Some(now) = now else {
             return self.meet_empty_witness(effects);
         };
-        let wanted = self.want.take();
-        if claimed.is_some_and(|claim| claim.new == now) {
-            return self.granted(now, wanted, effects);
-        }
-        let mine = self.record;
+        let (mine, wanted) = (self.record, self.want.take());
         if now.generation > mine.generation {
             return self.record(mine.follow(now.generation, false), Phase::Standby, effects);
         }
         let is_mine = now.generation == mine.generation && now.primary == self.settings.me;
         if is_mine && mine.is_candidate && mine.complete {
-            return self.take_over(now, effects);
+            self.take_over(now, effects);
+        } else if claimed.is_some_and(|claim| claim.new == now) {
+            self.granted(wanted, effects);
+        } else {
+            self.meet_known_generation(now, wanted, effects);
         }
-        self.meet_known_generation(now, wanted, effects);
     }
 
     /// The witness knows this generation, or one before it.
@@ -374,8 +368,8 @@ impl RoleMachine {
         effects: &mut RoleEffects,
     ) {
         match (self.phase, wanted) {
-            // After a power loss the peer may hold more, whatever the witness says: the witness may not know yet that the peer is
-            // complete.
+            // After a power loss the peer may hold more, whatever the witness says: the witness may not know yet that the
+            // peer is complete.
             (Phase::Unsure, _) if self.record.complete || self.serves_after_power_loss() => {
                 self.pursue(Purpose::GoAlone, effects);
             }
@@ -398,17 +392,14 @@ impl RoleMachine {
         }
     }
 
-    fn granted(&mut self, now: WitnessRecord, wanted: Option<Purpose>, effects: &mut RoleEffects) {
-        let mine = self.record;
+    /// The witness has granted a claim of a primary.
+    fn granted(&mut self, wanted: Option<Purpose>, effects: &mut RoleEffects) {
         match (wanted, self.phase) {
             (Some(Purpose::GoAlone), Phase::Paused | Phase::Unsure) => {
-                self.record(mine.without_peer(), Phase::Alone, effects);
+                self.record(self.record.without_peer(), Phase::Alone, effects);
             }
             // The peer is back: the witness learns that the peer is protected again.
             (Some(Purpose::GoAlone), Phase::Mirrored) => self.protect(effects),
-            (Some(Purpose::TakeOver), _) if mine.is_candidate && mine.complete => {
-                self.take_over(now, effects);
-            }
             _ => {}
         }
     }
@@ -524,15 +515,15 @@ impl RoleMachine {
     }
 
     fn promote(&mut self, effects: &mut RoleEffects) {
-        let is_ready = self.record.complete && self.peer.is_none();
+        if self.settings.has_witness || !self.record.complete || self.peer.is_some() {
+            return;
+        }
         match self.phase {
-            Phase::Standby if is_ready && !self.settings.has_witness => {
+            Phase::Standby => {
                 let record = self.record.lead(self.record.generation.next(), false);
                 self.lead(record, effects);
             }
-            Phase::Unsure if is_ready && !self.settings.has_witness => {
-                self.record(self.record.without_peer(), Phase::Alone, effects);
-            }
+            Phase::Unsure => self.record(self.record.without_peer(), Phase::Alone, effects),
             _ => {}
         }
     }

@@ -46,7 +46,7 @@ impl RoleRecord {
     /// whose peer lacks operations keeps the best copy there is.
     #[must_use]
     pub const fn after_power_loss(self) -> Self {
-        let has_best_copy = matches!(self.role, Role::Primary) && !self.peer_complete;
+        let has_best_copy = self.is_primary() && !self.peer_complete;
         Self {
             complete: self.complete && has_best_copy,
             ..self

@@ -417,8 +417,7 @@ impl PrimarySession {
 }
 
 impl CoreDriver for PrimarySession {
-    /// Size and times of finished writes become visible before
-    /// another operation can get their locks.
+    /// Size and times of finished writes become visible before another operation can get their locks.
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
         core.handle(self.engine.now_ms(), event, &mut effects);

@@ -534,10 +534,11 @@ impl World {
         };
         let node = &mut self.nodes[at];
         let (machine, effects) = RoleMachine::start(settings, node.durable, node.lost_power);
-        // Until the first record is durable, the next start finds the loss again.
-        node.lost_power &= machine.is_recording();
         node.machine = Some(machine);
         self.carry_out(at, effects);
+        // Until the first record is durable, the next start finds the loss again.
+        let node = &mut self.nodes[at];
+        node.lost_power &= node.recording.is_some();
     }
 
     fn stop(&mut self, at: usize) {
