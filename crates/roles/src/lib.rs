@@ -12,4 +12,4 @@ pub mod witness;
 pub use event::{OnPowerLoss, Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 pub use machine::RoleMachine;
 pub use record::{Member, RoleRecord};
-pub use witness::{Claim, InSyncSet, WitnessRecord};
+pub use witness::{Claim, ClaimFault, InSyncSet, Witness, WitnessError, WitnessRecord};

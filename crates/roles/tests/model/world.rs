@@ -507,6 +507,8 @@ impl World {
         let is_last = number + 1 == self.nodes[at].requests.len();
         let request = self.nodes[at].requests.remove(number);
         if let Request::Claim(claim) = request {
+            // A witness refuses other claims.
+            assert_eq!(claim.check(), Ok(()));
             self.witness = claim.apply(self.witness);
         }
         // A node takes the answer to its last request only, and only over the same connection.
