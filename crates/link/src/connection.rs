@@ -37,12 +37,9 @@ use crate::outgoing::Outgoing;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::socket::{self, DeadlineSocket};
-use crate::tls::{self, ClearKeys, Pins, Presenter};
+use crate::tls::{self, ACCEPTED, ClearKeys, Pins, Presenter};
 use crate::transport::{ReceiveFrames, SendFrames};
 use crate::wire::Wire;
-
-/// The byte with which the server accepts the client.
-const ACCEPTED: u8 = b'K';
 
 /// Header of the first frame in both directions.
 const HELLO: &[u8] = b"lockstep hello";

@@ -9,6 +9,8 @@
 //! A frame is delivered whole and unchanged, once and in the order of sending, or the connection is lost. Every buffer
 //! has a bound that no peer can exceed.
 //!
+//! [`rpc`] has the same authentication for connections that carry remote procedure calls instead of frames.
+//!
 //! This crate does not know the meaning of a frame, keeps no state across connections, does not reconnect, and does not
 //! log.
 
@@ -21,6 +23,7 @@ mod options;
 mod outbox;
 mod outgoing;
 mod receiver;
+pub mod rpc;
 mod sender;
 mod socket;
 pub mod sums;

@@ -29,6 +29,9 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::sums::FrameKey;
 
+/// The byte with which the server accepts the client.
+pub const ACCEPTED: u8 = b'K';
+
 /// The protocol name of connections with this setting.
 pub(crate) const fn protocol(encryption: Encryption) -> &'static [u8] {
     match encryption {
@@ -218,18 +221,31 @@ pub(crate) fn client(
     pins: &Arc<Pins>,
     encryption: Encryption,
 ) -> Result<ClientConnection, Error> {
+    let config = client_config(identity, pins, protocol(encryption))?;
+    ClientConnection::new(Arc::new(config), server_name()?)
+}
+
+/// The client's configuration for one connection of this protocol name.
+pub(crate) fn client_config(
+    identity: &Identity,
+    pins: &Arc<Pins>,
+    protocol: &[u8],
+) -> Result<ClientConfig, Error> {
     let key = SingleCertAndKey::from(identity.certified_key());
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&pins.provider))
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::clone(pins) as Arc<dyn ServerCertVerifier>)
         .with_client_cert_resolver(Arc::new(key));
-    config.alpn_protocols = vec![protocol(encryption).to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
-    // The name is neither sent nor checked: the pinned fingerprint identifies the peer.
-    let name = ServerName::try_from("lockstep").map_err(|_| Error::General("name".into()))?;
-    ClientConnection::new(Arc::new(config), name)
+    Ok(config)
+}
+
+/// The name is neither sent nor checked: the pinned fingerprint identifies the peer.
+pub(crate) fn server_name() -> Result<ServerName<'static>, Error> {
+    ServerName::try_from("lockstep").map_err(|_| Error::General("name".into()))
 }
 
 /// The server's end of a TLS handshake.
@@ -238,15 +254,29 @@ pub(crate) fn server(
     pins: &Arc<Pins>,
     encryption: Encryption,
 ) -> Result<ServerConnection, Error> {
+    let config = server_config(
+        Arc::<Presenter>::clone(presenter),
+        pins,
+        protocol(encryption),
+    )?;
+    ServerConnection::new(Arc::new(config))
+}
+
+/// The server's configuration for one connection of this protocol name.
+pub(crate) fn server_config(
+    presenter: Arc<dyn ResolvesServerCert>,
+    pins: &Arc<Pins>,
+    protocol: &[u8],
+) -> Result<ServerConfig, Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&pins.provider))
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::clone(pins) as Arc<dyn ClientCertVerifier>)
-        .with_cert_resolver(Arc::clone(presenter) as Arc<dyn ResolvesServerCert>);
-    config.alpn_protocols = vec![protocol(encryption).to_vec()];
+        .with_cert_resolver(presenter);
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.max_early_data_size = 0;
-    ServerConnection::new(Arc::new(config))
+    Ok(config)
 }
 
 /// The keys for the sums of an authenticated connection that continues without encryption.
