@@ -1,0 +1,60 @@
+//! The outcome of a call to any witness, before it gets the address of the witness.
+
+use lockstep_roles::{WitnessError, WitnessRecord};
+
+/// Identity of the storage that answered: of the own witness's store, or of the cluster of etcd.
+pub(crate) type StoreTag = [u8; 16];
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WitnessAnswer {
+    pub(crate) record: Option<WitnessRecord>,
+    pub(crate) store: StoreTag,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CallFailure {
+    /// See [`WitnessError::Unreachable`].
+    Unreachable { cause: String, cure: &'static str },
+    /// See [`WitnessError::Refused`].
+    Refused { cause: String, cure: String },
+}
+
+impl CallFailure {
+    pub(crate) fn unreachable(cause: impl Into<String>, cure: &'static str) -> Self {
+        Self::Unreachable {
+            cause: cause.into(),
+            cure,
+        }
+    }
+
+    pub(crate) fn refused(cause: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::Refused {
+            cause: cause.into(),
+            cure: cure.into(),
+        }
+    }
+
+    /// The error of a call to the witness at this address.
+    pub(crate) fn at(self, witness: String) -> WitnessError {
+        match self {
+            Self::Unreachable { cause, cure } => WitnessError::Unreachable {
+                witness,
+                cause,
+                cure: cure.to_owned(),
+            },
+            Self::Refused { cause, cure } => WitnessError::Refused {
+                witness,
+                cause,
+                cure,
+            },
+        }
+    }
+}
+
+/// The innermost cause of an error of the transport, which wraps the error of the system in texts without information.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.last().map_or_else(String::new, ToString::to_string)
+}

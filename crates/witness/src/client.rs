@@ -1,0 +1,174 @@
+//! The client of a witness, as a node uses it: blocking calls with a limit, to any kind of witness.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_link::{Fingerprint, Identity};
+use lockstep_roles::{Claim, Witness, WitnessError, WitnessRecord};
+use lockstep_types::DatastoreUuid;
+
+use crate::answer::{CallFailure, WitnessAnswer};
+use crate::call_thread::CallThread;
+use crate::config::WitnessConfig;
+use crate::dialer::{self, WitnessDialer};
+use crate::etcd::EtcdWitness;
+use crate::last_answer::LastAnswer;
+use crate::own::OwnWitness;
+use crate::pair::{NodePair, WitnessedDatastore};
+
+/// Why a client cannot be made. No witness was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum WitnessSetupError {
+    /// The system refused the thread of the client.
+    #[error(
+        "cannot start a thread for the witness: {0}\n  cure: check the limits of the process and the free memory"
+    )]
+    Thread(#[from] io::Error),
+    /// The datastore has one node only.
+    #[error(
+        "the peer of datastore {0} is this node itself\n  \
+         cure: write the fingerprint of the other node into [datastore.peer]"
+    )]
+    OneNode(DatastoreUuid),
+}
+
+/// A node's connection with a witness. It serves all datastores of the node that have this witness. Cheap to clone.
+///
+/// The connection is made at the first call, and made again by itself.
+#[derive(Clone, Debug)]
+pub struct WitnessClient(Arc<ClientParts>);
+
+#[derive(Debug)]
+struct ClientParts {
+    node: Fingerprint,
+    kind: Arc<WitnessKind>,
+    calls: CallThread,
+}
+
+#[derive(Debug)]
+enum WitnessKind {
+    Own(OwnWitness, String),
+    Etcd(EtcdWitness, String),
+}
+
+impl WitnessClient {
+    /// The client of the witness that `config` names, for the node with this identity. Makes no connection yet.
+    ///
+    /// # Errors
+    /// [`WitnessSetupError::Thread`].
+    pub fn new(config: &WitnessConfig, identity: &Identity) -> Result<Self, WitnessSetupError> {
+        let kind = match config {
+            WitnessConfig::Own {
+                address,
+                fingerprint,
+            } => {
+                let dialer = WitnessDialer::new(address.clone(), identity.clone(), *fingerprint);
+                WitnessKind::Own(OwnWitness::new(dialer), address.to_string())
+            }
+            WitnessConfig::Etcd { endpoints } => {
+                let names: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
+                WitnessKind::Etcd(EtcdWitness::new(endpoints), names.join(", "))
+            }
+        };
+        Ok(Self(Arc::new(ClientParts {
+            node: identity.fingerprint(),
+            kind: Arc::new(kind),
+            calls: CallThread::start()?,
+        })))
+    }
+
+    /// The witness of one datastore. `peer` is the fingerprint of the other node. Take it once for each datastore: it
+    /// remembers the last answer, to notice a witness that has lost records.
+    ///
+    /// # Errors
+    /// [`WitnessSetupError::OneNode`] if the peer is this node.
+    pub fn datastore(
+        &self,
+        uuid: DatastoreUuid,
+        peer: Fingerprint,
+    ) -> Result<Box<dyn Witness>, WitnessSetupError> {
+        let pair = NodePair::new(self.0.node, peer).ok_or(WitnessSetupError::OneNode(uuid))?;
+        Ok(Box::new(DatastoreWitness {
+            client: self.clone(),
+            datastore: WitnessedDatastore { uuid, pair },
+            last: LastAnswer::default(),
+        }))
+    }
+}
+
+impl WitnessKind {
+    async fn ask(
+        &self,
+        datastore: &WitnessedDatastore,
+        claim: Option<Claim>,
+        limit: Duration,
+    ) -> Result<WitnessAnswer, CallFailure> {
+        match self {
+            Self::Own(witness, _) => witness.ask(datastore, claim).await,
+            Self::Etcd(witness, _) => witness.ask(datastore, claim, limit).await,
+        }
+    }
+
+    fn reset(&self) {
+        match self {
+            Self::Own(witness, _) => witness.reset(),
+            Self::Etcd(witness, _) => witness.reset(),
+        }
+    }
+
+    fn name(&self) -> String {
+        let (Self::Own(_, name) | Self::Etcd(_, name)) = self;
+        name.clone()
+    }
+
+    /// The failure of a call that has reached its limit.
+    fn timed_out(&self, limit: Duration) -> CallFailure {
+        let cure = match self {
+            Self::Own(..) => dialer::CURE,
+            Self::Etcd(..) => crate::etcd::CURE,
+        };
+        CallFailure::unreachable(format!("no answer within {} ms", limit.as_millis()), cure)
+    }
+}
+
+/// The witness of one datastore.
+struct DatastoreWitness {
+    client: WitnessClient,
+    datastore: WitnessedDatastore,
+    last: LastAnswer,
+}
+
+impl DatastoreWitness {
+    fn ask(
+        &self,
+        claim: Option<Claim>,
+        limit: Duration,
+    ) -> Result<Option<WitnessRecord>, WitnessError> {
+        let parts = &self.client.0;
+        let before = self.last.before_call();
+        let (kind, datastore) = (Arc::clone(&parts.kind), self.datastore);
+        let call = async move { kind.ask(&datastore, claim, limit).await };
+        let outcome = parts.calls.call(limit, call).unwrap_or_else(|| {
+            // The connection may be dead without a sign: the next call gets a new one.
+            parts.kind.reset();
+            Err(parts.kind.timed_out(limit))
+        });
+        outcome
+            .and_then(|answer| {
+                self.last.take(before, answer)?;
+                Ok(answer.record)
+            })
+            .map_err(|failure| failure.at(parts.kind.name()))
+    }
+}
+
+impl Witness for DatastoreWitness {
+    fn read(&self, limit: Duration) -> Result<Option<WitnessRecord>, WitnessError> {
+        self.ask(None, limit)
+    }
+
+    fn claim(&self, claim: &Claim, limit: Duration) -> Result<Option<WitnessRecord>, WitnessError> {
+        self.ask(Some(*claim), limit)
+    }
+}

@@ -1,0 +1,22 @@
+//! The choice of a witness for a datastore, as plain values.
+
+use lockstep_link::Fingerprint;
+
+use crate::address::{EtcdEndpoint, WitnessAddress};
+
+/// The witness that a node asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WitnessConfig {
+    /// A server that `lockstep witness` runs.
+    Own {
+        /// The `listen` of the witness, as seen from the node.
+        address: WitnessAddress,
+        /// Fingerprint of the witness's certificate.
+        fingerprint: Fingerprint,
+    },
+    /// A cluster of etcd.
+    Etcd {
+        /// The members, in any order. Without a member no call succeeds.
+        endpoints: Vec<EtcdEndpoint>,
+    },
+}

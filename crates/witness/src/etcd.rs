@@ -1,0 +1,278 @@
+//! The witness in etcd: one key for each datastore, changed by transactions that compare the key's revision.
+//!
+//! A read is linearizable: etcd answers it from a majority of its members. A member that does not answer in its share of
+//! the limit is passed over for the next one; the client stays with the member that has answered last.
+//!
+//! etcd does not know the nodes. Every program that can write to etcd can change a record, so the nodes check only that a
+//! record belongs to their pair.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lockstep_roles::Claim;
+use parking_lot::Mutex;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::address::EtcdEndpoint;
+use crate::answer::{CallFailure, StoreTag, WitnessAnswer, root_cause};
+use crate::entry::WitnessEntry;
+use crate::pair::WitnessedDatastore;
+use crate::proto::etcd as proto;
+
+type EtcdStub = proto::kv_client::KvClient<Channel>;
+
+/// Cure of an unreachable cluster.
+pub(crate) const CURE: &str =
+    "check that a majority of etcd's members runs, their addresses and the firewalls";
+
+/// Idle time after which a connection is probed.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Limit for the answer to a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Most transactions for one claim. Each is lost only to another claim of the same datastore.
+const ATTEMPTS_MAX: usize = 8;
+
+/// The connections with a cluster of etcd.
+#[derive(Debug)]
+pub(crate) struct EtcdWitness {
+    members: Vec<EtcdMember>,
+    /// Position of the member that has answered last.
+    preferred: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct EtcdMember {
+    endpoint: EtcdEndpoint,
+    stub: Mutex<Option<EtcdStub>>,
+}
+
+/// A datastore's key as etcd has it, and the cluster that has it.
+struct EtcdKey {
+    entry: Option<WitnessEntry>,
+    /// Revision of the key's last change; zero without a key.
+    revision: i64,
+    store: StoreTag,
+}
+
+impl EtcdWitness {
+    /// Makes no connection yet.
+    pub(crate) fn new(endpoints: &[EtcdEndpoint]) -> Self {
+        let member = |endpoint: &EtcdEndpoint| EtcdMember {
+            endpoint: endpoint.clone(),
+            stub: Mutex::new(None),
+        };
+        Self {
+            members: endpoints.iter().map(member).collect(),
+            preferred: AtomicUsize::new(0),
+        }
+    }
+
+    /// Reads the record, or makes the claim.
+    pub(crate) async fn ask(
+        &self,
+        datastore: &WitnessedDatastore,
+        claim: Option<Claim>,
+        limit: Duration,
+    ) -> Result<WitnessAnswer, CallFailure> {
+        let count = u32::try_from(self.members.len()).unwrap_or(u32::MAX).max(1);
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failure = CallFailure::unreachable("no endpoint is configured", CURE);
+        for (position, member) in self.in_turn(first) {
+            let attempt = member.ask(datastore, claim);
+            match tokio::time::timeout(limit / count, attempt).await {
+                Ok(Ok(answer)) => {
+                    self.preferred.store(position, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Ok(Err(refused @ CallFailure::Refused { .. })) => return Err(refused),
+                Ok(Err(unreachable)) => failure = unreachable,
+                Err(_) => {
+                    member.reset();
+                    let cause = format!("{} gave no answer in time", member.endpoint);
+                    failure = CallFailure::unreachable(cause, CURE);
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// The members with their positions, from `first` on.
+    fn in_turn(&self, first: usize) -> impl Iterator<Item = (usize, &EtcdMember)> {
+        let all = || self.members.iter().enumerate();
+        all().skip(first).chain(all().take(first))
+    }
+
+    /// Gives all connections up: a call has reached its limit.
+    pub(crate) fn reset(&self) {
+        self.members.iter().for_each(EtcdMember::reset);
+    }
+}
+
+impl EtcdMember {
+    async fn ask(
+        &self,
+        datastore: &WitnessedDatastore,
+        claim: Option<Claim>,
+    ) -> Result<WitnessAnswer, CallFailure> {
+        if let Some(claim) = &claim {
+            claim.check().map_err(|fault| {
+                let cure = "use the same version of lockstep on both nodes, and report this fault";
+                CallFailure::refused(fault.to_string(), cure)
+            })?;
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let found = self.read(datastore).await?;
+            let current = found.entry.map(|entry| entry.record);
+            let next = claim.map_or(current, |claim| claim.apply(current));
+            let store = found.store;
+            match next {
+                Some(record) if next != current => {
+                    let pair = datastore.pair;
+                    let entry = WitnessEntry { pair, record };
+                    if !self.replace(datastore, &entry, found.revision).await? {
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            return Ok(WitnessAnswer {
+                record: next,
+                store,
+            });
+        }
+        let cause = "the record changes faster than this node can claim it";
+        Err(CallFailure::unreachable(cause, CURE))
+    }
+
+    async fn read(&self, datastore: &WitnessedDatastore) -> Result<EtcdKey, CallFailure> {
+        let key = key(datastore);
+        let request = proto::RangeRequest { key: key.clone() };
+        let reply = self.stub().range(request).await;
+        let reply = reply.map_err(|status| self.failed(&status))?.into_inner();
+        let cluster = reply.header.map_or(0, |header| header.cluster_id);
+        let mut store = [0; 16];
+        let (_, tag) = store.split_at_mut(8);
+        tag.copy_from_slice(&cluster.to_be_bytes());
+        let Some(pair) = reply.kvs.into_iter().find(|pair| pair.key == key) else {
+            return Ok(EtcdKey {
+                entry: None,
+                revision: 0,
+                store,
+            });
+        };
+        Ok(EtcdKey {
+            entry: Some(decoded(datastore, &pair.value)?),
+            revision: pair.mod_revision,
+            store,
+        })
+    }
+
+    /// Writes the entry if the key's last change has this revision. Returns whether it had.
+    async fn replace(
+        &self,
+        datastore: &WitnessedDatastore,
+        entry: &WitnessEntry,
+        revision: i64,
+    ) -> Result<bool, CallFailure> {
+        let value = entry.to_text();
+        let value = value.map_err(|error| unusable(datastore, &error.to_string()))?;
+        let key = key(datastore);
+        let put = proto::PutRequest {
+            key: key.clone(),
+            value,
+        };
+        let transaction = proto::TxnRequest {
+            compare: vec![proto::Compare {
+                result: proto::compare::CompareResult::Equal.into(),
+                target: proto::compare::CompareTarget::Mod.into(),
+                key,
+                target_union: Some(proto::compare::TargetUnion::ModRevision(revision)),
+            }],
+            success: vec![proto::RequestOp {
+                request: Some(proto::request_op::Request::RequestPut(put)),
+            }],
+            failure: Vec::new(),
+        };
+        let reply = self.stub().txn(transaction).await;
+        let reply = reply.map_err(|status| self.failed(&status))?;
+        Ok(reply.into_inner().succeeded)
+    }
+
+    fn failed(&self, status: &Status) -> CallFailure {
+        let is_told = std::error::Error::source(status).is_none();
+        let cause = format!("{}: {}", self.endpoint, root_cause(status));
+        match status.code() {
+            Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument if is_told => {
+                let cure =
+                    "let every client of that address read and write the keys below lockstep/";
+                CallFailure::refused(format!("{}: {}", self.endpoint, status.message()), cure)
+            }
+            Code::ResourceExhausted if is_told => {
+                let cure = "make room in etcd: compact and defragment it, then disarm its alarm";
+                CallFailure::refused(format!("{}: {}", self.endpoint, status.message()), cure)
+            }
+            Code::Unimplemented if is_told => {
+                let cure = "name endpoints of etcd with version 3.4 or later";
+                CallFailure::refused(cause, cure)
+            }
+            _ if is_told => {
+                let cause = format!("{}: {}", self.endpoint, status.message());
+                CallFailure::unreachable(cause, CURE)
+            }
+            _ => {
+                self.reset();
+                CallFailure::unreachable(cause, CURE)
+            }
+        }
+    }
+
+    fn reset(&self) {
+        *self.stub.lock() = None;
+    }
+
+    fn stub(&self) -> EtcdStub {
+        let mut stub = self.stub.lock();
+        stub.get_or_insert_with(|| {
+            let endpoint = self.endpoint.endpoint();
+            let endpoint = endpoint
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(PROBE_INTERVAL)
+                .keep_alive_timeout(PROBE_TIMEOUT);
+            EtcdStub::new(endpoint.connect_lazy())
+        })
+        .clone()
+    }
+}
+
+fn key(datastore: &WitnessedDatastore) -> Vec<u8> {
+    format!("lockstep/{}", datastore.uuid).into_bytes()
+}
+
+fn decoded(datastore: &WitnessedDatastore, text: &[u8]) -> Result<WitnessEntry, CallFailure> {
+    let entry = WitnessEntry::from_text(text);
+    let entry = entry.map_err(|error| unusable(datastore, &error.to_string()))?;
+    if entry.pair == datastore.pair {
+        return Ok(entry);
+    }
+    Err(CallFailure::refused(
+        format!(
+            "datastore {} belongs to the nodes {}",
+            datastore.uuid, entry.pair
+        ),
+        "check `fingerprint` of [datastore.peer] on both nodes; if a node has a new identity, see \"A node with a new \
+         identity\" in docs/operations.md",
+    ))
+}
+
+fn unusable(datastore: &WitnessedDatastore, cause: &str) -> CallFailure {
+    CallFailure::refused(
+        format!(
+            "the record of datastore {} cannot be used: {cause}",
+            datastore.uuid
+        ),
+        "use a newer lockstep if one has run here, else see \"A lost witness\" in docs/operations.md",
+    )
+}

@@ -1,0 +1,417 @@
+//! The store of the own witness: the records of all datastores, in the checked key-value store of the nodes.
+//!
+//! The key-value store compares a checksum with every block that it reads, and tears no commit by a loss of power
+//! (`lockstep_fs::kv`). So a damaged record is an error.
+//!
+//! Invariants:
+//! - An empty store is made by [`WitnessStore::create`] only. A missing store is an error: a witness that lost its records
+//!   would grant claims that it must refuse.
+//! - Each store has an identity of its own, drawn when it is made. The clients see by it that a store was replaced.
+//! - Opening writes all records again before it tells one. An earlier process may have failed to sync a record that the
+//!   memory of the system still shows; after the open, each record is on stable storage.
+//! - One process has the store.
+
+use std::fmt;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+
+use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
+use lockstep_fs::kv::{Direction, Kv, KvError};
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_roles::{Claim, ClaimFault, WitnessRecord};
+use lockstep_types::DatastoreUuid;
+use lockstep_types::backing::Backing;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::entry::{EntryError, WitnessEntry};
+use crate::pair::NodePair;
+
+/// Most datastores of one witness.
+pub const DATASTORES_MAX: usize = 4096;
+
+/// The file with the records.
+const FILE: &str = "records";
+
+/// Key of the identity of the store.
+const ID_KEY: &[u8] = b"id";
+
+/// First byte of the key of a record. The bytes of the datastore's UUID follow.
+const RECORD_KEY: u8 = b'r';
+
+/// Most memory for pages of the file, in bytes.
+const CACHE_BYTES: usize = 4 << 20;
+
+/// Identity of one store, drawn when the store was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WitnessStoreId(Uuid);
+
+impl WitnessStoreId {
+    /// The identity with these bytes.
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The sixteen bytes of the identity.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for WitnessStoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WitnessStoreError {
+    /// The directory of the store cannot be used.
+    #[error(
+        "cannot {operation} the directory {}: {source}\n  \
+         cure: make it accessible to the user of the witness; if its disk is not mounted, mount it", path.display()
+    )]
+    Directory {
+        /// The failed step.
+        operation: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// Another process has the store.
+    #[error("another process uses the store {}\n  cure: stop that witness first", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no store.
+    #[error(
+        "there are no records of a witness in {place}\n  \
+         cure: mount the disk of the store; if the records are lost, see \"A lost witness\" in docs/operations.md"
+    )]
+    Missing {
+        /// The directory.
+        place: String,
+    },
+    /// A store exists in the place of a new one.
+    #[error(
+        "there are records of a witness in {place} already\n  cure: choose another directory for the new store"
+    )]
+    Exists {
+        /// The directory.
+        place: String,
+    },
+    /// The records are not the written ones.
+    #[error(
+        "the records of the witness in {place} are damaged: {what}\n  \
+         cure: check the disk, then see \"A lost witness\" in docs/operations.md"
+    )]
+    Damaged {
+        /// The directory.
+        place: String,
+        /// The defect.
+        what: String,
+    },
+    /// The record of one datastore is not understood.
+    #[error(
+        "the record of datastore {datastore} cannot be used: {source}\n  \
+         cure: use a newer lockstep if one has run here, else see \"A lost witness\" in docs/operations.md"
+    )]
+    Entry {
+        /// The datastore.
+        datastore: DatastoreUuid,
+        /// The defect.
+        source: EntryError,
+    },
+    /// The disk failed.
+    #[error(
+        "the disk of the witness's store in {place} fails: {source}\n  cure: check the disk, then start the witness again"
+    )]
+    Disk {
+        /// The directory.
+        place: String,
+        /// The error of the key-value store.
+        source: KvError,
+    },
+    /// The record belongs to another pair of nodes.
+    #[error(
+        "datastore {datastore} belongs to the nodes {stored}\n  \
+         cure: check `fingerprint` of [datastore.peer] on both nodes; if a node has a new identity, see \"A node with a \
+         new identity\" in docs/operations.md"
+    )]
+    OtherPair {
+        /// The datastore.
+        datastore: DatastoreUuid,
+        /// The nodes of the record.
+        stored: NodePair,
+    },
+    /// The claim breaks a rule.
+    #[error("{0}\n  cure: use the same version of lockstep on both nodes, and report this fault")]
+    Fault(#[from] ClaimFault),
+    /// The witness has as many datastores as it can keep.
+    #[error(
+        "this witness keeps the records of {DATASTORES_MAX} datastores, and takes no more\n  cure: use a second witness"
+    )]
+    Full,
+}
+
+impl WitnessStoreError {
+    /// Whether the store itself has failed: no call is answered any more. Other errors concern one call.
+    pub const fn is_failure(&self) -> bool {
+        !matches!(self, Self::OtherPair { .. } | Self::Fault(_) | Self::Full)
+    }
+}
+
+/// The records of all datastores. All calls may come from many threads at once.
+pub struct WitnessStore {
+    place: String,
+    kv: RedbKv,
+    id: WitnessStoreId,
+    /// Number of records. Held by the one claim at a time.
+    claims: Mutex<usize>,
+    /// The locked directory; `None` in tests on a simulated disk.
+    _directory: Option<File>,
+}
+
+impl WitnessStore {
+    /// Makes an empty store in a directory, which must exist.
+    ///
+    /// # Errors
+    /// [`WitnessStoreError::Exists`] if the directory has one.
+    pub fn create(path: &Path) -> Result<Self, WitnessStoreError> {
+        let (backing, directory) = open_directory(path)?;
+        let store = Self::create_on(&backing, &path.display().to_string())?;
+        Ok(Self {
+            _directory: Some(directory),
+            ..store
+        })
+    }
+
+    /// Opens the store in a directory, and checks all of it.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`]. No record is changed then.
+    pub fn open(path: &Path) -> Result<Self, WitnessStoreError> {
+        let place = path.display().to_string();
+        if !path.is_dir() {
+            return Err(WitnessStoreError::Missing { place });
+        }
+        let (backing, directory) = open_directory(path)?;
+        let store = Self::open_on(&backing, &place)?;
+        Ok(Self {
+            _directory: Some(directory),
+            ..store
+        })
+    }
+
+    /// The same as [`Self::create`] on any disk. `place` stands in errors.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`].
+    pub fn create_on(backing: &dyn Backing, place: &str) -> Result<Self, WitnessStoreError> {
+        let failed = |source| failed(place, source);
+        let kv = RedbKv::create(backing, FILE, options()).map_err(failed)?;
+        let id = WitnessStoreId(Uuid::new_v4());
+        kv.commit_durable(&mut [(ID_KEY, Some(&id.as_bytes()[..]))].into_iter())
+            .map_err(failed)?;
+        Ok(Self::new(place, kv, id, 0))
+    }
+
+    /// The same as [`Self::open`] on any disk. `place` stands in errors.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`]. No record is changed then.
+    pub fn open_on(backing: &dyn Backing, place: &str) -> Result<Self, WitnessStoreError> {
+        let failed = |source| failed(place, source);
+        let mut kv = RedbKv::open(backing, FILE, options()).map_err(failed)?;
+        kv.check().map_err(failed)?;
+        let id = kv.get(ID_KEY).map_err(failed)?;
+        let id = id.as_deref().and_then(|bytes| Uuid::from_slice(bytes).ok());
+        let id = id.ok_or_else(|| WitnessStoreError::Damaged {
+            place: place.to_owned(),
+            what: "the store has no identity; was its making interrupted?".to_owned(),
+        })?;
+        let store = Self::new(place, kv, WitnessStoreId(id), 0);
+        let count = store.write_again()?;
+        *store.claims.lock() = count;
+        Ok(store)
+    }
+
+    fn new(place: &str, kv: RedbKv, id: WitnessStoreId, count: usize) -> Self {
+        Self {
+            place: place.to_owned(),
+            kv,
+            id,
+            claims: Mutex::new(count),
+            _directory: None,
+        }
+    }
+
+    /// The identity of the store.
+    pub const fn id(&self) -> WitnessStoreId {
+        self.id
+    }
+
+    /// The record of a datastore, if there is one.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`]; [`WitnessStoreError::OtherPair`] if the record belongs to other nodes.
+    pub fn read(
+        &self,
+        datastore: DatastoreUuid,
+        pair: NodePair,
+    ) -> Result<Option<WitnessRecord>, WitnessStoreError> {
+        let found = self.kv.get(&key(datastore));
+        let Some(text) = found.map_err(|source| failed(&self.place, source))? else {
+            return Ok(None);
+        };
+        let entry = decoded(datastore, &text)?;
+        if entry.pair != pair {
+            return Err(WitnessStoreError::OtherPair {
+                datastore,
+                stored: entry.pair,
+            });
+        }
+        Ok(Some(entry.record))
+    }
+
+    /// Makes a claim, and returns the record after it. A changed record is on stable storage then.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`]. If [`WitnessStoreError::is_failure`], the claim may have been granted.
+    pub fn claim(
+        &self,
+        datastore: DatastoreUuid,
+        pair: NodePair,
+        claim: &Claim,
+    ) -> Result<Option<WitnessRecord>, WitnessStoreError> {
+        claim.check()?;
+        let mut count = self.claims.lock();
+        let current = self.read(datastore, pair)?;
+        let next = claim.apply(current);
+        let Some(record) = next.filter(|_| next != current) else {
+            return Ok(next);
+        };
+        if current.is_none() && *count >= DATASTORES_MAX {
+            return Err(WitnessStoreError::Full);
+        }
+        let text = WitnessEntry { pair, record }.to_text();
+        let text = text.map_err(|source| WitnessStoreError::Entry { datastore, source })?;
+        self.commit(&[(key(datastore), text)])?;
+        *count += usize::from(current.is_none());
+        Ok(next)
+    }
+
+    /// All records, in the order of the UUIDs.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`].
+    pub fn list(&self) -> Result<Vec<(DatastoreUuid, WitnessEntry)>, WitnessStoreError> {
+        let decoded = |(datastore, text): (DatastoreUuid, Vec<u8>)| {
+            decoded(datastore, &text).map(|entry| (datastore, entry))
+        };
+        self.texts()?.into_iter().map(decoded).collect()
+    }
+
+    /// Writes each record once more, as it is. Returns their number.
+    fn write_again(&self) -> Result<usize, WitnessStoreError> {
+        let records = self.texts()?;
+        for (datastore, text) in &records {
+            decoded(*datastore, text)?;
+        }
+        let records = records.into_iter();
+        let records: Vec<_> = records.map(|(uuid, text)| (key(uuid), text)).collect();
+        self.commit(&records)?;
+        Ok(records.len())
+    }
+
+    /// The stored texts, in the order of the UUIDs.
+    fn texts(&self) -> Result<Vec<(DatastoreUuid, Vec<u8>)>, WitnessStoreError> {
+        let mut texts = Vec::new();
+        let mut is_foreign = false;
+        let scanned = self.kv.scan(
+            Direction::Up,
+            Bound::Included(&[RECORD_KEY]),
+            Bound::Excluded(&[RECORD_KEY + 1]),
+            &mut |key, text| {
+                match key.get(1..).and_then(|uuid| uuid.try_into().ok()) {
+                    Some(uuid) => texts.push((DatastoreUuid::from_bytes(uuid), text.to_vec())),
+                    None => is_foreign = true,
+                }
+                ControlFlow::Continue(())
+            },
+        );
+        scanned.map_err(|source| failed(&self.place, source))?;
+        if is_foreign {
+            return Err(WitnessStoreError::Damaged {
+                place: self.place.clone(),
+                what: "a key is not that of a record".to_owned(),
+            });
+        }
+        Ok(texts)
+    }
+
+    fn commit(&self, records: &[([u8; 17], Vec<u8>)]) -> Result<(), WitnessStoreError> {
+        // The identity is written with each commit, so that an empty list is a commit, too.
+        let id = (ID_KEY, Some(&self.id.as_bytes()[..]));
+        let records = records
+            .iter()
+            .map(|(key, text)| (&key[..], Some(&text[..])));
+        self.kv
+            .commit_durable(&mut std::iter::once(id).chain(records))
+            .map_err(|source| failed(&self.place, source))
+    }
+}
+
+/// Opens and locks the directory of a store.
+fn open_directory(path: &Path) -> Result<(OsBacking, File), WitnessStoreError> {
+    let failed = |operation| {
+        move |source| WitnessStoreError::Directory {
+            operation,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    let directory = File::open(path).map_err(failed("open"))?;
+    match directory.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let path = path.to_owned();
+            return Err(WitnessStoreError::InUse { path });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
+    }
+    let backing = OsBacking::open(path).map_err(failed("open"))?;
+    Ok((backing, directory))
+}
+
+const fn options() -> RedbOptions {
+    RedbOptions {
+        cache_bytes: CACHE_BYTES,
+    }
+}
+
+fn key(datastore: DatastoreUuid) -> [u8; 17] {
+    let mut key = [RECORD_KEY; 17];
+    let (_, uuid) = key.split_at_mut(1);
+    uuid.copy_from_slice(datastore.as_bytes());
+    key
+}
+
+fn decoded(datastore: DatastoreUuid, text: &[u8]) -> Result<WitnessEntry, WitnessStoreError> {
+    WitnessEntry::from_text(text).map_err(|source| WitnessStoreError::Entry { datastore, source })
+}
+
+fn failed(place: &str, source: KvError) -> WitnessStoreError {
+    let place = place.to_owned();
+    match source {
+        KvError::Missing { .. } => WitnessStoreError::Missing { place },
+        KvError::Exists { .. } => WitnessStoreError::Exists { place },
+        KvError::Damaged { what, .. } => WitnessStoreError::Damaged { place, what },
+        source => WitnessStoreError::Disk { place, source },
+    }
+}
