@@ -67,11 +67,7 @@ impl proto::witness_server::Witness for WitnessHandler {
         &self,
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListReply>, Status> {
-        if caller(&request)? != self.own {
-            let error = "only the owner of the witness's identity may list all records\n  \
-                         cure: run `lockstep witness-status` on the server of the witness";
-            return Err(refusal(Code::PermissionDenied, &error));
-        }
+        self.by_operator(&request)?;
         let listed = self.on_store(WitnessStore::list).await?;
         let datastores = listed.iter();
         Ok(Response::new(proto::ListReply {
@@ -81,9 +77,30 @@ impl proto::witness_server::Witness for WitnessHandler {
             store: self.store.id().as_bytes().to_vec(),
         }))
     }
+
+    async fn forget(
+        &self,
+        request: Request<proto::ForgetRequest>,
+    ) -> Result<Response<proto::ForgetReply>, Status> {
+        self.by_operator(&request)?;
+        let uuid = wire::uuid(&request.get_ref().uuid).map_err(|error| invalid(&error))?;
+        let existed = self.on_store(move |store| store.forget(uuid)).await?;
+        tracing::info!(datastore = %uuid, existed, "forgot a record, as the operator asked");
+        Ok(Response::new(proto::ForgetReply { existed }))
+    }
 }
 
 impl WitnessHandler {
+    /// Checks that the operator of the witness asks.
+    fn by_operator<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        if caller(request)? == self.own {
+            return Ok(());
+        }
+        let error = "only the owner of the witness's identity may ask this\n  \
+                     cure: run the command on the server of the witness";
+        Err(refusal(Code::PermissionDenied, &error))
+    }
+
     /// Checks that the caller may ask about this datastore.
     fn allowed(
         &self,
@@ -221,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_gets_no_list() {
+    async fn a_node_gets_no_list_and_removes_no_record() {
         let directory = tempfile::tempdir().unwrap();
         let handler = handler(directory.path());
         let request = |caller| {
@@ -231,6 +248,16 @@ mod tests {
         };
         let refused = handler.list(request(1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
+        let forget = |caller| {
+            let uuid = lockstep_types::DatastoreUuid::random().as_bytes().to_vec();
+            let mut request = Request::new(proto::ForgetRequest { uuid });
+            request.extensions_mut().insert(CallerId(node(caller)));
+            request
+        };
+        let refused = handler.forget(forget(1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        let forgotten = handler.forget(forget(0)).await.unwrap();
+        assert!(!forgotten.get_ref().existed);
         let listed = handler.list(request(0)).await.unwrap();
         assert!(listed.get_ref().datastores.is_empty());
     }

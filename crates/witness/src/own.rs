@@ -9,6 +9,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use lockstep_roles::Claim;
+use lockstep_types::DatastoreUuid;
 use parking_lot::Mutex;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -79,6 +80,16 @@ impl OwnWitness {
     pub(crate) async fn list(&self) -> Result<proto::ListReply, CallFailure> {
         let call = |mut stub: OwnStub| async move { stub.list(proto::ListRequest {}).await };
         self.call(call).await
+    }
+
+    /// Removes the record of a datastore. Returns whether there was one.
+    pub(crate) async fn forget(&self, datastore: DatastoreUuid) -> Result<bool, CallFailure> {
+        let uuid = datastore.as_bytes().to_vec();
+        let call = |mut stub: OwnStub| {
+            let request = proto::ForgetRequest { uuid: uuid.clone() };
+            async move { stub.forget(request).await }
+        };
+        Ok(self.call(call).await?.existed)
     }
 
     /// Gives the connection up: a call over it has reached its limit.

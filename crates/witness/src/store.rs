@@ -12,7 +12,7 @@
 //! - One process has the store.
 
 use std::fmt;
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use lockstep_fs::kv::{Direction, Kv, KvError};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_roles::{Claim, ClaimFault, WitnessRecord};
 use lockstep_types::DatastoreUuid;
-use lockstep_types::backing::Backing;
+use lockstep_types::backing::{Backing, draft_of};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -181,10 +181,16 @@ impl WitnessStore {
     /// Makes an empty store in a directory, which must exist.
     ///
     /// # Errors
-    /// [`WitnessStoreError::Exists`] if the directory has one.
+    /// [`WitnessStoreError::Exists`] if the directory has one. Any error leaves no new file.
     pub fn create(path: &Path) -> Result<Self, WitnessStoreError> {
         let (backing, directory) = open_directory(path)?;
-        let store = Self::create_on(&backing, &path.display().to_string())?;
+        let is_new = !path.join(FILE).exists();
+        let store = Self::create_on(&backing, &path.display().to_string()).inspect_err(|_| {
+            for name in [FILE, &draft_of(FILE)].iter().filter(|_| is_new) {
+                // The error of the making tells more than an error of the removal.
+                let _ = fs::remove_file(path.join(name));
+            }
+        })?;
         Ok(Self {
             _directory: Some(directory),
             ..store
@@ -315,6 +321,23 @@ impl WitnessStore {
             decoded(datastore, &text).map(|entry| (datastore, entry))
         };
         self.texts()?.into_iter().map(decoded).collect()
+    }
+
+    /// Removes the record of a datastore, durably. Returns whether there was one.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`].
+    pub fn forget(&self, datastore: DatastoreUuid) -> Result<bool, WitnessStoreError> {
+        let failed = |source| failed(&self.place, source);
+        let mut count = self.claims.lock();
+        let key = key(datastore);
+        if self.kv.get(&key).map_err(failed)?.is_none() {
+            return Ok(false);
+        }
+        let mut removal = std::iter::once((&key[..], None));
+        self.kv.commit_durable(&mut removal).map_err(failed)?;
+        *count = count.saturating_sub(1);
+        Ok(true)
     }
 
     /// Writes each record once more, as it is. Returns their number.

@@ -36,15 +36,19 @@ pub(crate) fn datastore(
     message: Option<&proto::Datastore>,
 ) -> Result<WitnessedDatastore, WireError> {
     let message = message.ok_or(WireError::Field("datastore"))?;
-    let uuid = message.uuid.as_slice().try_into();
-    let uuid = uuid.map_err(|_| WireError::Field("uuid"))?;
+    let uuid = uuid(&message.uuid)?;
     let nodes: [Fingerprint; 2] = [message.first.parse()?, message.second.parse()?];
     let [first, second] = nodes;
     let pair = NodePair::new(first, second).filter(|pair| pair.both() == nodes);
     Ok(WitnessedDatastore {
-        uuid: DatastoreUuid::from_bytes(uuid),
+        uuid,
         pair: pair.ok_or(WireError::Nodes)?,
     })
+}
+
+pub(crate) fn uuid(bytes: &[u8]) -> Result<DatastoreUuid, WireError> {
+    let bytes = bytes.try_into().map_err(|_| WireError::Field("uuid"))?;
+    Ok(DatastoreUuid::from_bytes(bytes))
 }
 
 pub(crate) fn record_message(record: &WitnessRecord) -> proto::Record {

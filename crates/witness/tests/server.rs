@@ -12,8 +12,8 @@ use lockstep_link::{Fingerprint, Identity};
 use lockstep_roles::{Claim, InSyncSet, Member, Witness, WitnessRecord};
 use lockstep_types::{DatastoreUuid, Generation};
 use lockstep_witness::{
-    WitnessClient, WitnessConfig, WitnessServer, WitnessServerError, WitnessServerOptions,
-    WitnessSetupError, WitnessStore, list_records,
+    WitnessClient, WitnessConfig, WitnessOperator, WitnessServer, WitnessServerError,
+    WitnessServerOptions, WitnessSetupError, WitnessStore,
 };
 
 /// Longer than any call takes on a loaded machine.
@@ -149,11 +149,12 @@ fn strangers_do_not_keep_a_witness_from_its_nodes() {
 }
 
 #[test]
-fn only_its_operator_lists_all_records() {
+fn only_its_operator_lists_and_removes_records() {
     let setting = Setting::new();
     let server = setting.start();
     let known = change(&*setting.node(server.address()), None);
-    let listing = list_records(server.address(), &setting.witness, LIMIT).unwrap();
+    let operator = WitnessOperator::new(server.address(), &setting.witness, LIMIT).unwrap();
+    let listing = operator.list().unwrap();
     let [(uuid, entry)] = &listing.datastores[..] else {
         panic!("{listing:?}");
     };
@@ -163,8 +164,16 @@ fn only_its_operator_lists_all_records() {
         entry.pair.both().into_iter().collect::<BTreeSet<_>>(),
         nodes
     );
-    let error = list_records(server.address(), &setting.nodes[0], LIMIT).unwrap_err();
+    // A node cannot even pretend: it does not have the certificate of the witness.
+    let node = WitnessOperator::new(server.address(), &setting.nodes[0], LIMIT).unwrap();
+    let error = node.list().unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
+    assert!(node.forget(setting.uuid).is_err());
+    assert!(operator.forget(setting.uuid).unwrap());
+    assert!(!operator.forget(setting.uuid).unwrap());
+    assert!(operator.list().unwrap().datastores.is_empty());
+    // A node that has started since then finds no record.
+    assert_eq!(setting.node(server.address()).read(LIMIT).unwrap(), None);
 }
 
 #[test]
