@@ -10,6 +10,7 @@ mod clear_poison;
 mod create_store;
 mod export;
 mod init;
+mod init_witness;
 mod log;
 mod mount_directory;
 mod mount_helper;
@@ -21,6 +22,9 @@ mod status;
 mod terminal;
 mod verify;
 mod wait;
+mod witness;
+mod witness_forget;
+mod witness_status;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -68,6 +72,9 @@ enum Command {
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
+    Witness(witness::WitnessArgs),
+    WitnessStatus(witness_status::WitnessStatusArgs),
+    WitnessForget(witness_forget::WitnessForgetArgs),
     #[cfg(feature = "playground")]
     Playground(lockstep_playground::PlaygroundArgs),
     #[cfg(feature = "playground")]
@@ -88,6 +95,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Export(args) => export::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
+        Command::Witness(args) => witness::run(&args),
+        Command::WitnessStatus(args) => witness_status::run(&args),
+        Command::WitnessForget(args) => witness_forget::run(&args),
         #[cfg(feature = "playground")]
         Command::Playground(args) => {
             lockstep_playground::run_playground(&args, &lockstepfs::signals::stop_signals())

@@ -7,4 +7,6 @@ pub mod config;
 pub mod control;
 pub mod fuse;
 pub mod node;
+pub mod service_manager;
 pub mod signals;
+pub mod witness;

@@ -1,10 +1,13 @@
 //! Arguments that several commands have: the configuration and the running node.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
+use lockstep_link::Identity;
+use lockstep_witness::WitnessOperator;
+use lockstepfs::config::{self, DatastoreConfig, NodeConfig, WitnessServerConfig};
 
 /// Default path of a node's configuration.
 pub(super) const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
@@ -22,6 +25,34 @@ impl ConfigArgs {
         Ok(config::load(&self.config)?)
     }
 }
+
+/// Default path of a witness's configuration.
+const WITNESS_CONFIG_DEFAULT: &str = "/etc/lockstep/witness.toml";
+
+/// The configuration file of a witness.
+#[derive(Debug, Args)]
+pub(super) struct WitnessConfigArgs {
+    /// Configuration file of the witness
+    #[arg(long, value_name = "FILE", default_value = WITNESS_CONFIG_DEFAULT)]
+    pub(super) config: PathBuf,
+}
+
+impl WitnessConfigArgs {
+    pub(super) fn load(&self) -> Result<WitnessServerConfig> {
+        Ok(config::load_witness(&self.config)?)
+    }
+
+    /// Returns the configuration, and its operator's connection with the running witness.
+    pub(super) fn operator(&self) -> Result<(WitnessServerConfig, WitnessOperator)> {
+        let config = self.load()?;
+        let identity = Identity::load(&config.identity)?;
+        let operator = WitnessOperator::new(config.listen, &identity, WITNESS_CALL_LIMIT)?;
+        Ok((config, operator))
+    }
+}
+
+/// Limit of a call to the witness on this server.
+const WITNESS_CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Returns the datastore of that name. The error lists the existing names.
 pub(super) fn find_datastore<'a>(

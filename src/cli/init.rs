@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_driver::{Place, make_store_on_this_machine, prepare};
 use lockstep_link::{Fingerprint, Identity};
@@ -18,10 +18,11 @@ use lockstepfs::config::{
 };
 
 use super::arguments::absolute;
+use super::init_witness::{self, WitnessInitArgs, WitnessPlan};
 use super::mount_directory::{self, Protection};
-use super::new_files::{NewDirectories, NewStore, remove_new, write_new};
+use super::new_files::{NewDirectories, NewStore, refuse_existing, remove_new, write_new};
 use super::setting::one_of;
-use super::terminal::{say, say_json};
+use super::terminal::{open_lines, say, say_json, shell};
 
 /// Name of the configuration file in the node's directory.
 const CONFIG_FILE: &str = "node.toml";
@@ -74,6 +75,9 @@ pub(crate) struct InitArgs {
     #[command(flatten)]
     peer: PeerArgs,
 
+    #[command(flatten)]
+    witness: WitnessInitArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -102,11 +106,23 @@ Examples:
   On the second, as the first printed it:
     lockstep init --name b --listen 10.0.0.2:7400 --peer 10.0.0.1:7400 --mount /srv/data \\
       --uuid UUID --peer-fingerprint SHA256:…
+  A witness, on a third server (10.0.0.3):
+    lockstep init --witness --name w --listen 10.0.0.3:7400 --allow a=SHA256:… --allow b=SHA256:…
 
 Exit codes: 0 made, 2 could not be made (then nothing is left behind).";
 
 pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
     let json = args.json;
+    if args.witness.is_asked() {
+        return init_witness::run(&WitnessPlan {
+            directory: absolute(&args.dir)?,
+            name: args.name,
+            listen: args.listen,
+            store: args.store.as_deref().map(absolute).transpose()?,
+            nodes: args.witness.nodes(),
+            json,
+        });
+    }
     let plan = InitPlan::new(args)?;
     let text = plan.config_text()?;
     plan.refuse_existing()?;
@@ -178,17 +194,7 @@ impl InitPlan {
     }
 
     fn refuse_existing(&self) -> Result<()> {
-        for name in [CONFIG_FILE, "node.key", "node.crt"] {
-            let path = self.directory.join(name);
-            if path.symlink_metadata().is_ok() {
-                bail!(
-                    "{} exists, and existing files are never overwritten\n  \
-                     cure: choose another --dir, or move the old files away",
-                    path.display()
-                );
-            }
-        }
-        Ok(())
+        refuse_existing(&self.directory, CONFIG_FILE)
     }
 
     fn make(&self, text: &str) -> Result<InitOutcome> {
@@ -414,28 +420,6 @@ fn filled_in(peer: &DraftPeer) -> Result<DraftPeer> {
     })
 }
 
-/// Returns the lines of the keys with unknown values, counted from one: `line 33`, or `lines 32 and 33`.
-fn open_lines(text: &str) -> String {
-    let lines = text.lines().zip(1..);
-    let open: Vec<String> = lines
-        .filter(|(line, _)| line.contains("FILL IN"))
-        .map(|(_, number): (_, usize)| number.to_string())
-        .collect();
-    let plural = if open.len() == 1 { "" } else { "s" };
-    format!("line{plural} {}", open.join(" and "))
-}
-
-/// Quotes a path for the shell.
-fn shell(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if text.chars().all(plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -501,11 +485,5 @@ mod tests {
             readme.contains(first_step),
             "not in README.md:\n{first_step}"
         );
-    }
-
-    #[test]
-    fn paths_are_quoted_for_the_shell() {
-        assert_eq!(shell(Path::new("/srv/data")), "/srv/data");
-        assert_eq!(shell(Path::new("/srv/it's")), "'/srv/it'\\''s'");
     }
 }

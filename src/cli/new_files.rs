@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use lockstep_link::identity::{CERTIFICATE_FILE, KEY_FILE};
 
 /// Directories that did not exist before. A drop removes those that are empty, unless they are kept.
 #[derive(Default)]
@@ -80,6 +81,21 @@ impl Drop for NewStore {
             let _ = std::fs::remove_dir(path);
         }
     }
+}
+
+/// Refuses a directory that holds a configuration of this name, or an identity.
+pub(super) fn refuse_existing(directory: &Path, config: &str) -> Result<()> {
+    for name in [config, KEY_FILE, CERTIFICATE_FILE] {
+        let path = directory.join(name);
+        if path.symlink_metadata().is_ok() {
+            bail!(
+                "{} exists, and existing files are never overwritten\n  \
+                 cure: choose another --dir, or move the old files away",
+                path.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file that did not exist before.

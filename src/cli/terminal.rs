@@ -1,6 +1,7 @@
 //! Output of the commands, and the format of values for people.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -76,9 +77,37 @@ pub(super) fn to_float(number: u64) -> f64 {
     number as f64
 }
 
+/// Returns the lines of the keys with unknown values, counted from one: `line 33`, or `lines 32 and 33`.
+pub(super) fn open_lines(text: &str) -> String {
+    let lines = text.lines().zip(1..);
+    let open: Vec<String> = lines
+        .filter(|(line, _)| line.contains("FILL IN"))
+        .map(|(_, number): (_, usize)| number.to_string())
+        .collect();
+    let plural = if open.len() == 1 { "" } else { "s" };
+    format!("line{plural} {}", open.join(" and "))
+}
+
+/// Quotes a path for the shell.
+pub(super) fn shell(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_the_shell() {
+        assert_eq!(shell(Path::new("/srv/data")), "/srv/data");
+        assert_eq!(shell(Path::new("/srv/it's")), "'/srv/it'\\''s'");
+    }
 
     #[test]
     fn sizes_have_three_digits() {

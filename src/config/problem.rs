@@ -44,7 +44,7 @@ fn read_cure(source: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "run as root, or make the file readable",
         io::ErrorKind::InvalidData => "save the file as UTF-8 text",
         io::ErrorKind::IsADirectory => "name the file itself, such as /etc/lockstep/node.toml",
-        io::ErrorKind::FileTooLarge => "name the configuration of a node with --config",
+        io::ErrorKind::FileTooLarge => "name the configuration of a node or witness with --config",
         _ => "check the file and the disk it lies on",
     }
 }

@@ -41,8 +41,16 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
 /// Keys of `[datastore.peer]`.
 pub(super) const PEER_KEYS: &[&str] = &["address", "fingerprint", "encryption"];
 
-/// Reads and checks a whole file.
+/// Reads and checks the whole file of a node.
 pub(super) fn read(text: &str) -> Result<NodeConfig, Listed> {
+    read_with(text, read_document)
+}
+
+/// Parses a whole file, and converts its document with `read`.
+pub(super) fn read_with<T>(
+    text: &str,
+    read: impl FnOnce(&mut Problems<'_>, &Section<'_>) -> Option<T>,
+) -> Result<T, Listed> {
     let mut problems = Problems::new(text);
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
     for error in syntax_errors.iter().take(LISTED_MAX) {
@@ -53,7 +61,7 @@ pub(super) fn read(text: &str) -> Result<NodeConfig, Listed> {
     if !problems.is_empty() {
         return Err(problems.into_listed());
     }
-    let config = read_document(&mut problems, &Section::document(document.get_ref()));
+    let config = read(&mut problems, &Section::document(document.get_ref()));
     match config {
         Some(config) if problems.is_empty() => Ok(config),
         _ => Err(problems.into_listed()),

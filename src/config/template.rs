@@ -185,11 +185,11 @@ encryption = {encryption}
     )
 }
 
-fn toml_text(text: &str) -> String {
+pub(super) fn toml_text(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-fn toml_path(path: &Path) -> Result<String, ConfigError> {
+pub(super) fn toml_path(path: &Path) -> Result<String, ConfigError> {
     let text = path.to_str().ok_or_else(|| ConfigError::NotText {
         path: path.to_owned(),
     })?;

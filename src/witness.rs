@@ -1,0 +1,105 @@
+//! The process of a witness: it answers nodes until a signal stops it.
+//!
+//! A witness whose disk fails ends with an error, so that its service manager starts it again: the start checks the disk.
+
+use std::time::Duration;
+
+use lockstep_link::{Identity, LinkError};
+use lockstep_witness::{
+    WitnessServer, WitnessServerError, WitnessServerOptions, WitnessStore, WitnessStoreError,
+};
+use signal_hook::iterator::Signals;
+
+use crate::config::WitnessServerConfig;
+use crate::service_manager::ServiceManager;
+use crate::signals::stop_signals;
+
+/// Pause between two checks for a signal, or for a failure.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why a witness could not start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum WitnessRunError {
+    /// The identity of the witness cannot be used.
+    #[error(transparent)]
+    Identity(#[from] LinkError),
+    /// The records cannot be used.
+    #[error(transparent)]
+    Store(#[from] WitnessStoreError),
+    /// The server could not start.
+    #[error(transparent)]
+    Server(#[from] WitnessServerError),
+    /// The system refused to report signals.
+    #[error(
+        "cannot handle signals: {0}\n  cure: check the limits of the process and the free memory"
+    )]
+    Signals(#[from] std::io::Error),
+    /// A node of the configuration is the witness itself.
+    #[error(
+        "the node {name:?} has the fingerprint of this witness\n  \
+         cure: write the fingerprint that `lockstep init` printed on that node; a witness beside a node on one server \
+         breaks no tie"
+    )]
+    OwnNode {
+        /// Name of the node.
+        name: String,
+    },
+    /// The witness answers nodes no more.
+    #[error("the witness has failed: {failure}")]
+    Failed {
+        /// The cause, with the cure.
+        failure: String,
+    },
+}
+
+/// Runs a witness until SIGTERM, SIGINT or SIGHUP.
+///
+/// # Errors
+/// A [`WitnessRunError`] if the witness could not start, or had to stop.
+pub fn run(config: &WitnessServerConfig) -> Result<(), WitnessRunError> {
+    let manager = ServiceManager::from_environment();
+    let outcome = run_until_stopped(config, &manager);
+    if let Err(error) = &outcome {
+        tracing::error!(%error, "stopping");
+        manager.failed(&error.to_string());
+    }
+    outcome
+}
+
+fn run_until_stopped(
+    config: &WitnessServerConfig,
+    manager: &ServiceManager,
+) -> Result<(), WitnessRunError> {
+    let mut signals = Signals::new(stop_signals())?;
+    let identity = Identity::load(&config.identity)?;
+    if let Some(name) = config.node_name(identity.fingerprint()) {
+        let name = name.to_owned();
+        return Err(WitnessRunError::OwnNode { name });
+    }
+    let store = WitnessStore::open(&config.store)?;
+    let (id, datastores) = (store.id(), store.list()?.len());
+    let options = WitnessServerOptions {
+        identity,
+        listen: config.listen,
+        nodes: config.nodes.iter().map(|node| node.fingerprint).collect(),
+    };
+    let server = WitnessServer::start(options, store)?;
+    tracing::info!(address = %server.address(), store = %id, datastores, "running");
+    manager.ready(&format!("answering on {}", server.address()));
+    loop {
+        if let Some(signal) = signals.pending().next() {
+            let signal = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+            tracing::info!(signal, "stopping");
+            break;
+        }
+        if let Some(failure) = server.failure() {
+            let failure = failure.to_owned();
+            return Err(WitnessRunError::Failed { failure });
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    manager.stopping();
+    drop(server);
+    tracing::info!("stopped");
+    Ok(())
+}
