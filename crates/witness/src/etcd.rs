@@ -79,7 +79,7 @@ impl EtcdWitness {
     ) -> Result<WitnessAnswer, CallFailure> {
         let count = u32::try_from(self.members.len()).unwrap_or(u32::MAX).max(1);
         let first = self.preferred.load(Ordering::Relaxed);
-        let mut failure = CallFailure::unreachable("no endpoint is configured", CURE);
+        let mut causes = Vec::new();
         for (position, member) in self.in_turn(first) {
             let attempt = member.ask(datastore, claim);
             match tokio::time::timeout(limit / count, attempt).await {
@@ -87,16 +87,15 @@ impl EtcdWitness {
                     self.preferred.store(position, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Ok(Err(refused @ CallFailure::Refused { .. })) => return Err(refused),
-                Ok(Err(unreachable)) => failure = unreachable,
+                Ok(Err(CallFailure::Unreachable { cause, .. })) => causes.push(cause),
+                Ok(Err(refused)) => return Err(refused),
                 Err(_) => {
                     member.reset();
-                    let cause = format!("{} gave no answer in time", member.endpoint);
-                    failure = CallFailure::unreachable(cause, CURE);
+                    causes.push(format!("{} gave no answer in time", member.endpoint));
                 }
             }
         }
-        Err(failure)
+        Err(CallFailure::unreachable(causes.join("; "), CURE))
     }
 
     /// The members with their positions, from `first` on.

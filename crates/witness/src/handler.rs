@@ -156,13 +156,22 @@ impl WitnessHandler {
                 let failure = self.failure.get_or_init(|| error.to_string());
                 return refusal(Code::Internal, failure);
             }
-            let code = match error {
-                WitnessStoreError::Full => Code::ResourceExhausted,
-                WitnessStoreError::Fault(_) => Code::InvalidArgument,
-                _ => Code::FailedPrecondition,
-            };
-            refusal(code, &error)
+            refusal(code(&error), &error)
         })
+    }
+}
+
+/// The code of an error of one call. A client takes [`Code::Internal`] for a witness that does not answer, and the other
+/// codes for a refusal.
+fn code(error: &WitnessStoreError) -> Code {
+    match error {
+        WitnessStoreError::Full => Code::ResourceExhausted,
+        WitnessStoreError::Fault(_) => Code::InvalidArgument,
+        WitnessStoreError::OtherPair { .. } | WitnessStoreError::Entry { .. } => {
+            Code::FailedPrecondition
+        }
+        error if error.is_full_disk() => Code::ResourceExhausted,
+        _ => Code::Internal,
     }
 }
 

@@ -7,8 +7,8 @@
 //! - An empty store is made by [`WitnessStore::create`] only. A missing store is an error: a witness that lost its records
 //!   would grant claims that it must refuse.
 //! - Each store has an identity of its own, drawn when it is made. The clients see by it that a store was replaced.
-//! - Opening writes all records again before it tells one. An earlier process may have failed to sync a record that the
-//!   memory of the system still shows; after the open, each record is on stable storage.
+//! - A record that is told is on stable storage, also if an earlier process failed to sync it. A commit syncs its blocks
+//!   before it writes the header that leads to them, and opening writes and syncs the header.
 //! - One process has the store.
 
 use std::fmt;
@@ -63,6 +63,14 @@ impl WitnessStoreId {
 impl fmt::Display for WitnessStoreId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+fn disk_cure(source: &KvError) -> &'static str {
+    if source.is_full_disk() {
+        "make room on that disk"
+    } else {
+        "check the disk, then start the witness again"
     }
 }
 
@@ -129,7 +137,8 @@ pub enum WitnessStoreError {
     },
     /// The disk failed.
     #[error(
-        "the disk of the witness's store in {place} fails: {source}\n  cure: check the disk, then start the witness again"
+        "the disk of the witness's store in {place} fails: {source}\n  cure: {}",
+        disk_cure(source)
     )]
     Disk {
         /// The directory.
@@ -160,9 +169,22 @@ pub enum WitnessStoreError {
 }
 
 impl WitnessStoreError {
-    /// Whether the store itself has failed: no call is answered any more. Other errors concern one call.
+    /// Whether the store itself has failed: no call is answered any more. Other errors concern one call, or a later call
+    /// may find the disk in order.
     pub const fn is_failure(&self) -> bool {
-        !matches!(self, Self::OtherPair { .. } | Self::Fault(_) | Self::Full)
+        let is_stopped = matches!(
+            self,
+            Self::Disk {
+                source: KvError::Stopped { .. },
+                ..
+            }
+        );
+        is_stopped || matches!(self, Self::Damaged { .. } | Self::Missing { .. })
+    }
+
+    /// Whether the only cause is missing space. Nothing was changed then.
+    pub fn is_full_disk(&self) -> bool {
+        matches!(self, Self::Disk { source, .. } if source.is_full_disk())
     }
 }
 
@@ -173,8 +195,8 @@ pub struct WitnessStore {
     id: WitnessStoreId,
     /// Number of records. Held by the one claim at a time.
     claims: Mutex<usize>,
-    /// The locked directory; `None` in tests on a simulated disk.
-    _directory: Option<File>,
+    /// The locked file; `None` in tests on a simulated disk.
+    _lock: Option<File>,
 }
 
 impl WitnessStore {
@@ -183,7 +205,7 @@ impl WitnessStore {
     /// # Errors
     /// [`WitnessStoreError::Exists`] if the directory has one. Any error leaves no new file.
     pub fn create(path: &Path) -> Result<Self, WitnessStoreError> {
-        let (backing, directory) = open_directory(path)?;
+        let backing = open_directory(path)?;
         let is_new = !path.join(FILE).exists();
         let store = Self::create_on(&backing, &path.display().to_string()).inspect_err(|_| {
             for name in [FILE, &draft_of(FILE)].iter().filter(|_| is_new) {
@@ -192,7 +214,7 @@ impl WitnessStore {
             }
         })?;
         Ok(Self {
-            _directory: Some(directory),
+            _lock: Some(lock(path)?),
             ..store
         })
     }
@@ -202,14 +224,10 @@ impl WitnessStore {
     /// # Errors
     /// A [`WitnessStoreError`]. No record is changed then.
     pub fn open(path: &Path) -> Result<Self, WitnessStoreError> {
-        let place = path.display().to_string();
-        if !path.is_dir() {
-            return Err(WitnessStoreError::Missing { place });
-        }
-        let (backing, directory) = open_directory(path)?;
-        let store = Self::open_on(&backing, &place)?;
+        let lock = lock(path)?;
+        let store = Self::open_on(&open_directory(path)?, &path.display().to_string())?;
         Ok(Self {
-            _directory: Some(directory),
+            _lock: Some(lock),
             ..store
         })
     }
@@ -242,8 +260,7 @@ impl WitnessStore {
             what: "the store has no identity; was its making interrupted?".to_owned(),
         })?;
         let store = Self::new(place, kv, WitnessStoreId(id), 0);
-        let count = store.write_again()?;
-        *store.claims.lock() = count;
+        *store.claims.lock() = store.list()?.len();
         Ok(store)
     }
 
@@ -253,7 +270,7 @@ impl WitnessStore {
             kv,
             id,
             claims: Mutex::new(count),
-            _directory: None,
+            _lock: None,
         }
     }
 
@@ -288,7 +305,7 @@ impl WitnessStore {
     /// Makes a claim, and returns the record after it. A changed record is on stable storage then.
     ///
     /// # Errors
-    /// A [`WitnessStoreError`]. If [`WitnessStoreError::is_failure`], the claim may have been granted.
+    /// A [`WitnessStoreError`]. After [`WitnessStoreError::Disk`] the claim may have been granted.
     pub fn claim(
         &self,
         datastore: DatastoreUuid,
@@ -307,7 +324,10 @@ impl WitnessStore {
         }
         let text = WitnessEntry { pair, record }.to_text();
         let text = text.map_err(|source| WitnessStoreError::Entry { datastore, source })?;
-        self.commit(&[(key(datastore), text)])?;
+        let key = key(datastore);
+        let mut change = std::iter::once((&key[..], Some(&text[..])));
+        let committed = self.kv.commit_durable(&mut change);
+        committed.map_err(|source| failed(&self.place, source))?;
         *count += usize::from(current.is_none());
         Ok(next)
     }
@@ -340,18 +360,6 @@ impl WitnessStore {
         Ok(true)
     }
 
-    /// Writes each record once more, as it is. Returns their number.
-    fn write_again(&self) -> Result<usize, WitnessStoreError> {
-        let records = self.texts()?;
-        for (datastore, text) in &records {
-            decoded(*datastore, text)?;
-        }
-        let records = records.into_iter();
-        let records: Vec<_> = records.map(|(uuid, text)| (key(uuid), text)).collect();
-        self.commit(&records)?;
-        Ok(records.len())
-    }
-
     /// The stored texts, in the order of the UUIDs.
     fn texts(&self) -> Result<Vec<(DatastoreUuid, Vec<u8>)>, WitnessStoreError> {
         let mut texts = Vec::new();
@@ -377,39 +385,33 @@ impl WitnessStore {
         }
         Ok(texts)
     }
-
-    fn commit(&self, records: &[([u8; 17], Vec<u8>)]) -> Result<(), WitnessStoreError> {
-        // The identity is written with each commit, so that an empty list is a commit, too.
-        let id = (ID_KEY, Some(&self.id.as_bytes()[..]));
-        let records = records
-            .iter()
-            .map(|(key, text)| (&key[..], Some(&text[..])));
-        self.kv
-            .commit_durable(&mut std::iter::once(id).chain(records))
-            .map_err(|source| failed(&self.place, source))
-    }
 }
 
-/// Opens and locks the directory of a store.
-fn open_directory(path: &Path) -> Result<(OsBacking, File), WitnessStoreError> {
-    let failed = |operation| {
-        move |source| WitnessStoreError::Directory {
-            operation,
-            path: path.to_owned(),
-            source,
-        }
+fn open_directory(path: &Path) -> Result<OsBacking, WitnessStoreError> {
+    OsBacking::open(path).map_err(|source| WitnessStoreError::Directory {
+        operation: "open",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Locks the file of a store, which only its owner can open.
+fn lock(path: &Path) -> Result<File, WitnessStoreError> {
+    let place = path.display().to_string();
+    let failed = |operation, source| WitnessStoreError::Directory {
+        operation,
+        path: path.to_owned(),
+        source,
     };
-    let directory = File::open(path).map_err(failed("open"))?;
-    match directory.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let path = path.to_owned();
-            return Err(WitnessStoreError::InUse { path });
-        }
-        Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
+    let file = File::open(path.join(FILE)).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => WitnessStoreError::Missing { place },
+        _ => failed("open the records in", source),
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(WitnessStoreError::InUse { path: path.into() }),
+        Err(TryLockError::Error(source)) => Err(failed("lock the records in", source)),
     }
-    let backing = OsBacking::open(path).map_err(failed("open"))?;
-    Ok((backing, directory))
 }
 
 const fn options() -> RedbOptions {

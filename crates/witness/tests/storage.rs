@@ -61,7 +61,8 @@ fn claim_until_failure(store: &WitnessStore) -> (Vec<Option<WitnessRecord>>, Opt
             match claim(store, number) {
                 Ok(record) => acknowledged[usize::from(number)] = record,
                 Err(error) => {
-                    assert!(error.is_failure(), "round {round}: {error}");
+                    let is_disk = matches!(error, WitnessStoreError::Disk { .. });
+                    assert!(is_disk, "round {round}: {error}");
                     return (acknowledged, Some(number));
                 }
             }
@@ -101,24 +102,44 @@ fn no_acknowledged_claim_is_lost_with_the_power() {
 
 #[test]
 fn a_record_that_could_not_be_synced_is_durable_once_it_is_told() {
+    for failing in 1.. {
+        let disk = Disk::default();
+        let store = WitnessStore::create_on(&*disk.mount(), "the store").unwrap();
+        let known = claim(&store, 0).unwrap();
+        disk.fail_call(CallClass::Sync, failing, Errno::Io);
+        let Err(error) = claim(&store, 0) else {
+            // A claim has fewer syncs.
+            assert!(failing > 2, "a claim has {failing} syncs");
+            return;
+        };
+        assert!(matches!(error, WitnessStoreError::Disk { .. }), "{error}");
+        // The store answers nothing more.
+        assert!(claim(&store, 0).unwrap_err().is_failure());
+        disk.kill();
+        drop(store);
+        // The next process sees the memory of the system, and tells a record only after it is on the disk.
+        let again = WitnessStore::open_on(&*disk.mount(), "the store").unwrap();
+        let told = again.read(uuid(0), pair()).unwrap();
+        assert!(told == known || told == Some(next(known)));
+        let left = disk.after_power_loss(Survivors::Nothing, 1);
+        let reopened = open(&left).unwrap();
+        assert_eq!(reopened.read(uuid(0), pair()).unwrap(), told);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_claims_until_there_is_room() {
     let disk = Disk::default();
     let store = WitnessStore::create_on(&*disk.mount(), "the store").unwrap();
     claim(&store, 0).unwrap();
-    let known = store.read(uuid(0), pair()).unwrap();
-    disk.fail_calls(CallClass::Sync, Errno::Io);
-    assert!(claim(&store, 0).unwrap_err().is_failure());
-    // The store answers nothing more.
-    assert!(claim(&store, 0).unwrap_err().is_failure());
-    disk.kill();
-    drop(store);
+    let known = records(&store);
+    disk.fail_calls(CallClass::Write, Errno::NoSpace);
+    let error = claim(&store, 0).unwrap_err();
+    assert!(error.is_full_disk() && !error.is_failure(), "{error}");
+    assert!(error.to_string().contains("make room"), "{error}");
     disk.stop_failing();
-    // The next process sees what the memory of the system shows, and tells it only after it is on the disk.
-    let again = WitnessStore::open_on(&*disk.mount(), "the store").unwrap();
-    let told = again.read(uuid(0), pair()).unwrap();
-    assert!(told == known || told == Some(next(known)));
-    let left = disk.after_power_loss(Survivors::Nothing, 1);
-    let reopened = open(&left).unwrap();
-    assert_eq!(reopened.read(uuid(0), pair()).unwrap(), told);
+    assert_eq!(records(&store), known);
+    assert!(claim(&store, 0).unwrap().is_some());
 }
 
 #[test]
