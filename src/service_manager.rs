@@ -1,7 +1,7 @@
 //! The service manager of this process: systemd, or any program that reads the same messages.
 //!
-//! The protocol is `sd_notify(3)`: datagrams to the Unix socket that `NOTIFY_SOCKET` names. Without that variable nothing
-//! is sent. An error of sending is ignored: the service manager may have gone.
+//! The protocol is `sd_notify(3)`: datagrams to the Unix socket that `NOTIFY_SOCKET` names. Without that variable
+//! nothing is sent. An error of sending is ignored: the service manager may have gone.
 
 use std::env;
 use std::os::linux::net::SocketAddrExt;

@@ -1,6 +1,7 @@
 //! The process of a witness: it answers nodes until a signal stops it.
 //!
-//! A witness whose disk fails ends with an error, so that its service manager starts it again: the start checks the disk.
+//! A witness whose disk fails ends with an error, so that its service manager starts it again: the start checks the
+//! disk.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
-//! TLS for connections that carry remote procedure calls: the authentication of the data path, for an asynchronous socket.
+//! TLS for connections that carry remote procedure calls: the authentication of the data path, for an asynchronous
+//! socket.
 //!
-//! One [`RpcTls`] serves one connection, so that the certificate that the other end presents belongs to that connection.
-//! This file makes no connection and knows no call.
+//! One [`RpcTls`] serves one connection, so that the certificate that the other end presents belongs to that
+//! connection. This file makes no connection and knows no call.
 //!
 //! In TLS 1.3, a client completes the handshake before the server has checked the client's certificate. So the server
-//! sends one byte, [`ACCEPTED`], before the first call, and the client waits for it: the client learns of a refusal by the
-//! alert that comes in place of that byte.
+//! sends one byte, [`ACCEPTED`], before the first call, and the client waits for it: the client learns of a refusal
+//! by the alert that comes in place of that byte.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,7 +1,7 @@
 //! The witness's record of a datastore, the claims that change it, and the witness as a node calls it.
 //!
-//! The witness compares and sets: a claim names the record that it expects. So of two nodes that claim at the same time,
-//! the first wins, and the answer tells the second why it lost.
+//! The witness compares and sets: a claim names the record that it expects. So of two nodes that claim at the same
+//! time, the first wins, and the answer tells the second why it lost.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Returns the record of the witness after the claim. The claim is granted if that is [`Claim::new`]; a claim that is
-    /// repeated because its answer was lost is granted again.
+    /// Returns the record of the witness after the claim. The claim is granted if that is [`Claim::new`]; a claim
+    /// that is repeated because its answer was lost is granted again.
     pub fn apply(&self, current: Option<WitnessRecord>) -> Option<WitnessRecord> {
         if current == self.expected {
             Some(self.new)
@@ -98,8 +98,8 @@ pub enum ClaimFault {
     SecondPrimary(Generation),
 }
 
-/// The witness of one datastore, as a node calls it. The calls block. Each call ends within its limit, and may come from
-/// any thread.
+/// The witness of one datastore, as a node calls it. The calls block. Each call ends within its limit, and may come
+/// from any thread.
 pub trait Witness: Send + Sync {
     /// Returns the record of the datastore; `None` if the witness has none.
     ///

@@ -1,7 +1,7 @@
 //! Claims per second: `cargo bench --profile ci -p lockstep-witness -- DIRECTORY [ENDPOINT]`.
 //!
-//! The own witness keeps its store in DIRECTORY, on the disk that is to be measured. ENDPOINT is a running etcd, such as
-//! `http://127.0.0.1:2379`, with its data on the same disk. docs/adr/0010-witness-own-and-etcd.md has the results.
+//! The own witness keeps its store in DIRECTORY, on the disk that is to be measured. ENDPOINT is a running etcd, such
+//! as `http://127.0.0.1:2379`, with its data on the same disk. docs/adr/0010-witness-own-and-etcd.md has the results.
 
 #![allow(clippy::unwrap_used)] // a failed measurement may panic
 

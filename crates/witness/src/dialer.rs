@@ -1,7 +1,7 @@
 //! Connections of a client to the own witness: TCP, TLS with pinned certificates, and the server's byte.
 //!
-//! The channel of tonic dials through a [`WitnessDialer`] whenever it has no connection. The channel hides the cause of a failed
-//! dial, so the dialer keeps it.
+//! The channel of tonic dials through a [`WitnessDialer`] whenever it has no connection. The channel hides the cause
+//! of a failed dial, so the dialer keeps it.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! The stored form of a record: JSON that a person can read, in the witness's store and in etcd alike.
 //!
-//! The text says by fingerprint which node is the primary, and which nodes are in sync. The disk below finds damage; this
-//! file refuses texts that are not whole or that a newer program has written.
+//! The text says by fingerprint which node is the primary, and which nodes are in sync. The disk below finds damage;
+//! this file refuses texts that are not whole or that a newer program has written.
 
 use lockstep_link::Fingerprint;
 use lockstep_roles::{InSyncSet, Member, WitnessRecord};

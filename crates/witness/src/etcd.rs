@@ -1,10 +1,10 @@
 //! The witness in etcd: one key for each datastore, changed by transactions that compare the key's revision.
 //!
-//! A read is linearizable: etcd answers it from a majority of its members. A member that does not answer in its share of
-//! the limit is passed over for the next one; the client stays with the member that has answered last.
+//! A read is linearizable: etcd answers it from a majority of its members. A member that does not answer in its share
+//! of the limit is passed over for the next one; the client stays with the member that has answered last.
 //!
-//! etcd does not know the nodes. Every program that can write to etcd can change a record, so the nodes check only that a
-//! record belongs to their pair.
+//! etcd does not know the nodes. Every program that can write to etcd can change a record, so the nodes check only
+//! that a record belongs to their pair.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The calls of nodes, checked and answered from the store.
 //!
-//! A node may ask only about a datastore of which it is one of the two nodes; the operator may ask for the list. Each call
-//! of the store runs on a thread that may wait for the disk.
+//! A node may ask only about a datastore of which it is one of the two nodes; the operator may ask for the list. Each
+//! call of the store runs on a thread that may wait for the disk.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -129,14 +129,25 @@ impl WitnessHandler {
 
     async fn answer(
         &self,
-        call: impl FnOnce(&WitnessStore) -> Result<Option<WitnessRecord>, WitnessStoreError>
+        call: impl Fn(&WitnessStore) -> Result<Option<WitnessRecord>, WitnessStoreError>
         + Send
         + 'static,
     ) -> Result<Response<proto::Answer>, Status> {
-        let record = self.on_store(call).await?;
+        let (record, id) = self
+            .on_store(move |store| {
+                // A removal between the two would give the record the identity of a store without it.
+                loop {
+                    let id = store.id();
+                    let record = call(store)?;
+                    if store.id() == id {
+                        return Ok((record, id));
+                    }
+                }
+            })
+            .await?;
         Ok(Response::new(proto::Answer {
             record: record.as_ref().map(wire::record_message),
-            store: self.store.id().as_bytes().to_vec(),
+            store: id.as_bytes().to_vec(),
         }))
     }
 
@@ -161,8 +172,8 @@ impl WitnessHandler {
     }
 }
 
-/// The code of an error of one call. A client takes [`Code::Internal`] for a witness that does not answer, and the other
-/// codes for a refusal.
+/// The code of an error of one call. A client takes [`Code::Internal`] for a witness that does not answer, and the
+/// other codes for a refusal.
 fn code(error: &WitnessStoreError) -> Code {
     match error {
         WitnessStoreError::Full => Code::ResourceExhausted,

@@ -1,9 +1,9 @@
 //! The last answer about one datastore: a witness must not go back.
 //!
-//! Each change of a record raises its number (rule R5), and a witness keeps its records for ever. So an answer from the same
-//! storage with a lower number, or without a record, means that the witness has lost changes: its disk was set back to an
-//! older copy. Its word could then make two primaries. New storage is another matter: two connected nodes may tell an empty
-//! witness how things stand (rule R10).
+//! Each change of a record raises its number (rule R5), and a witness keeps its records for ever. So an answer from
+//! the same storage with a lower number, or without a record, means that the witness has lost changes: its disk was
+//! set back to an older copy. Its word could then make two primaries. New storage is another matter, and so is a
+//! record that an operator has removed: two connected nodes may tell an empty witness how things stand (rule R10).
 //!
 //! The memory is that of the process. It finds a witness that goes back while its nodes run.
 

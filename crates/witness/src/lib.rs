@@ -1,8 +1,8 @@
 //! The witness: the third party of two nodes, which keeps one small record for each datastore (docs/protocol/roles.md).
 //!
 //! A node asks through [`WitnessClient`], which blocks its caller up to a limit. Behind it stands the own witness or
-//! etcd: a [`WitnessConfig`] says which. [`WitnessServer`] is the own witness: remote procedure calls over TLS, with the
-//! certificates and fingerprints of nodes, above a [`WitnessStore`].
+//! etcd: a [`WitnessConfig`] says which. [`WitnessServer`] is the own witness: remote procedure calls over TLS, with
+//! the certificates and fingerprints of nodes, above a [`WitnessStore`].
 //!
 //! Invariants: a node reads and claims only for a datastore of which it is one of the two nodes. A record that was told
 //! to a node is on stable storage. A lost record is an error, and never an empty answer.

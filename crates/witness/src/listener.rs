@@ -1,7 +1,8 @@
-//! The listener of the own witness: it accepts connections, authenticates the callers, and hands the connections to tonic.
+//! The listener of the own witness: it accepts connections, authenticates the callers, and hands the connections to
+//! tonic.
 //!
-//! Bounds: at most [`CONNECTIONS_MAX`] connections are open, and at most [`GREETINGS_MAX`] of them are not authenticated
-//! yet. Beyond that, connections wait in the queue of the kernel. A greeting has a limit.
+//! Bounds: at most [`CONNECTIONS_MAX`] connections are open, and at most [`GREETINGS_MAX`] of them are not
+//! authenticated yet. Beyond that, connections wait in the queue of the kernel. A greeting has a limit.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -4,11 +4,12 @@
 //! (`lockstep_fs::kv`). So a damaged record is an error.
 //!
 //! Invariants:
-//! - An empty store is made by [`WitnessStore::create`] only. A missing store is an error: a witness that lost its records
-//!   would grant claims that it must refuse.
-//! - Each store has an identity of its own, drawn when it is made. The clients see by it that a store was replaced.
-//! - A record that is told is on stable storage, also if an earlier process failed to sync it. A commit syncs its blocks
-//!   before it writes the header that leads to them, and opening writes and syncs the header.
+//! - An empty store is made by [`WitnessStore::create`] only. A missing store is an error: a witness that lost its
+//!   records would grant claims that it must refuse.
+//! - Each store has an identity of its own, drawn when it is made, and drawn again when an operator removes a record.
+//!   The clients see by it that a record may be missing on purpose.
+//! - A record that is told is on stable storage, also if an earlier process failed to sync it. A commit syncs its
+//!   blocks before it writes the header that leads to them, and opening writes and syncs the header.
 //! - One process has the store.
 
 use std::fmt;
@@ -44,7 +45,7 @@ const RECORD_KEY: u8 = b'r';
 /// Most memory for pages of the file, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Identity of one store, drawn when the store was made.
+/// Identity of one store, drawn when the store was made, and again when an operator has removed a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WitnessStoreId(Uuid);
 
@@ -169,8 +170,8 @@ pub enum WitnessStoreError {
 }
 
 impl WitnessStoreError {
-    /// Whether the store itself has failed: no call is answered any more. Other errors concern one call, or a later call
-    /// may find the disk in order.
+    /// Whether the store itself has failed: no call is answered any more. Other errors concern one call, or a later
+    /// call may find the disk in order.
     pub const fn is_failure(&self) -> bool {
         let is_stopped = matches!(
             self,
@@ -192,7 +193,7 @@ impl WitnessStoreError {
 pub struct WitnessStore {
     place: String,
     kv: RedbKv,
-    id: WitnessStoreId,
+    id: Mutex<WitnessStoreId>,
     /// Number of records. Held by the one claim at a time.
     claims: Mutex<usize>,
     /// The locked file; `None` in tests on a simulated disk.
@@ -268,15 +269,15 @@ impl WitnessStore {
         Self {
             place: place.to_owned(),
             kv,
-            id,
+            id: Mutex::new(id),
             claims: Mutex::new(count),
             _lock: None,
         }
     }
 
     /// The identity of the store.
-    pub const fn id(&self) -> WitnessStoreId {
-        self.id
+    pub fn id(&self) -> WitnessStoreId {
+        *self.id.lock()
     }
 
     /// The record of a datastore, if there is one.
@@ -343,7 +344,8 @@ impl WitnessStore {
         self.texts()?.into_iter().map(decoded).collect()
     }
 
-    /// Removes the record of a datastore, durably. Returns whether there was one.
+    /// Removes the record of a datastore, durably, and gives the store a new identity. Returns whether there was a
+    /// record.
     ///
     /// # Errors
     /// A [`WitnessStoreError`].
@@ -354,8 +356,12 @@ impl WitnessStore {
         if self.kv.get(&key).map_err(failed)?.is_none() {
             return Ok(false);
         }
-        let mut removal = std::iter::once((&key[..], None));
-        self.kv.commit_durable(&mut removal).map_err(failed)?;
+        let id = WitnessStoreId(Uuid::new_v4());
+        let changes = [(&key[..], None), (ID_KEY, Some(&id.as_bytes()[..]))];
+        self.kv
+            .commit_durable(&mut changes.into_iter())
+            .map_err(failed)?;
+        *self.id.lock() = id;
         *count = count.saturating_sub(1);
         Ok(true)
     }

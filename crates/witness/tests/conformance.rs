@@ -1,7 +1,7 @@
 //! One suite for every witness: a reference in memory, the own server over TLS, and etcd.
 //!
-//! The own server runs in a process of its own, which is this program again, so that a test can kill it. etcd comes from
-//! the Debian package `etcd-server`; without it, its tests say `skipped`. Each test has its own witness.
+//! The own server runs in a process of its own, which is this program again, so that a test can kill it. etcd comes
+//! from the Debian package `etcd-server`; without it, its tests say `skipped`. Each test has its own witness.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
