@@ -9,6 +9,7 @@ mod background;
 mod clear_poison;
 mod create_store;
 mod export;
+mod hold;
 mod init;
 mod log;
 mod mount_directory;
@@ -63,6 +64,7 @@ enum Command {
     Init(init::InitArgs),
     CreateStore(create_store::CreateStoreArgs),
     Node(node::NodeArgs),
+    Hold(hold::HoldArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
@@ -83,6 +85,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::CreateStore(args) => create_store::run(&args),
         Command::Node(args) => node::run(&args),
+        Command::Hold(args) => hold::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),

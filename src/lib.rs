@@ -6,5 +6,6 @@
 pub mod config;
 pub mod control;
 pub mod fuse;
+pub mod hold;
 pub mod node;
 pub mod signals;

@@ -16,6 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
@@ -67,6 +68,9 @@ pub(in crate::fuse) struct FinishedChange {
 #[derive(Default)]
 pub(in crate::fuse) struct ChangeTable {
     shards: [Mutex<HashMap<Ino, FileChanges>>; SHARDS],
+    /// Of an inode below this number the kernel may hold pages, and a program may have it open, since an earlier process
+    /// served the mount.
+    inherited_below: OnceLock<Ino>,
 }
 
 impl fmt::Debug for ChangeTable {
@@ -75,12 +79,15 @@ impl fmt::Debug for ChangeTable {
     }
 }
 
-/// The changes and cached pages of one file, from its first open to its last close.
+/// The changes and cached pages of one file, from its first open to its last close, or until the kernel forgets the
+/// inode if the opens are not known.
 #[derive(Default)]
 struct FileChanges {
     opens: u64,
     /// The kernel has read pages of the file into its cache.
     cached: bool,
+    /// Programs may have opened the file before this process served the mount: `opens` may be too low.
+    inherited: bool,
     next_id: u64,
     running: SmallVec<[RunningChange; 4]>,
     waiting: VecDeque<WaitingChange>,
@@ -108,9 +115,30 @@ impl ChangeTable {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
     }
 
+    /// Notes that an earlier process served the mount, in which all inodes have numbers below this one.
+    pub fn inherit(&self, below: Ino) {
+        // A mount is taken over once, before its first request.
+        let _ = self.inherited_below.set(below);
+    }
+
+    fn is_inherited(&self, ino: Ino) -> bool {
+        self.inherited_below.get().is_some_and(|below| ino < *below)
+    }
+
+    /// A file without changes or known opens.
+    fn new_file(&self, ino: Ino) -> FileChanges {
+        FileChanges {
+            cached: self.is_inherited(ino),
+            inherited: self.is_inherited(ino),
+            ..FileChanges::default()
+        }
+    }
+
     /// Counts an `open` of the file.
     pub fn opened(&self, ino: Ino) {
-        self.shard(ino).lock().entry(ino).or_default().opens += 1;
+        let mut shard = self.shard(ino).lock();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
+        file.opens += 1;
     }
 
     /// Counts a close: a program has closed the file, and every mapping made through that open file is gone.
@@ -124,11 +152,22 @@ impl ChangeTable {
         }
     }
 
+    /// Notes that the kernel has forgotten an inode, and so all pages of the file.
+    pub fn forgotten(&self, ino: Ino) {
+        if !self.is_inherited(ino) {
+            return;
+        }
+        let mut shard = self.shard(ino).lock();
+        if shard.get(&ino).is_some_and(FileChanges::is_idle) {
+            shard.remove(&ino);
+        }
+    }
+
     /// Notes that the kernel is about to read bytes into its page cache. No write-back of their pages is under
     /// way.
     pub fn page_read(&self, ino: Ino, bytes: Range<u64>) {
         let mut shard = self.shard(ino).lock();
-        let file = shard.entry(ino).or_default();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
         file.cached = true;
         let pages = pages_of(&bytes);
         if !pages.is_empty() {
@@ -139,16 +178,15 @@ impl ChangeTable {
 
     /// Returns whether the kernel may hold pages of the file.
     pub fn is_cached(&self, ino: Ino) -> bool {
-        self.shard(ino)
-            .lock()
-            .get(&ino)
-            .is_some_and(|file| file.cached)
+        let shard = self.shard(ino).lock();
+        let known = shard.get(&ino).map(|file| file.cached);
+        known.unwrap_or_else(|| self.is_inherited(ino))
     }
 
     /// Begins a change. Returns `None` if the change has to wait ([`Self::wait`]).
     pub fn begin(&self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {
         let mut shard = self.shard(ino).lock();
-        let file = shard.entry(ino).or_default();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
         file.cached |= kind == ChangeKind::WriteBack;
         file.begin(ino, kind, bytes)
     }
@@ -162,7 +200,7 @@ impl ChangeTable {
         start: StartChange,
     ) -> Option<(ContentChange, StartChange)> {
         let mut shard = self.shard(ino).lock();
-        let file = shard.entry(ino).or_default();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
         if let Some(change) = file.begin(ino, kind, bytes.clone()) {
             return Some((change, start));
         }
@@ -226,8 +264,12 @@ impl ChangeTable {
 }
 
 impl FileChanges {
-    fn is_unused(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.opens == 0 && self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.is_idle() && !self.inherited
     }
 
     fn begin(&mut self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {

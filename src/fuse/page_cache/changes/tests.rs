@@ -168,3 +168,19 @@ fn too_many_stale_ranges_are_forgotten_once_all_pages_are_dropped() {
         [((1 << 40) + 1, (1 << 40) + 2)]
     );
 }
+
+#[test]
+fn an_inherited_file_counts_as_cached_until_the_kernel_forgets_it() {
+    let changes = ChangeTable::default();
+    assert!(!changes.is_cached(FILE));
+    changes.inherit(Ino::new(100).unwrap());
+    assert!(changes.is_cached(FILE));
+    assert!(!changes.is_cached(Ino::new(100).unwrap()));
+    let write = begin(&changes, ChangeKind::Direct, 0..8);
+    assert!(changes.finish(&write, true).is_cached);
+    // A close that this process has seen no open for.
+    changes.closed(FILE);
+    assert_eq!(fresh(&changes, 0..4096), [(8, 4096)]);
+    changes.forgotten(FILE);
+    assert_eq!(fresh(&changes, 0..4096), [(0, 4096)]);
+}
