@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "takeover/answers.rs"]
+mod answers;
+#[path = "model/fs.rs"]
+mod model;
 #[path = "takeover/names.rs"]
 mod names;
 #[path = "takeover/programs.rs"]
@@ -121,5 +125,16 @@ fn programs_see_no_error_when_a_mirrored_node_is_killed() {
 fn programs_see_no_error_when_the_service_manager_keeps_the_mount() {
     if can_take_over() {
         programs_go_on(Site::managed());
+    }
+}
+
+/// The first process executes a request and does not answer; the second gets it again.
+#[test]
+fn a_request_that_was_executed_and_not_answered_happens_once() {
+    if can_take_over() {
+        answers::names_that_are_made();
+        answers::names_that_go();
+        answers::changes_of_files();
+        answers::questions();
     }
 }
