@@ -16,10 +16,13 @@ mod programs;
 mod site;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
+
+use rustix::io::Errno;
 
 use programs::{PROGRAMS, Place, Tree};
 use site::{LOOK, Site, can_take_over};
@@ -47,7 +50,7 @@ fn run_programs(site: &mut Site) -> BTreeMap<String, Tree> {
             .collect();
         for kill in 0..kills() {
             // Each program is somewhere else at each kill.
-            let target = 1 + kill * 7 % 23;
+            let target = 1 + kill * 7 % 11;
             for (name, place, program) in &running {
                 let start = place.rounds();
                 while place.rounds() < start + target {
@@ -59,7 +62,15 @@ fn run_programs(site: &mut Site) -> BTreeMap<String, Tree> {
                     break;
                 }
             }
-            site.kill_and_start();
+            site.kill();
+            site.begin_again();
+            if kill % 4 == 1 {
+                // A second crash, at some moment of the start.
+                thread::sleep(LOOK * u32::try_from(kill % 16).unwrap());
+                site.kill();
+                site.begin_again();
+            }
+            site.await_running();
         }
         for place in &places {
             place.stop.store(true, Ordering::SeqCst);
@@ -137,4 +148,112 @@ fn a_request_that_was_executed_and_not_answered_happens_once() {
         answers::changes_of_files();
         answers::questions();
     }
+}
+
+fn await_content_files(site: &Site, count: usize) {
+    while site.content_files() != count {
+        thread::sleep(LOOK);
+    }
+}
+
+/// A file with content, and its open file.
+fn open_file(site: &Site, name: &str) -> File {
+    let path = site.mount().join(name);
+    fs::write(&path, name).unwrap();
+    File::open(path).unwrap()
+}
+
+fn assert_content(file: &File, content: &str) {
+    let mut found = vec![0; content.len()];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(found, content.as_bytes());
+}
+
+#[test]
+fn an_open_file_without_a_name_keeps_its_content_across_a_restart() {
+    if !can_take_over() {
+        return;
+    }
+    let mut site = Site::held();
+    let none = site.content_files();
+    let before = open_file(&site, "before");
+    let after = open_file(&site, "after");
+    fs::write(site.mount().join("closed"), "closed").unwrap();
+    fs::remove_file(site.mount().join("before")).unwrap();
+    site.kill_and_start();
+    fs::remove_file(site.mount().join("after")).unwrap();
+    fs::remove_file(site.mount().join("closed")).unwrap();
+    await_content_files(&site, none + 2);
+    site.kill_and_start();
+    assert_content(&before, "before");
+    assert_content(&after, "after");
+    drop((before, after));
+    await_content_files(&site, none);
+    // A file that is open when the mount ends is freed by the next start.
+    let last = open_file(&site, "last");
+    fs::remove_file(site.mount().join("last")).unwrap();
+    site.kill_and_start();
+    assert_content(&last, "last");
+    site.remount();
+    await_content_files(&site, none);
+    drop(last);
+    site.end();
+}
+
+#[test]
+fn without_a_holder_the_mount_ends_with_the_node() {
+    if !can_take_over() {
+        return;
+    }
+    let mut site = Site::unheld();
+    let file = open_file(&site, "file");
+    site.kill();
+    assert_ended(&file);
+    site.begin_again();
+    site.await_running();
+    assert!(site.log().contains("is_new=true"), "{}", site.log());
+    assert_content(&open_file(&site, "file"), "file");
+    site.end();
+}
+
+fn assert_ended(file: &File) {
+    let error = file.read_at(&mut [0; 4], 0).unwrap_err();
+    let ended = [Errno::NOTCONN, Errno::CONNABORTED];
+    assert!(ended.contains(&Errno::from_io_error(&error).unwrap()));
+}
+
+#[test]
+fn the_end_of_the_holder_ends_the_mount_of_a_killed_node() {
+    if !can_take_over() {
+        return;
+    }
+    let mut site = Site::held();
+    let file = open_file(&site, "file");
+    site.kill();
+    site.end_holder();
+    assert_ended(&file);
+    site.begin_again();
+    site.await_running();
+    assert_content(&open_file(&site, "file"), "file");
+    site.end();
+}
+
+#[test]
+fn a_mount_that_is_not_the_configured_one_is_ended() {
+    if !can_take_over() {
+        return;
+    }
+    let mut site = Site::held();
+    let file = open_file(&site, "file");
+    site.kill();
+    let other = site.dir().join("other");
+    fs::create_dir(&other).unwrap();
+    site.configure("/mount\"", "/other\"");
+    site.begin_again();
+    site.await_running();
+    assert_ended(&file);
+    assert_eq!(fs::read(other.join("file")).unwrap(), b"file");
+    site.configure("/other\"", "/mount\"");
+    site.remount();
+    site.end();
 }

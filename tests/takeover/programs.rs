@@ -37,7 +37,7 @@ pub const PROGRAMS: [(&str, Body); 10] = [
 
 const PAGE: usize = 4096;
 const PAGES: usize = 32;
-const LISTED: usize = 1500;
+const LISTED: usize = 1000;
 
 /// The directory of one program.
 pub struct Place {

@@ -66,7 +66,8 @@ struct Manager {
 struct Node {
     dir: PathBuf,
     process: Option<Child>,
-    starts: usize,
+    /// Length of the log when the process was started.
+    logged: usize,
 }
 
 /// See the head of this file.
@@ -106,7 +107,7 @@ impl Node {
         Self {
             dir,
             process: None,
-            starts: 0,
+            logged: 0,
         }
     }
 
@@ -116,20 +117,21 @@ impl Node {
 
     /// Starts the process; does not wait until it runs.
     fn begin(&mut self, keeping: &mut Keeping) {
+        self.logged = self.log().len();
         let process = match keeping {
             Keeping::Manager(manager) => manager.start(&self.dir),
             _ => command(&self.dir, "node", "log").spawn().unwrap(),
         };
         self.process = Some(process);
-        self.starts += 1;
     }
 
     fn await_running(&mut self) {
-        self.await_log(" running node=", self.starts);
+        self.await_log(" running node=");
     }
 
-    fn await_log(&mut self, text: &str, times: usize) {
-        while self.log().matches(text).count() < times {
+    /// Waits until the process has logged a text.
+    fn await_log(&mut self, text: &str) {
+        while !self.log()[self.logged..].contains(text) {
             self.assert_alive();
             sleep(LOOK);
         }
@@ -301,7 +303,7 @@ impl Site {
         secondary.begin(&mut Keeping::Nowhere);
         let holder = Self::hold(&primary.dir);
         let mut site = Self::start(dir, primary, Some(secondary), holder);
-        site.primary.await_log("state=\"synced and connected\"", 1);
+        site.primary.await_log("state=\"synced and connected\"");
         site
     }
 
@@ -334,9 +336,45 @@ impl Site {
         self.primary.dir.join("mount")
     }
 
-    /// The log of the primary.
+    /// The log of the running primary.
     pub fn log(&self) -> String {
-        self.primary.log()
+        self.primary.log().split_off(self.primary.logged)
+    }
+
+    /// Number of files of content in the store of the primary.
+    pub fn content_files(&self) -> usize {
+        let dirs = fs::read_dir(self.primary.dir.join("store/content")).unwrap();
+        let files = |dir: PathBuf| fs::read_dir(dir).map_or(0, Iterator::count);
+        dirs.map(|dir| files(dir.unwrap().path())).sum()
+    }
+
+    /// Changes the configuration of the primary.
+    pub fn configure(&self, from: &str, to: &str) {
+        let path = self.primary.dir.join("node.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from));
+        fs::write(path, text.replace(from, to)).unwrap();
+    }
+
+    /// The directory of the primary.
+    pub fn dir(&self) -> &Path {
+        &self.primary.dir
+    }
+
+    /// Ends the holder, while the primary is away.
+    pub fn end_holder(&mut self) {
+        let holder = std::mem::replace(&mut self.keeping, Keeping::Nowhere);
+        let Keeping::Holder(mut holder) = holder else {
+            panic!("there is no holder");
+        };
+        let told = command(&self.primary.dir, "hold", "hold.log").arg("--end").status();
+        assert!(told.unwrap().success());
+        assert!(holder.wait().unwrap().success());
+    }
+
+    /// Waits until the started primary runs.
+    pub fn await_running(&mut self) {
+        self.primary.await_running();
     }
 
     /// Fails if a node has ended.

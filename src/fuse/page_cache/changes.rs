@@ -57,8 +57,8 @@ pub(in crate::fuse) type StartChange = Box<dyn FnOnce(ContentChange) + Send>;
 pub(in crate::fuse) struct FinishedChange {
     /// The page cache may hold pages of the changed range that are older than the file.
     pub is_cached: bool,
-    /// So many ranges are stale that all pages of the file should be dropped
-    /// ([`ChangeTable::begin_drop`]).
+    /// All pages of the file should be dropped ([`ChangeTable::begin_drop`]): too many ranges are stale, or an earlier
+    /// process served the mount when the pages were read.
     pub is_crowded: bool,
     /// Queued changes that may begin now.
     pub ready: Vec<(ContentChange, StartChange)>,
@@ -88,6 +88,10 @@ struct FileChanges {
     cached: bool,
     /// Programs may have opened the file before this process served the mount: `opens` may be too low.
     inherited: bool,
+    /// Since then the cache may hold pages of any age. One drop of all pages settles that.
+    unsettled: bool,
+    /// The kernel has read pages since the last drop of all pages began.
+    read_since_drop: bool,
     next_id: u64,
     running: SmallVec<[RunningChange; 4]>,
     waiting: VecDeque<WaitingChange>,
@@ -130,6 +134,7 @@ impl ChangeTable {
         FileChanges {
             cached: self.is_inherited(ino),
             inherited: self.is_inherited(ino),
+            unsettled: self.is_inherited(ino),
             ..FileChanges::default()
         }
     }
@@ -169,6 +174,7 @@ impl ChangeTable {
         let mut shard = self.shard(ino).lock();
         let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
         file.cached = true;
+        file.read_since_drop = true;
         let pages = pages_of(&bytes);
         if !pages.is_empty() {
             file.stale.remove(pages.clone());
@@ -187,7 +193,9 @@ impl ChangeTable {
     pub fn begin(&self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {
         let mut shard = self.shard(ino).lock();
         let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
-        file.cached |= kind == ChangeKind::WriteBack;
+        let is_write_back = kind == ChangeKind::WriteBack;
+        file.cached |= is_write_back;
+        file.read_since_drop |= is_write_back;
         file.begin(ino, kind, bytes)
     }
 
@@ -237,7 +245,7 @@ impl ChangeTable {
         }
         let finished = FinishedChange {
             is_cached,
-            is_crowded: file.stale.len() >= STALE_RANGES_MAX && file.dropping.is_empty(),
+            is_crowded: is_cached && file.is_crowded(),
             ready: file.begin_waiting(change.ino),
         };
         if file.is_unused() {
@@ -248,10 +256,11 @@ impl ChangeTable {
 
     /// Notes that the kernel is about to drop all pages of the file.
     pub fn begin_drop(&self, ino: Ino) {
-        if let Some(file) = self.shard(ino).lock().get_mut(&ino)
-            && file.dropping.is_empty()
-        {
-            file.dropping = std::mem::take(&mut file.stale);
+        if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
+            file.read_since_drop = false;
+            if file.dropping.is_empty() {
+                file.dropping = std::mem::take(&mut file.stale);
+            }
         }
     }
 
@@ -259,11 +268,19 @@ impl ChangeTable {
     pub fn end_drop(&self, ino: Ino) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
             file.dropping.clear();
+            if std::mem::take(&mut file.unsettled) {
+                file.cached = file.read_since_drop;
+            }
         }
     }
 }
 
 impl FileChanges {
+    fn is_crowded(&self) -> bool {
+        let is_full = self.stale.len() >= STALE_RANGES_MAX && self.dropping.is_empty();
+        is_full || self.unsettled
+    }
+
     fn is_idle(&self) -> bool {
         self.opens == 0 && self.running.is_empty() && self.waiting.is_empty()
     }
