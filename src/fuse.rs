@@ -45,6 +45,7 @@ mod held_mount;
 mod init;
 mod kernel_cache;
 mod listing;
+mod mount_memory;
 mod mount_point;
 pub mod mount_table;
 mod names;
@@ -58,7 +59,6 @@ mod request_gate;
 mod request_queue;
 mod resent;
 mod session_end;
-mod session_memory;
 mod setattr;
 mod write;
 
@@ -82,7 +82,7 @@ pub struct MountOptions {
     /// The place that keeps the mount if this process is killed.
     pub descriptors: Arc<DescriptorStore>,
     /// Name of the mount in that place.
-    pub session: String,
+    pub held_name: String,
 }
 
 impl MountOptions {
@@ -94,7 +94,7 @@ impl MountOptions {
             threads: FUSE_THREADS_DEFAULT,
             grace: Duration::from_secs(2),
             descriptors: Arc::default(),
-            session: format!("lockstep.{name}"),
+            held_name: format!("lockstep.{name}"),
             name,
         }
     }
@@ -147,18 +147,15 @@ pub fn end_left(options: &MountOptions, reason: &str) -> Result<(), MountError> 
     held_mount::end(options, reason)
 }
 
-/// Mounts `service` and starts to answer requests. If an earlier process has left its mount, takes that over: programs
-/// see a pause.
+/// Mounts `service` and starts to answer requests. If an earlier process has left its mount, resumes that: programs see
+/// a pause.
 ///
 /// # Errors
 /// A [`MountError`] with cause and cure; then nothing is mounted, or the mount is still left to the next attempt.
-pub fn mount(
-    service: Arc<dyn FileService>,
-    options: &MountOptions,
-) -> Result<Mounted, MountError> {
-    let taken_over = HeldMount::take_over(options)?;
-    let is_new = taken_over.is_none();
-    let held = match taken_over {
+pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
+    let left = HeldMount::resume(options)?;
+    let is_new = left.is_none();
+    let held = match left {
         Some(held) => held,
         None => make(options)?,
     };
@@ -313,7 +310,7 @@ impl Mounted {
     fn release(&mut self, grace: Duration) -> Result<Unmounted, MountError> {
         self.released = true;
         let outcome = self.unmount_within(grace);
-        self.options.descriptors.discard(&self.options.session);
+        self.options.descriptors.discard(&self.options.held_name);
         self.context.close();
         outcome
     }

@@ -15,7 +15,7 @@ use super::log;
 /// Keep the mounts of a node while the node is away, so that programs see a pause and no error
 ///
 /// Start it before the node, with the same configuration. When the node is killed or has crashed, programs that use a
-/// mount wait. When the node runs again, it takes the mounts over, and the programs go on. Needs Linux 6.9. Without a
+/// mount wait. When the node runs again, it resumes the mounts, and the programs go on. Needs Linux 6.9. Without a
 /// holder, and without systemd's descriptor store, the mounts end with the node.
 ///
 /// The holder keeps nothing but open descriptors. If it is stopped while the node is away, the mounts end.

@@ -13,12 +13,12 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::error::MountError;
 use super::kernel_cache::KernelCache;
+use super::mount_memory::MountMemory;
 use super::page_cache::PageCache;
 use super::refuse::Refuse;
 use super::request_gate::RequestGate;
 use super::resent::{self, Delivery};
 use super::session_end::SessionEnd;
-use super::session_memory::SessionMemory;
 
 /// One mount: the service, the kernel's caches and the end of the session.
 pub(super) struct Context {
@@ -27,7 +27,7 @@ pub(super) struct Context {
     session_end: Arc<SessionEnd>,
     gate: RequestGate,
     page_cache: Arc<PageCache>,
-    memory: SessionMemory,
+    memory: MountMemory,
 }
 
 impl std::fmt::Debug for Context {
@@ -42,7 +42,7 @@ impl Context {
         session_end: Arc<SessionEnd>,
         kernel_cache: Arc<KernelCache>,
         page_cache: Arc<PageCache>,
-        memory: SessionMemory,
+        memory: MountMemory,
     ) -> Self {
         Self {
             service,
@@ -55,7 +55,7 @@ impl Context {
     }
 
     /// The memory that outlives this process.
-    pub const fn memory(&self) -> &SessionMemory {
+    pub const fn memory(&self) -> &MountMemory {
         &self.memory
     }
 

@@ -88,10 +88,7 @@ impl Device {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let mut watched = [PollFd::from_borrowed_fd(
-            self.0.as_fd(),
-            PollFlags::empty(),
-        )];
+        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
         let polled = poll(&mut watched, Some(&now));
         let [device] = watched;
         polled.is_err() || device.revents().contains(PollFlags::ERR)

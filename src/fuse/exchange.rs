@@ -1,6 +1,6 @@
 //! `rename` with exchange: the one request whose second execution would undo the first.
 //!
-//! The inodes behind both names are noted in the memory of the mount before the exchange begins ([`SessionMemory`]). If
+//! The inodes behind both names are noted in the memory of the mount before the exchange begins ([`MountMemory`]). If
 //! the kernel sends the request again after a restart, the note says which inode was behind which name. First a barrier
 //! goes through the datastore: a `link` that is refused in any case. When it is refused, each operation of the killed
 //! process has either happened on both nodes, or will never happen. Then the names show whether the exchange has happened.
@@ -11,8 +11,8 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
 use super::context::Context;
+use super::mount_memory::{ExchangeSlot, MountMemory, NotedExchange};
 use super::resent::Delivery;
-use super::session_memory::{ExchangeSlot, NotedExchange, SessionMemory};
 
 /// The two names of an exchange.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ fn execute(
 
 /// Answers, and forgets the note after that: the answer ends the request for the kernel.
 fn answer(
-    memory: &SessionMemory,
+    memory: &MountMemory,
     slot: ExchangeSlot,
     outcome: Result<Option<Attr>, Errno>,
     done: Done<Option<Attr>>,

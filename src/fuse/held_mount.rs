@@ -1,19 +1,19 @@
-//! A mount that outlives its process: kept by a [`crate::hold::DescriptorStore`], and taken over by the next process.
+//! A mount that outlives its process: kept by a [`crate::hold::DescriptorStore`], and resumed by the next process.
 //!
-//! The next process takes a mount over after it has opened the store: the store is locked until the last thread of the
+//! The next process resumes a mount after it has opened the store: the store is locked until the last thread of the
 //! killed process is gone, so no request is executed by both.
 //!
 //! Invariants:
 //! - A mount is kept only if the kernel can send requests again. Otherwise its programs would wait for ever.
-//! - A mount that cannot be taken over is ended, so that its programs get an error rather than no answer.
+//! - A mount that cannot be resumed is ended, so that its programs get an error rather than no answer.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::MountOptions;
 use super::device::Device;
 use super::error::MountError;
+use super::mount_memory::{MountMemory, MountRecord};
 use super::mount_point::MountPoint;
-use super::session_memory::{SessionMemory, SessionRecord};
 
 /// The parts of a mount that outlive a process.
 #[derive(Debug)]
@@ -21,10 +21,10 @@ pub(super) struct HeldMount {
     pub point: MountPoint,
     /// Descriptors of the device. Each may have requests that were read through it and not answered.
     pub devices: Vec<Device>,
-    pub memory: SessionMemory,
+    pub memory: MountMemory,
 }
 
-/// Returns whether an earlier process has left a mount. Only a process that takes the mount over may touch its
+/// Returns whether an earlier process has left a mount. Only the process that resumes the mount may touch its
 /// directory: any other would wait for an answer of the mount.
 pub(super) fn exists(options: &MountOptions) -> Result<bool, MountError> {
     LeftMount::find(options).map(|left| left.is_some())
@@ -45,8 +45,8 @@ impl HeldMount {
         device: Device,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
-        let record = SessionRecord::new(point.id(), options.mount_point.clone());
-        let memory = SessionMemory::create(&record);
+        let record = MountRecord::new(point.id(), options.mount_point.clone());
+        let memory = MountMemory::create(&record);
         let mut held = Self {
             point,
             devices: vec![device],
@@ -83,18 +83,18 @@ impl HeldMount {
         }
         let devices = self.devices.iter().map(AsFd::as_fd);
         let all: Vec<_> = devices.chain([self.memory.as_fd()]).collect();
-        let name = &options.session;
+        let name = &options.held_name;
         match options.descriptors.keep(name, &all) {
             Ok(()) => tracing::info!(name, "the mount outlives a crash of this process"),
             Err(error) => tracing::warn!(%error, "the mount ends with this process"),
         }
     }
 
-    /// Takes the mount of an earlier process over; `None` if there is none, or none that can be taken over.
+    /// Resumes the mount of an earlier process; `None` if there is none, or none that can be resumed.
     ///
     /// # Errors
     /// If the place of the descriptors does not answer, or this process gets no further descriptors.
-    pub fn take_over(options: &MountOptions) -> Result<Option<Self>, MountError> {
+    pub fn resume(options: &MountOptions) -> Result<Option<Self>, MountError> {
         let Some(left) = LeftMount::find(options)? else {
             return Ok(None);
         };
@@ -107,7 +107,7 @@ impl HeldMount {
         };
         let added: Vec<_> = held.add_devices(options)?.iter().map(AsFd::as_fd).collect();
         if !added.is_empty() {
-            let kept = options.descriptors.keep(&options.session, &added);
+            let kept = options.descriptors.keep(&options.held_name, &added);
             kept.map_err(|source| MountError::Held { source })?;
         }
         Ok(Some(held))
@@ -127,12 +127,12 @@ impl HeldMount {
 /// The descriptors that an earlier process has left. Its mount exists.
 struct LeftMount {
     devices: Vec<Device>,
-    memory: Option<(SessionMemory, SessionRecord)>,
+    memory: Option<(MountMemory, MountRecord)>,
 }
 
 impl LeftMount {
     fn find(options: &MountOptions) -> Result<Option<Self>, MountError> {
-        let given = options.descriptors.give(&options.session);
+        let given = options.descriptors.give(&options.held_name);
         let given = given.map_err(|source| MountError::Held { source })?;
         if given.is_empty() {
             return Ok(None);
@@ -141,12 +141,12 @@ impl LeftMount {
             devices: Vec::new(),
             memory: None,
         };
-        given
-            .into_iter()
-            .for_each(|descriptor| left.add(descriptor));
+        for descriptor in given {
+            left.add(descriptor);
+        }
         if left.devices.first().is_none_or(Device::is_dead) {
             // An operator has unmounted it, or the machine that the record is of has.
-            options.descriptors.discard(&options.session);
+            options.descriptors.discard(&options.held_name);
             return Ok(None);
         }
         Ok(Some(left))
@@ -155,7 +155,7 @@ impl LeftMount {
     fn add(&mut self, descriptor: OwnedFd) {
         match Device::adopt(descriptor) {
             Ok(device) => self.devices.push(device),
-            Err(descriptor) => match SessionMemory::open(descriptor) {
+            Err(descriptor) => match MountMemory::open(descriptor) {
                 Ok(memory) => self.memory = Some(memory),
                 Err(error) => tracing::warn!(%error, "the memory of a mount cannot be read"),
             },
@@ -170,7 +170,7 @@ impl LeftMount {
             return Err((Self { devices, memory }, "its record is not readable"));
         };
         let point = MountPoint::adopt(record.mount_id, &options.name);
-        let expected = SessionRecord::new(record.mount_id, options.mount_point.clone());
+        let expected = MountRecord::new(record.mount_id, options.mount_point.clone());
         match point {
             Some(point) if record == expected => Ok(HeldMount {
                 point,
@@ -203,6 +203,6 @@ impl LeftMount {
         {
             tracing::warn!(%error, "the mount is left behind");
         }
-        options.descriptors.discard(&options.session);
+        options.descriptors.discard(&options.held_name);
     }
 }

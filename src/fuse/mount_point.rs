@@ -21,7 +21,7 @@ use super::mount_table::{self, MountEntry};
 /// Type of Lockstep's mounts in the mount table.
 const KIND: &str = "fuse.lockstep";
 
-/// A mount that this process made, or has taken over.
+/// A mount that this process made, or has resumed.
 #[derive(Clone, Debug)]
 pub(super) struct MountPoint {
     path: PathBuf,

@@ -16,6 +16,8 @@
 //! | `removexattr` | finds no attribute |
 //! | all others | change nothing, or only counts, which the new process begins anew |
 
+use std::sync::Arc;
+
 use fuser::Request;
 use lockstep_driver::client::{Done, FileService};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, XattrMode};
@@ -59,16 +61,31 @@ pub(super) fn outcome(
         Errno::Exists | Errno::NoEntry | Errno::NoData | Errno::NoSpace
     );
     match own_effect(service, request) {
-        Some(attr) if may_be_own => {
+        Some(effect) if may_be_own => {
             tracing::debug!(?errno, "a request was executed before the restart");
-            Ok(attr)
+            Ok(effect.attr)
         }
         _ => Err(errno),
     }
 }
 
-/// Returns whether the store is as the request leaves it, with the attributes for the answer.
-fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<Option<Attr>> {
+/// The effect of a request, found in the store.
+#[derive(Clone, Copy, Debug)]
+struct OwnEffect {
+    /// The attributes for the answer, if the answer has some.
+    attr: Option<Attr>,
+}
+
+const NO_ATTR: OwnEffect = OwnEffect { attr: None };
+
+impl OwnEffect {
+    const fn with(attr: Attr) -> Self {
+        Self { attr: Some(attr) }
+    }
+}
+
+/// Returns the effect of the request, if the store is as the request leaves it.
+fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<OwnEffect> {
     let find = |parent: &Ino, name: &FileName| service.lookup(*parent, name);
     let is_missing = |parent, name| find(parent, name) == Err(Errno::NoEntry);
     match request {
@@ -83,14 +100,14 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<Option
             let is_same = attr.kind == *kind
                 && (*kind != NodeKind::Symlink
                     || service.readlink(attr.ino).as_ref() == Ok(target));
-            is_same.then_some(Some(attr))
+            is_same.then_some(OwnEffect::with(attr))
         }
         MetaRequest::Link { ino, parent, name } => {
             let attr = find(parent, name).ok()?;
-            (attr.ino == *ino).then_some(Some(attr))
+            (attr.ino == *ino).then_some(OwnEffect::with(attr))
         }
         MetaRequest::Unlink { parent, name } | MetaRequest::Rmdir { parent, name } => {
-            is_missing(parent, name).then_some(None)
+            is_missing(parent, name).then_some(NO_ATTR)
         }
         MetaRequest::Rename {
             parent,
@@ -100,16 +117,16 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<Option
             mode: RenameMode::Replace | RenameMode::NoReplace,
         } => {
             let is_done = is_missing(parent, name) && find(new_parent, new_name).is_ok();
-            is_done.then_some(None)
+            is_done.then_some(NO_ATTR)
         }
         MetaRequest::SetXattr {
             ino,
             name,
             value,
             mode: XattrMode::Create,
-        } => (service.getxattr(*ino, name).as_ref() == Ok(value)).then_some(None),
+        } => (service.getxattr(*ino, name).as_ref() == Ok(value)).then_some(NO_ATTR),
         MetaRequest::RemoveXattr { ino, name } => {
-            (service.getxattr(*ino, name) == Err(Errno::NoData)).then_some(None)
+            (service.getxattr(*ino, name) == Err(Errno::NoData)).then_some(NO_ATTR)
         }
         _ => None,
     }
@@ -117,10 +134,10 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<Option
 
 /// Wraps the completion of a request that the kernel has sent again.
 pub(super) fn wrap(
-    service: &std::sync::Arc<dyn FileService>,
+    service: &Arc<dyn FileService>,
     request: &MetaRequest,
     done: Done<Option<Attr>>,
 ) -> Done<Option<Attr>> {
-    let (service, request) = (std::sync::Arc::clone(service), request.clone());
+    let (service, request) = (Arc::clone(service), request.clone());
     Box::new(move |result| done(outcome(&*service, &request, result)))
 }

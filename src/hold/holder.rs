@@ -146,7 +146,11 @@ impl Holder {
         let client = accept_with(&self.listener, SocketFlags::CLOEXEC)?;
         message::limit_waits(&client)?;
         if !may_ask(&client)? {
-            return message::send(&client, b"NO only root and the user of the holder may ask", &[]);
+            return message::send(
+                &client,
+                b"NO only root and the user of the holder may ask",
+                &[],
+            );
         }
         let (text, descriptors) = message::receive(&client)?;
         let Some(request) = Request::parse(&text) else {

@@ -104,7 +104,9 @@ fn take_given() -> BTreeMap<String, Vec<OwnedFd>> {
     if !is_ours || TAKEN.swap(true, Ordering::SeqCst) {
         return given;
     }
-    let count = env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok());
+    let count = env::var("LISTEN_FDS")
+        .ok()
+        .and_then(|count| count.parse().ok());
     let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
     for (number, name) in (FIRST..FIRST + count.unwrap_or(0)).zip(names.split(':')) {
         // SAFETY: the service manager has opened this descriptor for this process, and nothing else in it uses the number.

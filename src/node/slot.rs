@@ -186,7 +186,7 @@ impl DatastoreSlot {
         MountOptions {
             threads: self.config.fuse_threads,
             descriptors: Arc::clone(&self.descriptors),
-            session: format!("lockstep.{}", self.config.uuid),
+            held_name: format!("lockstep.{}", self.config.uuid),
             ..MountOptions::new(&self.config.mount, &self.config.name)
         }
     }

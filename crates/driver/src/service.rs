@@ -12,7 +12,8 @@ use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
-    AskKernel, DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, WaitingRequests, WriteOptions,
+    AskKernel, DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, WaitingRequests,
+    WriteOptions,
 };
 use crate::datastore::Datastore;
 use crate::ops::pending::WriteParams;

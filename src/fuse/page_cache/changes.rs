@@ -86,10 +86,7 @@ struct FileChanges {
     opens: u64,
     /// The kernel has read pages of the file into its cache.
     cached: bool,
-    /// Programs may have opened the file before this process served the mount: `opens` may be too low.
-    inherited: bool,
-    /// Since then the cache may hold pages of any age. One drop of all pages settles that.
-    unsettled: bool,
+    origin: FileOrigin,
     /// The kernel has read pages since the last drop of all pages began.
     read_since_drop: bool,
     next_id: u64,
@@ -99,6 +96,19 @@ struct FileChanges {
     stale: RangeSet<u64>,
     /// Stale bytes of changes that ended before the drop of all pages of the file began.
     dropping: RangeSet<u64>,
+}
+
+/// Where the opens and cached pages of a file come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum FileOrigin {
+    /// This process has seen all of them.
+    #[default]
+    Known,
+    /// Programs may have opened the file before this process served the mount: `opens` may be too low. Since then the
+    /// cache may hold pages of any age.
+    Unsettled,
+    /// `opens` may be too low. A drop of all pages has settled the age of the others.
+    Settled,
 }
 
 struct RunningChange {
@@ -121,7 +131,7 @@ impl ChangeTable {
 
     /// Notes that an earlier process served the mount, in which all inodes have numbers below this one.
     pub fn inherit(&self, below: Ino) {
-        // A mount is taken over once, before its first request.
+        // A mount is resumed once, before its first request.
         let _ = self.inherited_below.set(below);
     }
 
@@ -133,8 +143,11 @@ impl ChangeTable {
     fn new_file(&self, ino: Ino) -> FileChanges {
         FileChanges {
             cached: self.is_inherited(ino),
-            inherited: self.is_inherited(ino),
-            unsettled: self.is_inherited(ino),
+            origin: if self.is_inherited(ino) {
+                FileOrigin::Unsettled
+            } else {
+                FileOrigin::Known
+            },
             ..FileChanges::default()
         }
     }
@@ -268,7 +281,8 @@ impl ChangeTable {
     pub fn end_drop(&self, ino: Ino) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
             file.dropping.clear();
-            if std::mem::take(&mut file.unsettled) {
+            if file.origin == FileOrigin::Unsettled {
+                file.origin = FileOrigin::Settled;
                 file.cached = file.read_since_drop;
             }
         }
@@ -278,7 +292,7 @@ impl ChangeTable {
 impl FileChanges {
     fn is_crowded(&self) -> bool {
         let is_full = self.stale.len() >= STALE_RANGES_MAX && self.dropping.is_empty();
-        is_full || self.unsettled
+        is_full || self.origin == FileOrigin::Unsettled
     }
 
     fn is_idle(&self) -> bool {
@@ -286,7 +300,7 @@ impl FileChanges {
     }
 
     fn is_unused(&self) -> bool {
-        self.is_idle() && !self.inherited
+        self.is_idle() && self.origin == FileOrigin::Known
     }
 
     fn begin(&mut self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {

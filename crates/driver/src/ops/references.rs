@@ -65,7 +65,7 @@ impl References {
 
     /// The counts begin at zero although the kernel has references: `ask` finds out whether it has any.
     pub fn inherit(&self, ask: AskKernel) {
-        // A mount is taken over once, before its first request.
+        // A mount is resumed once, before its first request.
         let _ = self.ask.set(ask);
     }
 

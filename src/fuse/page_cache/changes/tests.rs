@@ -189,7 +189,7 @@ fn an_inherited_file_counts_as_cached_until_the_kernel_forgets_it() {
 fn a_drop_of_all_pages_settles_an_inherited_file() {
     let changes = ChangeTable::default();
     changes.inherit(Ino::new(100).unwrap());
-    let mut write = || {
+    let write = || {
         let write = begin(&changes, ChangeKind::Direct, 0..8);
         changes.finish(&write, true)
     };

@@ -4,6 +4,7 @@
 //! Invariant: when a [`Site`] is dropped, its processes are gone and nothing is mounted, however the test ended. The
 //! kernel kills the processes if the test itself is killed.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -31,7 +32,7 @@ pub const LOOK: Duration = Duration::from_millis(5);
 const RESEND_SINCE: (u32, u32) = (6, 9);
 
 /// Whether this machine can let a mount outlive its process; prints the reason if not.
-pub fn can_take_over() -> bool {
+pub fn can_resume() -> bool {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
         return false;
@@ -100,10 +101,10 @@ impl Node {
         fs::create_dir_all(dir.join("mount")).unwrap();
         let text = text.replace("DIR", dir.to_str().unwrap());
         fs::write(dir.join("node.toml"), text).unwrap();
-        let mut make = Command::new(PROGRAM);
-        let make = make.args(["create-store", "x", "--config"]);
-        let made = make.arg(dir.join("node.toml")).output().unwrap();
-        assert!(made.status.success(), "{made:?}");
+        let mut create = Command::new(PROGRAM);
+        let create = create.args(["create-store", "x", "--config"]);
+        let output = create.arg(dir.join("node.toml")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
         Self {
             dir,
             process: None,
@@ -164,7 +165,7 @@ impl Drop for Node {
             let _ = process.wait();
         }
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
-        while rustix::mount::unmount(&self.dir.join("mount"), flags).is_ok() {}
+        while rustix::mount::unmount(self.dir.join("mount"), flags).is_ok() {}
         if std::thread::panicking() {
             eprintln!("{}", self.log());
         }
@@ -194,7 +195,7 @@ impl Manager {
         for (number, descriptor) in (3..).zip(&high) {
             rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty()).unwrap();
             let high = descriptor.as_raw_fd();
-            script += &format!("; exec {number}<&{high}; exec {high}<&-");
+            write!(script, "; exec {number}<&{high}; exec {high}<&-").unwrap();
         }
         script += "; exec \"$@\"";
         let node = command(dir, "node", "log");
@@ -205,7 +206,10 @@ impl Manager {
             .env("NOTIFY_SOCKET", &self.path)
             .env("FDSTORE", "64")
             .env("LISTEN_FDS", self.kept.len().to_string())
-            .env("LISTEN_FDNAMES", vec![self.name.as_str(); high.len()].join(":"))
+            .env(
+                "LISTEN_FDNAMES",
+                vec![self.name.as_str(); high.len()].join(":"),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log_file(dir, "log"));
@@ -231,7 +235,7 @@ impl Manager {
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = message {
                     assert!(text.contains("FDSTORE=1") && text.contains("FDPOLL=0"));
-                    self.name = name.unwrap().to_owned();
+                    name.unwrap().clone_into(&mut self.name);
                     self.kept.extend(rights);
                 }
             }
@@ -367,7 +371,9 @@ impl Site {
         let Keeping::Holder(mut holder) = holder else {
             panic!("there is no holder");
         };
-        let told = command(&self.primary.dir, "hold", "hold.log").arg("--end").status();
+        let told = command(&self.primary.dir, "hold", "hold.log")
+            .arg("--end")
+            .status();
         assert!(told.unwrap().success());
         assert!(holder.wait().unwrap().success());
     }

@@ -1,18 +1,18 @@
 //! A mount outlives its node: programs go on while the node is killed and started again, and see no error.
 //!
-//! `LOCKSTEP_TAKEOVER_KILLS=N` kills the node N times in each test.
+//! `LOCKSTEP_RESUME_KILLS=N` kills the node N times in each test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "takeover/answers.rs"]
+#[path = "resume/answers.rs"]
 mod answers;
 #[path = "model/fs.rs"]
 mod model;
-#[path = "takeover/names.rs"]
+#[path = "resume/names.rs"]
 mod names;
-#[path = "takeover/programs.rs"]
+#[path = "resume/programs.rs"]
 mod programs;
-#[path = "takeover/site.rs"]
+#[path = "resume/site.rs"]
 mod site;
 
 use std::collections::BTreeMap;
@@ -25,13 +25,13 @@ use std::thread;
 use rustix::io::Errno;
 
 use programs::{PROGRAMS, Place, Tree};
-use site::{LOOK, Site, can_take_over};
+use site::{LOOK, Site, can_resume};
 
 /// How often the node is killed, unless the variable says otherwise.
 const KILLS: u64 = 12;
 
 fn kills() -> u64 {
-    let given = std::env::var("LOCKSTEP_TAKEOVER_KILLS").ok();
+    let given = std::env::var("LOCKSTEP_RESUME_KILLS").ok();
     given.map_or(KILLS, |text| text.parse().unwrap())
 }
 
@@ -120,21 +120,21 @@ fn programs_go_on(mut site: Site) {
 
 #[test]
 fn programs_see_no_error_when_the_node_is_killed() {
-    if can_take_over() {
+    if can_resume() {
         programs_go_on(Site::held());
     }
 }
 
 #[test]
 fn programs_see_no_error_when_a_mirrored_node_is_killed() {
-    if can_take_over() {
+    if can_resume() {
         programs_go_on(Site::mirrored());
     }
 }
 
 #[test]
 fn programs_see_no_error_when_the_service_manager_keeps_the_mount() {
-    if can_take_over() {
+    if can_resume() {
         programs_go_on(Site::managed());
     }
 }
@@ -142,7 +142,7 @@ fn programs_see_no_error_when_the_service_manager_keeps_the_mount() {
 /// The first process executes a request and does not answer; the second gets it again.
 #[test]
 fn a_request_that_was_executed_and_not_answered_happens_once() {
-    if can_take_over() {
+    if can_resume() {
         answers::names_that_are_made();
         answers::names_that_go();
         answers::changes_of_files();
@@ -171,7 +171,7 @@ fn assert_content(file: &File, content: &str) {
 
 #[test]
 fn an_open_file_without_a_name_keeps_its_content_across_a_restart() {
-    if !can_take_over() {
+    if !can_resume() {
         return;
     }
     let mut site = Site::held();
@@ -202,7 +202,7 @@ fn an_open_file_without_a_name_keeps_its_content_across_a_restart() {
 
 #[test]
 fn without_a_holder_the_mount_ends_with_the_node() {
-    if !can_take_over() {
+    if !can_resume() {
         return;
     }
     let mut site = Site::unheld();
@@ -224,7 +224,7 @@ fn assert_ended(file: &File) {
 
 #[test]
 fn the_end_of_the_holder_ends_the_mount_of_a_killed_node() {
-    if !can_take_over() {
+    if !can_resume() {
         return;
     }
     let mut site = Site::held();
@@ -240,7 +240,7 @@ fn the_end_of_the_holder_ends_the_mount_of_a_killed_node() {
 
 #[test]
 fn a_mount_that_is_not_the_configured_one_is_ended() {
-    if !can_take_over() {
+    if !can_resume() {
         return;
     }
     let mut site = Site::held();

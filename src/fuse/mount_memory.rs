@@ -1,6 +1,6 @@
 //! The memory of one mount that outlives its process: a memory file, whose descriptor is kept beside those of the device.
 //!
-//! It holds two things: the [`SessionRecord`], and a slot for each exchange of names that is under way. The kernel sends a
+//! It holds two things: the [`MountRecord`], and a slot for each exchange of names that is under way. The kernel sends a
 //! request again that the killed process had executed and not answered. Each kind of request but one can be repeated, or
 //! finds its own effect (`resent`). A second exchange would undo the first. So the inodes behind both names are noted here
 //! before the exchange begins.
@@ -34,7 +34,7 @@ const SLOT_BYTES: usize = 32;
 
 /// The facts about a mount that the next process has to know, or to agree with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SessionRecord {
+pub(super) struct MountRecord {
     format: u32,
     /// Number of the mount in the mount table.
     pub mount_id: u64,
@@ -46,7 +46,7 @@ pub(super) struct SessionRecord {
     write_bytes_max: usize,
 }
 
-impl SessionRecord {
+impl MountRecord {
     /// The record of a mount that this program makes.
     pub fn new(mount_id: u64, mount_point: PathBuf) -> Self {
         Self {
@@ -74,7 +74,7 @@ pub(super) struct ExchangeSlot(u64);
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
-pub(super) struct SessionMemory {
+pub(super) struct MountMemory {
     file: Arc<File>,
     slots: Arc<Mutex<Slots>>,
 }
@@ -85,9 +85,9 @@ struct Slots {
     used: u64,
 }
 
-impl SessionMemory {
+impl MountMemory {
     /// The memory of a new mount.
-    pub fn create(record: &SessionRecord) -> io::Result<Self> {
+    pub fn create(record: &MountRecord) -> io::Result<Self> {
         let file = File::from(memfd_create("lockstep-mount", MemfdFlags::CLOEXEC)?);
         let mut text = serde_json::to_vec(record).map_err(io::Error::other)?;
         if text.len() > RECORD_BYTES {
@@ -102,7 +102,7 @@ impl SessionMemory {
     }
 
     /// The memory of a mount that an earlier process has made, and its record.
-    pub fn open(descriptor: OwnedFd) -> io::Result<(Self, SessionRecord)> {
+    pub fn open(descriptor: OwnedFd) -> io::Result<(Self, MountRecord)> {
         let file = File::from(descriptor);
         let mut text = vec![0; RECORD_BYTES];
         file.read_exact_at(&mut text, 0)?;
@@ -130,6 +130,7 @@ impl SessionMemory {
     }
 
     /// Forgets an exchange after its answer.
+    #[allow(clippy::needless_pass_by_value)] // the slot is not to be used again
     pub fn forget(&self, slot: ExchangeSlot) {
         let ExchangeSlot(slot) = slot;
         if let Err(error) = self.file.write_all_at(&[0; SLOT_BYTES], offset_of(slot)) {
@@ -161,7 +162,7 @@ impl SessionMemory {
     }
 }
 
-impl AsFd for SessionMemory {
+impl AsFd for MountMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -190,8 +191,8 @@ mod tests {
 
     #[test]
     fn the_next_process_finds_record_and_notes() {
-        let record = SessionRecord::new(41, PathBuf::from("/srv/data"));
-        let first = SessionMemory::create(&record).unwrap();
+        let record = MountRecord::new(41, PathBuf::from("/srv/data"));
+        let first = MountMemory::create(&record).unwrap();
         let exchange = |number| NotedExchange {
             from: ino(number),
             to: ino(number + 1),
@@ -202,7 +203,7 @@ mod tests {
         let _reused = first.note(6, exchange(30)).unwrap();
         let kept = first.as_fd().try_clone_to_owned().unwrap();
         drop(first);
-        let (second, found) = SessionMemory::open(kept).unwrap();
+        let (second, found) = MountMemory::open(kept).unwrap();
         assert_eq!(found, record);
         assert_eq!(second.find(2).unwrap().map(|found| found.0), None);
         assert_eq!(second.find(4).unwrap().unwrap().0, exchange(20));
@@ -214,8 +215,8 @@ mod tests {
 
     #[test]
     fn another_form_is_another_record() {
-        let record = SessionRecord::new(1, PathBuf::from("/a"));
-        let other = SessionRecord {
+        let record = MountRecord::new(1, PathBuf::from("/a"));
+        let other = MountRecord {
             write_bytes_max: 4096,
             ..record.clone()
         };

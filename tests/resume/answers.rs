@@ -412,13 +412,20 @@ pub fn questions() {
         assert!(rustix::fs::statvfs(dir).unwrap().f_blocks > 0);
     });
     interrupt("seek", one, |_, file| {
-        assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap(), 7);
+        assert_eq!(
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).unwrap(),
+            7
+        );
     });
     interrupt("read", one, |_, file| {
         let mut bytes = [0; 7];
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"content");
     });
-    interrupt("opened", one, |dir, _| drop(File::open(dir.join("a")).unwrap()));
-    interrupt("closed", one, |dir, _| drop(File::open(dir.join("a")).unwrap()));
+    interrupt("opened", one, |dir, _| {
+        drop(File::open(dir.join("a")).unwrap());
+    });
+    interrupt("closed", one, |dir, _| {
+        drop(File::open(dir.join("a")).unwrap());
+    });
 }
