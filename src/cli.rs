@@ -11,6 +11,7 @@ mod create_store;
 mod export;
 mod hold;
 mod init;
+mod invalidate;
 mod log;
 mod mount_directory;
 mod mount_helper;
@@ -65,6 +66,7 @@ enum Command {
     CreateStore(create_store::CreateStoreArgs),
     Node(node::NodeArgs),
     Hold(hold::HoldArgs),
+    Invalidate(invalidate::InvalidateArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
@@ -86,6 +88,7 @@ pub(crate) fn run() -> ExitCode {
         Command::CreateStore(args) => create_store::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Hold(args) => hold::run(&args),
+        Command::Invalidate(args) => invalidate::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),

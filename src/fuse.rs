@@ -12,7 +12,6 @@
 //! disk: such operations answer through completions (see [`lockstep_driver::client`]).
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,11 +20,10 @@ use fuser::{Session, SessionACL};
 use lockstep_driver::client::FileService;
 use lockstep_types::Ino;
 
-use crate::config::FUSE_THREADS_DEFAULT;
-use crate::hold::DescriptorStore;
 use context::Context;
 use held_mount::HeldMount;
 use init::Negotiator;
+use invalidator::Invalidator;
 use kernel_cache::KernelCache;
 use mount_point::{MountPoint, UnmountAttempt};
 use page_cache::PageCache;
@@ -43,15 +41,18 @@ mod exchange;
 mod extended;
 mod held_mount;
 mod init;
+mod invalidator;
 mod kernel_cache;
 mod listing;
 mod mount_memory;
+mod mount_options;
 mod mount_point;
 pub mod mount_table;
 mod names;
 mod orphan_probe;
 mod page_cache;
 mod privileges;
+mod reader_start;
 mod reader_threads;
 mod refuse;
 mod reply;
@@ -63,49 +64,12 @@ mod setattr;
 mod write;
 
 pub use error::MountError;
+pub use invalidator::run_invalidator;
+pub use mount_options::MountOptions;
 pub use mount_point::{BareEntries, bare_entries};
 
 /// Pause between two attempts to unmount a busy mount.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Where and how to mount a datastore.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// Directory to mount on.
-    pub mount_point: PathBuf,
-    /// Name of the datastore; the mount table shows `lockstep:NAME`.
-    pub name: String,
-    /// Number of threads that take requests from the kernel, at least one.
-    pub threads: usize,
-    /// How long [`Mounted::unmount`] waits for programs to stop using the mount.
-    pub grace: Duration,
-    /// The place that keeps the mount if this process is killed.
-    pub descriptors: Arc<DescriptorStore>,
-    /// Name of the mount in that place.
-    pub held_name: String,
-}
-
-impl MountOptions {
-    /// Options with the default number of threads, and two seconds of grace. The mount ends with the process.
-    pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
-        let name = name.into();
-        Self {
-            mount_point: mount_point.into(),
-            threads: FUSE_THREADS_DEFAULT,
-            grace: Duration::from_secs(2),
-            descriptors: Arc::default(),
-            held_name: format!("lockstep.{name}"),
-            name,
-        }
-    }
-
-    fn failed(&self, source: io::Error) -> MountError {
-        MountError::Session {
-            mount_point: self.mount_point.clone(),
-            source,
-        }
-    }
-}
 
 /// How an unmount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,10 +169,11 @@ fn start(
 ) -> Result<Mounted, (MountPoint, MountError)> {
     let point = held.point.clone();
     let failed = |source| (point.clone(), options.failed(source));
+    let invalidator = held.invalidator(options).map_err(failed)?;
     let kernel_cache = Arc::new(KernelCache::default());
     let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
     if !is_new {
-        inherit(&service, &page_cache, &held).map_err(failed)?;
+        inherit(&service, &page_cache, &invalidator).map_err(failed)?;
     }
     let context = Arc::new(Context::new(
         service,
@@ -219,7 +184,7 @@ fn start(
     ));
     let threads = ReaderThreads::prepare(&held.devices, &context).map_err(failed)?;
     if let Some(notifier) = threads.notifier() {
-        context.kernel_cache().connect(notifier);
+        context.kernel_cache().connect(notifier, invalidator);
     }
     if is_new {
         held.keep(options);
@@ -243,11 +208,9 @@ fn start(
 fn inherit(
     service: &Arc<dyn FileService>,
     page_cache: &PageCache,
-    held: &HeldMount,
+    invalidator: &Arc<Invalidator>,
 ) -> io::Result<()> {
-    if let Some(device) = held.devices.first() {
-        service.inherit(orphan_probe::start(service, device)?);
-    }
+    service.inherit(orphan_probe::start(service, invalidator)?);
     // Without a number, every inode counts as one that the earlier process has served.
     let below = service.next_ino().unwrap_or(Ino::LAST);
     page_cache.changes().inherit(below);

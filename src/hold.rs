@@ -11,18 +11,16 @@
 mod error;
 mod holder;
 mod message;
+pub(crate) mod packet;
 mod service_manager;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 pub use error::HoldError;
-pub use holder::{HoldUntil, Holder};
-use message::Request;
+pub use holder::{DescriptorHolder, HoldUntil};
+use message::HoldRequest;
 use service_manager::ServiceManager;
-
-/// Most descriptors of one name. The kernel passes at most 253 with one message.
-pub const DESCRIPTORS_MAX: usize = 250;
 
 /// The socket of the holder that belongs to a node with the control socket `control`.
 pub fn socket_path(control: &Path) -> PathBuf {
@@ -51,7 +49,7 @@ impl DescriptorStore {
             return Self::ServiceManager(manager);
         }
         let socket = socket_path(control);
-        match message::ask(&socket, &Request::Ping, &[]) {
+        match message::ask(&socket, &HoldRequest::Ping, &[]) {
             Ok(_) => Self::Holder(socket),
             Err(error) => {
                 if !error.is_no_holder() {
@@ -75,7 +73,7 @@ impl DescriptorStore {
         match self {
             Self::Nowhere => Ok(()),
             Self::Holder(socket) => {
-                message::ask(socket, &Request::Keep(name.to_owned()), descriptors).map(drop)
+                message::ask(socket, &HoldRequest::Keep(name.to_owned()), descriptors).map(drop)
             }
             Self::ServiceManager(manager) => manager.keep(name, descriptors),
         }
@@ -88,7 +86,7 @@ impl DescriptorStore {
     pub fn give(&self, name: &str) -> Result<Vec<OwnedFd>, HoldError> {
         match self {
             Self::Nowhere => Ok(Vec::new()),
-            Self::Holder(socket) => message::ask(socket, &Request::Give(name.to_owned()), &[]),
+            Self::Holder(socket) => message::ask(socket, &HoldRequest::Give(name.to_owned()), &[]),
             Self::ServiceManager(manager) => manager.give(name),
         }
     }
@@ -99,7 +97,7 @@ impl DescriptorStore {
         let outcome = match self {
             Self::Nowhere => Ok(()),
             Self::Holder(socket) => {
-                message::ask(socket, &Request::Drop(name.to_owned()), &[]).map(drop)
+                message::ask(socket, &HoldRequest::Drop(name.to_owned()), &[]).map(drop)
             }
             Self::ServiceManager(manager) => manager.discard(name),
         };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::hold::{HoldUntil, Holder, socket_path};
+use lockstepfs::hold::{DescriptorHolder, HoldUntil, socket_path};
 use lockstepfs::signals::stop_signals;
 use tracing_subscriber::EnvFilter;
 
@@ -44,7 +44,7 @@ Exit codes: 0 ended as asked; 2 could not start, or no holder is running.";
 pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
     let socket = socket_path(&args.config.load()?.control);
     if args.end {
-        Holder::end(&socket)?;
+        DescriptorHolder::end(&socket)?;
         return Ok(ExitCode::SUCCESS);
     }
     log::start(EnvFilter::new("info"));
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
     } else {
         HoldUntil::Told
     };
-    let holder = Holder::open(&socket, until)?;
+    let holder = DescriptorHolder::open(&socket, until)?;
     tracing::info!(socket = %socket.display(), "holding");
     holder.run(&stop)?;
     tracing::info!("ended");

@@ -23,10 +23,10 @@ use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode,
 use super::context::Context;
 use super::create::NewInode;
 use super::privileges::Caller;
-use super::reader_threads::{NO_NODE, ReaderStart};
+use super::reader_start::{NO_NODE, ReaderStart};
 use super::refuse::Refuse;
 use super::request_queue::RequestQueue;
-use super::resent::Delivery;
+use super::resent::RequestDelivery;
 use super::setattr::{self, SetAttrRequest};
 use super::write::{self, WriteRequest};
 use super::{content, exchange, extended, init, listing, names, reply};
@@ -88,7 +88,7 @@ impl Adaptor {
         reply: ReplyEmpty,
         change: impl FnOnce() -> Result<MetaRequest, Errno>,
     ) {
-        let delivery = Delivery::of(request);
+        let delivery = RequestDelivery::of(request);
         self.answer(operation, reply, |context, reply| match change() {
             Ok(change) => {
                 let done = |outcome| reply::empty(reply, outcome);
@@ -288,7 +288,7 @@ impl Filesystem for Adaptor {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let delivery = Delivery::of(request);
+        let delivery = RequestDelivery::of(request);
         self.answer("link", reply, |context, reply| {
             names::link(context, delivery, node, (parent, name), reply);
         });
@@ -398,7 +398,7 @@ impl Filesystem for Adaptor {
         reply: ReplyWrite,
     ) {
         let context = &self.context;
-        let (caller, delivery) = (Caller::of(request), Delivery::of(request));
+        let (caller, delivery) = (Caller::of(request), RequestDelivery::of(request));
         context.answer("write", reply, |reply| {
             let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
             write::write(context, request, node, offset, data, reply);
@@ -531,7 +531,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         let caller = Caller::of(request);
-        let delivery = Delivery::of(request);
+        let delivery = RequestDelivery::of(request);
         self.answer("setxattr", reply, |context, reply| {
             let changes = extended::set_changes(context, caller, node, name, value, flags);
             extended::submit(context, delivery, changes, reply);
@@ -561,7 +561,7 @@ impl Filesystem for Adaptor {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let delivery = Delivery::of(request);
+        let delivery = RequestDelivery::of(request);
         self.answer("removexattr", reply, |context, reply| {
             let changes = extended::remove_change(node, name);
             extended::submit(context, delivery, changes, reply);

@@ -17,7 +17,7 @@ use super::mount_memory::MountMemory;
 use super::page_cache::PageCache;
 use super::refuse::Refuse;
 use super::request_gate::RequestGate;
-use super::resent::{self, Delivery};
+use super::resent::{self, RequestDelivery};
 use super::session_end::SessionEnd;
 
 /// One mount: the service, the kernel's caches and the end of the session.
@@ -141,7 +141,7 @@ impl Context {
     /// Submits a change, which an earlier process may have executed.
     pub fn change_delivered(
         &self,
-        delivery: Delivery,
+        delivery: RequestDelivery,
         request: MetaRequest,
         done: Done<Option<Attr>>,
     ) {
@@ -163,7 +163,7 @@ impl Context {
     /// The same, for a request whose last change is the one that it asks for. An earlier process may have executed it.
     pub fn change_in_order_delivered(
         self: &Arc<Self>,
-        delivery: Delivery,
+        delivery: RequestDelivery,
         changes: Vec<MetaRequest>,
         done: Done<Option<Attr>>,
     ) {

@@ -4,7 +4,6 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use lockstep_types::Ino;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl};
@@ -48,6 +47,11 @@ impl Device {
         self.0.try_clone()
     }
 
+    /// The same device, a second time.
+    pub fn again(&self) -> io::Result<Self> {
+        self.duplicate().map(Self)
+    }
+
     /// Another descriptor of the same mount, which reads requests of its own.
     pub fn another(&self) -> io::Result<Self> {
         let Self(other) = open()?;
@@ -65,21 +69,12 @@ impl Device {
         self.notify(NOTIFY_RESEND, &[])
     }
 
-    /// Whether the kernel still knows an inode: as open file, by a name in its cache, or not evicted yet. The kernel
-    /// asks for the attributes of the inode again.
+    /// Makes the kernel forget pages or attributes of an inode: the body is inode, offset and length.
     ///
     /// # Errors
-    /// If the mount is gone.
-    pub fn knows(&self, ino: Ino) -> Result<bool, Errno> {
-        /// An offset that means: drop attributes only, keep cached data.
-        const ATTRIBUTES_ONLY: i64 = -1;
-        let mut body = Vec::from(ino.get().to_ne_bytes());
-        body.extend(ATTRIBUTES_ONLY.to_ne_bytes());
-        body.extend(0_i64.to_ne_bytes());
-        match self.notify(NOTIFY_INVALIDATE_INODE, &body) {
-            Err(Errno::NOENT) => Ok(false),
-            other => other.map(|()| true),
-        }
+    /// `ENOENT` if the kernel does not know the inode.
+    pub fn invalidate(&self, body: &[u8]) -> Result<(), Errno> {
+        self.notify(NOTIFY_INVALIDATE_INODE, body)
     }
 
     /// Whether the mount is gone.

@@ -12,7 +12,7 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
 use super::context::Context;
 use super::mount_memory::{ExchangeSlot, MountMemory, NotedExchange};
-use super::resent::Delivery;
+use super::resent::RequestDelivery;
 
 /// The two names of an exchange.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl Names {
 /// Submits a change of names. An exchange is noted first.
 pub(super) fn submit(
     context: &Arc<Context>,
-    delivery: Delivery,
+    delivery: RequestDelivery,
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {
@@ -89,7 +89,7 @@ pub(super) fn submit(
 fn begin(
     context: &Arc<Context>,
     names: &Names,
-    delivery: Delivery,
+    delivery: RequestDelivery,
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {

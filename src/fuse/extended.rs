@@ -19,7 +19,7 @@ use super::attributes::{ino, xattr_mode};
 use super::context::Context;
 use super::privileges::{self, Caller};
 use super::reply;
-use super::resent::Delivery;
+use super::resent::RequestDelivery;
 
 /// Returns the value of an attribute.
 pub(super) fn get(context: &Context, node: INodeNo, name: &OsStr) -> Result<Vec<u8>, Errno> {
@@ -38,7 +38,7 @@ pub(super) fn remove_change(node: INodeNo, name: &OsStr) -> Result<Vec<MetaReque
 /// Submits the changes of a request. The last one is the change of the attribute.
 pub(super) fn submit(
     context: &Arc<Context>,
-    delivery: Delivery,
+    delivery: RequestDelivery,
     changes: Result<Vec<MetaRequest>, Errno>,
     reply: ReplyEmpty,
 ) {

@@ -7,12 +7,15 @@
 //! - A mount is kept only if the kernel can send requests again. Otherwise its programs would wait for ever.
 //! - A mount that cannot be resumed is ended, so that its programs get an error rather than no answer.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use super::MountOptions;
 use super::device::Device;
 use super::error::MountError;
+use super::invalidator::Invalidator;
 use super::mount_memory::{MountMemory, MountRecord};
+use super::mount_options::MountOptions;
 use super::mount_point::MountPoint;
 
 /// The parts of a mount that outlive a process.
@@ -111,6 +114,15 @@ impl HeldMount {
             kept.map_err(|source| MountError::Held { source })?;
         }
         Ok(Some(held))
+    }
+
+    /// Starts the part that has the kernel forget pages. Only a mount that outlives this process needs a child process
+    /// for that.
+    pub fn invalidator(&self, options: &MountOptions) -> io::Result<Arc<Invalidator>> {
+        let device = self.devices.first().map(Device::again).transpose()?;
+        let device = device.ok_or_else(|| io::Error::other("there is no descriptor"))?;
+        let program = options.program.as_deref();
+        Invalidator::start(device, program.filter(|_| options.descriptors.exists()))
     }
 
     /// Makes the kernel send all requests again that the earlier process has not answered. Call it when the threads are

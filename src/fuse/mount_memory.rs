@@ -76,11 +76,11 @@ pub(super) struct ExchangeSlot(u64);
 #[derive(Clone, Debug)]
 pub(super) struct MountMemory {
     file: Arc<File>,
-    slots: Arc<Mutex<Slots>>,
+    slots: Arc<Mutex<ExchangeSlots>>,
 }
 
 #[derive(Debug, Default)]
-struct Slots {
+struct ExchangeSlots {
     free: Vec<u64>,
     used: u64,
 }
@@ -107,9 +107,9 @@ impl MountMemory {
         let mut text = vec![0; RECORD_BYTES];
         file.read_exact_at(&mut text, 0)?;
         let record = serde_json::from_slice(&text).map_err(io::Error::other)?;
-        // Slots of the earlier process may belong to requests that the kernel sends again.
+        // ExchangeSlots of the earlier process may belong to requests that the kernel sends again.
         let used = file.metadata()?.len().saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
-        let slots = Slots {
+        let slots = ExchangeSlots {
             free: Vec::new(),
             used,
         };
@@ -168,7 +168,7 @@ impl AsFd for MountMemory {
     }
 }
 
-impl Slots {
+impl ExchangeSlots {
     fn take(&mut self) -> u64 {
         self.free.pop().unwrap_or_else(|| {
             self.used += 1;

@@ -11,7 +11,7 @@ use super::attributes::{file_name, ino};
 use super::context::Context;
 use super::refuse::Refuse;
 use super::reply;
-use super::resent::Delivery;
+use super::resent::RequestDelivery;
 
 /// Looks up `name`. The kernel sends `.` and `..` to find an inode of a file handle after it has forgotten the
 /// inode.
@@ -41,7 +41,7 @@ fn revive(context: &Context, ino: Ino) -> Result<Attr, Errno> {
 /// Gives an inode one more name, in a directory.
 pub(super) fn link(
     context: &Arc<Context>,
-    delivery: Delivery,
+    delivery: RequestDelivery,
     node: INodeNo,
     (parent, name): (INodeNo, &OsStr),
     reply: ReplyEntry,

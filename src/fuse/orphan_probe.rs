@@ -10,25 +10,26 @@ use std::sync::Arc;
 use lockstep_driver::client::{AskKernel, FileService};
 use lockstep_types::Ino;
 
-use super::device::Device;
+use super::invalidator::Invalidator;
 use super::page_cache::Worker;
 
 /// Starts the thread. The returned function has it ask about an inode, and tell the service if the kernel does not know
 /// the inode.
-pub(super) fn start(service: &Arc<dyn FileService>, device: &Device) -> io::Result<AskKernel> {
+pub(super) fn start(
+    service: &Arc<dyn FileService>,
+    invalidator: &Arc<Invalidator>,
+) -> io::Result<AskKernel> {
     let worker = Worker::start("fuse-orphans")?;
-    let device = Device::adopt(device.duplicate()?);
-    let device = device.map_err(|_| io::Error::other("a descriptor has changed"))?;
-    let device = Arc::new(device);
+    let invalidator = Arc::clone(invalidator);
     // The service keeps the function.
     let service = Arc::downgrade(service);
     Ok(Box::new(move |ino: Ino| {
-        let (device, service) = (Arc::clone(&device), service.clone());
+        let (invalidator, service) = (Arc::clone(&invalidator), service.clone());
         worker.submit(Box::new(move || {
             let Some(service) = service.upgrade() else {
                 return;
             };
-            match device.knows(ino) {
+            match invalidator.knows(ino) {
                 Ok(true) => {}
                 Ok(false) => service.unreferenced(ino),
                 Err(error) => tracing::debug!(%ino, %error, "the mount is gone"),

@@ -3,33 +3,23 @@
 //! fuser begins a session with the kernel's INIT, which comes once in the life of a mount, and creates its buffers and
 //! further descriptors itself. A mount that outlives its process needs sessions without INIT, descriptors that can be kept,
 //! and buffers that are in memory. So each session begins on a socket, with a made-up INIT. Then a made-up `ioctl`
-//! brings the thread into [`ReaderStart::run`], where it locks its buffer in memory, waits, and replaces the socket by the
+//! brings the thread into `reader_start`, where it locks its buffer in memory, waits, and replaces the socket by the
 //! device.
-//!
-//! Why the buffer is locked: if the process is killed while the kernel copies a request into it, the kernel fails the
-//! request when a page is missing. The program would get an I/O error.
 
-use std::ffi::c_void;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 
-use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
-use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
-use parking_lot::{Condvar, Mutex};
-use rustix::io::DupFlags;
+use fuser::{Config, Notifier, Session, SessionACL};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::adaptor::Adaptor;
 use super::context::Context;
 use super::device::Device;
+use super::reader_start::{GateState, NO_NODE, ReaderStart, SocketStage, StartGate};
 use super::request_queue::RequestQueue;
-
-/// The node of the made-up `ioctl`. The kernel numbers nodes from one.
-pub(super) const NO_NODE: INodeNo = INodeNo(0);
 
 /// Unique number of the made-up requests: the kernel counts from two in steps of two.
 const MADE_UP_UNIQUE: u64 = 1 << 62;
@@ -37,103 +27,6 @@ const MADE_UP_UNIQUE: u64 = 1 << 62;
 const HEADER_BYTES: usize = 40;
 const OPCODE_INIT: u32 = 26;
 const OPCODE_IOCTL: u32 = 39;
-/// Bytes before the input of an `ioctl`: the header and the arguments.
-const IOCTL_BYTES: usize = HEADER_BYTES + 32;
-
-/// Bytes at the start of a buffer that the largest request fills.
-const LOCKED_BYTES: usize = WRITE_BYTES_MAX + 2 * BLOCK_BYTES;
-
-/// The moment from which the threads read from the device.
-#[derive(Debug, Default)]
-struct StartGate {
-    state: Mutex<GateState>,
-    changed: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum GateState {
-    #[default]
-    Waiting,
-    Open,
-    GivenUp,
-}
-
-impl StartGate {
-    fn set(&self, state: GateState) {
-        *self.state.lock() = state;
-        self.changed.notify_all();
-    }
-
-    /// Waits for the decision. Returns whether the thread is to read from the device.
-    fn wait(&self) -> bool {
-        let mut state = self.state.lock();
-        while *state == GateState::Waiting {
-            self.changed.wait(&mut state);
-        }
-        *state == GateState::Open
-    }
-}
-
-/// The start of one thread.
-#[derive(Debug)]
-pub(super) struct ReaderStart(Mutex<Option<SocketStage>>);
-
-/// A thread that still reads from its socket.
-#[derive(Debug)]
-struct SocketStage {
-    /// The number of the socket, which the session owns.
-    socket: RawFd,
-    device: OwnedFd,
-    ready: Sender<()>,
-    gate: Arc<StartGate>,
-}
-
-impl ReaderStart {
-    /// Prepares the calling thread, and makes it read from the device when the gate opens. `input` lies in the buffer of
-    /// the thread, behind the header and the arguments of the made-up `ioctl`.
-    pub fn run(&self, input: &[u8]) {
-        let Some(stage) = self.0.lock().take() else {
-            return;
-        };
-        lock_buffer(input);
-        // The receiver waits for this message, unless it has given up.
-        let _sent = stage.ready.send(());
-        if !stage.gate.wait() {
-            return;
-        }
-        // SAFETY: the session owns the number and is not reading, because this is its thread. `ManuallyDrop` leaves it the
-        // number.
-        let mut socket = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(stage.socket) });
-        if let Err(error) = rustix::io::dup3(&stage.device, &mut socket, DupFlags::CLOEXEC) {
-            // The other end of the socket is closed, so the session ends with an error.
-            tracing::error!(%error, "a thread of the mount cannot read requests");
-        }
-    }
-}
-
-/// Brings the pages of a buffer into memory, and keeps them there.
-fn lock_buffer(input: &[u8]) {
-    let start = input.as_ptr().wrapping_sub(IOCTL_BYTES);
-    let start = start.wrapping_sub(start.addr() % BLOCK_BYTES);
-    let address = start.cast_mut().cast::<c_void>();
-    // SAFETY: the range is a part of the buffer of fuser, which is much larger. Its bytes are not touched.
-    if let Err(error) = unsafe { rustix::mm::mlock(address, LOCKED_BYTES) } {
-        tracing::warn!(
-            %error,
-            "cannot lock the buffers of the mount in memory: a request may fail if this process is killed"
-        );
-        // SAFETY: as above.
-        let populated = unsafe {
-            rustix::mm::madvise(
-                address,
-                LOCKED_BYTES,
-                rustix::mm::Advice::LinuxPopulateWrite,
-            )
-        };
-        tracing::debug!(?populated, "the buffers are in memory for now");
-    }
-}
-
 /// Threads that are ready to read from the device.
 #[derive(Debug)]
 pub(super) struct ReaderThreads {
@@ -174,12 +67,12 @@ impl ReaderThreads {
             None,
         )?;
         let (ready, is_ready) = channel();
-        let start = ReaderStart(Mutex::new(Some(SocketStage {
+        let start = ReaderStart::new(SocketStage {
             socket: socket.as_raw_fd(),
             device: device.duplicate()?,
             ready,
             gate: Arc::clone(&self.gate),
-        })));
+        });
         let queue = RequestQueue::of(device)?;
         let adaptor = Adaptor::new(Arc::clone(context), queue, start);
         send(&ours, &init_request(), SendFlags::NOSIGNAL)?;

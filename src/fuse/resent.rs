@@ -27,14 +27,14 @@ const RESENT: u64 = 1 << 63;
 
 /// The unique number of a request, and whether the kernel sends the request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Delivery {
+pub(super) struct RequestDelivery {
     /// The number, the same whenever the kernel sends the request.
     pub unique: u64,
     /// An earlier process may have executed the request.
     pub is_resent: bool,
 }
 
-impl Delivery {
+impl RequestDelivery {
     /// The delivery of a request.
     pub fn of(request: &Request) -> Self {
         let unique = request.unique().0;

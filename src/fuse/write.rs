@@ -21,7 +21,7 @@ use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
 use super::request_queue::RequestQueue;
-use super::resent::Delivery;
+use super::resent::RequestDelivery;
 
 /// How a write is to be done, and for which caller.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ impl<'a> WriteRequest<'a> {
     /// Reads the flags of the request and of the open file.
     pub fn new(
         caller: Caller,
-        delivery: Delivery,
+        delivery: RequestDelivery,
         write_flags: WriteFlags,
         flags: OpenFlags,
         queue: &'a RequestQueue,

@@ -26,6 +26,21 @@ pub enum HoldError {
     Manager { source: io::Error },
 }
 
+/// Why a holder refuses a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum HoldRefusal {
+    #[error("only root and the user of the holder may ask")]
+    Stranger,
+    #[error("this is not a request")]
+    NoRequest,
+    #[error("no descriptor came with the request")]
+    NoDescriptor,
+    #[error("this name has too many descriptors")]
+    ManyDescriptors,
+    #[error("there are too many names")]
+    ManyNames,
+}
+
 impl HoldError {
     /// Whether the error only says that no holder is running.
     pub const fn is_no_holder(&self) -> bool {

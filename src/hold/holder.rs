@@ -18,9 +18,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
-use super::DESCRIPTORS_MAX;
-use super::error::HoldError;
-use super::message::{self, Request};
+use super::error::{HoldError, HoldRefusal};
+use super::message::{self, HoldRequest};
+use super::packet::{self, DESCRIPTORS_MAX};
 
 /// Most names at a time.
 const NAMES_MAX: usize = 4096;
@@ -38,7 +38,7 @@ pub enum HoldUntil {
 
 /// A holder that listens.
 #[derive(Debug)]
-pub struct Holder {
+pub struct DescriptorHolder {
     socket: PathBuf,
     listener: OwnedFd,
     kept: BTreeMap<String, Vec<OwnedFd>>,
@@ -46,13 +46,13 @@ pub struct Holder {
     told_to_end: bool,
 }
 
-impl Holder {
+impl DescriptorHolder {
     /// Begins to listen.
     ///
     /// # Errors
     /// If another holder listens there, or the socket cannot be made.
     pub fn open(socket: &Path, until: HoldUntil) -> Result<Self, HoldError> {
-        match message::ask(socket, &Request::Ping, &[]) {
+        match message::ask(socket, &HoldRequest::Ping, &[]) {
             Err(HoldError::NoHolder { .. }) => {}
             Ok(_) | Err(_) => {
                 return Err(HoldError::InUse {
@@ -78,7 +78,7 @@ impl Holder {
     /// # Errors
     /// If no holder answers.
     pub fn end(socket: &Path) -> Result<(), HoldError> {
-        message::ask(socket, &Request::End, &[]).map(drop)
+        message::ask(socket, &HoldRequest::End, &[]).map(drop)
     }
 
     /// Keeps descriptors until `stop` can be read, a node asks for the end, or the time of [`HoldUntil`] has come.
@@ -144,59 +144,55 @@ impl Holder {
 
     fn serve_next(&mut self) -> io::Result<()> {
         let client = accept_with(&self.listener, SocketFlags::CLOEXEC)?;
-        message::limit_waits(&client)?;
+        packet::limit_waits(&client)?;
         if !may_ask(&client)? {
-            return message::send(
-                &client,
-                b"NO only root and the user of the holder may ask",
-                &[],
-            );
+            return refuse(&client, HoldRefusal::Stranger);
         }
-        let (text, descriptors) = message::receive(&client)?;
-        let Some(request) = Request::parse(&text) else {
-            return message::send(&client, b"NO this is not a request", &[]);
+        let (text, descriptors) = packet::receive(&client)?;
+        let Some(request) = HoldRequest::parse(&text) else {
+            return refuse(&client, HoldRefusal::NoRequest);
         };
         match self.answer(request, descriptors) {
-            Ok(given) => message::send(&client, b"OK", &given),
-            Err(reason) => message::send(&client, format!("NO {reason}").as_bytes(), &[]),
+            Ok(given) => packet::send(&client, b"OK", &given),
+            Err(refusal) => refuse(&client, refusal),
         }
     }
 
     fn answer(
         &mut self,
-        request: Request,
+        request: HoldRequest,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Vec<BorrowedFd<'_>>, &'static str> {
+    ) -> Result<Vec<BorrowedFd<'_>>, HoldRefusal> {
         match request {
-            Request::Keep(name) => self.keep(name, descriptors)?,
-            Request::Give(name) => {
+            HoldRequest::Keep(name) => self.keep(name, descriptors)?,
+            HoldRequest::Give(name) => {
                 let kept = self.kept.get(&name).map(Vec::as_slice).unwrap_or_default();
                 return Ok(kept.iter().map(AsFd::as_fd).collect());
             }
-            Request::Drop(name) => drop(self.kept.remove(&name)),
-            Request::Ping => {}
-            Request::End => self.told_to_end = true,
+            HoldRequest::Drop(name) => drop(self.kept.remove(&name)),
+            HoldRequest::Ping => {}
+            HoldRequest::End => self.told_to_end = true,
         }
         Ok(Vec::new())
     }
 
-    fn keep(&mut self, name: String, descriptors: Vec<OwnedFd>) -> Result<(), &'static str> {
+    fn keep(&mut self, name: String, descriptors: Vec<OwnedFd>) -> Result<(), HoldRefusal> {
         let kept = self.kept.get(&name).map_or(0, Vec::len);
         if descriptors.is_empty() {
-            return Err("no descriptor came with the request");
+            return Err(HoldRefusal::NoDescriptor);
         }
         if kept + descriptors.len() > DESCRIPTORS_MAX {
-            return Err("this name has too many descriptors");
+            return Err(HoldRefusal::ManyDescriptors);
         }
         if kept == 0 && self.kept.len() >= NAMES_MAX {
-            return Err("there are too many names");
+            return Err(HoldRefusal::ManyNames);
         }
         self.kept.entry(name).or_default().extend(descriptors);
         Ok(())
     }
 }
 
-impl Drop for Holder {
+impl Drop for DescriptorHolder {
     fn drop(&mut self) {
         // The next holder replaces a socket that is left behind.
         let _ = fs::remove_file(&self.socket);
@@ -216,11 +212,15 @@ fn listen_on(socket: &Path) -> io::Result<OwnedFd> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let listener = message::open_socket()?;
+    let listener = packet::open_socket()?;
     bind(&listener, &SocketAddrUnix::new(socket)?)?;
     fs::set_permissions(socket, Permissions::from_mode(0o600))?;
     listen(&listener, BACKLOG)?;
     Ok(listener)
+}
+
+fn refuse(client: &OwnedFd, refusal: HoldRefusal) -> io::Result<()> {
+    packet::send(client, format!("NO {refusal}").as_bytes(), &[])
 }
 
 /// Whether the process at the other end runs as root, or as the user of the holder.
@@ -238,10 +238,10 @@ mod tests {
     use super::super::DescriptorStore;
     use super::*;
 
-    fn holder(until: HoldUntil) -> (tempfile::TempDir, PathBuf, Holder) {
+    fn holder(until: HoldUntil) -> (tempfile::TempDir, PathBuf, DescriptorHolder) {
         let directory = tempfile::tempdir().unwrap();
         let socket = super::super::socket_path(&directory.path().join("a.sock"));
-        let holder = Holder::open(&socket, until).unwrap();
+        let holder = DescriptorHolder::open(&socket, until).unwrap();
         (directory, socket, holder)
     }
 
@@ -270,11 +270,11 @@ mod tests {
             assert!(matches!(refused, HoldError::Refused { .. }), "{refused}");
             store.discard("x");
             assert!(store.give("x").unwrap().is_empty());
-            let second = Holder::open(&socket, HoldUntil::Told).unwrap_err();
+            let second = DescriptorHolder::open(&socket, HoldUntil::Told).unwrap_err();
             assert!(matches!(second, HoldError::InUse { .. }), "{second}");
-            Holder::end(&socket).unwrap();
+            DescriptorHolder::end(&socket).unwrap();
             held.join().unwrap().unwrap();
-            assert!(Holder::end(&socket).unwrap_err().is_no_holder());
+            assert!(DescriptorHolder::end(&socket).unwrap_err().is_no_holder());
         });
     }
 

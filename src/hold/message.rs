@@ -3,34 +3,22 @@
 //! A request is a line of text, `KEEP NAME`, `GIVE NAME`, `DROP NAME`, `PING` or `END`. A reply is `OK`, or `NO` and the
 //! reason. Descriptors travel beside the text of a `KEEP`, and of the reply to a `GIVE`.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
-use rustix::cmsg_space;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    connect, recvmsg, sendmsg, socket_with,
-};
+use rustix::net::{SocketAddrUnix, connect};
 
-use super::DESCRIPTORS_MAX;
 use super::error::HoldError;
+use super::packet;
 
-/// Longest text of a packet.
-const TEXT_BYTES_MAX: usize = 512;
 /// Longest name of descriptors; the same as systemd's limit.
 const NAME_BYTES_MAX: usize = 255;
-/// How long one side waits for the packet of the other.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a node asks of a holder.
+/// A question of a node to a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum HoldRequest {
     /// Keep the descriptors beside this message under a name.
     Keep(String),
     /// Send duplicates of the descriptors of a name.
@@ -43,7 +31,7 @@ pub(super) enum Request {
     End,
 }
 
-impl Request {
+impl HoldRequest {
     fn text(&self) -> String {
         match self {
             Self::Keep(name) => format!("KEEP {name}"),
@@ -73,7 +61,7 @@ impl Request {
 /// Asks the holder on a socket, and returns the descriptors of its reply.
 pub(super) fn ask(
     path: &Path,
-    request: &Request,
+    request: &HoldRequest,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<Vec<OwnedFd>, HoldError> {
     let answered = call(path, request, descriptors);
@@ -98,80 +86,14 @@ pub(super) fn ask(
 
 fn call(
     path: &Path,
-    request: &Request,
+    request: &HoldRequest,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let socket = open_socket()?;
-    limit_waits(&socket)?;
+    let socket = packet::open_socket()?;
+    packet::limit_waits(&socket)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
-    send(&socket, request.text().as_bytes(), descriptors)?;
-    receive(&socket)
-}
-
-/// A socket whose packets have borders.
-pub(super) fn open_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
-    Ok(socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        flags,
-        None,
-    )?)
-}
-
-/// Lets neither side wait for the other without limit.
-pub(super) fn limit_waits(socket: impl AsFd) -> io::Result<()> {
-    for direction in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, direction, Some(TIMEOUT))?;
-    }
-    Ok(())
-}
-
-/// Sends one packet.
-pub(super) fn send(
-    socket: impl AsFd,
-    text: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    if descriptors.len() > DESCRIPTORS_MAX {
-        return Err(io::Error::other("too many descriptors for one message"));
-    }
-    let mut space = vec![MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    let parts = [IoSlice::new(text)];
-    sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Receives one packet.
-pub(super) fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut space = vec![MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut text = vec![0; TEXT_BYTES_MAX];
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut text)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-    if received.flags.intersects(cut) {
-        return Err(io::Error::other("a message did not fit"));
-    }
-    if received.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    text.truncate(received.bytes);
-    Ok((text, descriptors))
+    packet::send(&socket, request.text().as_bytes(), descriptors)?;
+    packet::receive(&socket)
 }
 
 #[cfg(test)]
@@ -182,18 +104,18 @@ mod tests {
     fn a_request_is_read_as_it_was_written() {
         let name = || "lockstep.x".to_owned();
         let all = [
-            Request::Keep(name()),
-            Request::Give(name()),
-            Request::Drop(name()),
-            Request::Ping,
-            Request::End,
+            HoldRequest::Keep(name()),
+            HoldRequest::Give(name()),
+            HoldRequest::Drop(name()),
+            HoldRequest::Ping,
+            HoldRequest::End,
         ];
         for request in all {
-            assert_eq!(Request::parse(request.text().as_bytes()), Some(request));
+            assert_eq!(HoldRequest::parse(request.text().as_bytes()), Some(request));
         }
         let long = format!("KEEP {}", "x".repeat(NAME_BYTES_MAX + 1));
         for bad in ["KEEP", "KEEP ", "PING x", "", "keep x", "\u{0}", &long] {
-            assert_eq!(Request::parse(bad.as_bytes()), None, "{bad}");
+            assert_eq!(HoldRequest::parse(bad.as_bytes()), None, "{bad}");
         }
     }
 }

@@ -6,20 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::cmsg_space;
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, sendmsg_addr, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use super::DESCRIPTORS_MAX;
 use super::error::HoldError;
+use super::packet;
 
 /// The first descriptor that a service manager gives.
 const FIRST: RawFd = 3;
@@ -78,21 +73,8 @@ impl ServiceManager {
     }
 
     fn send(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> Result<(), HoldError> {
-        let send = || {
-            if descriptors.len() > DESCRIPTORS_MAX {
-                return Err(io::Error::other("too many descriptors for one message"));
-            }
-            let mut space = vec![MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !descriptors.is_empty() {
-                control.push(SendAncillaryMessage::ScmRights(descriptors));
-            }
-            let parts = [IoSlice::new(text.as_bytes())];
-            let flags = SendFlags::NOSIGNAL;
-            sendmsg_addr(&self.socket, &self.address, &parts, &mut control, flags)?;
-            Ok(())
-        };
-        send().map_err(|source| HoldError::Manager { source })
+        packet::send_to(&self.socket, &self.address, text.as_bytes(), descriptors)
+            .map_err(|source| HoldError::Manager { source })
     }
 }
 

@@ -187,6 +187,7 @@ impl DatastoreSlot {
             threads: self.config.fuse_threads,
             descriptors: Arc::clone(&self.descriptors),
             held_name: format!("lockstep.{}", self.config.uuid),
+            program: Some("/proc/self/exe".into()),
             ..MountOptions::new(&self.config.mount, &self.config.name)
         }
     }

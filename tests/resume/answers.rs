@@ -17,7 +17,7 @@ use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, Write
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use lockstepfs::fuse::{MountOptions, Unmounted, mount};
-use lockstepfs::hold::{DescriptorStore, HoldUntil, Holder, socket_path};
+use lockstepfs::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{
     CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags, copy_file_range, fallocate,
@@ -211,7 +211,7 @@ fn interrupt<T: Send>(
     let directory = place.path().join("mount");
     fs::create_dir(&directory).unwrap();
     let control = place.path().join("a.sock");
-    let holder = Holder::open(&socket_path(&control), HoldUntil::Told).unwrap();
+    let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Told).unwrap();
     let (_going_on, stop) = UnixStream::pair().unwrap();
     let model = Arc::new(ModelFs::default());
     let service = |stage| {
@@ -240,7 +240,7 @@ fn interrupt<T: Send>(
         let unmounted = second.unmount().unwrap();
         first.set(Stage::Over);
         drop(killed);
-        Holder::end(&socket_path(&control)).unwrap();
+        DescriptorHolder::end(&socket_path(&control)).unwrap();
         held.join().unwrap().unwrap();
         assert!(outcome.is_ok(), "{kind}: the program saw an error");
         assert_eq!(unmounted, Unmounted::Clean, "{kind}");
