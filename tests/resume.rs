@@ -28,7 +28,7 @@ use programs::{PROGRAMS, Place, Tree};
 use site::{LOOK, Site, can_resume};
 
 /// How often the node is killed, unless the variable says otherwise.
-const KILLS: u64 = 12;
+const KILLS: u64 = 8;
 
 fn kills() -> u64 {
     let given = std::env::var("LOCKSTEP_RESUME_KILLS").ok();

@@ -18,7 +18,7 @@ pub struct MountOptions {
     pub name: String,
     /// Number of threads that take requests from the kernel, at least one.
     pub threads: usize,
-    /// How long [`Mounted::unmount`] waits for programs to stop using the mount.
+    /// How long an unmount waits for programs to stop using the mount.
     pub grace: Duration,
     /// The place that keeps the mount if this process is killed.
     pub descriptors: Arc<DescriptorStore>,
