@@ -36,8 +36,9 @@ pub(crate) struct HoldArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  lockstep hold &
-  lockstep node
+  lockstep hold
+  lockstep hold --config /etc/lockstep/node.toml --until-unmounted
+  lockstep hold --end
 
 Exit codes: 0 ended as asked; 2 could not start, or no holder is running.";
 

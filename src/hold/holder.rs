@@ -7,10 +7,10 @@
 //! of the descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -207,15 +207,25 @@ struct Wakened {
     ended: BTreeSet<String>,
 }
 
+/// Makes the socket under another name first: a node that finds the name can connect. A socket that another holder has
+/// left behind is replaced.
 fn listen_on(socket: &Path) -> io::Result<OwnedFd> {
-    match fs::remove_file(socket) {
+    let mut new = socket.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    // As the node makes it: the holder is started first.
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    let mut private = DirBuilder::new();
+    private.recursive(true).mode(0o700).create(directory)?;
+    match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = packet::open_socket()?;
-    bind(&listener, &SocketAddrUnix::new(socket)?)?;
-    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+    bind(&listener, &SocketAddrUnix::new(&new)?)?;
+    fs::set_permissions(&new, Permissions::from_mode(0o600))?;
     listen(&listener, BACKLOG)?;
+    fs::rename(&new, socket)?;
     Ok(listener)
 }
 
