@@ -9,8 +9,10 @@ mod background;
 mod clear_poison;
 mod create_store;
 mod export;
+mod hold;
 mod init;
 mod init_witness;
+mod invalidate;
 mod log;
 mod mount_directory;
 mod mount_helper;
@@ -67,6 +69,8 @@ enum Command {
     Init(init::InitArgs),
     CreateStore(create_store::CreateStoreArgs),
     Node(node::NodeArgs),
+    Hold(hold::HoldArgs),
+    Invalidate(invalidate::InvalidateArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
@@ -90,6 +94,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::CreateStore(args) => create_store::run(&args),
         Command::Node(args) => node::run(&args),
+        Command::Hold(args) => hold::run(&args),
+        Command::Invalidate(args) => invalidate::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),

@@ -12,22 +12,22 @@
 //! disk: such operations answer through completions (see [`lockstep_driver::client`]).
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fuser::{Config, Session, SessionACL};
+use fuser::{Session, SessionACL};
 use lockstep_driver::client::FileService;
+use lockstep_types::Ino;
 
-use crate::config::FUSE_THREADS_DEFAULT;
-use adaptor::Adaptor;
 use context::Context;
+use held_mount::HeldMount;
+use init::Negotiator;
+use invalidator::Invalidator;
 use kernel_cache::KernelCache;
 use mount_point::{MountPoint, UnmountAttempt};
 use page_cache::PageCache;
-use request_queue::RequestQueue;
+use reader_threads::ReaderThreads;
 use session_end::SessionEnd;
 
 mod adaptor;
@@ -35,54 +35,41 @@ mod attributes;
 mod content;
 mod context;
 mod create;
+mod device;
 mod error;
+mod exchange;
 mod extended;
+mod held_mount;
 mod init;
+mod invalidator;
 mod kernel_cache;
 mod listing;
+mod mount_memory;
+mod mount_options;
 mod mount_point;
 pub mod mount_table;
 mod names;
+mod orphan_probe;
 mod page_cache;
 mod privileges;
+mod reader_start;
+mod reader_threads;
 mod refuse;
 mod reply;
 mod request_gate;
 mod request_queue;
+mod resent;
 mod session_end;
 mod setattr;
 mod write;
 
 pub use error::MountError;
+pub use invalidator::run_invalidator;
+pub use mount_options::MountOptions;
 pub use mount_point::{BareEntries, bare_entries};
 
 /// Pause between two attempts to unmount a busy mount.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Where and how to mount a datastore.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// Directory to mount on.
-    pub mount_point: PathBuf,
-    /// Name of the datastore; the mount table shows `lockstep:NAME`.
-    pub name: String,
-    /// Number of threads that take requests from the kernel, at least one.
-    pub threads: usize,
-    /// How long [`Mounted::unmount`] waits for programs to stop using the mount.
-    pub grace: Duration,
-}
-
-impl MountOptions {
-    /// Options with the default number of threads, and two seconds of grace.
-    pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
-        Self {
-            mount_point: mount_point.into(),
-            name: name.into(),
-            threads: FUSE_THREADS_DEFAULT,
-            grace: Duration::from_secs(2),
-        }
-    }
-}
 
 /// How an unmount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +86,7 @@ pub enum Unmounted {
 pub struct Mounted {
     point: MountPoint,
     context: Arc<Context>,
-    grace: Duration,
+    options: MountOptions,
     released: bool,
 }
 
@@ -109,82 +96,148 @@ pub struct Mounted {
 /// # Errors
 /// The [`MountError`] that [`mount`] would return.
 pub fn check(options: &MountOptions) -> Result<(), MountError> {
+    // A mount that an earlier process has left would not answer the check.
+    if held_mount::exists(options)? {
+        return Ok(());
+    }
     MountPoint::check(&options.mount_point, &options.name)
 }
 
-/// Mounts `service` and starts to answer requests.
+/// Ends the mount that an earlier process has left, if there is one.
 ///
 /// # Errors
-/// A [`MountError`] with cause and cure; then nothing is mounted.
-pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
-    let session_end = Arc::new(SessionEnd::default());
-    let kernel_cache = Arc::new(KernelCache::default());
-    let page_cache =
-        PageCache::new(Arc::clone(&kernel_cache)).map_err(|source| MountError::Session {
-            mount_point: options.mount_point.clone(),
-            source,
-        })?;
-    let context = Arc::new(Context::new(
-        service,
-        Arc::clone(&session_end),
-        kernel_cache,
-        Arc::new(page_cache),
-    ));
-    let (point, device) = MountPoint::mount(&options.mount_point, &options.name)?;
-    let mounted = Mounted {
-        point,
-        context: Arc::clone(&context),
-        grace: options.grace,
-        released: false,
-    };
-    let session = open_session(device, &context, options)?;
-    context.kernel_cache().connect(session.notifier());
-    serve(session, session_end, options)?;
-    tracing::info!(mount = %options.mount_point.display(), name = options.name, "mounted");
-    Ok(mounted)
+/// If the place of the mount does not answer.
+pub fn end_left(options: &MountOptions, reason: &str) -> Result<(), MountError> {
+    held_mount::end(options, reason)
 }
 
-/// Opens the session: negotiates capabilities and limits with the kernel.
-fn open_session(
-    device: OwnedFd,
-    context: &Arc<Context>,
-    options: &MountOptions,
-) -> Result<Session<Adaptor>, MountError> {
-    let mut config = Config::default();
-    config.acl = SessionACL::All;
-    config.n_threads = Some(options.threads);
-    config.clone_fd = true;
-    RequestQueue::of(&device)
-        .map(|queue| Adaptor::new(Arc::clone(context), queue))
-        .and_then(|adaptor| Session::from_fd(adaptor, device, SessionACL::All, config))
+/// Mounts `service` and starts to answer requests. If an earlier process has left its mount, resumes that: programs see
+/// a pause.
+///
+/// # Errors
+/// A [`MountError`] with cause and cure; then nothing is mounted, or the mount is still left to the next attempt.
+pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mounted, MountError> {
+    let left = HeldMount::resume(options)?;
+    let is_new = left.is_none();
+    let held = match left {
+        Some(held) => held,
+        None => make(options)?,
+    };
+    match start(service, held, is_new, options) {
+        Ok(mounted) => {
+            let mount = options.mount_point.display();
+            tracing::info!(%mount, name = options.name, is_new, "mounted");
+            Ok(mounted)
+        }
+        Err((point, error)) => {
+            if is_new && let Err(error) = point.detach() {
+                tracing::warn!(%error, "the mount is left behind");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Mounts, and negotiates capabilities and limits with the kernel.
+fn make(options: &MountOptions) -> Result<HeldMount, MountError> {
+    let (point, device) = MountPoint::mount(&options.mount_point, &options.name)?;
+    let negotiated = device
+        .duplicate()
+        .and_then(|device| {
+            Session::from_fd(Negotiator, device, SessionACL::All, ReaderThreads::config())
+        })
+        .map(drop)
         .map_err(|source| MountError::Init {
             mount_point: options.mount_point.clone(),
             source,
-        })
+        });
+    let made = negotiated.and_then(|()| HeldMount::new(point.clone(), device, options));
+    if made.is_err()
+        && let Err(error) = point.detach()
+    {
+        tracing::warn!(%error, "the mount is left behind");
+    }
+    made
 }
 
 /// Starts the threads that answer requests until the mount is gone.
-fn serve(
-    session: Session<Adaptor>,
-    session_end: Arc<SessionEnd>,
+fn start(
+    service: Arc<dyn FileService>,
+    held: HeldMount,
+    is_new: bool,
     options: &MountOptions,
-) -> Result<(), MountError> {
-    let mount_point = options.mount_point.clone();
-    let failed = |mount_point| {
-        move |source| MountError::Session {
-            mount_point,
-            source,
-        }
+) -> Result<Mounted, (MountPoint, MountError)> {
+    let point = held.point.clone();
+    let failed = |source| (point.clone(), options.failed(source));
+    let invalidator = held.invalidator(options).map_err(failed)?;
+    let kernel_cache = Arc::new(KernelCache::default());
+    let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
+    if !is_new {
+        inherit(&service, &page_cache, &invalidator).map_err(failed)?;
+    }
+    let context = Arc::new(Context::new(
+        service,
+        Arc::new(SessionEnd::default()),
+        kernel_cache,
+        Arc::new(page_cache),
+        held.memory.clone(),
+    ));
+    let threads = ReaderThreads::prepare(&held.devices, &context).map_err(failed)?;
+    if let Some(notifier) = threads.notifier() {
+        context.kernel_cache().connect(notifier, invalidator);
+    }
+    if is_new {
+        held.keep(options);
+    } else {
+        let resent = held.resend_requests(options);
+        resent.map_err(|error| (point.clone(), error))?;
+    }
+    let mounted = Mounted {
+        point: held.point,
+        context: Arc::clone(&context),
+        options: options.clone(),
+        released: false,
     };
-    let run = {
-        let mount_point = mount_point.clone();
-        move || session_end.end(session_outcome(session.run()).map_err(failed(mount_point)))
+    let watched = watch(threads.release(), &context, options);
+    // The drop of `mounted` unmounts.
+    watched.map_err(failed)?;
+    Ok(mounted)
+}
+
+/// The kernel may refer to any inode and have any file in its cache: the earlier process has not left its tables.
+fn inherit(
+    service: &Arc<dyn FileService>,
+    page_cache: &PageCache,
+    invalidator: &Arc<Invalidator>,
+) -> io::Result<()> {
+    service.inherit(orphan_probe::start(service, invalidator)?);
+    // Without a number, every inode counts as one that the earlier process has served.
+    let below = service.next_ino().unwrap_or(Ino::LAST);
+    page_cache.changes().inherit(below);
+    Ok(())
+}
+
+/// Starts a thread that waits for the end of the others.
+fn watch(
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    context: &Arc<Context>,
+    options: &MountOptions,
+) -> io::Result<()> {
+    let (context, options) = (Arc::clone(context), options.clone());
+    let wait = move || {
+        let panicked = |_| Err(io::Error::other("a thread of the mount panicked"));
+        let mut outcome = Ok(());
+        for thread in threads {
+            let ended = session_outcome(thread.join().unwrap_or_else(panicked));
+            outcome = outcome.and(ended);
+        }
+        let outcome = outcome.map_err(|source| options.failed(source));
+        context.session_end().end(outcome);
     };
     thread::Builder::new()
         .name("fuse".to_owned())
-        .spawn(run)
-        .map_err(failed(mount_point))?;
-    Ok(())
+        .spawn(wait)
+        .map(drop)
 }
 
 /// Tells a failed session from one that an unmount has ended. At an unmount the kernel reports to most threads
@@ -213,13 +266,14 @@ impl Mounted {
     /// # Errors
     /// Only when the kernel refuses both; then the mount still exists but answers no requests any more.
     pub fn unmount(mut self) -> Result<Unmounted, MountError> {
-        let grace = self.grace;
+        let grace = self.options.grace;
         self.release(grace)
     }
 
     fn release(&mut self, grace: Duration) -> Result<Unmounted, MountError> {
         self.released = true;
         let outcome = self.unmount_within(grace);
+        self.options.descriptors.discard(&self.options.held_name);
         self.context.close();
         outcome
     }

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod control;
 pub mod fuse;
+pub mod hold;
 pub mod node;
 pub mod service_manager;
 pub mod signals;

@@ -21,6 +21,7 @@ use signal_hook::iterator::Signals;
 
 use crate::config::NodeConfig;
 use crate::control::{ControlServer, ControlService};
+use crate::hold::DescriptorStore;
 use crate::signals::stop_signals;
 use error::{one_line, system};
 use listener::PeerListener;
@@ -106,6 +107,7 @@ impl RunningNode {
     fn start(config: &NodeConfig) -> Result<Self, NodeError> {
         let link = PeerListener::open(config)?;
         ControlServer::check(&config.control)?;
+        let descriptors = Arc::new(DescriptorStore::find(&config.control));
         let shared = Arc::new(NodeShared {
             name: config.name.clone(),
             identity: link.as_ref().map(|link| Arc::clone(&link.identity)),
@@ -113,7 +115,7 @@ impl RunningNode {
                 .datastores
                 .iter()
                 .cloned()
-                .map(DatastoreSlot::new)
+                .map(|config| DatastoreSlot::new(config, Arc::clone(&descriptors)))
                 .collect(),
             stopping: AtomicBool::new(false),
             refusals: WarningLimiter::default(),

@@ -23,11 +23,13 @@ use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode,
 use super::context::Context;
 use super::create::NewInode;
 use super::privileges::Caller;
+use super::reader_start::{NO_NODE, ReaderStart};
 use super::refuse::Refuse;
 use super::request_queue::RequestQueue;
+use super::resent::RequestDelivery;
 use super::setattr::{self, SetAttrRequest};
 use super::write::{self, WriteRequest};
-use super::{content, extended, init, listing, names, reply};
+use super::{content, exchange, extended, init, listing, names, reply};
 
 /// Permission bits of a symbolic link. Linux never checks them.
 const LINK_MODE: u32 = 0o777;
@@ -36,11 +38,16 @@ const LINK_MODE: u32 = 0o777;
 pub(super) struct Adaptor {
     context: Arc<Context>,
     queue: RequestQueue,
+    start: ReaderStart,
 }
 
 impl Adaptor {
-    pub fn new(context: Arc<Context>, queue: RequestQueue) -> Self {
-        Self { context, queue }
+    pub fn new(context: Arc<Context>, queue: RequestQueue, start: ReaderStart) -> Self {
+        Self {
+            context,
+            queue,
+            start,
+        }
     }
 
     /// Answers one request other than a write; see [`Context::answer`].
@@ -77,11 +84,17 @@ impl Adaptor {
     fn change(
         &self,
         operation: &'static str,
+        request: &Request,
         reply: ReplyEmpty,
         change: impl FnOnce() -> Result<MetaRequest, Errno>,
     ) {
-        self.answer(operation, reply, |context, reply| {
-            context.change(change(), move |outcome| reply::empty(reply, outcome));
+        let delivery = RequestDelivery::of(request);
+        self.answer(operation, reply, |context, reply| match change() {
+            Ok(change) => {
+                let done = |outcome| reply::empty(reply, outcome);
+                exchange::submit(context, delivery, change, Box::new(done));
+            }
+            Err(errno) => reply.refuse(errno),
         });
     }
 
@@ -96,6 +109,7 @@ impl Adaptor {
         self.context.run_without_reply("forget", || {
             self.context.service().flush_deferred_writes();
             if let Ok(ino) = ino(node) {
+                self.context.page_cache().changes().forgotten(ino);
                 self.context.service().forgotten(ino, count);
             }
         });
@@ -268,30 +282,20 @@ impl Filesystem for Adaptor {
 
     fn link(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         parent: INodeNo,
         name: &OsStr,
         reply: ReplyEntry,
     ) {
+        let delivery = RequestDelivery::of(request);
         self.answer("link", reply, |context, reply| {
-            let change = || {
-                Ok(MetaRequest::Link {
-                    ino: ino(node)?,
-                    parent: ino(parent)?,
-                    name: file_name(name)?,
-                })
-            };
-            let shared = Arc::clone(context);
-            context.change(change(), move |outcome| {
-                let attr = outcome.and_then(|attr| shared.attributes(ino(node)?, attr));
-                reply::entry(&shared, reply, attr);
-            });
+            names::link(context, delivery, node, (parent, name), reply);
         });
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.change("unlink", reply, || {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.change("unlink", request, reply, || {
             Ok(MetaRequest::Unlink {
                 parent: ino(parent)?,
                 name: file_name(name)?,
@@ -299,8 +303,8 @@ impl Filesystem for Adaptor {
         });
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.change("rmdir", reply, || {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.change("rmdir", request, reply, || {
             Ok(MetaRequest::Rmdir {
                 parent: ino(parent)?,
                 name: file_name(name)?,
@@ -310,7 +314,7 @@ impl Filesystem for Adaptor {
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -318,7 +322,7 @@ impl Filesystem for Adaptor {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.change("rename", reply, || {
+        self.change("rename", request, reply, || {
             Ok(MetaRequest::Rename {
                 parent: ino(parent)?,
                 name: file_name(name)?,
@@ -394,9 +398,9 @@ impl Filesystem for Adaptor {
         reply: ReplyWrite,
     ) {
         let context = &self.context;
-        let caller = Caller::of(request);
+        let (caller, delivery) = (Caller::of(request), RequestDelivery::of(request));
         context.answer("write", reply, |reply| {
-            let request = WriteRequest::new(caller, write_flags, flags, &self.queue);
+            let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
             write::write(context, request, node, offset, data, reply);
         });
     }
@@ -527,8 +531,10 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         let caller = Caller::of(request);
+        let delivery = RequestDelivery::of(request);
         self.answer("setxattr", reply, |context, reply| {
-            extended::set(context, caller, node, name, value, flags, reply);
+            let changes = extended::set_changes(context, caller, node, name, value, flags);
+            extended::submit(context, delivery, changes, reply);
         });
     }
 
@@ -554,25 +560,30 @@ impl Filesystem for Adaptor {
         });
     }
 
-    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let delivery = RequestDelivery::of(request);
         self.answer("removexattr", reply, |context, reply| {
-            extended::remove(context, node, name, reply);
+            let changes = extended::remove_change(node, name);
+            extended::submit(context, delivery, changes, reply);
         });
     }
 
     fn ioctl(
         &self,
         _request: &Request,
-        _node: INodeNo,
+        node: INodeNo,
         _handle: FileHandle,
         _flags: IoctlFlags,
         _command: u32,
-        _input: &[u8],
+        input: &[u8],
         _room: u32,
         reply: ReplyIoctl,
     ) {
         self.flush_deferred_for("ioctl");
         reply.error(fuser::Errno::ENOTTY);
+        if node == NO_NODE {
+            self.start.run(input);
+        }
     }
 
     /// Files are always ready. After this answer the kernel sends no further `poll`.

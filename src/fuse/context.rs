@@ -13,9 +13,11 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::error::MountError;
 use super::kernel_cache::KernelCache;
+use super::mount_memory::MountMemory;
 use super::page_cache::PageCache;
 use super::refuse::Refuse;
 use super::request_gate::RequestGate;
+use super::resent::{self, RequestDelivery};
 use super::session_end::SessionEnd;
 
 /// One mount: the service, the kernel's caches and the end of the session.
@@ -25,6 +27,7 @@ pub(super) struct Context {
     session_end: Arc<SessionEnd>,
     gate: RequestGate,
     page_cache: Arc<PageCache>,
+    memory: MountMemory,
 }
 
 impl std::fmt::Debug for Context {
@@ -39,6 +42,7 @@ impl Context {
         session_end: Arc<SessionEnd>,
         kernel_cache: Arc<KernelCache>,
         page_cache: Arc<PageCache>,
+        memory: MountMemory,
     ) -> Self {
         Self {
             service,
@@ -46,7 +50,13 @@ impl Context {
             session_end,
             gate: RequestGate::default(),
             page_cache,
+            memory,
         }
+    }
+
+    /// The memory that outlives this process.
+    pub const fn memory(&self) -> &MountMemory {
+        &self.memory
     }
 
     /// The datastore.
@@ -128,11 +138,40 @@ impl Context {
         }
     }
 
+    /// Submits a change, which an earlier process may have executed.
+    pub fn change_delivered(
+        &self,
+        delivery: RequestDelivery,
+        request: MetaRequest,
+        done: Done<Option<Attr>>,
+    ) {
+        let done = if delivery.is_resent {
+            resent::wrap(&self.service, &request, done)
+        } else {
+            done
+        };
+        self.service.change(request, done);
+    }
+
     /// Submits several changes of one inode one after the other, and stops at the first failure. `done` receives the
     /// outcome of the last submitted change. The kernel holds the lock of the inode meanwhile, so no other change
     /// comes in between.
     pub fn change_in_order(self: &Arc<Self>, changes: Vec<MetaRequest>, done: Done<Option<Attr>>) {
         self.submit_next(changes.into_iter(), None, done);
+    }
+
+    /// The same, for a request whose last change is the one that it asks for. An earlier process may have executed it.
+    pub fn change_in_order_delivered(
+        self: &Arc<Self>,
+        delivery: RequestDelivery,
+        changes: Vec<MetaRequest>,
+        done: Done<Option<Attr>>,
+    ) {
+        let done = match changes.last() {
+            Some(last) if delivery.is_resent => resent::wrap(&self.service, last, done),
+            _ => done,
+        };
+        self.change_in_order(changes, done);
     }
 
     fn submit_next(

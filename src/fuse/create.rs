@@ -8,6 +8,7 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, permissions};
 use super::context::Context;
+use super::resent::RequestDelivery;
 
 /// An inode that a request asks for.
 #[derive(Clone, Copy)]
@@ -34,9 +35,10 @@ impl NewInode<'_> {
             Err(errno) => return then(Err(errno)),
         };
         let shared = Arc::clone(context);
-        context.change(Ok(change), move |outcome| {
+        let done = move |outcome: Result<Option<Attr>, _>| {
             then(outcome.and_then(|attr| shared.attributes(ino, attr)));
-        });
+        };
+        context.change_delivered(RequestDelivery::of(request), change, Box::new(done));
     }
 
     fn request(&self, context: &Context, request: &Request) -> Result<(Ino, MetaRequest), Errno> {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::hold::HoldError;
+
 fn device_cure(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied {
         return "run as root (CAP_SYS_ADMIN)";
@@ -48,6 +50,8 @@ pub enum MountError {
         mount_point: PathBuf,
         source: io::Error,
     },
+    #[error("cannot get the mount that an earlier process has left: {source}")]
+    Held { source: HoldError },
     #[error("cannot read the mount table /proc/self/mountinfo (is /proc mounted?): {source}")]
     Table { source: io::Error },
     #[error("cannot mount on {}: {source}", mount_point.display())]

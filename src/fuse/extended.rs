@@ -19,6 +19,7 @@ use super::attributes::{ino, xattr_mode};
 use super::context::Context;
 use super::privileges::{self, Caller};
 use super::reply;
+use super::resent::RequestDelivery;
 
 /// Returns the value of an attribute.
 pub(super) fn get(context: &Context, node: INodeNo, name: &OsStr) -> Result<Vec<u8>, Errno> {
@@ -27,42 +28,32 @@ pub(super) fn get(context: &Context, node: INodeNo, name: &OsStr) -> Result<Vec<
     context.service().getxattr(ino(node)?, name)
 }
 
-/// Sets an attribute. If it is an access ACL, the file loses its set-group-id bit unless the caller may set that
-/// bit.
-pub(super) fn set(
+/// The change that removes an attribute.
+pub(super) fn remove_change(node: INodeNo, name: &OsStr) -> Result<Vec<MetaRequest>, Errno> {
+    XattrNamespace::of(name.as_bytes())?;
+    let (ino, name) = (ino(node)?, name.as_bytes().to_vec());
+    Ok(vec![MetaRequest::RemoveXattr { ino, name }])
+}
+
+/// Submits the changes of a request. The last one is the change of the attribute.
+pub(super) fn submit(
     context: &Arc<Context>,
-    caller: Caller,
-    node: INodeNo,
-    name: &OsStr,
-    value: &[u8],
-    flags: i32,
+    delivery: RequestDelivery,
+    changes: Result<Vec<MetaRequest>, Errno>,
     reply: ReplyEmpty,
 ) {
-    let changes = set_changes(context, caller, node, name, value, flags);
-    submit(context, changes, reply);
-}
-
-/// Removes an attribute.
-pub(super) fn remove(context: &Arc<Context>, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-    let changes = || {
-        XattrNamespace::of(name.as_bytes())?;
-        let (ino, name) = (ino(node)?, name.as_bytes().to_vec());
-        Ok(vec![MetaRequest::RemoveXattr { ino, name }])
-    };
-    submit(context, changes(), reply);
-}
-
-fn submit(context: &Arc<Context>, changes: Result<Vec<MetaRequest>, Errno>, reply: ReplyEmpty) {
     match changes {
         Ok(changes) => {
             let done = Box::new(|outcome| reply::empty(reply, outcome));
-            context.change_in_order(changes, done);
+            context.change_in_order_delivered(delivery, changes, done);
         }
         Err(errno) => reply::empty::<()>(reply, Err(errno)),
     }
 }
 
-fn set_changes(
+/// The changes that set an attribute. If it is an access ACL, the file loses its set-group-id bit unless the caller may
+/// set that bit.
+pub(super) fn set_changes(
     context: &Context,
     caller: Caller,
     node: INodeNo,

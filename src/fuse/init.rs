@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fuser::{InitFlags, KernelConfig};
+use fuser::{Filesystem, InitFlags, KernelConfig, Request};
 use lockstep_types::limits::WRITE_BYTES_MAX;
 
 use super::error::MountError;
@@ -54,6 +54,20 @@ pub(super) fn check_kernel(release: &str) -> Result<(), MountError> {
             })
         }
         _ => Ok(()),
+    }
+}
+
+/// All capabilities that Lockstep asks for.
+pub(super) fn asked_for() -> InitFlags {
+    WANTED.into_iter().fold(NEEDED, InitFlags::union)
+}
+
+/// Answers the INIT of the kernel, and nothing else.
+pub(super) struct Negotiator;
+
+impl Filesystem for Negotiator {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        negotiate(config)
     }
 }
 

@@ -1,20 +1,32 @@
 //! Notifications to the kernel about its caches of attributes and pages.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use fuser::{INodeNo, Notifier};
 use lockstep_types::Ino;
 
+use super::invalidator::Invalidator;
+
 /// The kernel's caches of one mount.
 #[derive(Default)]
-pub(super) struct KernelCache(OnceLock<Notifier>);
+pub(super) struct KernelCache(OnceLock<Channels>);
+
+/// The ways to the kernel.
+struct Channels {
+    notifier: Notifier,
+    invalidator: Arc<Invalidator>,
+}
 
 impl KernelCache {
-    /// Sets the channel for notifications. Call it before the first request is answered.
-    pub fn connect(&self, notifier: Notifier) {
-        // Each mount has one session, so the channel is set once.
-        let _ = self.0.set(notifier);
+    /// Sets the channels for notifications. Call it before the first request is answered.
+    pub fn connect(&self, notifier: Notifier, invalidator: Arc<Invalidator>) {
+        let channels = Channels {
+            notifier,
+            invalidator,
+        };
+        // Each mount is started once, so the channels are set once.
+        let _ = self.0.set(channels);
     }
 
     /// Makes the kernel ask for the attributes of `ino` again, after a change that the kernel cannot know of
@@ -22,7 +34,7 @@ impl KernelCache {
     pub fn expire(&self, ino: Ino) {
         /// An offset that means: drop attributes only, keep cached data.
         const ATTRIBUTES_ONLY: i64 = -1;
-        let Some(notifier) = self.0.get() else {
+        let Some(Channels { notifier, .. }) = self.0.get() else {
             return;
         };
         let outcome = notifier.inval_inode(INodeNo(ino.get()), ATTRIBUTES_ONLY, 0);
@@ -34,13 +46,13 @@ impl KernelCache {
     /// Makes the kernel write back and drop its pages of a range. Waits for the write-backs: no thread that
     /// takes requests of the kernel may call this.
     pub fn drop_pages(&self, ino: Ino, bytes: Range<u64>) {
-        let Some(notifier) = self.0.get() else {
+        let Some(Channels { invalidator, .. }) = self.0.get() else {
             return;
         };
         let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
         // Length zero means: to the end of the file.
         let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
-        if let Err(error) = notifier.inval_inode(INodeNo(ino.get()), offset, length) {
+        if let Err(error) = invalidator.drop_pages(ino, offset, length) {
             // The mount is ending, and the mapping with it.
             tracing::debug!(%ino, %error, "the kernel did not drop pages");
         }

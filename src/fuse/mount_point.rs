@@ -4,15 +4,16 @@
 //! module must only read the mount table: a system call on the mount's path may send a request to this process.
 
 use std::ffi::CString;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use lockstep_types::limits::WRITE_BYTES_MAX;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::device::Device;
 use super::error::MountError;
 use super::init;
 use super::mount_table::{self, MountEntry};
@@ -20,8 +21,8 @@ use super::mount_table::{self, MountEntry};
 /// Type of Lockstep's mounts in the mount table.
 const KIND: &str = "fuse.lockstep";
 
-/// A mount that this process made.
-#[derive(Debug)]
+/// A mount that this process made, or has resumed.
+#[derive(Clone, Debug)]
 pub(super) struct MountPoint {
     path: PathBuf,
     /// Number of the mount in the mount table, so that no other mount on the same path is unmounted.
@@ -40,15 +41,15 @@ pub(super) enum UnmountAttempt {
 impl MountPoint {
     /// Checks whether the datastore `name` could be mounted on `path`.
     pub fn check(path: &Path, name: &str) -> Result<(), MountError> {
-        open_device()?;
+        Device::open()?;
         init::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
         check_usable(path, &source_of(name)).map(drop)
     }
 
     /// Mounts the datastore `name` on `path`. Returns the descriptor of the FUSE device, too.
-    pub fn mount(path: &Path, name: &str) -> Result<(Self, OwnedFd), MountError> {
+    pub fn mount(path: &Path, name: &str) -> Result<(Self, Device), MountError> {
         let source = source_of(name);
-        let device = open_device()?;
+        let device = Device::open()?;
         let path = check_usable(path, &source)?;
         attach(&path, &source, &device)?;
         let Some(entry) = mount_table::mounts_on(&path)?.pop() else {
@@ -59,6 +60,21 @@ impl MountPoint {
             });
         };
         Ok((Self { path, id: entry.id }, device))
+    }
+
+    /// The mount of an earlier process, if it is still in the mount table under its number. Sends no request to it.
+    pub fn adopt(id: u64, name: &str) -> Option<Self> {
+        let entry = mount_table::mount_numbered(id).ok()??;
+        let is_ours = entry.kind == KIND && entry.source == source_of(name);
+        is_ours.then_some(Self {
+            path: entry.path,
+            id,
+        })
+    }
+
+    /// Number of the mount in the mount table.
+    pub const fn id(&self) -> u64 {
+        self.id
     }
 
     /// Path of the mount point, symbolic links resolved.
@@ -74,6 +90,12 @@ impl MountPoint {
     /// Takes the mount out of the mount namespace, even while programs use it.
     pub fn detach(&self) -> Result<(), MountError> {
         self.unmount_with(UnmountFlags::DETACH).map(drop)
+    }
+
+    /// Ends the mount: every request that waits for an answer, and every later one, fails.
+    pub fn abort(&self) -> Result<(), MountError> {
+        self.unmount_with(UnmountFlags::FORCE | UnmountFlags::DETACH)
+            .map(drop)
     }
 
     fn unmount_with(&self, flags: UnmountFlags) -> Result<UnmountAttempt, MountError> {
@@ -102,24 +124,6 @@ impl MountPoint {
         }
         Ok(visible)
     }
-}
-
-/// Device number of `/dev/fuse`.
-const FUSE_DEVICE: (u32, u32) = (10, 229);
-
-fn open_device() -> Result<OwnedFd, MountError> {
-    let open = || {
-        let device = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")?;
-        let number = rustix::fs::fstat(&device)?.st_rdev;
-        if (rustix::fs::major(number), rustix::fs::minor(number)) == FUSE_DEVICE {
-            return Ok(device.into());
-        }
-        Err(io::Error::other("it is another device"))
-    };
-    open().map_err(|source| MountError::NoFuse { source })
 }
 
 /// The source of the mount, as the mount table shows it.
@@ -200,6 +204,10 @@ pub struct BareEntries {
 /// Returns entries of the directory at `path` while nothing is mounted there. `None` if the directory is empty
 /// or missing, or if a mount hides it. Reads only a few names.
 pub fn bare_entries(path: &Path) -> Option<BareEntries> {
+    // Before anything else: a mount without its process would not answer.
+    if !mount_table::mounts_on(path).ok()?.is_empty() {
+        return None;
+    }
     let path = fs::canonicalize(path).ok()?;
     if !mount_table::mounts_on(&path).ok()?.is_empty() {
         return None;
@@ -215,7 +223,7 @@ pub fn bare_entries(path: &Path) -> Option<BareEntries> {
     (!names.is_empty()).then_some(BareEntries { names, more })
 }
 
-fn attach(path: &Path, source: &str, device: &OwnedFd) -> Result<(), MountError> {
+fn attach(path: &Path, source: &str, device: &Device) -> Result<(), MountError> {
     // Device nodes and set-id bits of the datastore are honoured: no NODEV, no NOSUID. Reads change no access
     // time (docs/semantics.md), and the mount options show that.
     let flags = MountFlags::NOATIME;
@@ -228,7 +236,7 @@ fn attach(path: &Path, source: &str, device: &OwnedFd) -> Result<(), MountError>
 }
 
 /// The kernel checks permissions (`default_permissions`), and every user may use the mount (`allow_other`).
-fn options(device: &OwnedFd) -> io::Result<CString> {
+fn options(device: &Device) -> io::Result<CString> {
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read={}",
         device.as_raw_fd(),

@@ -31,9 +31,20 @@ impl MountEntry {
 
 /// Returns all mounts on `path`, which must be free of symbolic links. The visible mount is the last.
 pub fn mounts_on(path: &Path) -> Result<Vec<MountEntry>, MountError> {
+    let mut entries = read()?;
+    entries.retain(|entry| entry.path == path);
+    Ok(entries)
+}
+
+/// Returns the mount with a number.
+pub fn mount_numbered(id: u64) -> Result<Option<MountEntry>, MountError> {
+    Ok(read()?.into_iter().find(|entry| entry.id == id))
+}
+
+fn read() -> Result<Vec<MountEntry>, MountError> {
     let table = std::fs::read(TABLE).map_err(|source| MountError::Table { source })?;
     let entries = table.split(|&byte| byte == b'\n').filter_map(parse);
-    Ok(entries.filter(|entry| entry.path == path).collect())
+    Ok(entries.collect())
 }
 
 /// Parses a line such as `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda rw`. Before the

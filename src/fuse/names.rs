@@ -1,14 +1,17 @@
-//! `lookup` requests.
+//! `lookup` and `link` requests.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyEntry};
-use lockstep_types::{Attr, Errno, Ino};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::attributes::{file_name, ino};
 use super::context::Context;
+use super::refuse::Refuse;
 use super::reply;
+use super::resent::RequestDelivery;
 
 /// Looks up `name`. The kernel sends `.` and `..` to find an inode of a file handle after it has forgotten the
 /// inode.
@@ -33,4 +36,28 @@ fn revive(context: &Context, ino: Ino) -> Result<Attr, Errno> {
     let found = service.getattr(ino);
     service.forgotten(ino, 1);
     found
+}
+
+/// Gives an inode one more name, in a directory.
+pub(super) fn link(
+    context: &Arc<Context>,
+    delivery: RequestDelivery,
+    node: INodeNo,
+    (parent, name): (INodeNo, &OsStr),
+    reply: ReplyEntry,
+) {
+    let planned = || {
+        let (ino, parent, name) = (ino(node)?, ino(parent)?, file_name(name)?);
+        Ok((ino, MetaRequest::Link { ino, parent, name }))
+    };
+    let (ino, change) = match planned() {
+        Ok(planned) => planned,
+        Err(errno) => return Refuse::refuse(reply, errno),
+    };
+    let shared = Arc::clone(context);
+    let done = move |outcome: Result<Option<Attr>, Errno>| {
+        let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
+        reply::entry(&shared, reply, attr);
+    };
+    context.change_delivered(delivery, change, Box::new(done));
 }

@@ -35,7 +35,7 @@ use super::init::BACKGROUND_MAX;
 use super::kernel_cache::KernelCache;
 use changes::ChangeTable;
 pub(super) use changes::{ChangeKind, ContentChange, StartChange};
-use worker::Worker;
+pub(super) use worker::Worker;
 
 mod changes;
 mod worker;
@@ -84,6 +84,12 @@ impl PageCache {
         self.starter.submit(Box::new(move || start(change)));
     }
 
+    fn start_ready(&self, ready: Vec<(ContentChange, StartChange)>) {
+        for (change, start) in ready {
+            self.start_later(change, start);
+        }
+    }
+
     /// Ends a change of content, drops the pages of its range if the file is cached, and answers. May be called
     /// by any thread, and waits for nothing.
     pub fn finish(
@@ -93,12 +99,13 @@ impl PageCache {
         answer: impl FnOnce() + Send + 'static,
     ) {
         let finished = self.changes.finish(&change, succeeded);
-        for (change, start) in finished.ready {
-            self.start_later(change, start);
-        }
         if !finished.is_cached {
-            return answer();
+            // The answer comes before the changes that have waited. Otherwise, if this process were killed in between,
+            // the kernel would send this one again, and its old bytes would replace theirs.
+            answer();
+            return self.start_ready(finished.ready);
         }
+        self.start_ready(finished.ready);
         let waiting = self.drops.fetch_add(1, Ordering::Relaxed);
         let answer_last = if waiting < DROPS_MAX {
             Some(answer)

@@ -7,6 +7,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use lockstep_driver::client::WaitingRequests;
 
+use super::device::Device;
+
 /// Timeout of a poll that does not wait.
 const NOW: Timespec = Timespec {
     tv_sec: 0,
@@ -20,8 +22,8 @@ pub(super) struct RequestQueue(OwnedFd);
 
 impl RequestQueue {
     /// The queue behind a FUSE device.
-    pub fn of(device: &OwnedFd) -> io::Result<Self> {
-        device.try_clone().map(Self)
+    pub fn of(device: &Device) -> io::Result<Self> {
+        device.duplicate().map(Self)
     }
 
     /// Returns which of `events` hold for the device now, and errors of the connection; none if `poll` fails.

@@ -1,6 +1,5 @@
 //! The end of a mount's FUSE session, and failures before the end, for the owner of the mount.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -22,7 +21,7 @@ struct EndState {
 
 impl SessionEnd {
     /// Notes that the session has ended.
-    pub fn end(self: &Arc<Self>, outcome: Result<(), MountError>) {
+    pub fn end(&self, outcome: Result<(), MountError>) {
         let mut state = self.state.lock();
         state.ended = true;
         if let Err(failure) = outcome {

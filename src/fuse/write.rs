@@ -21,6 +21,7 @@ use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
 use super::request_queue::RequestQueue;
+use super::resent::RequestDelivery;
 
 /// How a write is to be done, and for which caller.
 #[derive(Clone, Copy)]
@@ -29,6 +30,8 @@ pub(super) struct WriteRequest<'a> {
     kind: ChangeKind,
     durable: bool,
     drop_set_id: bool,
+    /// An earlier process may have executed the request.
+    is_resent: bool,
     queue: Option<&'a RequestQueue>,
 }
 
@@ -36,6 +39,7 @@ impl<'a> WriteRequest<'a> {
     /// Reads the flags of the request and of the open file.
     pub fn new(
         caller: Caller,
+        delivery: RequestDelivery,
         write_flags: WriteFlags,
         flags: OpenFlags,
         queue: &'a RequestQueue,
@@ -49,6 +53,7 @@ impl<'a> WriteRequest<'a> {
             },
             durable: is_durable(flags),
             drop_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            is_resent: delivery.is_resent,
             queue: Some(queue),
         }
     }
@@ -61,6 +66,7 @@ impl<'a> WriteRequest<'a> {
             kind,
             durable,
             drop_set_id,
+            is_resent,
             queue: _,
         } = self;
         WriteRequest {
@@ -68,6 +74,7 @@ impl<'a> WriteRequest<'a> {
             kind,
             durable,
             drop_set_id,
+            is_resent,
             queue: None,
         }
     }
@@ -210,7 +217,8 @@ fn begin(
     let ino = change.ino;
     let parts = WriteParts::of(context, &change);
     let set_id = with_set_id(context, ino, request);
-    let clears_set_id = set_id.is_some();
+    // An earlier process may have cleared the bits, and not told the kernel.
+    let clears_set_id = set_id.is_some() || request.is_resent;
     let count = change.bytes.end - change.bytes.start;
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<(), Errno>| {

@@ -16,10 +16,12 @@ use parking_lot::Mutex;
 use super::error::{NodeError, one_line, system};
 use crate::config::{DatastoreConfig, Role};
 use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
+use crate::hold::DescriptorStore;
 
 /// One datastore of the configuration.
 pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
+    descriptors: Arc<DescriptorStore>,
     state: Mutex<SlotState>,
 }
 
@@ -47,13 +49,14 @@ struct RunningDatastore {
 
 impl DatastoreSlot {
     /// A datastore before its first start.
-    pub fn new(config: DatastoreConfig) -> Self {
+    pub fn new(config: DatastoreConfig, descriptors: Arc<DescriptorStore>) -> Self {
         let stopped = StoppedDatastore {
             since: Instant::now(),
             reason: None,
         };
         Self {
             config,
+            descriptors,
             state: Mutex::new(SlotState::Stopped(stopped)),
         }
     }
@@ -125,8 +128,11 @@ impl DatastoreSlot {
         identity: Option<&Arc<Identity>>,
     ) -> Result<RunningDatastore, NodeError> {
         let is_primary = self.config.role == Role::Primary;
+        let options = self.mount_options();
         if is_primary {
-            fuse::check(&self.mount_options())?;
+            fuse::check(&options)?;
+        } else {
+            fuse::end_left(&options, "this node is the secondary now")?;
         }
         let place = Place::on_this_machine(&self.config)?;
         let datastore = prepare(self.config.clone(), place)?.open()?;
@@ -179,6 +185,9 @@ impl DatastoreSlot {
     fn mount_options(&self) -> MountOptions {
         MountOptions {
             threads: self.config.fuse_threads,
+            descriptors: Arc::clone(&self.descriptors),
+            held_name: format!("lockstep.{}", self.config.uuid),
+            program: Some("/proc/self/exe".into()),
             ..MountOptions::new(&self.config.mount, &self.config.name)
         }
     }

@@ -21,6 +21,10 @@ pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 /// Called exactly once with the read bytes, which live only as long as the call.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
+/// Asks whether the front end still refers to an inode. If it does not, it calls [`FileService::unreferenced`]. May be
+/// called from any thread, and does not wait.
+pub type AskKernel = Box<dyn Fn(Ino) + Send + Sync>;
+
 /// The bytes of a write that begins later. Dropped, they give their memory or disk space back.
 pub trait KeptBytes: Send + Sync {
     /// Number of bytes.
@@ -182,6 +186,13 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Counts `count` references fewer.
     fn forgotten(&self, ino: Ino, count: u64);
+
+    /// Continues what an earlier process has served. The counts of its references are lost, so an inode without a name
+    /// stays until the answer to `ask` says that nothing refers to it. Call it before the first request.
+    fn inherit(&self, _ask: AskKernel) {}
+
+    /// Nothing refers to an inode that `ask` was called with ([`Self::inherit`]).
+    fn unreferenced(&self, _ino: Ino) {}
 
     /// A number for a new inode, for [`MetaRequest::Create`]. No number is given twice.
     fn next_ino(&self) -> Result<Ino, Errno>;

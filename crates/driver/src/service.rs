@@ -12,7 +12,8 @@ use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
-    DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, WaitingRequests, WriteOptions,
+    AskKernel, DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, WaitingRequests,
+    WriteOptions,
 };
 use crate::datastore::Datastore;
 use crate::ops::pending::WriteParams;
@@ -131,6 +132,20 @@ impl FileService for DatastoreHandle {
     fn forgotten(&self, ino: Ino, count: u64) {
         if let Ok(session) = self.session()
             && session.references.forgotten(ino, count)
+        {
+            session.pipeline.reap(ino);
+        }
+    }
+
+    fn inherit(&self, ask: AskKernel) {
+        if let Ok(session) = self.session() {
+            session.references.inherit(ask);
+        }
+    }
+
+    fn unreferenced(&self, ino: Ino) {
+        if let Ok(session) = self.session()
+            && session.references.unreferenced(ino)
         {
             session.pipeline.reap(ino);
         }

@@ -129,6 +129,9 @@ impl Ino {
     /// The root directory of every datastore.
     pub const ROOT: Self = Self(NonZeroU64::MIN);
 
+    /// The number above all others.
+    pub const LAST: Self = Self(NonZeroU64::MAX);
+
     /// The inode number `raw`; `None` for zero, which names no file.
     pub const fn new(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {

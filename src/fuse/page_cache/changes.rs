@@ -16,6 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
@@ -56,8 +57,8 @@ pub(in crate::fuse) type StartChange = Box<dyn FnOnce(ContentChange) + Send>;
 pub(in crate::fuse) struct FinishedChange {
     /// The page cache may hold pages of the changed range that are older than the file.
     pub is_cached: bool,
-    /// So many ranges are stale that all pages of the file should be dropped
-    /// ([`ChangeTable::begin_drop`]).
+    /// All pages of the file should be dropped ([`ChangeTable::begin_drop`]): too many ranges are stale, or an earlier
+    /// process served the mount when the pages were read.
     pub is_crowded: bool,
     /// Queued changes that may begin now.
     pub ready: Vec<(ContentChange, StartChange)>,
@@ -67,6 +68,9 @@ pub(in crate::fuse) struct FinishedChange {
 #[derive(Default)]
 pub(in crate::fuse) struct ChangeTable {
     shards: [Mutex<HashMap<Ino, FileChanges>>; SHARDS],
+    /// Of an inode below this number the kernel may hold pages, and a program may have it open, since an earlier process
+    /// served the mount.
+    inherited_below: OnceLock<Ino>,
 }
 
 impl fmt::Debug for ChangeTable {
@@ -75,12 +79,16 @@ impl fmt::Debug for ChangeTable {
     }
 }
 
-/// The changes and cached pages of one file, from its first open to its last close.
+/// The changes and cached pages of one file, from its first open to its last close, or until the kernel forgets the
+/// inode if the opens are not known.
 #[derive(Default)]
 struct FileChanges {
     opens: u64,
     /// The kernel has read pages of the file into its cache.
     cached: bool,
+    origin: FileOrigin,
+    /// The kernel has read pages since the last drop of all pages began.
+    read_since_drop: bool,
     next_id: u64,
     running: SmallVec<[RunningChange; 4]>,
     waiting: VecDeque<WaitingChange>,
@@ -88,6 +96,19 @@ struct FileChanges {
     stale: RangeSet<u64>,
     /// Stale bytes of changes that ended before the drop of all pages of the file began.
     dropping: RangeSet<u64>,
+}
+
+/// Where the opens and cached pages of a file come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum FileOrigin {
+    /// This process has seen all of them.
+    #[default]
+    Known,
+    /// Programs may have opened the file before this process served the mount: `opens` may be too low. Since then the
+    /// cache may hold pages of any age.
+    Unsettled,
+    /// `opens` may be too low. A drop of all pages has settled the age of the others.
+    Settled,
 }
 
 struct RunningChange {
@@ -108,9 +129,34 @@ impl ChangeTable {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
     }
 
+    /// Notes that an earlier process served the mount, in which all inodes have numbers below this one.
+    pub fn inherit(&self, below: Ino) {
+        // A mount is resumed once, before its first request.
+        let _ = self.inherited_below.set(below);
+    }
+
+    fn is_inherited(&self, ino: Ino) -> bool {
+        self.inherited_below.get().is_some_and(|below| ino < *below)
+    }
+
+    /// A file without changes or known opens.
+    fn new_file(&self, ino: Ino) -> FileChanges {
+        FileChanges {
+            cached: self.is_inherited(ino),
+            origin: if self.is_inherited(ino) {
+                FileOrigin::Unsettled
+            } else {
+                FileOrigin::Known
+            },
+            ..FileChanges::default()
+        }
+    }
+
     /// Counts an `open` of the file.
     pub fn opened(&self, ino: Ino) {
-        self.shard(ino).lock().entry(ino).or_default().opens += 1;
+        let mut shard = self.shard(ino).lock();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
+        file.opens += 1;
     }
 
     /// Counts a close: a program has closed the file, and every mapping made through that open file is gone.
@@ -124,12 +170,24 @@ impl ChangeTable {
         }
     }
 
+    /// Notes that the kernel has forgotten an inode, and so all pages of the file.
+    pub fn forgotten(&self, ino: Ino) {
+        if !self.is_inherited(ino) {
+            return;
+        }
+        let mut shard = self.shard(ino).lock();
+        if shard.get(&ino).is_some_and(FileChanges::is_idle) {
+            shard.remove(&ino);
+        }
+    }
+
     /// Notes that the kernel is about to read bytes into its page cache. No write-back of their pages is under
     /// way.
     pub fn page_read(&self, ino: Ino, bytes: Range<u64>) {
         let mut shard = self.shard(ino).lock();
-        let file = shard.entry(ino).or_default();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
         file.cached = true;
+        file.read_since_drop = true;
         let pages = pages_of(&bytes);
         if !pages.is_empty() {
             file.stale.remove(pages.clone());
@@ -139,17 +197,18 @@ impl ChangeTable {
 
     /// Returns whether the kernel may hold pages of the file.
     pub fn is_cached(&self, ino: Ino) -> bool {
-        self.shard(ino)
-            .lock()
-            .get(&ino)
-            .is_some_and(|file| file.cached)
+        let shard = self.shard(ino).lock();
+        let known = shard.get(&ino).map(|file| file.cached);
+        known.unwrap_or_else(|| self.is_inherited(ino))
     }
 
     /// Begins a change. Returns `None` if the change has to wait ([`Self::wait`]).
     pub fn begin(&self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {
         let mut shard = self.shard(ino).lock();
-        let file = shard.entry(ino).or_default();
-        file.cached |= kind == ChangeKind::WriteBack;
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
+        let is_write_back = kind == ChangeKind::WriteBack;
+        file.cached |= is_write_back;
+        file.read_since_drop |= is_write_back;
         file.begin(ino, kind, bytes)
     }
 
@@ -162,7 +221,7 @@ impl ChangeTable {
         start: StartChange,
     ) -> Option<(ContentChange, StartChange)> {
         let mut shard = self.shard(ino).lock();
-        let file = shard.entry(ino).or_default();
+        let file = shard.entry(ino).or_insert_with(|| self.new_file(ino));
         if let Some(change) = file.begin(ino, kind, bytes.clone()) {
             return Some((change, start));
         }
@@ -199,7 +258,7 @@ impl ChangeTable {
         }
         let finished = FinishedChange {
             is_cached,
-            is_crowded: file.stale.len() >= STALE_RANGES_MAX && file.dropping.is_empty(),
+            is_crowded: is_cached && file.is_crowded(),
             ready: file.begin_waiting(change.ino),
         };
         if file.is_unused() {
@@ -210,10 +269,11 @@ impl ChangeTable {
 
     /// Notes that the kernel is about to drop all pages of the file.
     pub fn begin_drop(&self, ino: Ino) {
-        if let Some(file) = self.shard(ino).lock().get_mut(&ino)
-            && file.dropping.is_empty()
-        {
-            file.dropping = std::mem::take(&mut file.stale);
+        if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
+            file.read_since_drop = false;
+            if file.dropping.is_empty() {
+                file.dropping = std::mem::take(&mut file.stale);
+            }
         }
     }
 
@@ -221,13 +281,26 @@ impl ChangeTable {
     pub fn end_drop(&self, ino: Ino) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
             file.dropping.clear();
+            if file.origin == FileOrigin::Unsettled {
+                file.origin = FileOrigin::Settled;
+                file.cached = file.read_since_drop;
+            }
         }
     }
 }
 
 impl FileChanges {
-    fn is_unused(&self) -> bool {
+    fn is_crowded(&self) -> bool {
+        let is_full = self.stale.len() >= STALE_RANGES_MAX && self.dropping.is_empty();
+        is_full || self.origin == FileOrigin::Unsettled
+    }
+
+    fn is_idle(&self) -> bool {
         self.opens == 0 && self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.is_idle() && self.origin == FileOrigin::Known
     }
 
     fn begin(&mut self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use lockstep_driver::threads;
 
 /// A piece of work.
-pub(super) type Task = Box<dyn FnOnce() + Send>;
+pub(in crate::fuse) type Task = Box<dyn FnOnce() + Send>;
 
 /// The sending side of the thread's queue.
 #[derive(Debug)]
-pub(super) struct Worker(Mutex<Sender<Task>>);
+pub(in crate::fuse) struct Worker(Mutex<Sender<Task>>);
 
 impl Worker {
     /// Starts the thread.

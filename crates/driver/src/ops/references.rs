@@ -1,9 +1,15 @@
 //! The references that keep an inode without a name: open handles, and the kernel's cache.
+//!
+//! If an earlier process has served the mount, its counts are lost. Then each inode without a name is kept until the
+//! kernel has said that it does not know the inode.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 
 use lockstep_types::Ino;
 use parking_lot::Mutex;
+
+use crate::client::AskKernel;
 
 const SHARDS: usize = 16;
 
@@ -25,6 +31,8 @@ impl Counts {
 pub(crate) struct References {
     shards: [Mutex<HashMap<Ino, Counts>>; SHARDS],
     orphans: Mutex<HashSet<Ino>>,
+    /// Set if an earlier process has served the mount.
+    ask: OnceLock<AskKernel>,
 }
 
 impl References {
@@ -55,25 +63,54 @@ impl References {
         })
     }
 
+    /// The counts begin at zero although the kernel has references: `ask` finds out whether it has any.
+    pub fn inherit(&self, ask: AskKernel) {
+        // A mount is resumed once, before its first request.
+        let _ = self.ask.set(ask);
+    }
+
+    /// The kernel does not know an inode. Returns whether the inode is to be freed now.
+    pub fn unreferenced(&self, ino: Ino) -> bool {
+        // A reference in the making: the kernel learns of it by the answer to a lookup.
+        let used = self.shard(ino).lock().contains_key(&ino);
+        !used && self.orphans.lock().remove(&ino)
+    }
+
     fn lower(&self, ino: Ino, change: impl FnOnce(&mut Counts)) -> bool {
-        let unused = {
-            let mut shard = self.shard(ino).lock();
-            let Some(counts) = shard.get_mut(&ino) else {
-                return false;
-            };
-            change(counts);
-            let unused = counts.is_zero();
-            if unused {
-                shard.remove(&ino);
+        let unused = self.lower_counts(ino, change);
+        match self.ask.get() {
+            None => unused && self.orphans.lock().remove(&ino),
+            Some(ask) => {
+                let is_orphan = self.orphans.lock().contains(&ino);
+                if is_orphan {
+                    ask(ino);
+                }
+                false
             }
-            unused
+        }
+    }
+
+    /// Returns whether the last reference is gone.
+    fn lower_counts(&self, ino: Ino, change: impl FnOnce(&mut Counts)) -> bool {
+        let mut shard = self.shard(ino).lock();
+        let Some(counts) = shard.get_mut(&ino) else {
+            return false;
         };
-        unused && self.orphans.lock().remove(&ino)
+        change(counts);
+        let unused = counts.is_zero();
+        if unused {
+            shard.remove(&ino);
+        }
+        unused
     }
 
     /// Notes that an inode has lost its last name. Returns whether the inode is to be freed now.
     pub fn orphaned(&self, ino: Ino) -> bool {
         self.orphans.lock().insert(ino);
+        if let Some(ask) = self.ask.get() {
+            ask(ino);
+            return false;
+        }
         let used = self.shard(ino).lock().contains_key(&ino);
         !used && self.orphans.lock().remove(&ino)
     }
@@ -93,6 +130,25 @@ mod tests {
         assert!(!references.forgotten(ino, 2));
         assert!(references.closed(ino));
         assert!(!references.closed(ino));
+    }
+
+    #[test]
+    fn an_inherited_orphan_is_freed_when_the_kernel_does_not_know_it() {
+        let ino = Ino::new(5).unwrap();
+        let asked = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let references = References::default();
+        let asks = std::sync::Arc::clone(&asked);
+        references.inherit(Box::new(move |ino| asks.lock().push(ino)));
+        assert!(!references.forgotten(ino, 1));
+        assert!(!references.closed(ino));
+        assert!(asked.lock().is_empty(), "the inode has a name");
+        assert!(!references.orphaned(ino));
+        references.remembered(ino, 1);
+        assert!(!references.unreferenced(ino), "a lookup is under way");
+        assert!(!references.forgotten(ino, 7));
+        assert_eq!(*asked.lock(), [ino, ino]);
+        assert!(references.unreferenced(ino));
+        assert!(!references.unreferenced(ino));
     }
 
     #[test]

@@ -168,3 +168,49 @@ fn too_many_stale_ranges_are_forgotten_once_all_pages_are_dropped() {
         [((1 << 40) + 1, (1 << 40) + 2)]
     );
 }
+
+#[test]
+fn an_inherited_file_counts_as_cached_until_the_kernel_forgets_it() {
+    let changes = ChangeTable::default();
+    assert!(!changes.is_cached(FILE));
+    changes.inherit(Ino::new(100).unwrap());
+    assert!(changes.is_cached(FILE));
+    assert!(!changes.is_cached(Ino::new(100).unwrap()));
+    let write = begin(&changes, ChangeKind::Direct, 0..8);
+    assert!(changes.finish(&write, true).is_cached);
+    // A close that this process has seen no open for.
+    changes.closed(FILE);
+    assert_eq!(fresh(&changes, 0..4096), [(8, 4096)]);
+    changes.forgotten(FILE);
+    assert_eq!(fresh(&changes, 0..4096), [(0, 4096)]);
+}
+
+#[test]
+fn a_drop_of_all_pages_settles_an_inherited_file() {
+    let changes = ChangeTable::default();
+    changes.inherit(Ino::new(100).unwrap());
+    let write = || {
+        let write = begin(&changes, ChangeKind::Direct, 0..8);
+        changes.finish(&write, true)
+    };
+    let first = write();
+    assert!(first.is_cached && first.is_crowded);
+    changes.begin_drop(FILE);
+    changes.end_drop(FILE);
+    assert!(!write().is_cached);
+    changes.page_read(FILE, 0..4096);
+    let last = write();
+    assert!(last.is_cached && !last.is_crowded);
+}
+
+#[test]
+fn a_page_that_is_read_during_the_drop_stays_known() {
+    let changes = ChangeTable::default();
+    changes.inherit(Ino::new(100).unwrap());
+    let write = begin(&changes, ChangeKind::Direct, 0..8);
+    assert!(changes.finish(&write, true).is_crowded);
+    changes.begin_drop(FILE);
+    changes.page_read(FILE, 0..4096);
+    changes.end_drop(FILE);
+    assert!(changes.is_cached(FILE));
+}

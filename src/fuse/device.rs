@@ -1,0 +1,130 @@
+//! The FUSE device of one mount: the calls that fuser does not have.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, ioctl};
+
+use super::error::MountError;
+
+/// Device number of `/dev/fuse`.
+const FUSE_DEVICE: (u32, u32) = (10, 229);
+
+/// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor of the device to the mount of another descriptor.
+const CLONE: rustix::ioctl::Opcode = 0x8004_E500;
+
+/// Codes of the notifications below, in the kernel's `fuse.h`.
+const NOTIFY_INVALIDATE_INODE: u32 = 2;
+const NOTIFY_RESEND: u32 = 7;
+
+/// Bytes of the header of a notification.
+const HEADER_BYTES: usize = 16;
+
+/// An open descriptor of `/dev/fuse`.
+#[derive(Debug)]
+pub(super) struct Device(OwnedFd);
+
+impl Device {
+    /// Opens the device, for a new mount.
+    pub fn open() -> Result<Self, MountError> {
+        open().map_err(|source| MountError::NoFuse { source })
+    }
+
+    /// Takes a kept descriptor, if it is one of the device.
+    pub fn adopt(descriptor: OwnedFd) -> Result<Self, OwnedFd> {
+        if is_fuse(&descriptor).unwrap_or(false) {
+            Ok(Self(descriptor))
+        } else {
+            Err(descriptor)
+        }
+    }
+
+    /// The same descriptor, a second time.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
+    /// The same device, a second time.
+    pub fn again(&self) -> io::Result<Self> {
+        self.duplicate().map(Self)
+    }
+
+    /// Another descriptor of the same mount, which reads requests of its own.
+    pub fn another(&self) -> io::Result<Self> {
+        let Self(other) = open()?;
+        let of = u32::try_from(self.0.as_raw_fd()).unwrap_or(u32::MAX);
+        // SAFETY: the opcode takes a pointer to a `u32`, from which the kernel only reads.
+        unsafe { ioctl(&other, Setter::<CLONE, u32>::new(of)) }?;
+        Ok(Self(other))
+    }
+
+    /// Makes the kernel send all requests again that were read and not answered.
+    ///
+    /// # Errors
+    /// `EINVAL` before Linux 6.9.
+    pub fn resend_requests(&self) -> Result<(), Errno> {
+        self.notify(NOTIFY_RESEND, &[])
+    }
+
+    /// Makes the kernel forget pages or attributes of an inode: the body is inode, offset and length.
+    ///
+    /// # Errors
+    /// `ENOENT` if the kernel does not know the inode.
+    pub fn invalidate(&self, body: &[u8]) -> Result<(), Errno> {
+        self.notify(NOTIFY_INVALIDATE_INODE, body)
+    }
+
+    /// Whether the mount is gone.
+    pub fn is_dead(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut watched, Some(&now));
+        let [device] = watched;
+        polled.is_err() || device.revents().contains(PollFlags::ERR)
+    }
+
+    /// Sends a notification: a header with the unique number zero, and a body.
+    fn notify(&self, code: u32, body: &[u8]) -> Result<(), Errno> {
+        let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or(u32::MAX);
+        let mut message = Vec::from(length.to_ne_bytes());
+        message.extend(code.to_ne_bytes());
+        message.extend(0_u64.to_ne_bytes());
+        message.extend(body);
+        rustix::io::write(&self.0, &message).map(drop)
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+fn open() -> io::Result<Device> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")?
+        .into();
+    if is_fuse(&device)? {
+        return Ok(Device(device));
+    }
+    Err(io::Error::other("it is another device"))
+}
+
+fn is_fuse(descriptor: &OwnedFd) -> io::Result<bool> {
+    let number = rustix::fs::fstat(descriptor)?.st_rdev;
+    Ok((rustix::fs::major(number), rustix::fs::minor(number)) == FUSE_DEVICE)
+}

@@ -1,0 +1,155 @@
+//! `rename` with exchange: the one request whose second execution would undo the first.
+//!
+//! The inodes behind both names are noted in the memory of the mount before the exchange begins ([`MountMemory`]). If
+//! the kernel sends the request again after a restart, the note says which inode was behind which name. First a barrier
+//! goes through the datastore: a `link` that is refused in any case. When it is refused, each operation of the killed
+//! process has either happened on both nodes, or will never happen. Then the names show whether the exchange has happened.
+
+use std::sync::Arc;
+
+use lockstep_driver::client::Done;
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
+
+use super::context::Context;
+use super::mount_memory::{ExchangeSlot, MountMemory, NotedExchange};
+use super::resent::RequestDelivery;
+
+/// The two names of an exchange.
+#[derive(Clone, Debug)]
+struct Names {
+    from: (Ino, FileName),
+    to: (Ino, FileName),
+}
+
+impl Names {
+    /// The names of a request; `None` if it is no exchange.
+    fn of(request: &MetaRequest) -> Option<Self> {
+        match request {
+            MetaRequest::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                mode: RenameMode::Exchange,
+            } => Some(Self {
+                from: (*parent, name.clone()),
+                to: (*new_parent, new_name.clone()),
+            }),
+            _ => None,
+        }
+    }
+
+    /// The inodes behind the names now.
+    fn look_up(&self, context: &Context) -> Result<NotedExchange, Errno> {
+        let find = |(parent, name): &(Ino, FileName)| context.service().lookup(*parent, name);
+        Ok(NotedExchange {
+            from: find(&self.from)?.ino,
+            to: find(&self.to)?.ino,
+        })
+    }
+
+    /// An operation that the datastore takes up like any other and refuses: the second name exists.
+    fn barrier(&self, noted: NotedExchange) -> MetaRequest {
+        let (parent, name) = self.to.clone();
+        MetaRequest::Link {
+            ino: noted.from,
+            parent,
+            name,
+        }
+    }
+}
+
+/// Submits a change of names. An exchange is noted first.
+pub(super) fn submit(
+    context: &Arc<Context>,
+    delivery: RequestDelivery,
+    request: MetaRequest,
+    done: Done<Option<Attr>>,
+) {
+    let Some(names) = Names::of(&request) else {
+        return context.change_delivered(delivery, request, done);
+    };
+    let found = if delivery.is_resent {
+        context.memory().find(delivery.unique)
+    } else {
+        Ok(None)
+    };
+    match found {
+        Ok(Some((noted, slot))) => repeat(context, names, noted, slot, request, done),
+        // The earlier process was killed before the note, and so before the exchange.
+        Ok(None) => begin(context, &names, delivery, request, done),
+        Err(error) => {
+            tracing::error!(%error, "the memory of the mount cannot be read");
+            done(Err(Errno::Io));
+        }
+    }
+}
+
+/// Notes an exchange, and executes it.
+fn begin(
+    context: &Arc<Context>,
+    names: &Names,
+    delivery: RequestDelivery,
+    request: MetaRequest,
+    done: Done<Option<Attr>>,
+) {
+    let inodes = match names.look_up(context) {
+        Ok(inodes) => inodes,
+        Err(errno) => return done(Err(errno)),
+    };
+    let slot = match context.memory().note(delivery.unique, inodes) {
+        Ok(slot) => slot,
+        Err(error) => {
+            tracing::error!(%error, "the memory of the mount cannot be written");
+            return done(Err(Errno::Io));
+        }
+    };
+    execute(context, request, slot, done);
+}
+
+fn execute(
+    context: &Arc<Context>,
+    request: MetaRequest,
+    slot: ExchangeSlot,
+    done: Done<Option<Attr>>,
+) {
+    let memory = context.memory().clone();
+    context.change(Ok(request), move |outcome| {
+        answer(&memory, slot, outcome, done);
+    });
+}
+
+/// Answers, and forgets the note after that: the answer ends the request for the kernel.
+fn answer(
+    memory: &MountMemory,
+    slot: ExchangeSlot,
+    outcome: Result<Option<Attr>, Errno>,
+    done: Done<Option<Attr>>,
+) {
+    done(outcome);
+    memory.forget(slot);
+}
+
+/// Executes an exchange that the earlier process had noted, unless it has happened.
+fn repeat(
+    context: &Arc<Context>,
+    names: Names,
+    noted: NotedExchange,
+    slot: ExchangeSlot,
+    request: MetaRequest,
+    done: Done<Option<Attr>>,
+) {
+    let shared = Arc::clone(context);
+    let barrier = names.barrier(noted);
+    context.change(Ok(barrier), move |_refused| {
+        let exchanged = NotedExchange {
+            from: noted.to,
+            to: noted.from,
+        };
+        match names.look_up(&shared) {
+            Ok(now) if now == exchanged => answer(shared.memory(), slot, Ok(None), done),
+            Ok(_) => execute(&shared, request, slot, done),
+            Err(errno) => answer(shared.memory(), slot, Err(errno), done),
+        }
+    });
+}

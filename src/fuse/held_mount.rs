@@ -1,0 +1,220 @@
+//! A mount that outlives its process: kept by a [`crate::hold::DescriptorStore`], and resumed by the next process.
+//!
+//! The next process resumes a mount after it has opened the store: the store is locked until the last thread of the
+//! killed process is gone, so no request is executed by both.
+//!
+//! Invariants:
+//! - A mount is kept only if the kernel can send requests again. Otherwise its programs would wait for ever.
+//! - A mount that cannot be resumed is ended, so that its programs get an error rather than no answer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::device::Device;
+use super::error::MountError;
+use super::invalidator::Invalidator;
+use super::mount_memory::{MountMemory, MountRecord};
+use super::mount_options::MountOptions;
+use super::mount_point::MountPoint;
+
+/// The parts of a mount that outlive a process.
+#[derive(Debug)]
+pub(super) struct HeldMount {
+    pub point: MountPoint,
+    /// Descriptors of the device. Each may have requests that were read through it and not answered.
+    pub devices: Vec<Device>,
+    pub memory: MountMemory,
+}
+
+/// Returns whether an earlier process has left a mount. Only the process that resumes the mount may touch its
+/// directory: any other would wait for an answer of the mount.
+pub(super) fn exists(options: &MountOptions) -> Result<bool, MountError> {
+    LeftMount::find(options).map(|left| left.is_some())
+}
+
+/// Ends a mount that an earlier process has left.
+pub(super) fn end(options: &MountOptions, reason: &str) -> Result<(), MountError> {
+    if let Some(left) = LeftMount::find(options)? {
+        left.end(options, reason);
+    }
+    Ok(())
+}
+
+impl HeldMount {
+    /// The parts of a new mount, with a descriptor for each thread. INIT has been answered.
+    pub fn new(
+        point: MountPoint,
+        device: Device,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let record = MountRecord::new(point.id(), options.mount_point.clone());
+        let memory = MountMemory::create(&record);
+        let mut held = Self {
+            point,
+            devices: vec![device],
+            memory: memory.map_err(|source| options.failed(source))?,
+        };
+        held.add_devices(options)?;
+        Ok(held)
+    }
+
+    /// Opens descriptors until there is one for each thread. Returns the new ones.
+    fn add_devices(&mut self, options: &MountOptions) -> Result<&[Device], MountError> {
+        let first = self.devices.len();
+        for _ in first..options.threads {
+            let another = self.devices.first().map(Device::another).transpose();
+            let another = another.map_err(|source| options.failed(source))?;
+            self.devices.extend(another);
+        }
+        Ok(self.devices.get(first..).unwrap_or_default())
+    }
+
+    /// Leaves the mount to the next process, should this one be killed. Call it before the first request is read.
+    pub fn keep(&self, options: &MountOptions) {
+        if !options.descriptors.exists() {
+            return;
+        }
+        if let Some(device) = self.devices.first()
+            && let Err(errno) = device.resend_requests()
+        {
+            tracing::warn!(
+                %errno,
+                "this kernel cannot send requests again (Linux 6.9 can): the mount ends with this process"
+            );
+            return;
+        }
+        let devices = self.devices.iter().map(AsFd::as_fd);
+        let all: Vec<_> = devices.chain([self.memory.as_fd()]).collect();
+        let name = &options.held_name;
+        match options.descriptors.keep(name, &all) {
+            Ok(()) => tracing::info!(name, "the mount outlives a crash of this process"),
+            Err(error) => tracing::warn!(%error, "the mount ends with this process"),
+        }
+    }
+
+    /// Resumes the mount of an earlier process; `None` if there is none, or none that can be resumed.
+    ///
+    /// # Errors
+    /// If the place of the descriptors does not answer, or this process gets no further descriptors.
+    pub fn resume(options: &MountOptions) -> Result<Option<Self>, MountError> {
+        let Some(left) = LeftMount::find(options)? else {
+            return Ok(None);
+        };
+        let mut held = match left.fitting(options) {
+            Ok(held) => held,
+            Err((left, reason)) => {
+                left.end(options, reason);
+                return Ok(None);
+            }
+        };
+        let added: Vec<_> = held.add_devices(options)?.iter().map(AsFd::as_fd).collect();
+        if !added.is_empty() {
+            let kept = options.descriptors.keep(&options.held_name, &added);
+            kept.map_err(|source| MountError::Held { source })?;
+        }
+        Ok(Some(held))
+    }
+
+    /// Starts the part that has the kernel forget pages. Only a mount that outlives this process needs a child process
+    /// for that.
+    pub fn invalidator(&self, options: &MountOptions) -> io::Result<Arc<Invalidator>> {
+        let device = self.devices.first().map(Device::again).transpose()?;
+        let device = device.ok_or_else(|| io::Error::other("there is no descriptor"))?;
+        let program = options.program.as_deref();
+        Invalidator::start(device, program.filter(|_| options.descriptors.exists()))
+    }
+
+    /// Makes the kernel send all requests again that the earlier process has not answered. Call it when the threads are
+    /// ready to read: each looks for waiting requests before it sleeps.
+    pub fn resend_requests(&self, options: &MountOptions) -> Result<(), MountError> {
+        let resent = self.devices.first().map(Device::resend_requests);
+        resent
+            .transpose()
+            .map(drop)
+            .map_err(|errno| options.failed(errno.into()))
+    }
+}
+
+/// The descriptors that an earlier process has left. Its mount exists.
+struct LeftMount {
+    devices: Vec<Device>,
+    memory: Option<(MountMemory, MountRecord)>,
+}
+
+impl LeftMount {
+    fn find(options: &MountOptions) -> Result<Option<Self>, MountError> {
+        let given = options.descriptors.give(&options.held_name);
+        let given = given.map_err(|source| MountError::Held { source })?;
+        if given.is_empty() {
+            return Ok(None);
+        }
+        let mut left = Self {
+            devices: Vec::new(),
+            memory: None,
+        };
+        for descriptor in given {
+            left.add(descriptor);
+        }
+        if left.devices.first().is_none_or(Device::is_dead) {
+            // An operator has unmounted it, or the machine that the record is of has.
+            options.descriptors.discard(&options.held_name);
+            return Ok(None);
+        }
+        Ok(Some(left))
+    }
+
+    fn add(&mut self, descriptor: OwnedFd) {
+        match Device::adopt(descriptor) {
+            Ok(device) => self.devices.push(device),
+            Err(descriptor) => match MountMemory::open(descriptor) {
+                Ok(memory) => self.memory = Some(memory),
+                Err(error) => tracing::warn!(%error, "the memory of a mount cannot be read"),
+            },
+        }
+    }
+
+    /// The mount, if it is as this process would have made it; otherwise the reason why not.
+    fn fitting(self, options: &MountOptions) -> Result<HeldMount, (Self, &'static str)> {
+        let Self { devices, memory } = self;
+        let Some((memory, record)) = memory else {
+            let memory = None;
+            return Err((Self { devices, memory }, "its record is not readable"));
+        };
+        let point = MountPoint::adopt(record.mount_id, &options.name);
+        let expected = MountRecord::new(record.mount_id, options.mount_point.clone());
+        match point {
+            Some(point) if record == expected => Ok(HeldMount {
+                point,
+                devices,
+                memory,
+            }),
+            Some(_) => {
+                let memory = Some((memory, record));
+                let reason = "this program or its configuration mounts it in another way";
+                Err((Self { devices, memory }, reason))
+            }
+            None => {
+                let memory = Some((memory, record));
+                Err((Self { devices, memory }, "it is not mounted any more"))
+            }
+        }
+    }
+
+    /// Ends the mount: its programs get errors.
+    fn end(self, options: &MountOptions, reason: &str) {
+        tracing::warn!(
+            mount = %options.mount_point.display(),
+            reason,
+            "ending the mount that an earlier process has left"
+        );
+        let record = self.memory.map(|(_, record)| record);
+        let point = record.and_then(|record| MountPoint::adopt(record.mount_id, &options.name));
+        if let Some(point) = point
+            && let Err(error) = point.abort()
+        {
+            tracing::warn!(%error, "the mount is left behind");
+        }
+        options.descriptors.discard(&options.held_name);
+    }
+}

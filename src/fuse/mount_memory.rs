@@ -1,0 +1,225 @@
+//! The memory of one mount that outlives its process: a memory file, whose descriptor is kept beside those of the device.
+//!
+//! It holds two things: the [`MountRecord`], and a slot for each exchange of names that is under way. The kernel sends a
+//! request again that the killed process had executed and not answered. Each kind of request but one can be repeated, or
+//! finds its own effect (`resent`). A second exchange would undo the first. So the inodes behind both names are noted here
+//! before the exchange begins.
+//!
+//! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot old or
+//! new: the kernel copies a slot, which never crosses a page, in one piece.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lockstep_types::Ino;
+use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::init;
+
+/// Form of the memory. A program with another form cannot take the mount over.
+const FORMAT: u32 = 1;
+
+/// Bytes of the record, which is text, filled up with blanks. The slots are behind it.
+const RECORD_BYTES: usize = BLOCK_BYTES;
+
+/// Bytes of a slot: the unique number of a request, and two inodes.
+const SLOT_BYTES: usize = 32;
+
+/// The facts about a mount that the next process has to know, or to agree with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MountRecord {
+    format: u32,
+    /// Number of the mount in the mount table.
+    pub mount_id: u64,
+    /// Mount point of the configuration.
+    pub mount_point: PathBuf,
+    /// Capabilities that Lockstep has asked the kernel for.
+    capabilities: u64,
+    /// Most bytes of a write.
+    write_bytes_max: usize,
+}
+
+impl MountRecord {
+    /// The record of a mount that this program makes.
+    pub fn new(mount_id: u64, mount_point: PathBuf) -> Self {
+        Self {
+            format: FORMAT,
+            mount_id,
+            mount_point,
+            capabilities: init::asked_for().bits(),
+            write_bytes_max: WRITE_BYTES_MAX,
+        }
+    }
+}
+
+/// The inodes behind two names before they are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotedExchange {
+    /// The inode behind the first name.
+    pub from: Ino,
+    /// The inode behind the second name.
+    pub to: Ino,
+}
+
+/// A slot that is in use.
+#[derive(Debug)]
+pub(super) struct ExchangeSlot(u64);
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub(super) struct MountMemory {
+    file: Arc<File>,
+    slots: Arc<Mutex<ExchangeSlots>>,
+}
+
+#[derive(Debug, Default)]
+struct ExchangeSlots {
+    free: Vec<u64>,
+    used: u64,
+}
+
+impl MountMemory {
+    /// The memory of a new mount.
+    pub fn create(record: &MountRecord) -> io::Result<Self> {
+        let file = File::from(memfd_create("lockstep-mount", MemfdFlags::CLOEXEC)?);
+        let mut text = serde_json::to_vec(record).map_err(io::Error::other)?;
+        if text.len() > RECORD_BYTES {
+            return Err(io::Error::other("the record of the mount is too long"));
+        }
+        text.resize(RECORD_BYTES, b' ');
+        file.write_all_at(&text, 0)?;
+        Ok(Self {
+            file: Arc::new(file),
+            slots: Arc::default(),
+        })
+    }
+
+    /// The memory of a mount that an earlier process has made, and its record.
+    pub fn open(descriptor: OwnedFd) -> io::Result<(Self, MountRecord)> {
+        let file = File::from(descriptor);
+        let mut text = vec![0; RECORD_BYTES];
+        file.read_exact_at(&mut text, 0)?;
+        let record = serde_json::from_slice(&text).map_err(io::Error::other)?;
+        // ExchangeSlots of the earlier process may belong to requests that the kernel sends again.
+        let used = file.metadata()?.len().saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
+        let slots = ExchangeSlots {
+            free: Vec::new(),
+            used,
+        };
+        let memory = Self {
+            file: Arc::new(file),
+            slots: Arc::new(Mutex::new(slots)),
+        };
+        Ok((memory, record))
+    }
+
+    /// Notes an exchange before it begins.
+    pub fn note(&self, unique: u64, exchange: NotedExchange) -> io::Result<ExchangeSlot> {
+        let slot = self.slots.lock().take();
+        let words = [unique, exchange.from.get(), exchange.to.get(), 0];
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        self.file.write_all_at(&bytes, offset_of(slot))?;
+        Ok(ExchangeSlot(slot))
+    }
+
+    /// Forgets an exchange after its answer.
+    #[allow(clippy::needless_pass_by_value)] // the slot is not to be used again
+    pub fn forget(&self, slot: ExchangeSlot) {
+        let ExchangeSlot(slot) = slot;
+        if let Err(error) = self.file.write_all_at(&[0; SLOT_BYTES], offset_of(slot)) {
+            tracing::warn!(%error, "a slot in the memory of the mount is not cleared");
+            return;
+        }
+        self.slots.lock().free.push(slot);
+    }
+
+    /// Finds the note of an exchange that an earlier process has begun, and gives its slot back.
+    pub fn find(&self, unique: u64) -> io::Result<Option<(NotedExchange, ExchangeSlot)>> {
+        let used = self.slots.lock().used;
+        for slot in 0..used {
+            let mut bytes = [0; SLOT_BYTES];
+            self.file.read_exact_at(&mut bytes, offset_of(slot))?;
+            let mut words = bytes
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|word| u64::from_ne_bytes(*word));
+            let mut next = || words.next().unwrap_or(0);
+            let (noted, from, to) = (next(), Ino::new(next()), Ino::new(next()));
+            if let (true, Some(from), Some(to)) = (noted == unique, from, to) {
+                let exchange = NotedExchange { from, to };
+                return Ok(Some((exchange, ExchangeSlot(slot))));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for MountMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl ExchangeSlots {
+    fn take(&mut self) -> u64 {
+        self.free.pop().unwrap_or_else(|| {
+            self.used += 1;
+            self.used - 1
+        })
+    }
+}
+
+const fn offset_of(slot: u64) -> u64 {
+    RECORD_BYTES as u64 + slot * SLOT_BYTES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ino(number: u64) -> Ino {
+        Ino::new(number).unwrap()
+    }
+
+    #[test]
+    fn the_next_process_finds_record_and_notes() {
+        let record = MountRecord::new(41, PathBuf::from("/srv/data"));
+        let first = MountMemory::create(&record).unwrap();
+        let exchange = |number| NotedExchange {
+            from: ino(number),
+            to: ino(number + 1),
+        };
+        let done = first.note(2, exchange(10)).unwrap();
+        let _under_way = first.note(4, exchange(20)).unwrap();
+        first.forget(done);
+        let _reused = first.note(6, exchange(30)).unwrap();
+        let kept = first.as_fd().try_clone_to_owned().unwrap();
+        drop(first);
+        let (second, found) = MountMemory::open(kept).unwrap();
+        assert_eq!(found, record);
+        assert_eq!(second.find(2).unwrap().map(|found| found.0), None);
+        assert_eq!(second.find(4).unwrap().unwrap().0, exchange(20));
+        let (last, slot) = second.find(6).unwrap().unwrap();
+        assert_eq!(last, exchange(30));
+        second.forget(slot);
+        assert!(second.find(6).unwrap().is_none());
+    }
+
+    #[test]
+    fn another_form_is_another_record() {
+        let record = MountRecord::new(1, PathBuf::from("/a"));
+        let other = MountRecord {
+            write_bytes_max: 4096,
+            ..record.clone()
+        };
+        assert_ne!(record, other);
+    }
+}

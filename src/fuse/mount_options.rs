@@ -1,0 +1,54 @@
+//! The options of a mount.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::MountError;
+use crate::config::FUSE_THREADS_DEFAULT;
+use crate::hold::DescriptorStore;
+
+/// Where and how to mount a datastore.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Directory to mount on.
+    pub mount_point: PathBuf,
+    /// Name of the datastore; the mount table shows `lockstep:NAME`.
+    pub name: String,
+    /// Number of threads that take requests from the kernel, at least one.
+    pub threads: usize,
+    /// How long an unmount waits for programs to stop using the mount.
+    pub grace: Duration,
+    /// The place that keeps the mount if this process is killed.
+    pub descriptors: Arc<DescriptorStore>,
+    /// Name of the mount in that place.
+    pub held_name: String,
+    /// This program, for the child process of a held mount (see `invalidator`). Without it the process of the mount does
+    /// that work.
+    pub program: Option<PathBuf>,
+}
+
+impl MountOptions {
+    /// Options with the default number of threads, and two seconds of grace. The mount ends with the process.
+    pub fn new(mount_point: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            mount_point: mount_point.into(),
+            threads: FUSE_THREADS_DEFAULT,
+            grace: Duration::from_secs(2),
+            descriptors: Arc::default(),
+            program: None,
+            held_name: format!("lockstep.{name}"),
+            name,
+        }
+    }
+
+    /// The error of a mount with these options.
+    pub(super) fn failed(&self, source: io::Error) -> MountError {
+        MountError::Session {
+            mount_point: self.mount_point.clone(),
+            source,
+        }
+    }
+}
