@@ -14,7 +14,7 @@ use lockstep_types::mutants::Mutant;
 /// Number of threads, each with worlds of its own.
 const THREADS: usize = 2;
 /// Number of workloads in a sample.
-const SAMPLE: usize = 250;
+const SAMPLE: usize = 150;
 /// Number of world seeds from which a sample draws.
 const SEEDS: usize = 1000;
 const ALL: NonZeroUsize = NonZeroUsize::MIN;
@@ -22,8 +22,8 @@ const ALL: NonZeroUsize = NonZeroUsize::MIN;
 const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// One in this many first faults, and one in this many of the faults that follow each of them.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
-    NonZeroUsize::new(96).unwrap(),
-    NonZeroUsize::new(96).unwrap(),
+    NonZeroUsize::new(128).unwrap(),
+    NonZeroUsize::new(128).unwrap(),
 ];
 
 /// Draws independent numbers from the clock, each below one of the given bounds.

@@ -14,7 +14,7 @@ use strum::VariantArray as _;
 /// Number of threads, each with worlds of its own.
 const THREADS: usize = 2;
 /// Number of schedules. One half is the same in every run.
-const SCHEDULES: u64 = 10_000;
+const SCHEDULES: u64 = 6_000;
 
 fn schedules() -> u64 {
     let requested = std::env::var("LOCKSTEP_SCHEDULES").ok();
