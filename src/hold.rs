@@ -12,7 +12,7 @@ mod error;
 mod holder;
 mod message;
 pub(crate) mod packet;
-mod service_manager;
+mod unit_store;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub use error::HoldError;
 pub use holder::{DescriptorHolder, HoldUntil};
 use message::HoldRequest;
-use service_manager::ServiceManager;
+use unit_store::UnitStore;
 
 /// The socket of the holder that belongs to a node with the control socket `control`.
 pub fn socket_path(control: &Path) -> PathBuf {
@@ -37,16 +37,16 @@ pub enum DescriptorStore {
     Nowhere,
     /// A holder listens on this socket.
     Holder(PathBuf),
-    /// The service manager that has started this process.
-    ServiceManager(ServiceManager),
+    /// The service manager keeps descriptors for the unit of this process.
+    Unit(UnitStore),
 }
 
 impl DescriptorStore {
     /// Finds the place. The descriptor store of the service manager comes first: when the service manager stops the
     /// node, it would stop a holder in the same unit, too. Without a descriptor store, a running holder is used.
     pub fn find(control: &Path) -> Self {
-        if let Some(manager) = ServiceManager::from_environment() {
-            return Self::ServiceManager(manager);
+        if let Some(manager) = UnitStore::from_environment() {
+            return Self::Unit(manager);
         }
         let socket = socket_path(control);
         match message::ask(&socket, &HoldRequest::Ping, &[]) {
@@ -75,7 +75,7 @@ impl DescriptorStore {
             Self::Holder(socket) => {
                 message::ask(socket, &HoldRequest::Keep(name.to_owned()), descriptors).map(drop)
             }
-            Self::ServiceManager(manager) => manager.keep(name, descriptors),
+            Self::Unit(manager) => manager.keep(name, descriptors),
         }
     }
 
@@ -87,7 +87,7 @@ impl DescriptorStore {
         match self {
             Self::Nowhere => Ok(Vec::new()),
             Self::Holder(socket) => message::ask(socket, &HoldRequest::Give(name.to_owned()), &[]),
-            Self::ServiceManager(manager) => manager.give(name),
+            Self::Unit(manager) => manager.give(name),
         }
     }
 
@@ -99,7 +99,7 @@ impl DescriptorStore {
             Self::Holder(socket) => {
                 message::ask(socket, &HoldRequest::Drop(name.to_owned()), &[]).map(drop)
             }
-            Self::ServiceManager(manager) => manager.discard(name),
+            Self::Unit(manager) => manager.discard(name),
         };
         if let Err(error) = outcome
             && !error.is_no_holder()

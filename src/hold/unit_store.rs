@@ -19,16 +19,16 @@ use super::packet;
 /// The first descriptor that a service manager gives.
 const FIRST: RawFd = 3;
 
-/// The service manager of this process, with a descriptor store.
+/// The descriptor store of the unit that this process belongs to.
 #[derive(Debug)]
-pub struct ServiceManager {
+pub struct UnitStore {
     address: SocketAddrUnix,
     socket: OwnedFd,
     /// The descriptors that an earlier process has kept. The service manager keeps duplicates of them.
     given: BTreeMap<String, Vec<OwnedFd>>,
 }
 
-impl ServiceManager {
+impl UnitStore {
     /// Reads the environment of this process; `None` without a descriptor store.
     pub fn from_environment() -> Option<Self> {
         let given = take_given();
