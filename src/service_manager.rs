@@ -1,21 +1,59 @@
 //! The service manager of this process: systemd, or any program that reads the same messages.
 //!
-//! The protocol is `sd_notify(3)`: datagrams to the Unix socket that `NOTIFY_SOCKET` names. Without that variable
-//! nothing is sent. An error of sending is ignored: the service manager may have gone.
+//! The protocol is `sd_notify(3)`: datagrams to the Unix socket that `NOTIFY_SOCKET` names. `lockstep node --background`
+//! reads the same messages. Without that variable nothing is sent. An error of sending is ignored: the service manager
+//! may have gone, which does not affect this process.
 
 use std::env;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::fd::OwnedFd;
 
-/// The socket of the service manager, if there is one.
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with,
+};
+
+/// The way to the service manager: its address, and a socket to send from.
 #[derive(Debug)]
-pub struct ServiceManager(Option<(UnixDatagram, SocketAddr)>);
+pub(crate) struct NotifySocket {
+    pub address: SocketAddrUnix,
+    pub socket: OwnedFd,
+}
+
+impl NotifySocket {
+    /// Reads the environment of this process; `None` without a service manager. A name that begins with `@` is in the
+    /// abstract namespace.
+    pub fn from_environment() -> Option<Self> {
+        let path = env::var_os("NOTIFY_SOCKET")?;
+        let path = path.as_encoded_bytes();
+        let address = match path.strip_prefix(b"@") {
+            Some(name) => SocketAddrUnix::new_abstract_name(name),
+            None => SocketAddrUnix::new(path),
+        };
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        Some(Self {
+            address: address.ok()?,
+            socket: socket.ok()?,
+        })
+    }
+}
+
+/// The service manager, if there is one.
+#[derive(Debug)]
+pub struct ServiceManager(Option<NotifySocket>);
 
 impl ServiceManager {
     /// Reads the environment of this process.
     pub fn from_environment() -> Self {
-        let path = env::var_os("NOTIFY_SOCKET");
-        Self(path.and_then(|path| open(path.as_encoded_bytes())))
+        Self(NotifySocket::from_environment())
+    }
+
+    /// Whether there is one.
+    pub const fn exists(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Reports that the service answers requests, with a status for people.
@@ -23,36 +61,31 @@ impl ServiceManager {
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
+    /// Reports a new status for people, or the error with which the service ends.
+    pub fn status(&self, status: &str) {
+        self.send(&format!("STATUS={}", one_line(status)));
+    }
+
+    /// Reports that the service makes progress.
+    pub fn keep_alive(&self) {
+        self.send("WATCHDOG=1");
+    }
+
     /// Reports that the service begins to stop.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=stopping");
     }
 
-    /// Reports that the service could not start, or ends with an error.
-    pub fn failed(&self, error: &str) {
-        self.send(&format!("STATUS={}", one_line(error)));
-    }
-
     fn send(&self, message: &str) {
-        if let Self(Some((socket, address))) = self {
-            let _sent = socket.send_to_addr(message.as_bytes(), address);
+        if let Self(Some(NotifySocket { address, socket })) = self {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _sent = sendto(socket, message.as_bytes(), flags, address);
         }
     }
 }
 
-/// A name that begins with `@` is in the abstract namespace.
-fn open(path: &[u8]) -> Option<(UnixDatagram, SocketAddr)> {
-    let address = match path.strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(std::str::from_utf8(path).ok()?),
-    };
-    let address = address.ok()?;
-    let socket = UnixDatagram::unbound().ok()?;
-    socket.set_nonblocking(true).ok()?;
-    Some((socket, address))
-}
-
-/// A message has one line for each value.
-fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).collect::<Vec<_>>().join("; ")
+/// Joins the lines of a text into one line, for the log and the status.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ")
 }

@@ -62,7 +62,7 @@ pub fn run(config: &WitnessServerConfig) -> Result<(), WitnessRunError> {
     let outcome = run_until_stopped(config, &manager);
     if let Err(error) = &outcome {
         tracing::error!(%error, "stopping");
-        manager.failed(&error.to_string());
+        manager.status(&error.to_string());
     }
     outcome
 }

@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::error::HoldError;
 use super::packet;
+use crate::service_manager::NotifySocket;
 
 /// The first descriptor that a service manager gives.
 const FIRST: RawFd = 3;
@@ -22,8 +22,7 @@ const FIRST: RawFd = 3;
 /// The descriptor store of the unit that this process belongs to.
 #[derive(Debug)]
 pub struct UnitStore {
-    address: SocketAddrUnix,
-    socket: OwnedFd,
+    manager: NotifySocket,
     /// The descriptors that an earlier process has kept. The service manager keeps duplicates of them.
     given: BTreeMap<String, Vec<OwnedFd>>,
 }
@@ -33,23 +32,8 @@ impl UnitStore {
     pub fn from_environment() -> Option<Self> {
         let given = take_given();
         let room: u64 = env::var("FDSTORE").ok()?.parse().ok()?;
-        let path = env::var_os("NOTIFY_SOCKET")?;
-        let path = path.as_encoded_bytes();
-        let address = match path.strip_prefix(b"@") {
-            Some(name) => SocketAddrUnix::new_abstract_name(name),
-            None => SocketAddrUnix::new(path),
-        };
-        let socket = socket_with(
-            AddressFamily::UNIX,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        );
-        (room > 0).then_some(Self {
-            address: address.ok()?,
-            socket: socket.ok()?,
-            given,
-        })
+        let manager = NotifySocket::from_environment()?;
+        (room > 0).then_some(Self { manager, given })
     }
 
     /// Keeps duplicates of descriptors under a name.
@@ -73,7 +57,8 @@ impl UnitStore {
     }
 
     fn send(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> Result<(), HoldError> {
-        packet::send_to(&self.socket, &self.address, text.as_bytes(), descriptors)
+        let NotifySocket { address, socket } = &self.manager;
+        packet::send_to(socket, address, text.as_bytes(), descriptors)
             .map_err(|source| HoldError::Manager { source })
     }
 }

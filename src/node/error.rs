@@ -80,12 +80,6 @@ pub(super) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> NodeE
     move |source| NodeError::System { operation, source }
 }
 
-/// Joins the lines of a message into one line, for the log and the status.
-pub(super) fn one_line(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

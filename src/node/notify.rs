@@ -1,24 +1,19 @@
 //! Notifications of the node to the service manager: ready, status, stopping, and watchdog keep-alives.
 //!
-//! The protocol is `sd_notify(3)` of systemd: datagrams to the Unix socket that `NOTIFY_SOCKET` names.
-//! `lockstep node --background` reads the same messages. Without that variable the node sends nothing.
-//!
 //! Invariant: the node sends a keep-alive only while the maintenance of every running datastore makes progress.
 
 use std::env;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-use super::error::one_line;
 use super::shared::NodeShared;
+use crate::service_manager::ServiceManager;
 
 /// Interval between two status texts.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends notifications to the service manager of this process.
 pub(super) struct Notifier {
-    to: Option<(UnixDatagram, SocketAddr)>,
+    manager: ServiceManager,
     watchdog: Option<Watchdog>,
     status: String,
     status_checked: Instant,
@@ -35,10 +30,10 @@ struct Watchdog {
 impl Notifier {
     /// Reads the environment of this process.
     pub fn from_environment() -> Self {
-        let to = env::var_os("NOTIFY_SOCKET").and_then(|path| open(path.as_encoded_bytes()));
-        let watchdog = to.as_ref().and_then(|_| watchdog_limit());
+        let manager = ServiceManager::from_environment();
+        let watchdog = watchdog_limit().filter(|_| manager.exists());
         Self {
-            to,
+            manager,
             watchdog: watchdog.map(|limit| Watchdog {
                 limit,
                 fed: Instant::now(),
@@ -52,22 +47,22 @@ impl Notifier {
     /// Reports that the node serves all datastores that it could start.
     pub fn ready(&mut self, shared: &NodeShared) {
         self.status = shared.summary();
-        self.send(&format!("READY=1\nSTATUS={}", self.status));
+        self.manager.ready(&self.status);
     }
 
     /// Reports that the node begins to stop.
     pub fn stopping(&self) {
-        self.send("STOPPING=1\nSTATUS=stopping");
+        self.manager.stopping();
     }
 
     /// Reports that the node could not start, or ends with an error.
     pub fn failed(&self, error: &str) {
-        self.send(&format!("STATUS={}", one_line(error)));
+        self.manager.status(error);
     }
 
     /// Feeds the watchdog and reports a new status. Call it every fraction of a second while the node runs.
     pub fn tick(&mut self, shared: &NodeShared) {
-        if self.to.is_none() {
+        if !self.manager.exists() {
             return;
         }
         self.feed(shared);
@@ -75,7 +70,7 @@ impl Notifier {
             self.status_checked = Instant::now();
             let status = shared.summary();
             if status != self.status {
-                self.send(&format!("STATUS={status}"));
+                self.manager.status(&status);
                 self.status = status;
             }
         }
@@ -100,27 +95,9 @@ impl Notifier {
         }
         watchdog.is_withheld = stuck.is_some();
         if stuck.is_none() {
-            self.send("WATCHDOG=1");
+            self.manager.keep_alive();
         }
     }
-
-    /// Sends a message. An error is ignored: the service manager may have gone, which does not affect the node.
-    fn send(&self, message: &str) {
-        if let Some((socket, address)) = &self.to {
-            let _sent = socket.send_to_addr(message.as_bytes(), address);
-        }
-    }
-}
-
-/// Opens the notification socket. A name that begins with `@` is in the abstract namespace.
-fn open(path: &[u8]) -> Option<(UnixDatagram, SocketAddr)> {
-    let address = match path.strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(std::str::from_utf8(path).ok()?),
-    };
-    let socket = UnixDatagram::unbound().ok()?;
-    socket.set_nonblocking(true).ok()?;
-    Some((socket, address.ok()?))
 }
 
 /// Returns the limit of the watchdog, if the watchdog is for this process.

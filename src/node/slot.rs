@@ -13,10 +13,11 @@ use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, thread
 use lockstep_link::Identity;
 use parking_lot::Mutex;
 
-use super::error::{NodeError, one_line, system};
+use super::error::{NodeError, system};
 use crate::config::{DatastoreConfig, Role};
 use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
 use crate::hold::DescriptorStore;
+use crate::service_manager::one_line;
 
 /// One datastore of the configuration.
 pub(super) struct DatastoreSlot {
