@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstepfs::hold::{DescriptorHolder, HoldUntil, socket_path};
 use lockstepfs::signals::stop_signals;
-use tracing_subscriber::EnvFilter;
 
 use super::arguments::ConfigArgs;
 use super::log;
@@ -48,7 +47,7 @@ pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
         DescriptorHolder::end(&socket)?;
         return Ok(ExitCode::SUCCESS);
     }
-    log::start(EnvFilter::new("info"));
+    log::start("info")?;
     let (stop, raised) = UnixStream::pair().context("cannot wait for signals")?;
     for signal in stop_signals() {
         let raised = raised.try_clone().context("cannot wait for signals")?;

@@ -6,14 +6,18 @@
 use std::fmt::Debug;
 use std::io::IsTerminal;
 
+use anyhow::{Context as _, Result};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Filter, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Starts to log the events that pass the filter.
-pub(crate) fn start(filter: EnvFilter) {
+/// Starts to log the events that pass the filter: the value of `--log`.
+pub(crate) fn start(filter: &str) -> Result<()> {
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("--log {filter:?} is not a filter; write a level such as debug")
+    })?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // An error of writing the log (a full disk, for example) must not stop the node.
@@ -24,6 +28,7 @@ pub(crate) fn start(filter: EnvFilter) {
         .with(filter)
         .with(lines)
         .init();
+    Ok(())
 }
 
 /// Drops the error that fuser logs when the kernel has aborted a request before its answer. At an unmount the

@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstepfs::node::Until;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use tracing_subscriber::EnvFilter;
 
 use super::arguments::{ConfigArgs, absolute};
 use super::{background, log};
@@ -69,13 +68,7 @@ pub(crate) fn run(args: &NodeArgs) -> Result<ExitCode> {
         rustix::process::setsid().context("cannot leave the session of the terminal")?;
     }
     pin(&args.cpus)?;
-    let filter = EnvFilter::try_new(&args.log).with_context(|| {
-        format!(
-            "--log {:?} is not a filter; write a level such as debug",
-            args.log
-        )
-    })?;
-    log::start(filter);
+    log::start(&args.log)?;
     let until = if args.until_unmounted {
         Until::Unmounted
     } else {

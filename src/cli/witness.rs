@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use tracing_subscriber::EnvFilter;
 
 use super::arguments::WitnessConfigArgs;
 use super::log;
@@ -38,13 +37,7 @@ Exit codes: 0 stopped as asked, 2 could not start or had to stop.";
 
 pub(crate) fn run(args: &WitnessArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
-    let filter = EnvFilter::try_new(&args.log).with_context(|| {
-        format!(
-            "--log {:?} is not a filter; write a level such as debug",
-            args.log
-        )
-    })?;
-    log::start(filter);
+    log::start(&args.log)?;
     lockstepfs::witness::run(&config)?;
     Ok(ExitCode::SUCCESS)
 }
