@@ -1,5 +1,7 @@
 //! The outcome of a call to any witness, before it gets the address of the witness.
 
+use std::time::Duration;
+
 use lockstep_roles::{WitnessError, WitnessRecord};
 
 /// Identity of the storage that answered: of the own witness's store, or of the cluster of etcd.
@@ -29,6 +31,11 @@ impl CallFailure {
         }
     }
 
+    /// The failure of a call that has reached its limit.
+    pub(crate) fn timed_out(limit: Duration, cure: &'static str) -> Self {
+        Self::unreachable(format!("no answer within {} ms", limit.as_millis()), cure)
+    }
+
     pub(crate) fn refused(cause: impl Into<String>, cure: impl Into<String>) -> Self {
         Self::Refused {
             cause: cause.into(),
@@ -37,7 +44,8 @@ impl CallFailure {
     }
 
     /// The error of a call to the witness at this address.
-    pub(crate) fn at(self, witness: String) -> WitnessError {
+    pub(crate) fn at(self, witness: &str) -> WitnessError {
+        let witness = witness.to_owned();
         match self {
             Self::Unreachable { cause, cure } => WitnessError::Unreachable {
                 witness,

@@ -12,7 +12,7 @@ use crate::answer::{CallFailure, WitnessAnswer};
 use crate::call_thread::CallThread;
 use crate::config::WitnessConfig;
 use crate::dialer::{self, WitnessDialer};
-use crate::etcd::EtcdWitness;
+use crate::etcd::{self, EtcdWitness};
 use crate::last_answer::LastAnswer;
 use crate::own::OwnWitness;
 use crate::pair::{NodePair, WitnessedDatastore};
@@ -42,14 +42,16 @@ pub struct WitnessClient(Arc<ClientParts>);
 #[derive(Debug)]
 struct ClientParts {
     node: Fingerprint,
+    /// The address of the witness, for errors.
+    address: String,
     kind: Arc<WitnessKind>,
     calls: CallThread,
 }
 
 #[derive(Debug)]
 enum WitnessKind {
-    Own(OwnWitness, String),
-    Etcd(EtcdWitness, String),
+    Own(OwnWitness),
+    Etcd(EtcdWitness),
 }
 
 impl WitnessClient {
@@ -64,15 +66,13 @@ impl WitnessClient {
                 fingerprint,
             } => {
                 let dialer = WitnessDialer::new(address.clone(), identity.clone(), *fingerprint);
-                WitnessKind::Own(OwnWitness::new(dialer), address.to_string())
+                WitnessKind::Own(OwnWitness::new(dialer))
             }
-            WitnessConfig::Etcd { endpoints } => {
-                let names: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
-                WitnessKind::Etcd(EtcdWitness::new(endpoints), names.join(", "))
-            }
+            WitnessConfig::Etcd { endpoints } => WitnessKind::Etcd(EtcdWitness::new(endpoints)),
         };
         Ok(Self(Arc::new(ClientParts {
             node: identity.fingerprint(),
+            address: config.address(),
             kind: Arc::new(kind),
             calls: CallThread::start()?,
         })))
@@ -105,30 +105,24 @@ impl WitnessKind {
         limit: Duration,
     ) -> Result<WitnessAnswer, CallFailure> {
         match self {
-            Self::Own(witness, _) => witness.ask(datastore, claim).await,
-            Self::Etcd(witness, _) => witness.ask(datastore, claim, limit).await,
+            Self::Own(witness) => witness.ask(datastore, claim).await,
+            Self::Etcd(witness) => witness.ask(datastore, claim, limit).await,
         }
     }
 
     fn reset(&self) {
         match self {
-            Self::Own(witness, _) => witness.reset(),
-            Self::Etcd(witness, _) => witness.reset(),
+            Self::Own(witness) => witness.reset(),
+            Self::Etcd(witness) => witness.reset(),
         }
     }
 
-    fn name(&self) -> String {
-        let (Self::Own(_, name) | Self::Etcd(_, name)) = self;
-        name.clone()
-    }
-
-    /// The failure of a call that has reached its limit.
-    fn timed_out(&self, limit: Duration) -> CallFailure {
-        let cure = match self {
-            Self::Own(..) => dialer::CURE,
-            Self::Etcd(..) => crate::etcd::CURE,
-        };
-        CallFailure::unreachable(format!("no answer within {} ms", limit.as_millis()), cure)
+    /// The cure of a witness that gives no answer.
+    const fn cure(&self) -> &'static str {
+        match self {
+            Self::Own(_) => dialer::CURE,
+            Self::Etcd(_) => etcd::CURE,
+        }
     }
 }
 
@@ -152,14 +146,14 @@ impl DatastoreWitness {
         let outcome = parts.calls.call(limit, call).unwrap_or_else(|| {
             // The connection may be dead without a sign: the next call gets a new one.
             parts.kind.reset();
-            Err(parts.kind.timed_out(limit))
+            Err(CallFailure::timed_out(limit, parts.kind.cure()))
         });
         outcome
             .and_then(|answer| {
                 self.last.take(before, answer)?;
                 Ok(answer.record)
             })
-            .map_err(|failure| failure.at(parts.kind.name()))
+            .map_err(|failure| failure.at(&parts.address))
     }
 }
 

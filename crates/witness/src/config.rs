@@ -20,3 +20,16 @@ pub enum WitnessConfig {
         endpoints: Vec<EtcdEndpoint>,
     },
 }
+
+impl WitnessConfig {
+    /// The address that errors name: of the witness, or of all members of etcd.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Own { address, .. } => address.to_string(),
+            Self::Etcd { endpoints } => {
+                let all: Vec<_> = endpoints.iter().map(ToString::to_string).collect();
+                all.join(", ")
+            }
+        }
+    }
+}

@@ -79,7 +79,7 @@ impl WitnessOperator {
         let witness = Arc::clone(&self.witness);
         let reply = self.call(async move { witness.list().await })?;
         let listing = listing(&reply).map_err(|error| not_understood(&error));
-        Ok(listing.map_err(|failure| failure.at(self.address.clone()))?)
+        Ok(listing.map_err(|failure| failure.at(&self.address))?)
     }
 
     /// Removes the record of a datastore. Returns whether there was one.
@@ -95,11 +95,9 @@ impl WitnessOperator {
         &self,
         call: impl Future<Output = Result<T, CallFailure>> + Send + 'static,
     ) -> Result<T, OperatorError> {
-        let outcome = self.calls.call(self.limit, call).unwrap_or_else(|| {
-            let cause = format!("no answer within {} ms", self.limit.as_millis());
-            Err(CallFailure::unreachable(cause, CURE))
-        });
-        Ok(outcome.map_err(|failure| failure.at(self.address.clone()))?)
+        let outcome = self.calls.call(self.limit, call);
+        let outcome = outcome.unwrap_or_else(|| Err(CallFailure::timed_out(self.limit, CURE)));
+        Ok(outcome.map_err(|failure| failure.at(&self.address))?)
     }
 }
 
