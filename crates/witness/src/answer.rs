@@ -1,8 +1,12 @@
 //! The outcome of a call to any witness, before it gets the address of the witness.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use lockstep_roles::{WitnessError, WitnessRecord};
+
+/// Separator of an error and its cure.
+pub(crate) const CURE_MARK: &str = "\n  cure: ";
 
 /// Identity of the storage that answered: of the own witness's store, or of the cluster of etcd.
 pub(crate) type StoreTag = [u8; 16];
@@ -43,6 +47,13 @@ impl CallFailure {
         }
     }
 
+    /// A refusal with the cause and the cure that are the text of an error.
+    pub(crate) fn refused_by(error: &impl Display) -> Self {
+        let text = error.to_string();
+        let (cause, cure) = cause_and_cure(&text);
+        Self::refused(cause, cure)
+    }
+
     /// The error of a call to the witness at this address.
     pub(crate) fn at(self, witness: &str) -> WitnessError {
         let witness = witness.to_owned();
@@ -59,6 +70,11 @@ impl CallFailure {
             },
         }
     }
+}
+
+/// Splits the text of an error. A text without a cure has an empty one.
+pub(crate) fn cause_and_cure(text: &str) -> (&str, &str) {
+    text.split_once(CURE_MARK).unwrap_or((text, ""))
 }
 
 /// The innermost cause of an error of the transport, which wraps the error of the system in texts without information.

@@ -82,9 +82,7 @@ impl WitnessEntry {
             return Err(EntryError::Format(format));
         }
         let text: EntryText = serde_json::from_slice(text)?;
-        let [first, second] = text.nodes;
-        let pair = NodePair::new(first, second).filter(|pair| pair.both() == text.nodes);
-        let pair = pair.ok_or(EntryError::Nodes)?;
+        let pair = NodePair::in_order(text.nodes).ok_or(EntryError::Nodes)?;
         let primary = pair.member(text.primary).ok_or(EntryError::Nodes)?;
         let entry = |in_sync| Self {
             pair,

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockstep_roles::Claim;
+use lockstep_roles::{Claim, WitnessRecord};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -19,6 +19,7 @@ use crate::answer::{CallFailure, StoreTag, WitnessAnswer, root_cause};
 use crate::entry::WitnessEntry;
 use crate::pair::WitnessedDatastore;
 use crate::proto::etcd as proto;
+use crate::store::{WitnessStoreError, stored_record, stored_text};
 
 type EtcdStub = proto::kv_client::KvClient<Channel>;
 
@@ -51,7 +52,7 @@ struct EtcdMember {
 
 /// A datastore's key as etcd has it, and the cluster that has it.
 struct EtcdKey {
-    entry: Option<WitnessEntry>,
+    record: Option<WitnessRecord>,
     /// Revision of the key's last change; zero without a key.
     revision: i64,
     store: StoreTag,
@@ -117,25 +118,18 @@ impl EtcdMember {
         claim: Option<Claim>,
     ) -> Result<WitnessAnswer, CallFailure> {
         if let Some(claim) = &claim {
-            claim.check().map_err(|fault| {
-                let cure = "use the same version of lockstep on both nodes, and report this fault";
-                CallFailure::refused(fault.to_string(), cure)
-            })?;
+            let checked = claim.check().map_err(WitnessStoreError::from);
+            checked.map_err(|error| CallFailure::refused_by(&error))?;
         }
         for _ in 0..ATTEMPTS_MAX {
             let found = self.read(datastore).await?;
-            let current = found.entry.map(|entry| entry.record);
+            let current = found.record;
             let next = claim.map_or(current, |claim| claim.apply(current));
             let store = found.store;
-            match next {
-                Some(record) if next != current => {
-                    let pair = datastore.pair;
-                    let entry = WitnessEntry { pair, record };
-                    if !self.replace(datastore, &entry, found.revision).await? {
-                        continue;
-                    }
-                }
-                _ => {}
+            if let Some(record) = next.filter(|_| next != current)
+                && !self.replace(datastore, record, found.revision).await?
+            {
+                continue;
             }
             return Ok(WitnessAnswer {
                 record: next,
@@ -157,27 +151,29 @@ impl EtcdMember {
         tag.copy_from_slice(&cluster.to_be_bytes());
         let Some(pair) = reply.kvs.into_iter().find(|pair| pair.key == key) else {
             return Ok(EtcdKey {
-                entry: None,
+                record: None,
                 revision: 0,
                 store,
             });
         };
+        let record = stored_record(datastore.uuid, datastore.pair, &pair.value);
         Ok(EtcdKey {
-            entry: Some(decoded(datastore, &pair.value)?),
+            record: Some(record.map_err(|error| CallFailure::refused_by(&error))?),
             revision: pair.mod_revision,
             store,
         })
     }
 
-    /// Writes the entry if the key's last change has this revision. Returns whether it had.
+    /// Writes the record if the key's last change has this revision. Returns whether it had.
     async fn replace(
         &self,
         datastore: &WitnessedDatastore,
-        entry: &WitnessEntry,
+        record: WitnessRecord,
         revision: i64,
     ) -> Result<bool, CallFailure> {
-        let value = entry.to_text();
-        let value = value.map_err(|error| unusable(datastore, &error.to_string()))?;
+        let pair = datastore.pair;
+        let value = stored_text(datastore.uuid, WitnessEntry { pair, record });
+        let value = value.map_err(|error| CallFailure::refused_by(&error))?;
         let key = key(datastore);
         let put = proto::PutRequest {
             key: key.clone(),
@@ -248,30 +244,4 @@ impl EtcdMember {
 
 fn key(datastore: &WitnessedDatastore) -> Vec<u8> {
     format!("lockstep/{}", datastore.uuid).into_bytes()
-}
-
-fn decoded(datastore: &WitnessedDatastore, text: &[u8]) -> Result<WitnessEntry, CallFailure> {
-    let entry = WitnessEntry::from_text(text);
-    let entry = entry.map_err(|error| unusable(datastore, &error.to_string()))?;
-    if entry.pair == datastore.pair {
-        return Ok(entry);
-    }
-    Err(CallFailure::refused(
-        format!(
-            "datastore {} belongs to the nodes {}",
-            datastore.uuid, entry.pair
-        ),
-        "check `fingerprint` of [datastore.peer] on both nodes; if a node has a new identity, see \"A node with a new \
-         identity\" in docs/operations.md",
-    ))
-}
-
-fn unusable(datastore: &WitnessedDatastore, cause: &str) -> CallFailure {
-    CallFailure::refused(
-        format!(
-            "the record of datastore {} cannot be used: {cause}",
-            datastore.uuid
-        ),
-        "use a newer lockstep if one has run here, else see \"A lost witness\" in docs/operations.md",
-    )
 }

@@ -11,14 +11,12 @@ use lockstep_link::Fingerprint;
 use lockstep_roles::{Claim, WitnessRecord};
 use tonic::{Code, Request, Response, Status};
 
+use crate::answer::{CURE_MARK, cause_and_cure};
 use crate::listener::CallerId;
 use crate::pair::WitnessedDatastore;
 use crate::proto::own as proto;
 use crate::store::{WitnessStore, WitnessStoreError};
 use crate::wire;
-
-/// Separator of an error and its cure.
-const CURE: &str = "\n  cure: ";
 
 /// Answers calls.
 #[derive(Clone)]
@@ -110,7 +108,7 @@ impl WitnessHandler {
         let datastore = wire::datastore(datastore).map_err(|error| invalid(&error))?;
         if datastore.pair.member(caller).is_none() {
             let error = format!(
-                "{caller} is not a node of datastore {}, whose nodes are {}{CURE}check the configuration of the node",
+                "{caller} is not a node of datastore {}, whose nodes are {}{CURE_MARK}check the configuration of the node",
                 datastore.uuid, datastore.pair
             );
             return Err(refusal(Code::PermissionDenied, &error));
@@ -118,7 +116,7 @@ impl WitnessHandler {
         let mut nodes = datastore.pair.both().into_iter();
         if let Some(unknown) = nodes.find(|node| !self.nodes.contains(node)) {
             let error = format!(
-                "the witness does not know {unknown}, a node of datastore {}{CURE}add a section [[node]] with that \
+                "the witness does not know {unknown}, a node of datastore {}{CURE_MARK}add a section [[node]] with that \
                  fingerprint to the configuration of the witness, and start it again",
                 datastore.uuid
             );
@@ -200,7 +198,7 @@ fn invalid(error: &dyn Display) -> Status {
 /// The status of an error: its cause is the message, its cure the details.
 fn refusal(code: Code, error: &dyn Display) -> Status {
     let text = error.to_string();
-    let (cause, cure) = text.split_once(CURE).unwrap_or((&text, ""));
+    let (cause, cure) = cause_and_cure(&text);
     Status::with_details(code, cause, cure.as_bytes().to_vec().into())
 }
 

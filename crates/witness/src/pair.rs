@@ -22,6 +22,12 @@ impl NodePair {
         })
     }
 
+    /// The pair of these two nodes, if they stand in the order of [`Self::both`].
+    pub(crate) fn in_order(nodes: [Fingerprint; 2]) -> Option<Self> {
+        let [first, second] = nodes;
+        (first < second).then_some(Self { first, second })
+    }
+
     /// The position of a node; `None` for a node that is not one of the two.
     pub fn member(&self, node: Fingerprint) -> Option<Member> {
         match node {

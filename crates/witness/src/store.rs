@@ -293,14 +293,7 @@ impl WitnessStore {
         let Some(text) = found.map_err(|source| failed(&self.place, source))? else {
             return Ok(None);
         };
-        let entry = decoded(datastore, &text)?;
-        if entry.pair != pair {
-            return Err(WitnessStoreError::OtherPair {
-                datastore,
-                stored: entry.pair,
-            });
-        }
-        Ok(Some(entry.record))
+        Ok(Some(stored_record(datastore, pair, &text)?))
     }
 
     /// Makes a claim, and returns the record after it. A changed record is on stable storage then.
@@ -323,8 +316,7 @@ impl WitnessStore {
         if current.is_none() && *count >= DATASTORES_MAX {
             return Err(WitnessStoreError::Full);
         }
-        let text = WitnessEntry { pair, record }.to_text();
-        let text = text.map_err(|source| WitnessStoreError::Entry { datastore, source })?;
+        let text = stored_text(datastore, WitnessEntry { pair, record })?;
         let key = key(datastore);
         let mut change = std::iter::once((&key[..], Some(&text[..])));
         let committed = self.kv.commit_durable(&mut change);
@@ -431,6 +423,37 @@ fn key(datastore: DatastoreUuid) -> [u8; 17] {
     let (_, uuid) = key.split_at_mut(1);
     uuid.copy_from_slice(datastore.as_bytes());
     key
+}
+
+/// The text to store for the record of a datastore.
+///
+/// # Errors
+/// [`WitnessStoreError::Entry`], never in practice.
+pub(crate) fn stored_text(
+    datastore: DatastoreUuid,
+    entry: WitnessEntry,
+) -> Result<Vec<u8>, WitnessStoreError> {
+    let text = entry.to_text();
+    text.map_err(|source| WitnessStoreError::Entry { datastore, source })
+}
+
+/// The record in a stored text, which must belong to this pair.
+///
+/// # Errors
+/// [`WitnessStoreError::Entry`] and [`WitnessStoreError::OtherPair`].
+pub(crate) fn stored_record(
+    datastore: DatastoreUuid,
+    pair: NodePair,
+    text: &[u8],
+) -> Result<WitnessRecord, WitnessStoreError> {
+    let entry = decoded(datastore, text)?;
+    if entry.pair != pair {
+        return Err(WitnessStoreError::OtherPair {
+            datastore,
+            stored: entry.pair,
+        });
+    }
+    Ok(entry.record)
 }
 
 fn decoded(datastore: DatastoreUuid, text: &[u8]) -> Result<WitnessEntry, WitnessStoreError> {

@@ -1,6 +1,6 @@
 //! Conversion between the messages of `proto/witness.proto` and the types of the witness.
 
-use lockstep_link::{Fingerprint, FingerprintError};
+use lockstep_link::FingerprintError;
 use lockstep_roles::{InSyncSet, Member, WitnessRecord};
 use lockstep_types::{DatastoreUuid, Generation};
 
@@ -37,9 +37,7 @@ pub(crate) fn datastore(
 ) -> Result<WitnessedDatastore, WireError> {
     let message = message.ok_or(WireError::Field("datastore"))?;
     let uuid = uuid(&message.uuid)?;
-    let nodes: [Fingerprint; 2] = [message.first.parse()?, message.second.parse()?];
-    let [first, second] = nodes;
-    let pair = NodePair::new(first, second).filter(|pair| pair.both() == nodes);
+    let pair = NodePair::in_order([message.first.parse()?, message.second.parse()?]);
     Ok(WitnessedDatastore {
         uuid,
         pair: pair.ok_or(WireError::Nodes)?,
@@ -121,6 +119,8 @@ pub(crate) fn listed(message: &proto::Listed) -> Result<(DatastoreUuid, WitnessE
 
 #[cfg(test)]
 mod tests {
+    use lockstep_link::Fingerprint;
+
     use super::*;
 
     #[test]
