@@ -123,18 +123,21 @@ pub fn mount(service: Arc<dyn FileService>, options: &MountOptions) -> Result<Mo
         Some(held) => held,
         None => make(options)?,
     };
-    match start(service, held, is_new, options) {
-        Ok(mounted) => {
-            let mount = options.mount_point.display();
-            tracing::info!(%mount, name = options.name, is_new, "mounted");
-            Ok(mounted)
+    let point = held.point.clone();
+    let mounted = start(service, held, is_new, options).inspect_err(|_| {
+        if is_new {
+            take_back(&point);
         }
-        Err((point, error)) => {
-            if is_new && let Err(error) = point.detach() {
-                tracing::warn!(%error, "the mount is left behind");
-            }
-            Err(error)
-        }
+    })?;
+    let mount = options.mount_point.display();
+    tracing::info!(%mount, name = options.name, is_new, "mounted");
+    Ok(mounted)
+}
+
+/// Detaches a new mount whose start has failed.
+fn take_back(point: &MountPoint) {
+    if let Err(error) = point.detach() {
+        tracing::warn!(%error, "the mount is left behind");
     }
 }
 
@@ -151,13 +154,9 @@ fn make(options: &MountOptions) -> Result<HeldMount, MountError> {
             mount_point: options.mount_point.clone(),
             source,
         });
-    let made = negotiated.and_then(|()| HeldMount::new(point.clone(), device, options));
-    if made.is_err()
-        && let Err(error) = point.detach()
-    {
-        tracing::warn!(%error, "the mount is left behind");
-    }
-    made
+    negotiated
+        .and_then(|()| HeldMount::new(point.clone(), device, options))
+        .inspect_err(|_| take_back(&point))
 }
 
 /// Starts the threads that answer requests until the mount is gone.
@@ -166,9 +165,8 @@ fn start(
     held: HeldMount,
     is_new: bool,
     options: &MountOptions,
-) -> Result<Mounted, (MountPoint, MountError)> {
-    let point = held.point.clone();
-    let failed = |source| (point.clone(), options.failed(source));
+) -> Result<Mounted, MountError> {
+    let failed = |source| options.failed(source);
     let invalidator = held.invalidator(options).map_err(failed)?;
     let kernel_cache = Arc::new(KernelCache::default());
     let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
@@ -189,8 +187,7 @@ fn start(
     if is_new {
         held.keep(options);
     } else {
-        let resent = held.resend_requests(options);
-        resent.map_err(|error| (point.clone(), error))?;
+        held.resend_requests(options)?;
     }
     let mounted = Mounted {
         point: held.point,

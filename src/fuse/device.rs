@@ -20,6 +20,12 @@ const CLONE: rustix::ioctl::Opcode = 0x8004_E500;
 const NOTIFY_INVALIDATE_INODE: u32 = 2;
 const NOTIFY_RESEND: u32 = 7;
 
+/// Timeout of a poll that does not wait.
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
 /// Bytes of the header of a notification.
 const HEADER_BYTES: usize = 16;
 
@@ -77,16 +83,21 @@ impl Device {
         self.notify(NOTIFY_INVALIDATE_INODE, body)
     }
 
-    /// Whether the mount is gone.
-    pub fn is_dead(&self) -> bool {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
-        let polled = poll(&mut watched, Some(&now));
+    /// Returns which of `events` hold for the device now, and `ERR` if the mount is gone.
+    ///
+    /// # Errors
+    /// If the system refuses to look.
+    pub fn poll_now(&self, events: PollFlags) -> Result<PollFlags, Errno> {
+        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), events)];
+        let polled = poll(&mut watched, Some(&NOW));
         let [device] = watched;
-        polled.is_err() || device.revents().contains(PollFlags::ERR)
+        polled.map(|_| device.revents())
+    }
+
+    /// Whether the mount is gone, as far as the system says so.
+    pub fn is_dead(&self) -> bool {
+        let polled = self.poll_now(PollFlags::empty());
+        polled.map_or(true, |events| events.contains(PollFlags::ERR))
     }
 
     /// Sends a notification: a header with the unique number zero, and a body.

@@ -101,12 +101,17 @@ impl HeldMount {
         let Some(left) = LeftMount::find(options)? else {
             return Ok(None);
         };
-        let mut held = match left.fitting(options) {
-            Ok(held) => held,
-            Err((left, reason)) => {
-                left.end(options, reason);
+        let (point, memory) = match left.fitting(options) {
+            Ok(parts) => parts,
+            Err(misfit) => {
+                left.end(options, &misfit.to_string());
                 return Ok(None);
             }
+        };
+        let mut held = Self {
+            point,
+            devices: left.devices,
+            memory,
         };
         let added: Vec<_> = held.add_devices(options)?.iter().map(AsFd::as_fd).collect();
         if !added.is_empty() {
@@ -142,6 +147,17 @@ struct LeftMount {
     memory: Option<(MountMemory, MountRecord)>,
 }
 
+/// Why a mount that an earlier process has left cannot be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Misfit {
+    #[error("its record is not readable")]
+    NoRecord,
+    #[error("it is not mounted any more")]
+    NotMounted,
+    #[error("this program or its configuration mounts it in another way")]
+    MadeOtherwise,
+}
+
 impl LeftMount {
     fn find(options: &MountOptions) -> Result<Option<Self>, MountError> {
         let given = options.descriptors.give(&options.held_name);
@@ -174,31 +190,14 @@ impl LeftMount {
         }
     }
 
-    /// The mount, if it is as this process would have made it; otherwise the reason why not.
-    fn fitting(self, options: &MountOptions) -> Result<HeldMount, (Self, &'static str)> {
-        let Self { devices, memory } = self;
-        let Some((memory, record)) = memory else {
-            let memory = None;
-            return Err((Self { devices, memory }, "its record is not readable"));
-        };
-        let point = MountPoint::adopt(record.mount_id, &options.name);
-        let expected = MountRecord::new(record.mount_id, options.mount_point.clone());
-        match point {
-            Some(point) if record == expected => Ok(HeldMount {
-                point,
-                devices,
-                memory,
-            }),
-            Some(_) => {
-                let memory = Some((memory, record));
-                let reason = "this program or its configuration mounts it in another way";
-                Err((Self { devices, memory }, reason))
-            }
-            None => {
-                let memory = Some((memory, record));
-                Err((Self { devices, memory }, "it is not mounted any more"))
-            }
+    /// The mount point and the memory, if the mount is as this process would have made it.
+    fn fitting(&self, options: &MountOptions) -> Result<(MountPoint, MountMemory), Misfit> {
+        let (memory, record) = self.memory.as_ref().ok_or(Misfit::NoRecord)?;
+        let point = MountPoint::adopt(record.mount_id, &options.name).ok_or(Misfit::NotMounted)?;
+        if *record != MountRecord::new(record.mount_id, options.mount_point.clone()) {
+            return Err(Misfit::MadeOtherwise);
         }
+        Ok((point, memory.clone()))
     }
 
     /// Ends the mount: its programs get errors.

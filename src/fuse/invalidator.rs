@@ -29,7 +29,7 @@ const COMMAND: &str = "invalidate";
 const DEVICE: &[u8] = b"DEVICE";
 
 /// An offset that means: drop attributes only, keep cached data.
-const ATTRIBUTES_ONLY: i64 = -1;
+pub(super) const ATTRIBUTES_ONLY: i64 = -1;
 
 /// A range of a file that the kernel is to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use fuser::{INodeNo, Notifier};
 use lockstep_types::Ino;
 
-use super::invalidator::Invalidator;
+use super::invalidator::{ATTRIBUTES_ONLY, Invalidator};
 
 /// The kernel's caches of one mount.
 #[derive(Default)]
@@ -32,8 +32,6 @@ impl KernelCache {
     /// Makes the kernel ask for the attributes of `ino` again, after a change that the kernel cannot know of
     /// otherwise.
     pub fn expire(&self, ino: Ino) {
-        /// An offset that means: drop attributes only, keep cached data.
-        const ATTRIBUTES_ONLY: i64 = -1;
         let Some(Channels { notifier, .. }) = self.0.get() else {
             return;
         };

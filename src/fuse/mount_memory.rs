@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::init;
 
-/// Form of the memory. A program with another form cannot take the mount over.
+/// Form of the memory. A program with another form cannot resume the mount.
 const FORMAT: u32 = 1;
 
 /// Bytes of the record, which is text, filled up with blanks. The slots are behind it.
@@ -107,7 +107,7 @@ impl MountMemory {
         let mut text = vec![0; RECORD_BYTES];
         file.read_exact_at(&mut text, 0)?;
         let record = serde_json::from_slice(&text).map_err(io::Error::other)?;
-        // ExchangeSlots of the earlier process may belong to requests that the kernel sends again.
+        // Slots of the earlier process may belong to requests that the kernel sends again.
         let used = file.metadata()?.len().saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
         let slots = ExchangeSlots {
             free: Vec::new(),
