@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-use std::collections::BTreeSet;
+#[path = "json/page.rs"]
+mod page;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -169,28 +171,11 @@ fn first_claim() -> Claim {
     }
 }
 
-fn collect(value: &Value, keys: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(members) => {
-            keys.extend(members.keys().cloned());
-            members.values().for_each(|member| collect(member, keys));
-        }
-        Value::Array(items) => items.iter().for_each(|item| collect(item, keys)),
-        _ => {}
-    }
-}
-
 /// Checks that `docs/json.md` describes each key of the JSON of this command, and no other.
 fn assert_described(command: &str, value: &Value) {
-    let page = include_str!("../docs/json.md");
-    let section = page.split("\n## ").find(|it| it.starts_with(command));
-    let lines = section.unwrap_or_else(|| panic!("no {command}")).lines();
-    let described: BTreeSet<_> = lines
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .map(str::to_owned)
-        .collect();
-    let mut keys = BTreeSet::new();
-    collect(value, &mut keys);
+    let section = page::sections().find(|it| it.starts_with(command));
+    let section = section.unwrap_or_else(|| panic!("no {command}"));
+    let (keys, described) = (page::keys_of(value), page::described_keys(section));
     assert_eq!(keys, described);
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "json/page.rs"]
+mod page;
+
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -127,33 +130,13 @@ fn made() -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn collect(value: &Value, keys: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(members) => {
-            keys.extend(members.keys().cloned());
-            members.values().for_each(|member| collect(member, keys));
-        }
-        Value::Array(items) => items.iter().for_each(|item| collect(item, keys)),
-        _ => {}
-    }
-}
-
-/// The keys of each section of the page that begins with `## `: the first column of its tables. `tests/cli_witness.rs`
-/// checks the sections about the witness.
+/// The keys of each section of the page. `tests/cli_witness.rs` checks the sections about the witness.
 fn described() -> Vec<BTreeSet<String>> {
-    let page = include_str!("../docs/json.md");
-    let keys = |section: &str| {
-        let lines = section.lines();
-        lines
-            .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-            .map(str::to_owned)
-            .collect()
-    };
-    let sections = page.split("\n## ").skip(1);
+    let sections = page::sections();
     let of_nodes = sections.filter(|section| {
         !section.starts_with("`lockstep witness-") && !section.contains("--witness --json")
     });
-    of_nodes.map(keys).collect()
+    of_nodes.map(page::described_keys).collect()
 }
 
 #[test]
@@ -167,8 +150,7 @@ fn every_key_is_described_and_no_other() {
     let described = described();
     assert_eq!(printed.len(), described.len());
     for (value, described) in printed.iter().zip(described) {
-        let mut keys = BTreeSet::new();
-        collect(value, &mut keys);
+        let mut keys = page::keys_of(value);
         // The section of `lockstep status` describes the keys of this object.
         if value.get("failure").is_some() {
             keys.remove("reason");
