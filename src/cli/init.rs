@@ -125,7 +125,7 @@ pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
     }
     let plan = InitPlan::new(args)?;
     let text = plan.config_text()?;
-    plan.refuse_existing()?;
+    refuse_existing(&plan.directory, CONFIG_FILE)?;
     let made = plan.make(&text)?;
     if json {
         say_json(&plan.summary(&made))?;
@@ -191,10 +191,6 @@ impl InitPlan {
             ..self.draft.clone()
         };
         Ok(config::parse(&draft_text(&filled)?, &self.config_path())?)
-    }
-
-    fn refuse_existing(&self) -> Result<()> {
-        refuse_existing(&self.directory, CONFIG_FILE)
     }
 
     fn make(&self, text: &str) -> Result<InitOutcome> {

@@ -141,13 +141,12 @@ impl ChangeTable {
 
     /// A file without changes or known opens.
     fn new_file(&self, ino: Ino) -> FileChanges {
+        if !self.is_inherited(ino) {
+            return FileChanges::default();
+        }
         FileChanges {
-            cached: self.is_inherited(ino),
-            origin: if self.is_inherited(ino) {
-                FileOrigin::Unsettled
-            } else {
-                FileOrigin::Known
-            },
+            cached: true,
+            origin: FileOrigin::Unsettled,
             ..FileChanges::default()
         }
     }
