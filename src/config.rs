@@ -34,7 +34,9 @@ pub use lockstep_driver::config::{
     FUSE_THREADS_DEFAULT, NotAnAddress, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT,
     PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerAddress, PeerConfig,
 };
-pub use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
+pub use lockstep_types::settings::{
+    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
+};
 pub use node_config::{LinkConfig, NAME_BYTES_MAX, NodeConfig, SOCKET_PATH_BYTES_MAX};
 pub use problem::{ConfigError, LISTED_MAX, Problem};
 pub use template::{ConfigDraft, DraftPeer, NodeDraft, draft_text};

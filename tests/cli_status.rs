@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, PeerStatus, ServiceStatus, SettingsStatus, SyncStatus,
-    VerifyFailure, VerifyProgress, VerifyReport, WorkStatus,
+    CommandFailure, DatastoreStatus, Difference, PeerStatus, ServiceStatus, SettingsStatus,
+    SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
 };
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus};
@@ -74,14 +74,14 @@ impl ControlService for PretendedNode {
         &self,
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<VerifyReport, VerifyFailure> {
+    ) -> Result<VerifyReport, CommandFailure> {
         progress(VerifyProgress {
             inodes_compared: 1,
             inodes_total: None,
             bytes_compared: 0,
         });
         if name != "alpha" {
-            return Err(VerifyFailure {
+            return Err(CommandFailure {
                 cause: format!("there is no datastore {name:?}"),
                 cure: "name another".to_owned(),
             });

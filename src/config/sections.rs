@@ -9,7 +9,9 @@ use lockstep_driver::config::{
     PEER_TIMEOUT_DEFAULT, PeerConfig,
 };
 use lockstep_types::DatastoreUuid;
-use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, Role};
+use lockstep_types::settings::{
+    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
+};
 use toml::de::DeTable;
 
 use super::check;
@@ -32,6 +34,8 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
     "role",
     "durability",
     "on_peer_loss",
+    "on_power_loss",
+    "standby",
     "pause_limit_ms",
     "peer_timeout_ms",
     "answer_limit_ms",
@@ -147,7 +151,7 @@ fn read_datastore(
         section.set_title(format!("[[datastore]] {name:?}"));
     }
     section.refuse_unknown(problems, DATASTORE_KEYS);
-    let (durability, on_peer_loss) = read_policies(problems, &section);
+    let policies = Policies::read(problems, &section);
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section);
     let fuse_threads = read_fuse_threads(problems, &section);
     let lines = section.key_lines(problems);
@@ -160,8 +164,10 @@ fn read_datastore(
         store: store?,
         mount: mount?,
         role: role?,
-        durability,
-        on_peer_loss,
+        durability: policies.durability,
+        on_peer_loss: policies.on_peer_loss,
+        on_power_loss: policies.on_power_loss,
+        standby: policies.standby,
         pause_limit,
         peer_timeout,
         answer_limit,
@@ -196,16 +202,31 @@ fn read_required(problems: &mut Problems<'_>, section: &Section<'_>) -> Required
     )
 }
 
-fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> (Durability, OnPeerLoss) {
-    (
-        section.optional(problems, "durability", Durability::default(), value::choice),
-        section.optional(
-            problems,
-            "on_peer_loss",
-            OnPeerLoss::default(),
-            value::choice,
-        ),
-    )
+/// The settings of `[[datastore]]` that are one word of a list and have a default.
+struct Policies {
+    durability: Durability,
+    on_peer_loss: OnPeerLoss,
+    on_power_loss: OnPowerLoss,
+    standby: Standby,
+}
+
+impl Policies {
+    fn read(problems: &mut Problems<'_>, section: &Section<'_>) -> Self {
+        Self {
+            durability: read_choice(problems, section, "durability"),
+            on_peer_loss: read_choice(problems, section, "on_peer_loss"),
+            on_power_loss: read_choice(problems, section, "on_power_loss"),
+            standby: read_choice(problems, section, "standby"),
+        }
+    }
+}
+
+fn read_choice<T: Choice + Default>(
+    problems: &mut Problems<'_>,
+    section: &Section<'_>,
+    key: &'static str,
+) -> T {
+    section.optional(problems, key, T::default(), value::choice)
 }
 
 /// Reads `pause_limit_ms`, `peer_timeout_ms` and `answer_limit_ms`.

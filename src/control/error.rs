@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use lockstep_driver::report::VerifyFailure;
+use lockstep_driver::report::CommandFailure;
 
 fn socket_cure(source: &io::Error) -> &'static str {
     match source.kind() {
@@ -90,5 +90,5 @@ pub enum ControlError {
     },
     /// The nodes could not be compared.
     #[error("could not compare: {0}")]
-    Verify(VerifyFailure),
+    Verify(CommandFailure),
 }

@@ -1,6 +1,6 @@
 //! The commands that a running node answers.
 
-use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{CommandFailure, VerifyProgress, VerifyReport};
 
 use super::report::NodeStatus;
 
@@ -14,5 +14,5 @@ pub trait ControlService: Send + Sync + 'static {
         &self,
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<VerifyReport, VerifyFailure>;
+    ) -> Result<VerifyReport, CommandFailure>;
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
-    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus, VerifyFailure,
+    CommandFailure, DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus,
+    ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus,
     VerifyProgress, VerifyReport, WorkStatus,
 };
 
@@ -121,9 +121,9 @@ impl ControlService for FakeNode {
         &self,
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<VerifyReport, VerifyFailure> {
+    ) -> Result<VerifyReport, CommandFailure> {
         if name != "alpha" {
-            return Err(VerifyFailure {
+            return Err(CommandFailure {
                 cause: format!("there is no datastore {name:?}"),
                 cure: "name one that `lockstep status` shows".to_owned(),
             });

@@ -4,7 +4,7 @@
 //! conversion through JSON serves all of them. A word of a setting is text in a message: a command reports a word
 //! of a newer node that it does not know.
 
-use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{CommandFailure, VerifyProgress, VerifyReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -35,7 +35,7 @@ pub(super) fn progress_event(progress: VerifyProgress) -> serde_json::Result<pro
 }
 
 pub(super) fn outcome_event(
-    outcome: Result<VerifyReport, VerifyFailure>,
+    outcome: Result<VerifyReport, CommandFailure>,
 ) -> serde_json::Result<proto::VerifyEvent> {
     let event = match outcome {
         Ok(report) => Event::Report(convert(report)?),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_driver::report::{VerifyFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{CommandFailure, VerifyProgress, VerifyReport};
 use lockstep_link::Identity;
 
 use super::slot::DatastoreSlot;
@@ -104,16 +104,16 @@ impl ControlService for NodeShared {
         &self,
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<VerifyReport, VerifyFailure> {
+    ) -> Result<VerifyReport, CommandFailure> {
         let Some(slot) = self.slots.iter().find(|slot| slot.config().name == name) else {
-            return Err(VerifyFailure {
+            return Err(CommandFailure {
                 cause: format!("node {} has no datastore named {name}", self.name),
                 cure: format!("name one of: {}", self.names()),
             });
         };
         match slot.running() {
             Some(datastore) => datastore.verify(progress),
-            None => Err(VerifyFailure {
+            None => Err(CommandFailure {
                 cause: format!("node {} has not started {name}", self.name),
                 cure: "see the reason in `lockstep status`".to_owned(),
             }),

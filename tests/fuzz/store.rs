@@ -19,7 +19,9 @@ use lockstep_link::Fingerprint;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
-use lockstepfs::config::{DatastoreConfig, Durability, Encryption, OnPeerLoss, PeerConfig, Role};
+use lockstepfs::config::{
+    DatastoreConfig, Durability, Encryption, OnPeerLoss, OnPowerLoss, PeerConfig, Role, Standby,
+};
 
 use tempfile::TempDir;
 
@@ -56,6 +58,8 @@ pub fn config(
         role,
         durability: Durability::Posix,
         on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Serve,
+        standby: Standby::Wait,
         pause_limit: Duration::from_millis(50),
         peer_timeout: Duration::from_secs(3),
         answer_limit: Duration::from_secs(60),

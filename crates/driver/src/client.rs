@@ -15,6 +15,8 @@ use std::sync::Arc;
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
+pub use crate::service_gate::Inside;
+
 /// Called exactly once with the outcome of an operation, from any thread.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
@@ -93,10 +95,67 @@ pub enum Seek {
     Hole,
 }
 
+/// Whether this node serves the datastore, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Requests are executed.
+    Serving,
+    /// This node is about to give its role away. Only write-backs of the kernel's pages are still executed.
+    Retiring,
+    /// No other node has served since this node did, as far as known: this node was the primary, and may serve again once
+    /// it has met its peer. The kernel's caches are right.
+    Undecided,
+    /// The other node may serve. The kernel's caches may be stale.
+    Following,
+}
+
+/// The kind of a request at the gate of a datastore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// A request of a program.
+    Program,
+    /// The kernel writes back pages that a program has stored through a mapping.
+    WriteBack,
+}
+
+/// Learns of the changes of a node's role. A front end with caches drops them.
+pub trait RoleObserver: Send + Sync {
+    /// This node gives its role away when this returns. Until then the datastore executes write-backs only. Must return
+    /// within about a second.
+    fn retiring(&self);
+
+    /// The standing of this node has changed.
+    fn changed(&self, standing: Standing);
+}
+
 /// One datastore, as its clients see it. All calls may come from many threads at once.
 pub trait FileService: Send + Sync + 'static {
     /// A call or its completion has panicked. It may have left an operation half done.
     fn panicked(&self) {}
+
+    /// Lets a request in. The front end drops the [`Inside`] when it has handed the request to the service: the
+    /// operations that the request has begun count by themselves. A completion may begin further operations of the same
+    /// request without another call of this.
+    ///
+    /// # Errors
+    /// The standing of a node that does not serve. The request then waits ([`Self::when_serving`]) or fails, and no other
+    /// function of this trait may be called for it, except those that count references.
+    fn enter(&self, _kind: RequestKind) -> Result<Inside, Standing> {
+        Ok(Inside::ungated())
+    }
+
+    /// Runs a job, which must not wait, once this node serves. The job is dropped if the datastore is stopped before.
+    fn when_serving(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+
+    /// The standing of this node at this moment.
+    fn standing(&self) -> Standing {
+        Standing::Serving
+    }
+
+    /// Has an observer learn of the changes of the role, from now on.
+    fn observe(&self, _observer: Arc<dyn RoleObserver>) {}
 
     /// Sends the deferred write: the next request is no write ([`WriteOptions::waiting`]).
     fn flush_deferred_writes(&self) {}

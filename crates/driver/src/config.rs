@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
-use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, Role};
+use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
 
 pub use address::{NotAnAddress, PeerAddress};
 
@@ -39,14 +39,18 @@ pub struct DatastoreConfig {
     pub uuid: DatastoreUuid,
     /// Directory of the backing store on this node.
     pub store: PathBuf,
-    /// Directory where the datastore is mounted while this node is its primary.
+    /// Directory where the datastore is mounted. On a node that does not serve, the mount is in standby.
     pub mount: PathBuf,
-    /// Role of this node.
+    /// Role with which a new store of this node begins. After that the role file of the store has the role.
     pub role: Role,
     /// When an acknowledged write must be on stable storage. Default [`Durability::Posix`].
     pub durability: Durability,
     /// Policy for the time after [`Self::pause_limit`]. Default [`OnPeerLoss::Continue`].
     pub on_peer_loss: OnPeerLoss,
+    /// Behaviour of a primary that starts without its peer. Default [`OnPowerLoss::Wait`].
+    pub on_power_loss: OnPowerLoss,
+    /// Answer to requests on a mount in standby. Default [`Standby::Wait`].
+    pub standby: Standby,
     /// The time that acknowledgements wait for a lost peer before [`Self::on_peer_loss`] decides. Default
     /// [`PAUSE_LIMIT_DEFAULT`], bounds [`PAUSE_LIMIT_BOUNDS_MS`].
     pub pause_limit: Duration,

@@ -17,7 +17,7 @@ use crate::maintenance::Maintenance;
 use crate::open::{DatastoreError, failed, refused, tables};
 use crate::peer::dial::Dial;
 use crate::peer::greeting::{refuse, refuse_poisoned};
-use crate::report::{DatastoreStatus, VerifyFailure, VerifyProgress, VerifyReport};
+use crate::report::{CommandFailure, DatastoreStatus, RoleReport, VerifyProgress, VerifyReport};
 use crate::resync_jobs::verify_report;
 use crate::session::Session;
 use crate::session::connector::Connector;
@@ -199,7 +199,7 @@ impl Datastore {
     pub fn verify(
         &self,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<VerifyReport, VerifyFailure> {
+    ) -> Result<VerifyReport, CommandFailure> {
         let report = self.compare(progress)?;
         let time = self.engine.host.time_of_day();
         self.engine.notes.note_comparison(&report, time);
@@ -213,14 +213,41 @@ impl Datastore {
     pub fn compare(
         &self,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<lockstep_verify::Report, VerifyFailure> {
+    ) -> Result<lockstep_verify::Report, CommandFailure> {
         match &self.session {
             Session::Primary(session) => session.jobs.compare(progress),
-            Session::Secondary(_) => Err(VerifyFailure {
+            Session::Secondary(_) => Err(CommandFailure {
                 cause: "this node is the secondary of the datastore".to_owned(),
                 cure: "ask the primary".to_owned(),
             }),
         }
+    }
+
+    /// Gives the role of the primary to the other node, which is in sync. No operation of a client fails.
+    ///
+    /// # Errors
+    /// If this node is not the primary, or the nodes are not in sync. Then nothing has changed.
+    pub fn hand_over(&self) -> Result<RoleReport, CommandFailure> {
+        Err(CommandFailure::new("not built yet", "wait"))
+    }
+
+    /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
+    /// `accepts_loss`: also if this copy may lack acknowledged operations.
+    ///
+    /// # Errors
+    /// If this node is connected with a primary, or its copy may lack operations. Then nothing has changed.
+    pub fn promote(&self, accepts_loss: bool) -> Result<RoleReport, CommandFailure> {
+        let _ = accepts_loss;
+        Err(CommandFailure::new("not built yet", "wait"))
+    }
+
+    /// Makes this primary, which serves alone or waits, the secondary: the other node has, or gets, the role. The
+    /// operations that only this copy has are lost with the next resync.
+    ///
+    /// # Errors
+    /// If this node is no primary, or is in sync with its secondary. Then nothing has changed.
+    pub fn demote(&self) -> Result<RoleReport, CommandFailure> {
+        Err(CommandFailure::new("not built yet", "wait"))
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this

@@ -39,6 +39,7 @@ mod peer;
 pub mod report;
 mod resync_jobs;
 mod service;
+mod service_gate;
 mod session;
 mod status;
 mod status_notes;

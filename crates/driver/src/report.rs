@@ -12,7 +12,7 @@ pub struct SettingsStatus {
     pub name: String,
     /// Identity of the datastore.
     pub uuid: String,
-    /// Role of this node.
+    /// Role of this node at this moment; the configured one before the store is opened.
     pub role: Role,
     /// Mount point; `None` if the datastore is not mounted.
     pub mount: Option<String>,
@@ -172,6 +172,8 @@ pub enum ServiceStatus {
     Waiting,
     /// A change fails: the disk has failed.
     Refused,
+    /// Every request waits: this node was the primary, and has to meet its peer, or to be promoted, before it serves.
+    Undecided,
     /// There are no clients: this node is a secondary, or has not started the datastore.
     None,
 }
@@ -183,6 +185,7 @@ impl Choice for ServiceStatus {
         (Self::WritesAlone, "writes-alone"),
         (Self::Waiting, "waiting"),
         (Self::Refused, "refused"),
+        (Self::Undecided, "undecided"),
         (Self::None, "none"),
     ];
 }
@@ -273,12 +276,33 @@ pub struct Difference {
     pub what: String,
 }
 
-/// A comparison that could not be made.
+/// A change of roles, as the commands print it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleReport {
+    /// Role of this node now.
+    pub role: Role,
+    /// Generation in which this node has the role.
+    pub generation: u64,
+    /// Time during which requests of clients waited, in milliseconds, as far as this node knows.
+    pub pause_ms: u64,
+}
+
+/// A command that could not be executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{cause}\n  cure: {cure}")]
-pub struct VerifyFailure {
+pub struct CommandFailure {
     /// The cause.
     pub cause: String,
     /// The cure.
     pub cure: String,
+}
+
+impl CommandFailure {
+    /// A failure with its cause and its cure.
+    pub fn new(cause: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self {
+            cause: cause.into(),
+            cure: cure.into(),
+        }
+    }
 }

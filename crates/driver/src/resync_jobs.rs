@@ -21,7 +21,7 @@ use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
 use crate::peer::remote::RemotePeer;
 use crate::peer::requests::PendingRequests;
-use crate::report::{Difference, ResyncStatus, VerifyFailure, VerifyProgress, VerifyReport};
+use crate::report::{CommandFailure, Difference, ResyncStatus, VerifyProgress, VerifyReport};
 use crate::term::Term;
 
 /// The locks of the core, and the time of its host.
@@ -277,7 +277,7 @@ impl ResyncJobs {
     pub fn compare(
         &self,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<lockstep_verify::Report, VerifyFailure> {
+    ) -> Result<lockstep_verify::Report, CommandFailure> {
         let peer = self.peer_in_sync()?;
         let done = JobProgress::default();
         let mut compared = None;
@@ -298,17 +298,17 @@ impl ResyncJobs {
     }
 
     /// The secondary, if the nodes are in sync.
-    fn peer_in_sync(&self) -> Result<RemotePeer, VerifyFailure> {
+    fn peer_in_sync(&self) -> Result<RemotePeer, CommandFailure> {
         let state = self.term.state();
         if self.engine.config.peer.is_none() {
-            return Err(VerifyFailure {
+            return Err(CommandFailure {
                 cause: "the datastore is not mirrored: there is no other copy to compare with"
                     .to_owned(),
                 cure: "configure a peer ([datastore.peer]) if it is to be mirrored".to_owned(),
             });
         }
         let connection = self.term.peer.current().filter(|_| state.is_in_sync());
-        let connection = connection.ok_or_else(|| VerifyFailure {
+        let connection = connection.ok_or_else(|| CommandFailure {
             cause: format!("the nodes are not in sync ({})", state.describe()),
             cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
         })?;
@@ -316,8 +316,8 @@ impl ResyncJobs {
     }
 }
 
-fn could_not_compare(error: &ResyncError) -> VerifyFailure {
-    VerifyFailure {
+fn could_not_compare(error: &ResyncError) -> CommandFailure {
+    CommandFailure {
         cause: error.to_string(),
         cure: "see the log of both nodes, then verify again".to_owned(),
     }

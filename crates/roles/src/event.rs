@@ -1,17 +1,10 @@
 //! The vocabulary of the role machine: its settings and phases, the events that the driver brings, and the effects that
 //! the driver carries out.
 
+use lockstep_types::settings::OnPowerLoss;
+
 use crate::record::{Member, RoleRecord};
 use crate::witness::{Claim, WitnessRecord};
-
-/// The behaviour of a primary after a power loss, while it can reach neither the peer nor a witness that knows better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OnPowerLoss {
-    /// Waits for the peer, which may hold newer operations.
-    Wait,
-    /// Serves from its own disk. Operations that were acknowledged and never synced may be lost.
-    Serve,
-}
 
 /// The settings of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

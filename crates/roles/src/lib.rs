@@ -9,7 +9,7 @@ pub mod machine;
 pub mod record;
 pub mod witness;
 
-pub use event::{OnPowerLoss, Phase, RoleEffect, RoleEvent, RoleSettings, Told};
+pub use event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 pub use machine::RoleMachine;
 pub use record::{Member, RoleRecord};
 pub use witness::{Claim, ClaimFault, InSyncSet, Witness, WitnessError, WitnessRecord};

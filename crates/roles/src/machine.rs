@@ -10,9 +10,9 @@
 //!   say that the peer is complete, only after the witness has recorded the same.
 //! - A secondary becomes primary only by a grant of the primary, by the witness, or by an operator.
 
-use lockstep_types::settings::Role;
+use lockstep_types::settings::{OnPowerLoss, Role};
 
-use crate::event::{OnPowerLoss, Phase, RoleEffect, RoleEvent, RoleSettings, Told};
+use crate::event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 use crate::record::RoleRecord;
 use crate::witness::{Claim, InSyncSet, WitnessRecord};
 

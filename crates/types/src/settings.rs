@@ -31,11 +31,11 @@ pub trait Choice: Copy + PartialEq + 'static {
     }
 }
 
-/// A node's role in a datastore. Until failover exists, the operator assigns the roles.
+/// A node's role in a datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Mounts the datastore and sends every operation to the secondary.
+    /// Serves the datastore and sends every operation to the secondary.
     Primary,
     /// Receives every operation and applies it.
     Secondary,
@@ -78,6 +78,37 @@ impl Choice for OnPeerLoss {
         &[(Self::Continue, "continue"), (Self::Freeze, "freeze")];
 }
 
+/// The behaviour of a primary that starts and cannot reach its peer, while the peer may hold newer operations or may have
+/// been promoted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnPowerLoss {
+    /// Serves nothing until it has met its peer, or an operator promotes it.
+    #[default]
+    Wait,
+    /// Serves from its own disk. After a power loss, operations that were acknowledged and never synced may be lost.
+    Serve,
+}
+
+impl Choice for OnPowerLoss {
+    const ALL: &'static [(Self, &'static str)] = &[(Self::Wait, "wait"), (Self::Serve, "serve")];
+}
+
+/// The answer to requests of programs on a node that does not serve the datastore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standby {
+    /// A request waits until this node serves.
+    #[default]
+    Wait,
+    /// A request fails with `EROFS`.
+    Erofs,
+}
+
+impl Choice for Standby {
+    const ALL: &'static [(Self, &'static str)] = &[(Self::Wait, "wait"), (Self::Erofs, "erofs")];
+}
+
 /// Whether the bytes between the nodes are encrypted. Authentication is never off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -117,6 +148,8 @@ mod tests {
         words_round_trip::<Role>();
         words_round_trip::<Durability>();
         words_round_trip::<OnPeerLoss>();
+        words_round_trip::<OnPowerLoss>();
+        words_round_trip::<Standby>();
         words_round_trip::<Encryption>();
     }
 }

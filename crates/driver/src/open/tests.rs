@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::settings::{Durability, Encryption, OnPeerLoss};
+use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Standby};
 use lockstep_types::{BootId, DatastoreUuid, Generation, Ino};
 
 use super::*;
@@ -64,6 +64,8 @@ impl Place {
             role: Role::Primary,
             durability: Durability::Posix,
             on_peer_loss: OnPeerLoss::Continue,
+            on_power_loss: OnPowerLoss::Serve,
+            standby: Standby::Wait,
             pause_limit: PAUSE_LIMIT_DEFAULT,
             peer_timeout: PEER_TIMEOUT_DEFAULT,
             answer_limit: ANSWER_LIMIT_DEFAULT,

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use lockstep_roles::{
-    Claim, InSyncSet, Member, OnPowerLoss, Phase, RoleEffect, RoleEvent, RoleMachine, RoleRecord,
-    RoleSettings, Told, WitnessRecord,
+    Claim, InSyncSet, Member, Phase, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings,
+    Told, WitnessRecord,
 };
-use lockstep_types::settings::Role;
+use lockstep_types::settings::{OnPowerLoss, Role};
 
 /// Generations that the model can count.
 const GENERATIONS: usize = 12;

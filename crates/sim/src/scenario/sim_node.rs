@@ -9,7 +9,7 @@ use lockstep_driver::config::{DatastoreConfig, PeerConfig};
 use lockstep_driver::{ClearError, Cleared, Datastore, Repair, clear_poison};
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
-use lockstep_types::settings::{Encryption, Role};
+use lockstep_types::settings::{Encryption, OnPowerLoss, Role, Standby};
 use lockstep_types::{BootId, Errno, Ino, Timestamp};
 
 use super::coverage::{CoverageRecorder, CrashPoint, FileClass};
@@ -82,6 +82,8 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         role,
         durability,
         on_peer_loss,
+        on_power_loss: OnPowerLoss::Serve,
+        standby: Standby::Wait,
         pause_limit,
         peer_timeout,
         answer_limit,

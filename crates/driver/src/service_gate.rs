@@ -1,0 +1,151 @@
+//! The gate through which the requests of clients reach a datastore: open while this node serves the datastore.
+//!
+//! A front end lets a request in with [`ServiceGate::enter`], and keeps the [`Inside`] until the request is handed to the
+//! datastore. The operations that the request has begun count until each is answered. So once the gate is closed and
+//! empty, no client can see or cause a change on this node.
+//!
+//! Invariant: a job that waits for the service runs once, when the node serves, unless the datastore is stopped before: then
+//! it is dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::client::{RequestKind, Standing};
+use crate::host::{Host, Job};
+
+/// Time between two looks whether the gate is empty.
+const DRAIN_POLL: Duration = Duration::from_millis(1);
+
+/// See the head of this file.
+pub(crate) struct ServiceGate {
+    state: Mutex<GateState>,
+}
+
+struct GateState {
+    standing: Standing,
+    /// Requests and operations inside.
+    inside: usize,
+    /// Jobs that wait for the service.
+    waiting: Vec<Job>,
+    /// No job waits any more: the datastore is stopped.
+    is_stopped: bool,
+}
+
+/// A request or an operation inside a gate. A drop ends it.
+#[must_use]
+pub struct Inside(Option<Arc<ServiceGate>>);
+
+impl Inside {
+    /// A request of a service that has no gate.
+    pub const fn ungated() -> Self {
+        Self(None)
+    }
+}
+
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inside").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(gate) = &self.0 {
+            gate.state.lock().inside -= 1;
+        }
+    }
+}
+
+impl ServiceGate {
+    /// A closed gate.
+    pub fn new() -> Self {
+        let state = GateState {
+            standing: Standing::Following,
+            inside: 0,
+            waiting: Vec::new(),
+            is_stopped: false,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Whether the node serves, and if not, why.
+    pub fn standing(&self) -> Standing {
+        self.state.lock().standing
+    }
+
+    /// Lets a request in, or returns why not.
+    pub fn enter(self: &Arc<Self>, kind: RequestKind) -> Result<Inside, Standing> {
+        let mut state = self.state.lock();
+        let is_admitted = match state.standing {
+            Standing::Serving => true,
+            Standing::Retiring => kind == RequestKind::WriteBack,
+            Standing::Undecided | Standing::Following => false,
+        };
+        if !is_admitted {
+            return Err(state.standing);
+        }
+        state.inside += 1;
+        Ok(Inside(Some(Arc::clone(self))))
+    }
+
+    /// Counts an operation of a request that is inside.
+    pub fn hold(self: &Arc<Self>) -> Inside {
+        self.state.lock().inside += 1;
+        Inside(Some(Arc::clone(self)))
+    }
+
+    /// Has the worker pool do a job once the node serves.
+    pub fn when_serving(&self, host: &dyn Host, job: Job) {
+        let mut state = self.state.lock();
+        if state.standing == Standing::Serving {
+            drop(state);
+            host.spawn(job);
+        } else if !state.is_stopped {
+            state.waiting.push(job);
+        }
+    }
+
+    /// Changes the standing. Jobs that wait for the service run if the node serves now.
+    pub fn set(&self, host: &dyn Host, standing: Standing) {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.standing = standing;
+            if standing == Standing::Serving {
+                std::mem::take(&mut state.waiting)
+            } else {
+                Vec::new()
+            }
+        };
+        for job in waiting {
+            host.spawn(job);
+        }
+    }
+
+    /// Ends the waiting: drops the jobs.
+    pub fn stop(&self) {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.is_stopped = true;
+            std::mem::take(&mut state.waiting)
+        };
+        drop(waiting);
+    }
+
+    /// Waits until nothing is inside. Returns `false` when that takes longer than `limit`.
+    pub fn drain(&self, host: &dyn Host, limit: Duration) -> bool {
+        let start = host.now();
+        loop {
+            if self.state.lock().inside == 0 {
+                return true;
+            }
+            if host.since(start) >= limit {
+                return false;
+            }
+            host.sleep(DRAIN_POLL);
+        }
+    }
+}
