@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_driver::{Datastore, refuse, threads};
 use lockstep_link::{Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames};
-use lockstep_repl::message::{Envelope, Message, MessageError};
+use lockstep_repl::message::{Envelope, MessageError};
 
 use super::admission::{AdmissionGuard, PreAuthLimiter};
 use super::error::{NodeError, system};
@@ -40,7 +40,7 @@ enum ConnectionRefused {
     },
     #[error("too many connections at once that are not authenticated")]
     TooManyPending,
-    #[error("the first message of the peer is none of Hello, Poisoned and Waiting")]
+    #[error("the first message of the peer is none with which a node begins")]
     WrongFirstMessage,
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -186,15 +186,11 @@ fn answer(
         refuse(&*sender, &envelope, &not_started(shared, slot));
         return Ok(());
     };
-    match &envelope.message {
-        Message::Hello(hello) => {
-            datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope);
-        }
-        Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
-        Message::Waiting => datastore.answer_secondary(&*sender, &envelope),
-        _ => return Err(ConnectionRefused::WrongFirstMessage),
+    if datastore.serve_peer(&sender, Box::new(receiver), &envelope) {
+        Ok(())
+    } else {
+        Err(ConnectionRefused::WrongFirstMessage)
     }
-    Ok(())
 }
 
 /// Whether the other end is, or may be, a node whose configuration does not match this node's.

@@ -14,7 +14,7 @@ use lockstep_link::Identity;
 use parking_lot::Mutex;
 
 use super::error::{NodeError, system};
-use crate::config::{DatastoreConfig, Role};
+use crate::config::DatastoreConfig;
 use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
 use crate::hold::DescriptorStore;
 use crate::service_manager::one_line;
@@ -82,7 +82,7 @@ impl DatastoreSlot {
         }
     }
 
-    /// Opens the store, mounts it if this node is the primary, and starts its threads. Only one thread at a time
+    /// Opens the store, mounts it, and starts its threads. Only one thread at a time
     /// may call this, and only while the datastore does not run.
     pub fn start(&self, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
         match self.open_and_serve(identity) {
@@ -128,13 +128,7 @@ impl DatastoreSlot {
         &self,
         identity: Option<&Arc<Identity>>,
     ) -> Result<RunningDatastore, NodeError> {
-        let is_primary = self.config.role == Role::Primary;
-        let options = self.mount_options();
-        if is_primary {
-            fuse::check(&options)?;
-        } else {
-            fuse::end_left(&options, "this node is the secondary now")?;
-        }
+        fuse::check(&self.mount_options())?;
         let place = Place::on_this_machine(&self.config)?;
         let datastore = prepare(self.config.clone(), place)?.open()?;
         let mut running = RunningDatastore {
@@ -161,24 +155,15 @@ impl DatastoreSlot {
         running: &mut RunningDatastore,
         identity: Option<&Arc<Identity>>,
     ) -> Result<(), NodeError> {
-        if self.config.role == Role::Primary {
-            let service = Arc::new(DatastoreHandle(Arc::clone(&running.datastore)));
-            running.mounted = Some(fuse::mount(service, &self.mount_options())?);
-            running.datastore.reap_orphans();
-        }
+        let service = Arc::new(DatastoreHandle(Arc::clone(&running.datastore)));
+        running.mounted = Some(fuse::mount(service, &self.mount_options())?);
+        running.datastore.reap_orphans();
         let maintained = Arc::clone(&running.datastore);
         running.start_thread("maintenance", move || maintained.run_maintenance())?;
         let dialer = identity.and_then(|identity| Dialer::new(&self.config, Arc::clone(identity)));
         if let Some(dialer) = dialer {
             let datastore = Arc::clone(&running.datastore);
-            match self.config.role {
-                Role::Primary => {
-                    running.start_thread("primary", move || datastore.run_dialer(&dialer))?;
-                }
-                Role::Secondary => {
-                    running.start_thread("waiting", move || datastore.run_dialer(&dialer))?;
-                }
-            }
+            running.start_thread("dialer", move || datastore.run_dialer(&dialer))?;
         }
         Ok(())
     }

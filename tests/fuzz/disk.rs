@@ -203,11 +203,8 @@ fn serve(
     let connection = accept(socket, identity, &[pinned].into(), &LinkOptions::default()).unwrap();
     let (sender, mut receiver) = connection.split();
     let envelope = Envelope::decode(receiver.recv().unwrap().header).unwrap();
-    let Message::Hello(hello) = &envelope.message else {
-        panic!("{envelope:?}");
-    };
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
-    datastore.serve_primary(&sender, Box::new(receiver), hello, &envelope);
+    assert!(datastore.serve_peer(&sender, Box::new(receiver), &envelope));
 }
 
 /// Adds writes in flight at the time of the kill, in both tables.

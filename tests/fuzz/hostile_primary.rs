@@ -9,6 +9,7 @@ use std::time::Duration;
 use lockstep_link::{ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
 use lockstep_types::Ino;
+use lockstep_types::settings::Role;
 use lockstepfs::config::Encryption;
 
 use crate::bytes;
@@ -103,7 +104,21 @@ struct Conversation<'a> {
 }
 
 impl Conversation<'_> {
+    /// Meets the node: its answer to the second record may be acted on.
+    fn meet(&mut self) -> Result<(), Ended> {
+        let mut seen = None;
+        for _ in 0..2 {
+            let own = messages::meet(self.chance, &self.known, Role::Primary, seen);
+            self.send(Message::Meet(own))?;
+            if let Message::Meet(theirs) = self.receive()? {
+                seen = Some(theirs.record);
+            }
+        }
+        Ok(())
+    }
+
     fn greet(&mut self) -> Result<(), Ended> {
+        self.meet()?;
         let greeting = Message::Hello(Hello {
             version: PROTOCOL_VERSION,
             in_sync: self.chance.percent(50),

@@ -16,6 +16,7 @@ use lockstep_link::{
 };
 use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_types::backing::Room;
+use lockstep_types::settings::Role;
 use lockstep_types::{FileName, Ino, NodeKind};
 use lockstepfs::config::{Encryption, Role};
 use tempfile::TempDir;
@@ -140,10 +141,19 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
     let (sender, mut receiver) = connection.split();
     let patience = Duration::from_millis(100);
     receiver.set_timeout(Some(patience)).unwrap();
-    let Ok(greeting) = receive(&mut receiver) else {
-        return;
-    };
-    assert_eq!(greeting.datastore, known.datastore);
+    loop {
+        let Ok(envelope) = receive(&mut receiver) else {
+            return;
+        };
+        assert_eq!(envelope.datastore, known.datastore);
+        let Message::Meet(theirs) = envelope.message else {
+            break;
+        };
+        let own = messages::meet(chance, known, Role::Secondary, Some(theirs.record));
+        if !send(chance, &sender, known, Message::Meet(own)) {
+            return;
+        }
+    }
     let welcome = if chance.percent(95) {
         Message::Welcome(messages::welcome(chance, known))
     } else {

@@ -3,10 +3,12 @@
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::message::{
-    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireFileTimes,
-    WriteMessage,
+    Envelope, Meet, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome,
+    WireFileTimes, WriteMessage,
 };
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
+use lockstep_types::settings::Role;
 use lockstep_types::{
     AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
     NodeKind, Osn, RenameMode, StoreId, SyncId, Timestamp, XattrMode,
@@ -140,11 +142,28 @@ pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
         },
         5 => Message::Pong { room: room(chance) },
         6 => Message::Alive,
-        7 => Message::Waiting,
+        7 => Message::Meet(meet(chance, known, Role::Secondary, None)),
         _ => Message::Response {
             id: number(chance),
             response: answer(chance),
         },
+    }
+}
+
+/// The record of a node in a meeting. The generation is the known one: a node believes a record of a later generation.
+pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<RoleRecord>) -> Meet {
+    Meet {
+        version: version(chance),
+        record: RoleRecord {
+            generation: Generation::FIRST,
+            role,
+            is_candidate: chance.percent(2),
+            complete: chance.percent(90),
+            peer_complete: chance.percent(50),
+        },
+        seen,
+        store: Some(store(chance, known)),
+        sync: sync(chance, known),
     }
 }
 

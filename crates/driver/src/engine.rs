@@ -3,7 +3,7 @@
 //! A session of either role shares the engine. The engine knows no connection, no core and no client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockstep_fs::poison::Poison;
@@ -15,10 +15,12 @@ use lockstep_types::settings::{Choice, Durability};
 use crate::config::DatastoreConfig;
 use crate::host::{Host, ThreadKind};
 use crate::open::role_file::RoleFile;
+use crate::ops::references::References;
+use crate::service_gate::ServiceGate;
 use crate::status_notes::StatusNotes;
 
-/// The longest sleep of a thread that has to see a stop of the datastore.
-const STOP_POLL: Duration = Duration::from_millis(200);
+/// The longest sleep of a thread that has to see a stop of the datastore, or a change of its role.
+const STOP_POLL: Duration = Duration::from_millis(20);
 
 /// See the head of this file.
 pub(crate) struct Engine {
@@ -32,6 +34,12 @@ pub(crate) struct Engine {
     pub reserve: Arc<Reserve>,
     /// The reasons that `status` shows.
     pub notes: StatusNotes,
+    /// The references of clients to inodes. The mount, and so its references, outlives a session.
+    pub references: Arc<References>,
+    /// Lets clients in while this node serves.
+    pub gate: Arc<ServiceGate>,
+    /// Counts changes of the state, in all sessions.
+    pub state_version: AtomicU64,
     /// Set once, when the datastore is stopped.
     pub stopping: AtomicBool,
 }
@@ -57,10 +65,10 @@ impl Engine {
         self.config.durability == Durability::Always
     }
 
-    /// Sleeps for `wait`, or until the datastore is stopped.
-    pub fn sleep_unless_stopped(&self, wait: Duration) {
+    /// Sleeps for `wait`, or until the datastore is stopped, or until `is_over` says so.
+    pub fn sleep_unless(&self, wait: Duration, is_over: impl Fn() -> bool) {
         let until = self.host.now() + wait;
-        while !self.is_stopping() && self.host.now() < until {
+        while !self.is_stopping() && !is_over() && self.host.now() < until {
             let left = until.saturating_sub(self.host.now());
             self.host.sleep(STOP_POLL.min(left));
         }
@@ -91,7 +99,7 @@ impl Engine {
         Some(format!(
             "the {}'s disk failed {failure}; it promises nothing until it is repaired or replaced \
              and `lockstep clear-poison {}` was run there",
-            self.config.role.word(),
+            self.role_file.state().record.role.word(),
             self.name()
         ))
     }

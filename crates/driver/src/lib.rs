@@ -38,6 +38,7 @@ mod ops;
 mod peer;
 pub mod report;
 mod resync_jobs;
+mod role_judge;
 mod service;
 mod service_gate;
 mod session;

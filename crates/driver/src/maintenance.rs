@@ -40,13 +40,14 @@ impl Maintenance {
     }
 
     /// Runs until the datastore is stopped.
-    pub fn run(&self, engine: &Arc<Engine>, session: &Session) {
+    pub fn run(&self, engine: &Arc<Engine>, present: &dyn Fn() -> Session) {
         let host = &engine.host;
         let start = host.now();
         let (mut beaten, mut checkpointed, mut collected) = (start, start, start);
         while !engine.is_stopping() {
             host.sleep(TICK);
             self.ticked_ms.store(engine.now_ms(), Ordering::Release);
+            let session = present();
             session.notice_failed_disk();
             session.tick();
             if host.since(beaten) >= engine.config.beat() {

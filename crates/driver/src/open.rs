@@ -14,40 +14,33 @@ pub(crate) mod tables;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
-use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
-use lockstep_repl::core::{Core, CoreConfig, CoreStart};
-use lockstep_repl::state::{ServiceMode, State};
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
-use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::{Choice, Role};
-use lockstep_types::{BootId, Osn, StoreId, limits};
+use lockstep_types::settings::OnPowerLoss;
+use lockstep_types::{BootId, StoreId};
 
 use crate::config::DatastoreConfig;
 use crate::datastore::Datastore;
 use crate::engine::Engine;
 use crate::host::{Host, OsHost};
-use crate::ops::{kept, lock_plan};
-use crate::session::Session;
-use crate::session::primary::PrimarySession;
-use crate::session::secondary::SecondarySession;
+use crate::ops::kept;
+use crate::service_gate::ServiceGate;
+use crate::session::build::{self, Part};
 use crate::status_notes::StatusNotes;
 use copy_status::CopyLoss;
 pub use error::DatastoreError;
 pub(crate) use error::{failed, refused, table_refused};
 use poison_marker::RunDirMarker;
 use role_file::{RoleFile, RoleState};
-use tables::Tables;
-
-/// Slots for writes that are over for the core and whose entries are being removed.
-const SLOTS_SPARE: usize = 128;
 
 /// A datastore that can be opened: its store was checked and found good. Nothing in the store's directory was
 /// changed. The directory is locked against other processes.
@@ -123,8 +116,8 @@ struct FoundStore {
     poison: Arc<Poison>,
     /// The state in the role file.
     role: RoleState,
-    /// Whether the copy is still in sync.
-    in_sync: bool,
+    /// The role record as this start finds it.
+    record: RoleRecord,
 }
 
 /// Checks everything on the disk of the datastore of `config`. A store that is refused is refused here, and stays as
@@ -192,13 +185,13 @@ fn look(
     let (options, backing) = (open_options(config, boot), &disk.backing);
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref())?;
-    let in_sync = counts_as_in_sync(config, backing.as_ref(), role, boot)?;
+    let record = found_record(config, backing.as_ref(), role, boot)?;
     Ok(FoundStore {
         checked,
         disk,
         poison,
         role,
-        in_sync,
+        record,
     })
 }
 
@@ -220,49 +213,71 @@ fn look_only(
     Ok(Found::Poisoned(Box::new(opened), role, poison, reserve))
 }
 
-/// The state in the role file, if it fits the configuration.
+/// The state in the role file; for a new store the begin with the configured role.
 pub(crate) fn read_role(
     config: &DatastoreConfig,
     backing: &dyn Backing,
 ) -> Result<RoleState, DatastoreError> {
-    let role = RoleFile::read(backing, config.role).map_err(failed(config))?;
-    if role.role != config.role {
-        return Err(DatastoreError::RoleChanged {
-            path: config.store.display().to_string(),
-            found: role.role.word(),
-            configured: config.role.word(),
-        });
-    }
-    Ok(role)
+    RoleFile::read(backing, config.role).map_err(failed(config))
 }
 
-/// Whether a copy that was marked in sync still is in sync (rule P12).
-fn counts_as_in_sync(
+/// The record of a copy as this start finds it (rules P12, R9).
+fn found_record(
     config: &DatastoreConfig,
     backing: &dyn Backing,
     role: RoleState,
     boot: BootId,
-) -> Result<bool, DatastoreError> {
+) -> Result<RoleRecord, DatastoreError> {
+    let record = role.record;
     // Without a peer, no other copy gets the changes from now on.
-    if !role.in_sync || config.peer.is_none() {
-        return Ok(false);
+    if config.peer.is_none() {
+        return Ok(unmirrored(record));
     }
-    match CopyLoss::of(role, backing, boot).map_err(table_refused(config))? {
-        None => Ok(true),
-        Some(lost) => {
-            tracing::warn!(datastore = config.name, "{lost}: it will be resynced");
-            Ok(false)
+    if !role.is_in_sync() {
+        return Ok(record);
+    }
+    let lost = CopyLoss::of(role, backing, boot).map_err(table_refused(config))?;
+    if let Some(lost) = lost {
+        tracing::warn!(datastore = config.name, "{lost}: the copy is not complete");
+    }
+    let record = lost.map_or(record, |_| record.after_power_loss());
+    if record.is_primary() && !record.complete && config.on_power_loss == OnPowerLoss::Serve {
+        return Ok(record.without_peer());
+    }
+    Ok(record)
+}
+
+const fn unmirrored(record: RoleRecord) -> RoleRecord {
+    if record.is_primary() {
+        record.without_peer()
+    } else {
+        RoleRecord {
+            complete: false,
+            ..record
         }
     }
 }
 
+/// The part of a node that starts. A primary whose peer may hold more, or may have been promoted, waits for the peer
+/// (rules R9, R11).
+fn first_part(config: &DatastoreConfig, record: RoleRecord) -> Part {
+    let serves_at_once = !record.peer_complete
+        || config.on_power_loss == OnPowerLoss::Serve
+        || config.peer.is_none();
+    if record.is_primary() && serves_at_once && record.complete {
+        Part::Lead
+    } else {
+        Part::Follow
+    }
+}
+
 /// Gives a primary's store its name when the store is first used (rule P17).
-fn named(role: RoleState, config: &DatastoreConfig, host: &dyn Host) -> RoleState {
-    let store = match config.role {
-        Role::Primary => role
-            .store
-            .or_else(|| Some(StoreId::from_bytes(host.random_id()))),
-        Role::Secondary => role.store,
+fn named(role: RoleState, host: &dyn Host) -> RoleState {
+    let store = if role.record.is_primary() {
+        role.store
+            .or_else(|| Some(StoreId::from_bytes(host.random_id())))
+    } else {
+        role.store
     };
     RoleState { store, ..role }
 }
@@ -287,37 +302,28 @@ impl Prepared {
             disk,
             poison,
             role,
-            in_sync,
+            record,
         } = *found;
         let Disk { backing, reserve } = disk;
-        let role = named(role, &config, &*place.host);
-        let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, in_sync);
+        let role = named(role, &*place.host);
+        let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;
         kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
-        let tables = if in_sync {
-            Tables::open(backing.as_ref())
-        } else {
-            Tables::make(backing.as_ref())
-        };
-        let tables = tables.map_err(table_refused(&config))?;
         // The previous process may have used some of the reserve. A disk without room is no reason not to start.
         if let Err(error) = reserve.fill() {
             tracing::warn!(datastore = config.name, %error, "the reserve is not filled");
         }
-        let state = first_state(&config, role_file.state());
-        if state.service_mode() == ServiceMode::Alone {
-            roll_back_in_doubt(&opened.store).map_err(refused(&config))?;
-        }
-        let start = Parts {
+        let parts = Parts {
             store: opened.store,
             role_file,
-            tables,
             poison,
             reserve,
-            state,
         };
-        Ok(Arc::new(build(config, start, place.host)))
+        let engine = engine(config, parts, place.host);
+        let part = first_part(&engine.config, record);
+        let session = build::session(&engine, part)?;
+        Ok(Arc::new(Datastore::new(engine, session)))
     }
 }
 
@@ -333,16 +339,13 @@ fn open_poisoned(
     let backing = Arc::clone(opened.store.backing());
     let parts = Parts {
         store: opened.store,
-        tables: Tables::make(backing.as_ref()).map_err(table_refused(&config))?,
         role_file: RoleFile::looked_at(backing, role),
         poison,
         reserve,
-        state: match config.role {
-            Role::Primary => State::Poisoned,
-            Role::Secondary => State::SecondaryPoisoned,
-        },
     };
-    Ok(Arc::new(build(config, parts, host)))
+    let engine = engine(config, parts, host);
+    let session = build::poisoned(&engine)?;
+    Ok(Arc::new(Datastore::new(engine, session)))
 }
 
 /// Makes the store of a datastore, not in sync with any other, unless there is a store; returns whether one was made.
@@ -385,39 +388,15 @@ pub(crate) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOption
     }
 }
 
-/// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome. No client got
-/// an answer to them, so they have not happened. The other node is resynced before it is in sync again. If they
-/// stayed PENDING, the resync would wait for them, and the log could not be cut.
-fn roll_back_in_doubt(store: &Store) -> Result<(), StoreError> {
-    for osn in store.intents().in_doubt() {
-        store.intents().roll_back(osn)?;
-    }
-    Ok(())
-}
-
-/// The parts of a datastore.
-struct Parts {
-    store: Store,
-    role_file: RoleFile,
-    tables: Tables,
-    poison: Arc<Poison>,
-    reserve: Arc<Reserve>,
-    /// State in which the core starts.
-    state: State,
-}
-
-fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastore {
+/// An engine over the open store of a datastore.
+fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Engine> {
     let Parts {
         store,
         role_file,
-        tables,
         poison,
         reserve,
-        state,
     } = parts;
-    let start = start_of(&store, &role_file, &tables, state);
-    let first_osn = start.first_osn;
-    let engine = Arc::new(Engine {
+    Arc::new(Engine {
         notes: StatusNotes::new(config.name.clone(), host.now()),
         config,
         store,
@@ -425,61 +404,19 @@ fn build(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Datastor
         role_file,
         poison,
         reserve,
+        references: Arc::default(),
+        gate: Arc::new(ServiceGate::new()),
+        state_version: AtomicU64::new(0),
         stopping: AtomicBool::new(false),
-    });
-    let core_config = core_config(&engine.config, &*engine.host);
-    let core = Core::new(core_config, start, engine.now_ms());
-    let session = match engine.config.role {
-        Role::Secondary if !is_active(Mutant::SecondaryServes) => {
-            Session::Secondary(SecondarySession::new(&engine, core, first_osn, tables.saw))
-        }
-        _ => Session::Primary(PrimarySession::new(&engine, core, first_osn, tables.paw)),
-    };
-    Datastore::new(engine, session)
+    })
 }
 
-/// The knowledge of the core at the start.
-fn start_of(store: &Store, role_file: &RoleFile, tables: &Tables, state: State) -> CoreStart {
-    // The numbers begin above those of writes, too. The store does not record the numbers of writes (rule P13).
-    let used = tables.old_paw.iter().map(|entry| entry.osn.sequence).max();
-    let first_osn = Osn {
-        generation: role_file.state().generation,
-        sequence: store.first_sequence().max(used.map_or(0, |used| used + 1)),
-    };
-    CoreStart {
-        state,
-        interrupted_writes: if state == State::Paused {
-            lock_plan::under_way(&tables.old_paw)
-        } else {
-            Vec::new()
-        },
-        first_osn,
-        in_doubt: if is_active(Mutant::ForgetInDoubt) {
-            Vec::new()
-        } else {
-            store.intents().in_doubt()
-        },
-    }
-}
-
-const fn first_state(config: &DatastoreConfig, role: RoleState) -> State {
-    match (config.role, &config.peer, role.in_sync) {
-        (Role::Primary, None, _) => State::Unmirrored,
-        (Role::Primary, Some(_), true) => State::Paused,
-        (Role::Primary, Some(_), false) => State::OutOfSync,
-        (Role::Secondary, _, true) => State::SecondaryDisconnected,
-        (Role::Secondary, _, false) => State::SecondaryOutOfSync,
-    }
-}
-
-fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
-    CoreConfig {
-        pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
-        answer_limit: config.answer_limit_beats(),
-        on_peer_loss: config.on_peer_loss,
-        writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
-        bytes_max: host.bytes_in_flight_max(),
-    }
+/// The parts of an engine that come from the store.
+struct Parts {
+    store: Store,
+    role_file: RoleFile,
+    poison: Arc<Poison>,
+    reserve: Arc<Reserve>,
 }
 
 /// Opens the store's directory for this process alone. A missing directory is made.

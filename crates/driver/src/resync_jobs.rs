@@ -206,10 +206,9 @@ impl ResyncJobs {
 
     fn send_image(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         let connection = peer.connection.id;
-        let noted = self
-            .engine
-            .role_file
-            .carry_over(self.engine.host.random_id());
+        let drawn = self.engine.host.random_id();
+        let role_file = &self.engine.role_file;
+        let noted = role_file.carry_over(self.term.generation(), drawn);
         let sync = noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
         let operations = CoreOperations {
             term: &self.term,

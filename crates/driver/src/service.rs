@@ -1,6 +1,7 @@
 //! A datastore as its clients see it: the [`FileService`] that a mount calls.
 //!
-//! Each call goes to the session of the datastore. A secondary answers `EIO`.
+//! Each call goes to the present session of the datastore. A node that does not serve answers `EIO`; a front end asks
+//! [`FileService::enter`] first.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,10 +13,11 @@ use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
-    AskKernel, DirEntry, Done, FileService, KeptBytes, ReadDone, Seek, WaitingRequests,
-    WriteOptions,
+    AskKernel, DirEntry, Done, FileService, Inside, KeptBytes, ReadDone, RequestKind, RoleObserver,
+    Seek, Standing, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
+use crate::host::Job;
 use crate::ops::pending::WriteParams;
 use crate::ops::space::{Admission, Begin, Charge};
 use crate::session::primary::{Bytes, PrimarySession};
@@ -26,20 +28,36 @@ use crate::threads;
 pub struct DatastoreHandle(pub Arc<Datastore>);
 
 impl DatastoreHandle {
-    fn session(&self) -> Result<&Arc<PrimarySession>, Errno> {
+    fn session(&self) -> Result<Arc<PrimarySession>, Errno> {
         self.0.primary()
     }
 
     /// Calls the store. An error that is no refusal is logged.
     fn call<T>(&self, f: impl FnOnce(&PrimarySession) -> Result<T, OpError>) -> Result<T, Errno> {
         let session = self.session()?;
-        f(session).map_err(|error| session.engine.log_and_errno(&error))
+        f(&session).map_err(|error| session.engine.log_and_errno(&error))
     }
 }
 
 impl FileService for DatastoreHandle {
     fn panicked(&self) {
         threads::stop_process();
+    }
+
+    fn enter(&self, kind: RequestKind) -> Result<Inside, Standing> {
+        self.0.gate().enter(kind)
+    }
+
+    fn when_serving(&self, job: Job) {
+        self.0.gate().when_serving(&*self.0.engine().host, job);
+    }
+
+    fn standing(&self) -> Standing {
+        self.0.gate().standing()
+    }
+
+    fn observe(&self, observer: Arc<dyn RoleObserver>) {
+        self.0.observe(observer);
     }
 
     fn flush_deferred_writes(&self) {
@@ -58,6 +76,12 @@ impl FileService for DatastoreHandle {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        if ino == Ino::ROOT {
+            // On any node, so that the mount can be looked at.
+            let engine = self.0.engine();
+            let attr = engine.store.tree().getattr(ino);
+            return attr.map_err(|error| engine.log_and_errno(&error));
+        }
         self.call(|session| session.engine.store.tree().getattr(ino))
     }
 
@@ -99,7 +123,12 @@ impl FileService for DatastoreHandle {
     }
 
     fn space(&self) -> Result<Space, Errno> {
-        self.call(|session| Ok(session.space.shown_space()?))
+        let engine = self.0.engine();
+        let space = match self.session() {
+            Ok(session) => session.space.shown_space(),
+            Err(_) => engine.store.capacity().space(),
+        };
+        space.map_err(|error| engine.log_and_errno(&error.into()))
     }
 
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
@@ -111,43 +140,33 @@ impl FileService for DatastoreHandle {
     }
 
     fn opened(&self, ino: Ino) -> Result<(), Errno> {
-        self.session()?.references.opened(ino);
+        self.0.engine().references.opened(ino);
         Ok(())
     }
 
     fn closed(&self, ino: Ino) {
-        if let Ok(session) = self.session()
-            && session.references.closed(ino)
-        {
-            session.pipeline.reap(ino);
+        if self.0.engine().references.closed(ino) {
+            self.reap(ino);
         }
     }
 
     fn remembered(&self, ino: Ino, count: u64) {
-        if let Ok(session) = self.session() {
-            session.references.remembered(ino, count);
-        }
+        self.0.engine().references.remembered(ino, count);
     }
 
     fn forgotten(&self, ino: Ino, count: u64) {
-        if let Ok(session) = self.session()
-            && session.references.forgotten(ino, count)
-        {
-            session.pipeline.reap(ino);
+        if self.0.engine().references.forgotten(ino, count) {
+            self.reap(ino);
         }
     }
 
     fn inherit(&self, ask: AskKernel) {
-        if let Ok(session) = self.session() {
-            session.references.inherit(ask);
-        }
+        self.0.engine().references.inherit(ask);
     }
 
     fn unreferenced(&self, ino: Ino) {
-        if let Ok(session) = self.session()
-            && session.references.unreferenced(ino)
-        {
-            session.pipeline.reap(ino);
+        if self.0.engine().references.unreferenced(ino) {
+            self.reap(ino);
         }
     }
 
@@ -227,7 +246,7 @@ impl FileService for DatastoreHandle {
                 session.pipeline.submit(request, charge.until_done(done));
             }
             Admission::Refused(errno) => done(Err(errno)),
-            Admission::Undecided(room) => self.apply(session, room, move |taken| match taken {
+            Admission::Undecided(room) => self.apply(&session, room, move |taken| match taken {
                 Ok((session, _, charge)) => {
                     session.pipeline.submit(request, charge.until_done(done));
                 }
@@ -263,6 +282,14 @@ impl FileService for DatastoreHandle {
 }
 
 impl DatastoreHandle {
+    /// Frees an inode that nothing refers to. On a node that does not serve, the inode stays until a node that starts as
+    /// the primary frees it.
+    fn reap(&self, ino: Ino) {
+        if let Ok(session) = self.session() {
+            session.pipeline.reap(ino);
+        }
+    }
+
     /// Begins a write, unless this node or the secondary would refuse it.
     fn begin_write(
         &self,
@@ -300,11 +327,11 @@ impl DatastoreHandle {
         }
         match session.space.admit_write(ino, offset, write.length as u64) {
             Admission::Granted(charge) => {
-                self.begin_admitted(session, write, bytes, options, charge.until_done(done));
+                self.begin_admitted(&session, write, bytes, options, charge.until_done(done));
             }
             Admission::Refused(errno) => done(Err(errno)),
             Admission::Undecided(room) => {
-                self.write_when_admitted(session, room, write, bytes, options.drop_set_id, done);
+                self.write_when_admitted(&session, room, write, bytes, options.drop_set_id, done);
             }
         }
     }
@@ -318,10 +345,12 @@ impl DatastoreHandle {
     ) {
         // An applicant must not keep the datastore, which keeps the applicants.
         let datastore = Arc::downgrade(&self.0);
+        let inside = self.0.gate().hold();
         let begin: Begin = Box::new(move |taken| {
+            let _inside = inside;
             begin(taken.and_then(|charge| {
                 let handle = Self(datastore.upgrade().ok_or(Errno::Io)?);
-                let session = Arc::clone(handle.session()?);
+                let session = handle.session()?;
                 Ok((session, handle, charge))
             }));
         });
@@ -400,7 +429,9 @@ impl DatastoreHandle {
         };
         let kept = self.keep_admitted(data);
         let handle = self.clone();
+        let inside = self.0.gate().hold();
         session.term.spawn(move || {
+            let _inside = inside;
             handle.write_kept(to.0, to.1, kept, WriteOptions::default(), done);
         });
     }

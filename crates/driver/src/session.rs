@@ -1,15 +1,15 @@
-//! A session: the datastore in one role, from the open to the close. All state of a role is in its session, so that a later
-//! version can change the role of a running datastore by another session.
+//! A session: the datastore in one role, from the open or the last change of the role on. All state of a role is in its
+//! session: a change of the role ends one session and begins another over the same engine.
 //!
 //! The parts of a role are the fields of its session. A secondary has no operations of clients, and a primary has no
 //! table of writes that wait for the primary.
 
+pub(crate) mod build;
 pub(crate) mod connector;
 pub(crate) mod primary;
 mod responder;
 pub(crate) mod secondary;
 pub(crate) mod usage;
-pub(crate) mod waiting;
 
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use secondary::SecondarySession;
 use usage::SessionUsage;
 
 /// The session of either role.
+#[derive(Clone)]
 pub(crate) enum Session {
     /// This node serves clients.
     Primary(Arc<PrimarySession>),
@@ -84,6 +85,14 @@ impl Session {
     pub fn look_at_room(&self) {
         if let Self::Primary(session) = self {
             session.space.look_at_room();
+        }
+    }
+
+    /// Ends the session for another one.
+    pub fn retire(&self, reason: &str) {
+        match self {
+            Self::Primary(session) => session.retire(reason),
+            Self::Secondary(session) => session.retire(reason),
         }
     }
 

@@ -3,6 +3,7 @@
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
 
+use crate::client::Standing;
 use crate::engine::Engine;
 use crate::report::{
     DatastoreStatus, PoisonStatus, ServiceStatus, SpaceStatus, SyncStatus, WorkStatus,
@@ -21,10 +22,16 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         time: failure.time,
     });
     let mut status = DatastoreStatus::of_configuration(&engine.config);
+    status.settings.role = engine.role_file.state().record.role;
+    status.settings.mount = Some(engine.config.mount.display().to_string());
     status.sync = SyncStatus {
         state: state.describe().to_owned(),
-        service: serving(state),
-        marked_in_sync: engine.role_file.state().in_sync,
+        service: if engine.gate.standing() == Standing::Undecided {
+            ServiceStatus::Undecided
+        } else {
+            serving(state)
+        },
+        marked_in_sync: engine.role_file.state().is_in_sync(),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         ..status.sync
     };
@@ -68,7 +75,6 @@ fn add_role(
             };
             status.work.osn = last.to_string();
             status.work.paw = in_flight;
-            status.settings.mount = Some(engine.config.mount.display().to_string());
             let is_resyncing = state == State::ResyncContent;
             status.resync = is_resyncing.then(|| session.jobs.status());
         }

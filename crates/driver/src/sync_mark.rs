@@ -10,7 +10,6 @@ use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_types::mutants::{Mutant, is_active};
 
-use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::term::Term;
 
@@ -56,10 +55,10 @@ fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
     if in_sync && term.state() != State::EnteringSync {
         return false;
     }
-    while let Err(error) = mark(engine, in_sync) {
+    while let Err(error) = mark(term, in_sync) {
         tracing::error!(datastore = engine.name(), %error, "cannot mark the sync state");
         // A failed disk takes no mark. The mark on it stays right, because nothing is acknowledged any more.
-        let is_over = engine.is_stopping() || engine.poison.has_failed();
+        let is_over = term.is_over() || engine.poison.has_failed();
         if is_over || on_failure == OnFailure::Drop {
             return false;
         }
@@ -68,9 +67,9 @@ fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
     true
 }
 
-fn mark(engine: &Engine, in_sync: bool) -> std::io::Result<()> {
+fn mark(term: &Term, in_sync: bool) -> std::io::Result<()> {
     if !in_sync && is_active(Mutant::FinishAloneUnmarked) {
         return Ok(());
     }
-    engine.role_file.mark(in_sync)
+    term.engine.role_file.mark(term.generation(), in_sync)
 }

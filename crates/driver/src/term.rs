@@ -6,7 +6,9 @@
 //! Invariant: a message of the core's protocol carries the watermark of the core: [`Term`] sends it. A message outside the
 //! core's protocol, such as a greeting, carries none.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod activity;
+
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use lockstep_link::SendFrames;
@@ -19,6 +21,7 @@ use parking_lot::Mutex;
 use crate::engine::Engine;
 use crate::host::{Job, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery, PeerConnection, deliver};
+use activity::{Activity, Working};
 
 /// Steps the core and executes its effects: the session of a role.
 pub(crate) trait CoreDriver: Send + Sync {
@@ -39,8 +42,7 @@ pub(crate) struct Term {
     /// The first number that this term gives out.
     pub first_osn: Osn,
     pub peer: PeerConnection,
-    /// Counts changes of the state.
-    state_version: AtomicU64,
+    activity: Arc<Activity>,
     driver: Weak<dyn CoreDriver>,
 }
 
@@ -57,7 +59,7 @@ impl Term {
             core: Mutex::new(core),
             first_osn,
             peer: PeerConnection::default(),
-            state_version: AtomicU64::new(0),
+            activity: Arc::default(),
             driver,
         }
     }
@@ -72,9 +74,30 @@ impl Term {
         self.first_osn.generation
     }
 
-    /// Number of changes of the state so far.
+    /// Number of changes of the state so far, in all terms.
     pub fn state_version(&self) -> StateVersion {
-        StateVersion(self.state_version.load(Ordering::Acquire))
+        StateVersion(self.engine.state_version.load(Ordering::Acquire))
+    }
+
+    /// Begins work of this thread for the term; `None` if the term is over.
+    pub fn begin_work(&self) -> Option<Working> {
+        self.activity.begin()
+    }
+
+    /// Whether another term has begun, or the datastore is being stopped.
+    pub fn is_over(&self) -> bool {
+        self.activity.is_over() || self.engine.is_stopping()
+    }
+
+    /// Ends the term: no more work begins, and the connection is closed.
+    pub fn end(&self, reason: &str) {
+        self.activity.end();
+        self.peer.close(reason);
+    }
+
+    /// Waits until no thread works for the term.
+    pub fn wait_until_idle(&self) {
+        self.activity.wait_until_idle(&*self.engine.host);
     }
 
     /// State, and whether there is a connection with the peer.
@@ -114,7 +137,7 @@ impl Term {
         };
         let effects = driver.step_locked(&mut self.core.lock(), event);
         let job = move || driver.run_effects(ThreadKind::MayWait, effects);
-        self.engine.host.spawn(Box::new(job));
+        self.spawn(job);
     }
 
     /// Has the worker pool do a job. The job keeps the session alive, so its events reach the core.
@@ -127,10 +150,14 @@ impl Term {
         self.engine.host.spawn_ordered(self.keeping_session(job));
     }
 
+    /// The job, unless the term is over when its turn comes.
     fn keeping_session(&self, job: impl FnOnce() + Send + 'static) -> Job {
         let session = self.driver.upgrade();
+        let activity = Arc::clone(&self.activity);
         Box::new(move || {
-            job();
+            if let Some(_working) = activity.begin() {
+                job();
+            }
             drop(session);
         })
     }
@@ -223,7 +250,7 @@ impl Term {
 
     /// The core has entered a state: counts, remembers and logs the change.
     pub fn note_state(&self, state: State) {
-        self.state_version.fetch_add(1, Ordering::AcqRel);
+        self.engine.state_version.fetch_add(1, Ordering::AcqRel);
         self.engine.notes.note_state(state, self.engine.host.now());
         if state.is_in_sync() {
             self.peer.note_in_sync();

@@ -7,6 +7,7 @@
 //! [`PROTOCOL_VERSION`]; names are free.
 
 use lockstep_paw_saw::InFlightEntry;
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,9 +116,24 @@ pub enum Message {
         /// For the operator: the failure with its time, and the cure.
         reason: String,
     },
-    /// Instead of [`Message::Hello`]: the sender is a secondary without a primary. The receiver answers with
-    /// [`Message::Refuse`] if it will not lead the sender. Then, or at once, the connection is closed.
-    Waiting,
+    /// The meeting of two nodes, before [`Message::Hello`]: the sender tells its record. Each is answered by the record
+    /// of the receiver.
+    Meet(Meet),
+}
+
+/// The record of a node, told at the begin of a connection (docs/protocol/roles.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meet {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u32,
+    /// The record of the sender.
+    pub record: RoleRecord,
+    /// The record of the receiver, as the receiver has told it over this connection.
+    pub seen: Option<RoleRecord>,
+    /// The name of the sender's copy (rule P17).
+    pub store: Option<StoreId>,
+    /// The sync of the sender's copy (rule P17).
+    pub sync: Option<SyncId>,
 }
 
 /// Introduction of a primary and its datastore.

@@ -2,6 +2,7 @@
 
 use lockstep_types::Generation;
 use lockstep_types::settings::Role;
+use serde::{Deserialize, Serialize};
 
 /// One of the two nodes of a datastore. The order of the fingerprints of their certificates tells the two apart, so both
 /// nodes and the witness use the same names.
@@ -14,7 +15,7 @@ pub enum Member {
 }
 
 /// The role record of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RoleRecord {
     /// The highest generation that this node knows.
     pub generation: Generation,

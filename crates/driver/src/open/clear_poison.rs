@@ -12,8 +12,9 @@ use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserved, Withheld};
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
-use lockstep_types::settings::Role;
+use lockstep_types::settings::{OnPowerLoss, Role};
 use lockstep_types::{BootId, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -118,8 +119,8 @@ pub fn clear_poison(
     let Some(failure) = marks.read() else {
         return Err(ClearError::NotPoisoned { path: path() });
     };
-    let was_in_sync = read_role(config, repair.backing.as_ref())?.in_sync;
-    if config.role == Role::Primary && !accept_loss {
+    let role = read_role(config, repair.backing.as_ref())?;
+    if counts(config, role.record) && !accept_loss {
         let name = config.name.clone();
         return Err(ClearError::LossNotAccepted { name });
     }
@@ -136,11 +137,18 @@ pub fn clear_poison(
     marks.remove().map_err(failed(config))?;
     Ok(Cleared {
         datastore: config.name.clone(),
-        role: config.role,
+        role: role.record.role,
         failure,
         cache_dropped,
-        was_in_sync,
+        was_in_sync: role.is_in_sync(),
     })
+}
+
+/// Whether the content of this disk becomes the datastore: the node is the primary, and does not wait for a secondary
+/// that is complete.
+fn counts(config: &DatastoreConfig, record: RoleRecord) -> bool {
+    let waits = record.peer_complete && config.on_power_loss == OnPowerLoss::Wait;
+    record.is_primary() && !(waits && config.peer.is_some())
 }
 
 /// Recovers the store as after a power loss, and closes it.
@@ -157,7 +165,13 @@ fn recover(
     // The id of no run of the machine, so that any earlier use of the store is treated as interrupted.
     let boot = repair.boot.of_no_run();
     let found = read_role(config, guarded.as_ref())?;
-    let role = RoleFile::open(Arc::clone(&guarded), found, boot, false).map_err(failed(config))?;
+    let lost = found.record.after_power_loss();
+    let record = if counts(config, lost) && !lost.complete {
+        lost.without_peer()
+    } else {
+        lost
+    };
+    let role = RoleFile::open(Arc::clone(&guarded), found, boot, record).map_err(failed(config))?;
     let options = open_options(config, boot);
     let checked = Store::check(guarded, &options).map_err(refused(config))?;
     let store = checked.open().map_err(refused(config))?.store;

@@ -26,7 +26,7 @@ pub fn caveats(store: &Path, role: Role) -> io::Result<Vec<String>> {
     let role = RoleFile::read(backing.as_ref(), role)?;
     let stamp = Arc::new(RunDirMarker::of(store));
     let failure = PoisonMarkers::new(Arc::clone(&backing), Some(stamp)).read();
-    let is_secondary = role.role == Role::Secondary;
+    let is_secondary = !role.record.is_primary();
     let incomplete = is_secondary.then(|| incomplete(role, backing.as_ref()));
     let failed = failure.map(|failure| {
         format!(
@@ -38,7 +38,7 @@ pub fn caveats(store: &Path, role: Role) -> io::Result<Vec<String>> {
 
 /// Why a secondary's copy is not in sync, as its node would find at the next start (rule P12).
 fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
-    if !role.in_sync {
+    if !role.record.complete {
         return Some(
             "this copy is marked out of sync: it may be older than the primary's, or incomplete, as in \
              the middle of a resync"
@@ -84,6 +84,8 @@ impl CopyLoss {
 #[cfg(test)]
 mod tests {
     use lockstep_fs::poison::MARKER_FILE;
+    use lockstep_roles::RoleRecord;
+    use lockstep_types::Generation;
 
     use super::*;
 
@@ -93,6 +95,10 @@ mod tests {
         let caveats = || caveats(dir.path(), Role::Secondary);
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
         let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
+        let complete = RoleRecord {
+            complete: true,
+            ..found.record
+        };
         let said_once = |what: &str| {
             let said = caveats().unwrap();
             assert!(said.len() == 1 && said[0].contains(what), "{said:?}");
@@ -101,15 +107,15 @@ mod tests {
             Arc::clone(&backing),
             found,
             BootId::from_bytes([1; 16]),
-            true,
+            complete,
         )
         .unwrap();
         said_once("went down");
-        let file = RoleFile::open(Arc::clone(&backing), found, boot_id(), true).unwrap();
+        let file = RoleFile::open(Arc::clone(&backing), found, boot_id(), complete).unwrap();
         said_once("are missing");
         Tables::make(backing.as_ref()).unwrap();
         assert!(caveats().unwrap().is_empty());
-        file.mark(false).unwrap();
+        file.mark(Generation::FIRST, false).unwrap();
         said_once("marked out of sync");
         std::fs::write(dir.path().join(MARKER_FILE), "{}").unwrap();
         let said = caveats().unwrap();

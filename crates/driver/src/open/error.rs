@@ -68,20 +68,6 @@ pub enum DatastoreError {
         /// The error of the read.
         source: Box<Self>,
     },
-    /// The configuration gives the node another role than the store has.
-    #[error(
-        "store {path} is the {found}'s, the configuration says {configured}: the roles of an \
-         existing datastore cannot be changed yet; put role = \"{found}\" back, or take the data \
-         out with `lockstep export`"
-    )]
-    RoleChanged {
-        /// Directory of the store.
-        path: String,
-        /// Role in the store.
-        found: &'static str,
-        /// Role in the configuration.
-        configured: &'static str,
-    },
 }
 
 /// The first cure for a missing store.

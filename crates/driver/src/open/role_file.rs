@@ -1,4 +1,4 @@
-//! The role of this node and the mark whether its copy is in sync, on stable storage.
+//! The role record of this node and the names of its copy, on stable storage.
 //!
 //! The file has two *slots* of one block each, with the same state at rest. A change overwrites the first slot, syncs
 //! the file, overwrites the second slot and syncs again. So a change needs no space on the disk (rule P20), and at
@@ -6,12 +6,14 @@
 //!
 //! Invariants:
 //! - The file is changed and synced before anything acts on the new state.
+//! - A change that belongs to a generation is refused once the generation has changed: the term that wants it is over.
 //! - One damaged slot loses nothing: the other slot has the same state, or the state before a change on which nothing
 //!   has acted. A flipped bit never makes another state.
 
 use std::io;
 use std::sync::Arc;
 
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -24,28 +26,100 @@ use lockstep_types::settings::Role;
 const FILE: &str = "role.json";
 
 /// The state in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RoleState {
-    /// Number of changes of the primary, plus one.
-    pub generation: Generation,
-    /// Role of this node.
-    pub role: Role,
-    /// Primary: the secondary holds every acknowledged operation. Secondary: this copy held every acknowledged
-    /// operation at the last disconnect.
-    pub in_sync: bool,
-    /// Primary: a resync has carried the namespace to the secondary at some time. An empty store with this mark has
-    /// lost data; a new disk in place of another has no such mark.
+    /// Generation, role and completeness of the copies.
+    pub record: RoleRecord,
+    /// This copy is the source or the result of a resync. An empty store with this mark has lost data; a new disk in
+    /// place of another has no such mark.
     pub carried_over: bool,
-    /// Primary: the name of this store. Secondary: the name of the primary's store; `None` until the first greeting
-    /// (rule P17). A store that was last used by a version without names has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The name of the primary's store at the time of the first resync, the same on both nodes; `None` on a secondary
+    /// until the first greeting (rule P17). A store that was last used by a version without names has none.
     pub store: Option<StoreId>,
-    /// The last resync that was begun. The mark "in sync" belongs to this sync (rule P17).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The last resync that was begun. The marks of the record belong to this sync (rule P17).
     pub sync: Option<SyncId>,
     /// The run of the machine in which the store is in use; `None` after a clean shutdown.
     pub boot: Option<BootId>,
+}
+
+/// The fields of the state, in this and in earlier versions.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StateFields {
+    generation: Generation,
+    role: Role,
+    /// In versions whose roles do not change, in place of the next two fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    in_sync: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    complete: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    peer_complete: Option<bool>,
+    carried_over: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<StoreId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sync: Option<SyncId>,
+    boot: Option<BootId>,
+}
+
+impl From<RoleState> for StateFields {
+    fn from(state: RoleState) -> Self {
+        let RoleRecord {
+            generation,
+            role,
+            complete,
+            peer_complete,
+            is_candidate: _,
+        } = state.record;
+        Self {
+            generation,
+            role,
+            in_sync: None,
+            complete: Some(complete),
+            peer_complete: Some(peer_complete),
+            carried_over: state.carried_over,
+            store: state.store,
+            sync: state.sync,
+            boot: state.boot,
+        }
+    }
+}
+
+impl TryFrom<StateFields> for RoleState {
+    type Error = &'static str;
+
+    fn try_from(fields: StateFields) -> Result<Self, Self::Error> {
+        let is_primary = fields.role == Role::Primary;
+        let (complete, peer_complete) = match fields {
+            StateFields {
+                in_sync: None,
+                complete: Some(complete),
+                peer_complete: Some(peer_complete),
+                ..
+            } => (complete, peer_complete),
+            StateFields {
+                in_sync: Some(in_sync),
+                complete: None,
+                peer_complete: None,
+                ..
+            } => (is_primary || in_sync, is_primary && in_sync),
+            _ => return Err("the marks of the copies are not whole"),
+        };
+        Ok(Self {
+            record: RoleRecord {
+                generation: fields.generation,
+                role: fields.role,
+                is_candidate: false,
+                complete,
+                peer_complete,
+            },
+            carried_over: fields.carried_over,
+            store: fields.store,
+            sync: fields.sync,
+            boot: fields.boot,
+        })
+    }
 }
 
 /// The content of a slot: the number of the change, the state, and the checksum of both.
@@ -53,7 +127,7 @@ pub(crate) struct RoleState {
 #[serde(deny_unknown_fields)]
 struct RoleSlot {
     change: u64,
-    state: RoleState,
+    state: StateFields,
     checksum: String,
 }
 
@@ -61,7 +135,7 @@ struct RoleSlot {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Unslotted {
-    state: RoleState,
+    state: StateFields,
     checksum: String,
 }
 
@@ -74,6 +148,7 @@ fn checksum(of: &impl Serialize) -> io::Result<String> {
 impl RoleSlot {
     /// The block of a change: text, padded with blanks.
     fn block(change: u64, state: RoleState) -> io::Result<Vec<u8>> {
+        let state = StateFields::from(state);
         let checksum = checksum(&(change, state))?;
         let slot = Self {
             change,
@@ -102,8 +177,10 @@ impl RoleSlot {
 /// The marks in a role file, for checks of a store from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleMarks {
-    /// The copy is marked in sync.
+    /// The copy is marked in sync: a primary's peer is complete, a secondary is complete itself.
     pub in_sync: bool,
+    /// The record of the node.
+    pub record: RoleRecord,
     /// The store was closed cleanly.
     pub is_closed: bool,
 }
@@ -113,13 +190,34 @@ impl RoleMarks {
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let (state, _) = parse(bytes).ok()?;
         Some(Self {
-            in_sync: state.in_sync,
+            in_sync: state.is_in_sync(),
+            record: state.record,
             is_closed: state.boot.is_none(),
         })
     }
 }
 
 impl RoleState {
+    /// The mark "in sync". On a primary: the peer's copy is complete. On a secondary: this copy is complete.
+    pub const fn is_in_sync(&self) -> bool {
+        if self.record.is_primary() {
+            self.record.peer_complete
+        } else {
+            self.record.complete
+        }
+    }
+
+    /// The state with the mark "in sync" set or removed.
+    const fn marked(self, in_sync: bool) -> Self {
+        let mut record = self.record;
+        if record.is_primary() {
+            record.peer_complete = in_sync;
+        } else {
+            record.complete = in_sync;
+        }
+        Self { record, ..self }
+    }
+
     /// Whether the machine went down while the store was in use, if the machine now runs as `boot`. Then data that
     /// was not on stable storage may be missing.
     pub fn went_down(&self, boot: BootId) -> bool {
@@ -138,13 +236,11 @@ pub(crate) struct RoleFile {
 }
 
 impl RoleFile {
-    /// The state in the file of a store; for a new store `role`, not in sync. Changes nothing.
+    /// The state in the file of a store; for a new store the begin with `role`. Changes nothing.
     pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
         let found = read(backing)?.map(|(state, _)| state);
         Ok(found.unwrap_or(RoleState {
-            generation: Generation::FIRST,
-            role,
-            in_sync: false,
+            record: RoleRecord::begin(role),
             carried_over: false,
             store: None,
             sync: None,
@@ -152,16 +248,16 @@ impl RoleFile {
         }))
     }
 
-    /// Takes the store into use in the run `boot` of the machine, in sync or not. One step writes both, before
+    /// Takes the store into use in the run `boot` of the machine, with `record`. One step writes both, before
     /// anything else in the store changes, so no stop in between can forget that the machine went down.
     pub fn open(
         backing: Arc<dyn Backing>,
         found: RoleState,
         boot: BootId,
-        in_sync: bool,
+        record: RoleRecord,
     ) -> io::Result<Self> {
         let state = RoleState {
-            in_sync,
+            record,
             boot: Some(boot),
             ..found
         };
@@ -204,29 +300,40 @@ impl RoleFile {
         *self.state.lock()
     }
 
-    /// Makes durable that this copy is a copy of `store`. The marks about another store are dropped.
-    pub fn follow(&self, store: StoreId) -> io::Result<()> {
-        if self.state().store == Some(store) {
-            return Ok(());
-        }
-        self.change(|state| RoleState {
-            in_sync: false,
-            store: Some(store),
-            sync: None,
-            ..state
+    /// Makes a record durable, in place of `expected`. Returns `false`, and changes nothing, if the record is another by
+    /// now. A primary's copy counts as one that others are made from.
+    pub fn replace(&self, expected: RoleRecord, record: RoleRecord) -> io::Result<bool> {
+        self.change_if(|state| {
+            (state.record == expected).then_some(RoleState {
+                record,
+                carried_over: state.carried_over || (record.is_primary() && state.sync.is_some()),
+                ..state
+            })
         })
     }
 
-    /// Makes "in sync" or "out of sync" durable.
-    pub fn mark(&self, in_sync: bool) -> io::Result<()> {
-        self.change(|state| RoleState { in_sync, ..state })
+    /// Makes durable that this copy is a copy of `store`. The marks about another store are dropped.
+    pub fn follow(&self, generation: Generation, store: StoreId) -> io::Result<()> {
+        if self.state().store == Some(store) {
+            return Ok(());
+        }
+        self.change_in(generation, |state| RoleState {
+            store: Some(store),
+            sync: None,
+            ..state.marked(false)
+        })
+    }
+
+    /// Makes "in sync" or "out of sync" durable, for a session of `generation`.
+    pub fn mark(&self, generation: Generation, in_sync: bool) -> io::Result<()> {
+        self.change_in(generation, |state| state.marked(in_sync))
     }
 
     /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of
     /// that resync, made from the random bytes.
-    pub fn carry_over(&self, drawn: [u8; 16]) -> io::Result<SyncId> {
+    pub fn carry_over(&self, generation: Generation, drawn: [u8; 16]) -> io::Result<SyncId> {
         let sync = SyncId::next(self.state().sync, drawn);
-        self.change(|state| RoleState {
+        self.change_in(generation, |state| RoleState {
             carried_over: true,
             sync: Some(sync),
             ..state
@@ -235,17 +342,38 @@ impl RoleFile {
     }
 
     /// Makes durable, on the secondary, that a resync is about to change its copy.
-    pub fn take_over(&self, sync: SyncId) -> io::Result<()> {
-        self.change(|state| RoleState {
-            in_sync: false,
+    pub fn take_over(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
+        self.change_in(generation, |state| RoleState {
             sync: Some(sync),
-            ..state
+            ..state.marked(false)
         })
     }
 
+    /// Changes the file for a session of `generation`, unless another generation has begun.
+    fn change_in(
+        &self,
+        generation: Generation,
+        change: impl FnOnce(RoleState) -> RoleState,
+    ) -> io::Result<()> {
+        let is_current = |state: &RoleState| state.record.generation == generation;
+        let changed = self.change_if(|state| is_current(&state).then(|| change(state)))?;
+        if changed {
+            Ok(())
+        } else {
+            Err(io::Error::other("the role of this node has changed"))
+        }
+    }
+
     fn change(&self, change: impl FnOnce(RoleState) -> RoleState) -> io::Result<()> {
+        self.change_if(|state| Some(change(state))).map(drop)
+    }
+
+    /// Changes the file, if `change` has a new state. Returns whether it has one.
+    fn change_if(&self, change: impl FnOnce(RoleState) -> Option<RoleState>) -> io::Result<bool> {
         let mut changes = self.changes.lock();
-        let state = change(self.state());
+        let Some(state) = change(self.state()) else {
+            return Ok(false);
+        };
         let number = changes.map_or(0, |number| number.saturating_add(1));
         let block = RoleSlot::block(number, state)?;
         if changes.replace(number).is_some() {
@@ -258,7 +386,7 @@ impl RoleFile {
         if is_active(Mutant::LeaveDraft) {
             self.backing.open_or_create(&draft_of(FILE))?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Replaces the file by one with both slots.
@@ -302,14 +430,18 @@ fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
         }
     });
     if let Some(slot) = last {
-        return Ok((slot.state, Some(slot.change)));
+        return Ok((known(slot.state)?, Some(slot.change)));
     }
     let whole: Unslotted =
         serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
     if whole.checksum != checksum(&whole.state)? {
         return Err(damaged("its checksum is wrong"));
     }
-    Ok((whole.state, None))
+    Ok((known(whole.state)?, None))
+}
+
+fn known(fields: StateFields) -> io::Result<RoleState> {
+    RoleState::try_from(fields).map_err(damaged)
 }
 
 fn damaged(what: &str) -> io::Error {
@@ -328,12 +460,13 @@ mod tests {
 
     use super::*;
 
+    const FIRST: Generation = Generation::FIRST;
     const BOOT: BootId = BootId::from_bytes([3; 16]);
 
     fn fresh(dir: &std::path::Path) -> RoleFile {
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
         let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
-        RoleFile::open(backing, found, BOOT, true).unwrap()
+        RoleFile::open(backing, found, BOOT, found.marked(true).record).unwrap()
     }
 
     fn again(dir: &std::path::Path) -> io::Result<RoleState> {
@@ -347,22 +480,24 @@ mod tests {
         assert!(!file.was_killed());
         let found = again(dir.path()).unwrap();
         assert_eq!(found, file.state());
-        assert!(found.in_sync && found.role == Role::Secondary);
+        assert!(found.is_in_sync() && found.record.role == Role::Secondary);
         assert!(!found.went_down(BOOT) && found.went_down(BootId::from_bytes([4; 16])));
         assert!(!found.carried_over);
         let store = StoreId::from_bytes([9; 16]);
-        file.follow(store).unwrap();
-        let sync = file.carry_over([8; 16]).unwrap();
-        file.mark(true).unwrap();
-        file.mark(false).unwrap();
+        file.follow(FIRST, store).unwrap();
+        let sync = file.carry_over(FIRST, [8; 16]).unwrap();
+        file.mark(FIRST, true).unwrap();
+        file.mark(FIRST, false).unwrap();
         let found = again(dir.path()).unwrap();
         assert!(found.carried_over && found.store == Some(store) && found.sync == Some(sync));
-        file.follow(StoreId::from_bytes([1; 16])).unwrap();
+        file.follow(FIRST, StoreId::from_bytes([1; 16])).unwrap();
         assert!(again(dir.path()).unwrap().sync.is_none());
         file.closed().unwrap();
         let found = again(dir.path()).unwrap();
         assert!(
-            !found.in_sync && found.boot.is_none() && !found.went_down(BootId::from_bytes([4; 16]))
+            !found.is_in_sync()
+                && found.boot.is_none()
+                && !found.went_down(BootId::from_bytes([4; 16]))
         );
     }
 
@@ -381,7 +516,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write_unslotted(dir.path());
         let found = again(dir.path()).unwrap();
-        assert!(found.in_sync && found.store.is_none() && found.sync.is_none());
+        assert!(found.is_in_sync() && found.store.is_none() && found.sync.is_none());
     }
 
     /// A version without slots wrote the file.
@@ -390,11 +525,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write_unslotted(dir.path());
         let file = fresh(dir.path());
-        assert!(again(dir.path()).unwrap().in_sync);
-        file.mark(false).unwrap();
-        assert!(!again(dir.path()).unwrap().in_sync);
+        assert!(again(dir.path()).unwrap().is_in_sync());
+        file.mark(FIRST, false).unwrap();
+        assert!(!again(dir.path()).unwrap().is_in_sync());
         let length = std::fs::metadata(dir.path().join(FILE)).unwrap().len();
         assert_eq!(length, 2 * BLOCK_BYTES as u64);
+    }
+
+    /// A session whose generation is over changes nothing.
+    #[test]
+    fn a_change_of_an_earlier_generation_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fresh(dir.path());
+        let before = file.state().record;
+        let lead = before.lead(FIRST.next(), false);
+        assert!(file.replace(before, lead).unwrap());
+        assert!(!file.replace(before, before).unwrap(), "it has changed");
+        assert!(file.mark(FIRST, false).is_err());
+        assert!(file.carry_over(FIRST, [1; 16]).is_err());
+        assert_eq!(again(dir.path()).unwrap().record, lead);
+        file.mark(FIRST.next(), true).unwrap();
+        let record = file.state().record;
+        assert!(record.complete && record.peer_complete && record.is_primary());
     }
 
     /// Flipped bits and cuts anywhere in one slot do not change the state of the file.
@@ -402,7 +554,7 @@ mod tests {
     fn damage_to_one_slot_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
-        file.take_over(SyncId::next(None, [8; 16])).unwrap();
+        file.take_over(FIRST, SyncId::next(None, [8; 16])).unwrap();
         let state = file.state();
         let whole = std::fs::read(dir.path().join(FILE)).unwrap();
         for at in 0..whole.len() {
@@ -442,7 +594,7 @@ mod tests {
         let file = fresh(dir.path());
         let before = file.state();
         let old = std::fs::read(dir.path().join(FILE)).unwrap();
-        file.mark(false).unwrap();
+        file.mark(FIRST, false).unwrap();
         let after = file.state();
         let new = std::fs::read(dir.path().join(FILE)).unwrap();
         for reached in 0..=new.len() {

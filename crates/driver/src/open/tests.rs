@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Standby};
-use lockstep_types::{BootId, DatastoreUuid, Generation, Ino};
+use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
+use lockstep_types::{BootId, DatastoreUuid, Generation, Ino, Osn};
 
 use super::*;
 use crate::config::{
@@ -15,7 +15,8 @@ use crate::config::{
     PeerConfig,
 };
 use crate::host::ThreadKind;
-use crate::ops::paw::PawEntries;
+use crate::session::Session;
+use crate::session::secondary::SecondarySession;
 
 /// A node's store in a directory of its own.
 pub(crate) struct Place {
@@ -40,7 +41,11 @@ impl Place {
         Store::create(&backing, place.config.uuid, &log).unwrap();
         drop(backing);
         let datastore = place.start().unwrap();
-        datastore.engine().role_file.mark(true).unwrap();
+        datastore
+            .engine()
+            .role_file
+            .mark(Generation::FIRST, true)
+            .unwrap();
         if let Ok(primary) = datastore.primary() {
             let _waiting = primary.content.paw.insert(entry()).unwrap();
         }
@@ -94,7 +99,11 @@ impl Place {
     /// A datastore whose secondary was given up before.
     pub(crate) fn start_out_of_sync(&self) -> Arc<Datastore> {
         let datastore = self.start().unwrap();
-        datastore.engine().role_file.mark(false).unwrap();
+        datastore
+            .engine()
+            .role_file
+            .mark(Generation::FIRST, false)
+            .unwrap();
         end(&datastore);
         drop(datastore);
         self.start().unwrap()
@@ -107,13 +116,9 @@ impl Place {
 
     /// Changes the role file as if the machine had gone down with the store open.
     fn lose_power(&self) {
-        RoleFile::open(
-            self.backing(),
-            self.role(),
-            BootId::from_bytes([7; 16]),
-            true,
-        )
-        .unwrap();
+        let role = self.role();
+        let boot = BootId::from_bytes([7; 16]);
+        RoleFile::open(self.backing(), role, boot, role.record).unwrap();
     }
 
     fn tamper(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
@@ -163,11 +168,14 @@ fn entry() -> InFlightEntry {
     }
 }
 
-fn paw(datastore: &Datastore) -> &PawEntries {
-    &datastore.primary().unwrap().content.paw
+/// The writes of the previous process, and the number of all entries.
+fn paw(datastore: &Datastore) -> (Vec<InFlightEntry>, usize) {
+    let primary = datastore.primary().unwrap();
+    let paw = &primary.content.paw;
+    (paw.old_entries(), paw.len())
 }
 
-fn secondary(datastore: &Datastore) -> &SecondarySession {
+fn secondary(datastore: &Datastore) -> Arc<SecondarySession> {
     match datastore.session() {
         Session::Secondary(session) => session,
         Session::Primary(_) => panic!("a primary"),
@@ -184,8 +192,8 @@ fn a_copy_in_sync_stays_in_sync_and_knows_its_writes_in_flight() {
     let place = Place::in_sync();
     assert_eq!(place.role().boot, None);
     let datastore = place.start().unwrap();
-    assert!(datastore.engine().role_file.state().in_sync);
-    assert_eq!(paw(&datastore).old_entries(), [entry()]);
+    assert!(datastore.engine().role_file.state().is_in_sync());
+    assert_eq!(paw(&datastore).0, [entry()]);
     assert_eq!(place.role().boot, Some(boot_id()));
     end(&datastore);
 }
@@ -224,12 +232,12 @@ fn without_a_table_the_copy_is_out_of_sync_for_good() {
         let place = Place::in_sync();
         std::fs::remove_file(place.path(file)).unwrap();
         let datastore = place.start().unwrap();
-        assert!(!place.role().in_sync);
-        assert!(paw(&datastore).old_entries().is_empty());
+        assert!(!place.role().is_in_sync());
+        assert!(paw(&datastore).0.is_empty());
         end(&datastore);
         drop(datastore);
         let again = place.start().unwrap();
-        assert!(!again.engine().role_file.state().in_sync);
+        assert!(!again.engine().role_file.state().is_in_sync());
         end(&again);
     }
 }
@@ -245,11 +253,19 @@ fn after_a_power_loss_the_copy_is_out_of_sync_for_good() {
     place.refuses("namespace");
     place.tamper("namespace.redb", |bytes| bytes[20] ^= 4);
     let datastore = place.start().unwrap();
-    assert!(!place.role().in_sync);
-    assert_eq!(paw(&datastore).len(), 0);
+    assert!(!place.role().is_in_sync());
+    assert_eq!(paw(&datastore).1, 0);
     end(&datastore);
     drop(datastore);
-    assert!(!place.start().unwrap().engine().role_file.state().in_sync);
+    assert!(
+        !place
+            .start()
+            .unwrap()
+            .engine()
+            .role_file
+            .state()
+            .is_in_sync()
+    );
 }
 
 /// The disk is most likely not mounted. An empty store in its place would be served as the datastore.
@@ -305,7 +321,7 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
             .unwrap_err();
         assert!(refused.0.contains("a copy that is in sync"), "{refused}");
     }
-    assert!(datastore.engine().role_file.state().in_sync);
+    assert!(datastore.engine().role_file.state().is_in_sync());
     end(&datastore);
 }
 
@@ -329,7 +345,8 @@ fn a_transfer_of_a_connection_that_is_gone_does_nothing() {
     let place = Place::in_sync();
     let datastore = place.start().unwrap();
     let transfer = Effect::Transfer(Transfer::SendImage, ConnectionId(7));
-    let term = datastore.session().term();
+    let session = datastore.session();
+    let term = session.term();
     term.run_effects(ThreadKind::MayWait, Effects::from_slice(&[transfer]));
     end(&datastore);
     assert!(!place.role().carried_over);

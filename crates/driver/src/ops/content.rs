@@ -307,7 +307,7 @@ impl ContentOps {
     pub fn finish_write(&self, write: PendingWrite, result: Result<(), Errno>) {
         match write.slot {
             // The secondary has the bytes: the core is leaving sync (rules P6, P15).
-            Some(slot) if result.is_err() && self.engine.role_file.state().in_sync => {
+            Some(slot) if result.is_err() && self.engine.role_file.state().is_in_sync() => {
                 self.paw.keep_failed(slot);
             }
             Some(slot) => self.paw.remove(slot),

@@ -33,7 +33,7 @@ impl InternalLocks {
     pub fn acquire(&self, locks: LockSet) -> HeldLocks<'_> {
         let (ready, wait) = promise(&*self.term.engine.host);
         let op = self.pending.insert(PendingOp::Locks(Some(ready)));
-        if self.term.engine.is_stopping() {
+        if self.term.is_over() {
             // The stop may have abandoned all requests before this one was there.
             self.pending.abandon_locks();
         }

@@ -91,6 +91,7 @@ impl MetaPipeline {
             is_stale: false,
             applied: None,
             done,
+            inside: self.engine.gate.hold(),
         }));
         let submit = Event::Submit {
             op,
@@ -103,7 +104,7 @@ impl MetaPipeline {
 
     /// Frees an inode without a name.
     pub fn reap(&self, ino: Ino) {
-        if self.engine.is_stopping() {
+        if self.term.is_over() {
             return;
         }
         let datastore = self.engine.name().to_owned();
@@ -301,7 +302,7 @@ impl MetaPipeline {
             // The mark is not made any more (rule P16): the operation ends with an error.
             return Some(committed);
         }
-        if self.engine.role_file.state().in_sync {
+        if self.engine.role_file.state().is_in_sync() {
             *self.stuck.lock() = Some(committed);
             return None;
         }

@@ -13,11 +13,11 @@ use lockstep_fs::store::{Applied, WriteTicket};
 use lockstep_paw_saw::EntryHandle;
 use lockstep_repl::core::OpId;
 use lockstep_repl::message::WriteMessage;
-use lockstep_types::{Attr, Ino, MetaRequest, Osn, Timestamp};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest, Osn, Timestamp};
 use parking_lot::Mutex;
 
 use super::lock_plan::Targets;
-use crate::client::{Done, KeptBytes, ReadDone};
+use crate::client::{Done, Inside, KeptBytes, ReadDone};
 use crate::host::oneshot::Promise;
 
 /// The work of an operation, and the client that waits for it.
@@ -41,6 +41,9 @@ pub(crate) struct PendingRead {
     pub offset: u64,
     pub length: usize,
     pub done: ReadDone,
+    /// Dropped when the client is answered.
+    #[allow(dead_code)] // its drop is its use
+    pub inside: Inside,
 }
 
 /// A write of content.
@@ -55,6 +58,9 @@ pub(crate) struct PendingWrite {
     /// For a durable write: the changes that the syncs of both nodes cover. They begin after this was taken.
     pub synced: Option<SyncPoint>,
     pub done: Done<()>,
+    /// Dropped when the client is answered.
+    #[allow(dead_code)] // its drop is its use
+    pub inside: Inside,
 }
 
 /// A write without its bytes: the message to the secondary, and the number of bytes.
@@ -98,6 +104,9 @@ pub(crate) struct PendingMetadata {
     pub is_stale: bool,
     pub applied: Option<Applied>,
     pub done: Done<Option<Attr>>,
+    /// Dropped when the client is answered.
+    #[allow(dead_code)] // its drop is its use
+    pub inside: Inside,
 }
 
 /// A sync of a file.
@@ -106,6 +115,9 @@ pub(crate) struct PendingSync {
     /// The changes that the syncs of both nodes cover. They begin after this was taken.
     pub point: Option<SyncPoint>,
     pub done: Done<()>,
+    /// Dropped when the client is answered.
+    #[allow(dead_code)] // its drop is its use
+    pub inside: Inside,
 }
 
 /// The part of this node in an operation.
@@ -219,6 +231,26 @@ impl PendingOps {
         )
     }
 
+    /// Ends all operations of clients without an outcome: the session is over, and what the operations did on either node
+    /// is not known. The callers are answered with `EIO`.
+    pub fn abandon(&self) {
+        let ops = std::mem::take(&mut *self.ops.lock());
+        for op in ops.into_values() {
+            match op {
+                PendingOp::Read(read) => (read.done)(Err(Errno::Io)),
+                PendingOp::Sync(sync) => (sync.done)(Err(Errno::Io)),
+                PendingOp::Write(write) => {
+                    if let Some(ticket) = &write.ticket {
+                        ticket.abandon();
+                    }
+                    (write.done)(Err(Errno::Io));
+                }
+                PendingOp::Meta(meta) => (meta.done)(Err(Errno::Io)),
+                PendingOp::Locks(ready) => drop(ready),
+            }
+        }
+    }
+
     /// Tells all threads that wait for locks that they get none. An operation that holds these locks may never
     /// end, because the threads that execute its parts take no more jobs when the node stops.
     pub fn abandon_locks(&self) {
@@ -244,6 +276,7 @@ mod tests {
                 ino,
                 point: None,
                 done: Box::new(|_| ()),
+                inside: Inside::ungated(),
             })
         };
         let (first, second) = (

@@ -349,8 +349,8 @@ impl SpaceAdmission {
 
     /// Has another thread decide on a change that was left undecided.
     pub fn apply(self: &Arc<Self>, room: Room, begin: Begin) {
-        if self.engine.is_stopping() {
-            // A node that is stopping answers no client any more.
+        if self.term.is_over() {
+            // This session answers no client any more.
             return;
         }
         let looks = 0;
@@ -372,7 +372,7 @@ impl SpaceAdmission {
         loop {
             let waiting = {
                 let mut applicants = self.rooms.applicants.lock();
-                if applicants.waiting.is_empty() || self.engine.is_stopping() {
+                if applicants.waiting.is_empty() || self.term.is_over() {
                     applicants.is_served = false;
                     break;
                 }
@@ -388,12 +388,12 @@ impl SpaceAdmission {
                 self.engine.host.sleep(LOOK_AGAIN);
             }
         }
-        if self.engine.is_stopping() {
+        if self.term.is_over() {
             self.abandon_applicants();
         }
     }
 
-    /// Drops all applicants: the node is stopping.
+    /// Drops all applicants: the session is over.
     pub fn abandon_applicants(&self) {
         let abandoned = mem::take(&mut self.rooms.applicants.lock().waiting);
         drop(abandoned);

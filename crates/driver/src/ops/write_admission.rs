@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn session(datastore: &Datastore) -> Arc<PrimarySession> {
-        Arc::clone(datastore.primary().unwrap())
+        datastore.primary().unwrap()
     }
 
     fn end(datastore: &Arc<Datastore>) {

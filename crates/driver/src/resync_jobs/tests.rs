@@ -7,9 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
-use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome};
+use lockstep_repl::message::{
+    Envelope, Meet, Message, PROTOCOL_VERSION, Request, Response, Welcome,
+};
 use lockstep_repl::state::State;
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
+use lockstep_types::settings::Role;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind, Osn};
 use parking_lot::Mutex;
 
@@ -101,6 +105,21 @@ struct Secondary {
 }
 
 impl Secondary {
+    /// Answers the meeting as a secondary without a complete copy. Returns the first message after the meeting.
+    fn meet(&self) -> Message {
+        loop {
+            let theirs = match self.said.recv().unwrap() {
+                (Message::Meet(theirs), _) => theirs,
+                (message, _) => return message,
+            };
+            self.answer(Message::Meet(Meet {
+                record: RoleRecord::begin(Role::Secondary),
+                seen: Some(theirs.record),
+                ..theirs
+            }));
+        }
+    }
+
     fn answer(&self, message: Message) {
         let envelope = Envelope {
             datastore: self.datastore.uuid(),
@@ -158,7 +177,7 @@ fn stalled() -> (Place, Secondary, VecDeque<Question>) {
         out,
         datastore,
     };
-    let (hello, _) = secondary.said.recv().unwrap();
+    let hello = secondary.meet();
     assert!(matches!(hello, Message::Hello(_)), "{hello:?}");
     secondary.answer(Message::Welcome(Welcome {
         version: PROTOCOL_VERSION,

@@ -1,4 +1,4 @@
-//! Keeps up the primary's connection: dials the secondary, greets it, and reads its answers.
+//! Keeps up the primary's connection: dials the secondary, meets and greets it, and reads its answers.
 //!
 //! Invariant: the reader never waits for the secondary, for a disk flush or for a read from the disk.
 
@@ -6,16 +6,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_link::{LinkError, ReceiveFrames};
+use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
+use lockstep_types::Generation;
 use thiserror::Error;
 
 use crate::host::{Reading, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::dial::{Dial, DialError, Halves};
 use crate::peer::greeting::{self, GreetingError};
+use crate::peer::meeting::{self, MeetingError, Meets};
+use crate::role_judge::Discord;
 use crate::session::primary::PrimarySession;
 
 /// Time between two attempts to connect.
@@ -55,6 +58,12 @@ enum Unconnected {
     /// One of the nodes refuses the other.
     #[error(transparent)]
     Refused(DialError),
+    /// The nodes have met, and the peer is no secondary of this node.
+    #[error(transparent)]
+    Meeting(#[from] MeetingError<Discord>),
+    /// This session is over: the meeting has changed the role of this node.
+    #[error("the role of this node has changed")]
+    Ended,
     /// The peer refuses this node.
     #[error("the peer refuses: {0}")]
     RefusedByPeer(String),
@@ -84,7 +93,7 @@ impl Unconnected {
     /// Time until the next attempt.
     const fn retry(&self) -> Duration {
         match self {
-            Self::PeerPoisoned(_) => RETRY_MAX,
+            Self::PeerPoisoned(_) | Self::Meeting(MeetingError::PeerPoisoned(_)) => RETRY_MAX,
             _ if self.is_obstacle() => RETRY_REFUSED,
             _ => RETRY,
         }
@@ -92,9 +101,13 @@ impl Unconnected {
 
     /// Whether an operator has to act: waiting for the other node does not help.
     const fn is_obstacle(&self) -> bool {
+        use MeetingError::{Discord, Greeting, RefusedByPeer};
         matches!(
             self,
-            Self::Refused(_) | Self::RefusedByPeer(_) | Self::Greeting(_)
+            Self::Refused(_)
+                | Self::RefusedByPeer(_)
+                | Self::Greeting(_)
+                | Self::Meeting(RefusedByPeer(_) | Greeting(_) | Discord(_))
         )
     }
 }
@@ -104,6 +117,8 @@ impl Unconnected {
 enum ReadEnd {
     #[error("the secondary has been silent for {} ms", .0.as_millis())]
     Silent(Duration),
+    #[error("a message of generation {0}")]
+    OtherGeneration(Generation),
     #[error(transparent)]
     Link(LinkError),
     #[error(transparent)]
@@ -111,35 +126,43 @@ enum ReadEnd {
 }
 
 /// See the head of this file.
-pub(crate) struct Connector<'a> {
+pub(crate) struct Connector<'a, M> {
     session: &'a Arc<PrimarySession>,
     dialer: &'a dyn Dial,
+    /// This node, for the meeting before each greeting.
+    node: &'a M,
 }
 
-impl<'a> Connector<'a> {
+impl<'a, M: Meets<Discord = Discord>> Connector<'a, M> {
     /// The connector of one session.
-    pub const fn new(session: &'a Arc<PrimarySession>, dialer: &'a dyn Dial) -> Self {
-        Self { session, dialer }
+    pub const fn new(session: &'a Arc<PrimarySession>, dialer: &'a dyn Dial, node: &'a M) -> Self {
+        Self {
+            session,
+            dialer,
+            node,
+        }
     }
 
-    /// Keeps up the connection until the datastore is stopped.
+    /// Keeps up the connection until the session is over.
     pub fn run(&self) {
-        let engine = &self.session.engine;
+        let (engine, term) = (&self.session.engine, &self.session.term);
         let mut wait = RETRY;
-        while !engine.is_stopping() {
+        while !term.is_over() {
             if engine.poison.has_failed() {
                 self.tell_peer_poisoned();
-                engine.sleep_unless_stopped(RETRY_MAX);
+                engine.sleep_unless(RETRY_MAX, || term.is_over());
                 continue;
             }
             match self.connect() {
                 Ok((halves, welcome)) => wait = self.serve(halves, welcome).wait(wait),
                 Err(unconnected) => {
                     wait = unconnected.retry();
-                    self.note_unconnected(&unconnected);
+                    if !term.is_over() {
+                        self.note_unconnected(&unconnected);
+                    }
                 }
             }
-            engine.sleep_unless_stopped(wait);
+            engine.sleep_unless(wait, || term.is_over());
         }
     }
 
@@ -147,7 +170,9 @@ impl<'a> Connector<'a> {
         let notes = &self.session.engine.notes;
         let reason = unconnected.to_string();
         match unconnected {
-            Unconnected::PeerPoisoned(_) => self.note_peer_poisoned(&reason),
+            Unconnected::PeerPoisoned(_) | Unconnected::Meeting(MeetingError::PeerPoisoned(_)) => {
+                self.note_peer_poisoned(&reason);
+            }
             _ if unconnected.is_obstacle() => notes.set_obstacle(&reason),
             _ => notes.set_reason(&reason),
         }
@@ -160,7 +185,7 @@ impl<'a> Connector<'a> {
         self.session.handle_event(ThreadKind::MayWait, failed);
     }
 
-    /// Dials, and exchanges the greetings.
+    /// Dials, meets the peer, and exchanges the greetings.
     fn connect(&self) -> Result<(Halves, Welcome), Unconnected> {
         let (term, engine) = (&self.session.term, &self.session.engine);
         let (sender, mut receiver) = self.dialer.dial().map_err(|error| {
@@ -170,8 +195,9 @@ impl<'a> Connector<'a> {
                 Unconnected::Unreachable(error)
             }
         })?;
-        term.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
         receiver.set_timeout(Some(engine.config.peer_timeout))?;
+        self.meet(&*sender, &mut *receiver)?;
+        term.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
         let envelope = Envelope::decode(receiver.recv()?.header)?;
         if let Message::Welcome(welcome) = &envelope.message {
             greeting::check(term, &envelope, welcome.version)?;
@@ -184,13 +210,32 @@ impl<'a> Connector<'a> {
         }
     }
 
+    /// Meets the peer, which must be the secondary of this generation.
+    fn meet(
+        &self,
+        sender: &dyn SendFrames,
+        receiver: &mut dyn ReceiveFrames,
+    ) -> Result<(), Unconnected> {
+        let term = &self.session.term;
+        let theirs = meeting::call(self.node, sender, receiver)?;
+        if term.is_over() {
+            return Err(Unconnected::Ended);
+        }
+        let is_secondary = !theirs.record.is_primary();
+        if is_secondary && theirs.record.generation == term.generation() {
+            Ok(())
+        } else {
+            Err(Unconnected::NoSecondary)
+        }
+    }
+
     fn hello(&self) -> io::Result<Hello> {
         let engine = &self.session.engine;
         let role = engine.role_file.state();
         let no_name = || io::Error::other("this node's store has no name in role.json");
         Ok(Hello {
             version: PROTOCOL_VERSION,
-            in_sync: role.in_sync,
+            in_sync: role.is_in_sync(),
             carried_over: role.carried_over,
             store: role.store.ok_or_else(no_name)?,
             sync: role.sync,
@@ -227,9 +272,9 @@ impl<'a> Connector<'a> {
             was_in_sync: connection.course.was_in_sync(),
             lasted: engine.host.since(start),
         };
-        if engine.is_stopping() {
-            // The stop may have closed the connection before this one was there.
-            term.peer.close("this node is stopping");
+        if term.is_over() {
+            // The end may have closed the connection before this one was there.
+            term.peer.close("this node stops, or has another role now");
             return ending();
         }
         let up = Event::LinkUp {
@@ -254,7 +299,7 @@ impl<'a> Connector<'a> {
         term.peer.remove(connection.id);
         session.requests.abandon();
         session.jobs.release_tail(connection.id, false);
-        if !engine.is_stopping() {
+        if !term.is_over() {
             // Read after the removal: a thread may have given the connection up until then.
             let given_up = connection.course.is_given_up();
             engine.notes.set_ending(reason, given_up);
@@ -267,7 +312,7 @@ impl<'a> Connector<'a> {
     /// and with one past. Otherwise `status` gets the reason.
     fn judge_welcome(&self, welcome: &Welcome) -> bool {
         let engine = &self.session.engine;
-        let own = engine.role_file.state().in_sync;
+        let own = engine.role_file.state().is_in_sync();
         let follows = engine.store.intents().is_followed_at(welcome.applied);
         let reason = if !own {
             "the secondary lacks what was done without it; it is brought up to date"
@@ -296,7 +341,10 @@ impl<'a> Connector<'a> {
                 Ok(frame) => {
                     heard = engine.host.now();
                     match Envelope::decode(frame.header) {
-                        Ok(envelope) => self.handle_answer(envelope.message),
+                        Ok(envelope) if envelope.generation == self.session.term.generation() => {
+                            self.handle_answer(envelope.message);
+                        }
+                        Ok(envelope) => return ReadEnd::OtherGeneration(envelope.generation),
                         Err(error) => return error.into(),
                     }
                 }

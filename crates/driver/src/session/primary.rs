@@ -29,7 +29,6 @@ use crate::ops::paw::PawEntries;
 use crate::ops::pending::{
     PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite, WriteParams,
 };
-use crate::ops::references::References;
 use crate::ops::space::SpaceAdmission;
 use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_bytes};
 use crate::peer::connection::Delivery;
@@ -69,7 +68,6 @@ pub(crate) struct PrimarySession {
     pub pending: Arc<PendingOps>,
     pub content: Arc<ContentOps>,
     pub pipeline: Arc<MetaPipeline>,
-    pub references: Arc<References>,
     pub keeper: Arc<Keeper>,
     pub space: Arc<SpaceAdmission>,
     pub admission: WriteAdmission,
@@ -85,7 +83,6 @@ impl PrimarySession {
             let driver = session.clone();
             let term = Arc::new(Term::new(Arc::clone(&engine), core, first_osn, driver));
             let pending = Arc::new(PendingOps::default());
-            let references = Arc::new(References::default());
             let berths = Arc::new(Berths::of(engine.config.fuse_threads));
             let keeper = Arc::new(Keeper::new(
                 Arc::clone(engine.store.backing()),
@@ -112,7 +109,7 @@ impl PrimarySession {
                     Arc::clone(&engine),
                     Arc::clone(&term),
                     Arc::clone(&pending),
-                    Arc::clone(&references),
+                    Arc::clone(&engine.references),
                     Arc::clone(&berths),
                 )),
                 jobs: Arc::new(ResyncJobs::new(
@@ -133,7 +130,6 @@ impl PrimarySession {
                 term,
                 pending,
                 content,
-                references,
                 keeper,
                 space,
                 requests,
@@ -154,6 +150,9 @@ impl PrimarySession {
         effects: Effects,
         caller: Option<CallerWrite<'_>>,
     ) {
+        let Some(_working) = self.term.begin_work() else {
+            return;
+        };
         let mut queue: VecDeque<Effect> = effects.into_iter().collect();
         while let Some(effect) = queue.pop_front() {
             self.engine.host.step();
@@ -286,6 +285,7 @@ impl PrimarySession {
             offset,
             length,
             done,
+            inside: self.engine.gate.hold(),
         };
         self.submit(OpKind::Read, locks, PendingOp::Read(read));
     }
@@ -297,7 +297,13 @@ impl PrimarySession {
             return done(Ok(()));
         }
         let point = store.sync_point(ino, version);
-        let sync = PendingSync { ino, point, done };
+        let inside = self.engine.gate.hold();
+        let sync = PendingSync {
+            ino,
+            point,
+            done,
+            inside,
+        };
         self.submit(OpKind::Sync, LockSet::new(), PendingOp::Sync(sync));
     }
 
@@ -326,6 +332,7 @@ impl PrimarySession {
             slot: None,
             synced: durable.then(sync_point).flatten(),
             done,
+            inside: self.engine.gate.hold(),
         }));
         let thread = self.engine.calling_thread();
         let submit = Event::Submit {
@@ -406,13 +413,27 @@ impl PrimarySession {
         }
     }
 
-    /// Ends all waiting, and the jobs of the host.
-    pub fn stop(&self) {
+    /// Ends all waiting of threads for the peer, for locks and for room.
+    fn end_waiting(&self) {
         self.requests.abandon();
         self.pending.abandon_locks();
         self.keeper.close();
+    }
+
+    /// Ends all waiting, and the jobs of the host.
+    pub fn stop(&self) {
+        self.end_waiting();
         self.engine.host.stop();
         self.space.abandon_applicants();
+    }
+
+    /// Ends the session for another one. Operations that are in flight end without an outcome.
+    pub fn retire(&self, reason: &str) {
+        self.term.end(reason);
+        self.end_waiting();
+        self.term.wait_until_idle();
+        self.space.abandon_applicants();
+        self.pending.abandon();
     }
 }
 
@@ -438,6 +459,9 @@ impl CoreDriver for PrimarySession {
     }
 
     fn execute_deferred(&self, effect: Effect) {
+        let Some(_working) = self.term.begin_work() else {
+            return;
+        };
         if let Some(event) = self.execute_effect(ThreadKind::MayWait, effect, None) {
             self.handle_event(ThreadKind::MayWait, event);
         }

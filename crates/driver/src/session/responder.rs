@@ -83,7 +83,7 @@ impl Responder {
             Request::BeginResync { sync } => {
                 // Before anything is changed (rules P10, P17).
                 if !is_active(Mutant::ResyncUnmarked) {
-                    engine.role_file.take_over(*sync)?;
+                    engine.role_file.take_over(self.term.generation(), *sync)?;
                 }
                 self.saw.clear();
                 self.happened(Trigger::MarkedOutOfSync);
@@ -97,7 +97,7 @@ impl Responder {
                 Ok(Response::Room(store.capacity().room()?))
             }
             // The request belongs to a transfer that should be over: this copy is in sync (rule P10).
-            _ if is_of_resync(request) && engine.role_file.state().in_sync => {
+            _ if is_of_resync(request) && engine.role_file.state().is_in_sync() => {
                 Err(ResponseError::InSync)
             }
             _ => Ok(lockstep_resync::answer(store, request, payload)?),
@@ -108,14 +108,14 @@ impl Responder {
         let Engine {
             role_file, store, ..
         } = &*self.term.engine;
-        if role_file.state().in_sync {
+        if role_file.state().is_in_sync() {
             return Err(ResponseError::AlreadyInSync);
         }
         // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
         if !is_active(Mutant::MarkBeforeSync) {
             store.sync_everything()?;
         }
-        role_file.mark(true)?;
+        role_file.mark(self.term.generation(), true)?;
         self.happened(Trigger::MarkedInSync);
         Ok(Response::Done)
     }

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -95,6 +96,8 @@ pub(crate) struct SecondarySession {
     permits: ReplyPermits,
     /// Held by the reader of the one connection.
     active: Exclusive,
+    /// Another session is about to begin: no connection is served any more.
+    is_retiring: AtomicBool,
 }
 
 impl SecondarySession {
@@ -111,6 +114,7 @@ impl SecondarySession {
                 saw,
                 permits: ReplyPermits::default(),
                 active: Exclusive::default(),
+                is_retiring: AtomicBool::new(false),
             }
         })
     }
@@ -131,7 +135,7 @@ impl SecondarySession {
         };
         // The requests of an earlier connection are done before this connection begins.
         self.wait_for_earlier_jobs();
-        if self.engine.is_stopping() {
+        if self.is_ending() {
             return;
         }
         if let Some(reason) = self.engine.failure_reason() {
@@ -149,18 +153,25 @@ impl SecondarySession {
         self.term
             .peer
             .open(connection, Arc::clone(sender), Vec::new());
-        if self.engine.is_stopping() {
-            // The stop may have closed the connection before this one was there.
-            self.term.peer.close("this node is stopping");
+        if self.is_ending() {
+            // The end may have closed the connection before this one was there.
+            self.term
+                .peer
+                .close("this node stops, or has another role now");
         }
         let Err(end) = self.read_loop(sender, &mut *receiver);
         let reason = end.to_string();
         sender.shutdown(&reason);
         self.term.peer.remove(connection);
-        if !self.engine.is_stopping() {
+        if !self.is_ending() {
             self.engine.notes.set_reason(&reason);
         }
         self.happened(Trigger::LinkLost);
+    }
+
+    /// Whether no primary is connected and the disk is sound.
+    pub fn waits_for_primary(&self) -> bool {
+        !self.term.peer.is_connected() && !self.engine.poison.has_failed()
     }
 
     fn happened(&self, trigger: Trigger) {
@@ -189,7 +200,8 @@ impl SecondarySession {
     ) -> Result<(), NotWelcome> {
         greeting::check(&self.term, envelope, hello.version)?;
         self.check_store(hello)?;
-        self.engine.role_file.follow(hello.store)?;
+        let generation = self.term.generation();
+        self.engine.role_file.follow(generation, hello.store)?;
         // The primary may answer as durable what this node reports as committed (rules P8, P11).
         if hello.durable {
             self.engine.store.sync_all_applied()?;
@@ -258,7 +270,7 @@ impl SecondarySession {
     fn is_in_sync_with(&self, hello: &Hello) -> bool {
         let own = self.engine.role_file.state();
         let is_same = own.sync.is_some() && own.sync == hello.sync;
-        own.in_sync && (is_same || is_active(Mutant::TrustOldCopy))
+        own.is_in_sync() && (is_same || is_active(Mutant::TrustOldCopy))
     }
 
     /// Answers the primary, without waiting for the primary to read: the reader of the connection flushes.
@@ -517,6 +529,22 @@ impl SecondarySession {
         Ok(())
     }
 
+    /// Ends the session for another one, when its jobs are done.
+    pub fn retire(&self, reason: &str) {
+        self.is_retiring.store(true, Ordering::Release);
+        self.term.peer.close(reason);
+        // No connection is served any more, and none begins.
+        drop(self.wait_until_idle());
+        self.wait_for_earlier_jobs();
+        self.term.end(reason);
+        self.term.wait_until_idle();
+    }
+
+    /// Whether the session is over, or about to be.
+    fn is_ending(&self) -> bool {
+        self.is_retiring.load(Ordering::Acquire) || self.term.is_over()
+    }
+
     /// Waits until no connection is served. None is served before the guard is dropped.
     pub fn wait_until_idle(&self) -> ExclusiveGuard<'_> {
         self.active.acquire(&*self.engine.host)
@@ -554,6 +582,9 @@ impl CoreDriver for SecondarySession {
     }
 
     fn run_effects(&self, _thread: ThreadKind, effects: Effects) {
+        let Some(_working) = self.term.begin_work() else {
+            return;
+        };
         for effect in effects {
             self.engine.host.step();
             self.execute_effect(effect);

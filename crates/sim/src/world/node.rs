@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_driver::config::DatastoreConfig;
 use lockstep_driver::{Datastore, Dial, DialError, Halves, Place, Prepared, make_store, prepare};
-use lockstep_repl::message::{Envelope, Message};
+use lockstep_repl::message::Envelope;
 use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
@@ -209,11 +209,5 @@ fn accept(datastore: &Arc<Datastore>, endpoint: &Endpoint) {
     let Ok(envelope) = Envelope::decode(frame.header) else {
         return;
     };
-    match &envelope.message {
-        Message::Hello(hello) => {
-            datastore.serve_primary(&endpoint.sender(), receiver, hello, &envelope);
-        }
-        Message::Poisoned { reason } => datastore.note_peer_poisoned(reason),
-        _ => {}
-    }
+    datastore.serve_peer(&endpoint.sender(), receiver, &envelope);
 }

@@ -1,0 +1,312 @@
+//! Changes of the role of a running datastore: one session ends, and another begins over the same engine.
+//!
+//! Order of a change: (1) the gate closes, so that no client sees or causes a change; (2) the session ends, with
+//! everything that works for it; (3) the record is durable; (4) the next session begins; (5) the gate opens, if this node
+//! serves. A primary that gives its role away in order lets its clients' operations end between the first two steps.
+//!
+//! Invariants:
+//! - One change at a time.
+//! - The record on the disk decides: if it cannot be written, the earlier role stays.
+
+use std::time::Duration;
+
+use lockstep_repl::state::State;
+use lockstep_roles::RoleRecord;
+use lockstep_types::settings::Role;
+
+use super::Datastore;
+use crate::client::{RoleObserver, Standing};
+use crate::report::{CommandFailure, RoleReport};
+use crate::session::Session;
+use crate::session::build::{self, Part};
+
+/// The longest time that operations of clients may take to end before a planned change of the role.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// The longest wait of a planned change of the role for the word of the new primary.
+const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
+/// Time between two looks for that word.
+const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
+
+impl Datastore {
+    /// Gives the role of the primary to the other node, which is in sync. No operation of a client fails.
+    ///
+    /// # Errors
+    /// If this node is not the primary, or the nodes are not in sync. Then nothing has changed.
+    pub fn hand_over(&self) -> Result<RoleReport, CommandFailure> {
+        let begin = self.engine.host.now();
+        {
+            let _changing = self.changing.acquire(&*self.engine.host);
+            self.check_sound()?;
+            self.check_synced()?;
+            self.set_standing(Standing::Retiring);
+            if let Err(failure) = self.give_away() {
+                self.set_standing(Standing::Serving);
+                return Err(failure);
+            }
+        }
+        self.wait_for_successor();
+        Ok(self.report(begin))
+    }
+
+    /// Ends the operations of clients, and the session.
+    fn give_away(&self) -> Result<(), CommandFailure> {
+        self.drain()?;
+        for observer in self.observers() {
+            observer.retiring();
+        }
+        self.drain()?;
+        self.set_standing(Standing::Following);
+        self.drain()?;
+        self.check_synced()?;
+        let mine = self.engine.role_file.state().record;
+        if self.assume(mine, mine.grant(), Part::Follow) {
+            Ok(())
+        } else {
+            Err(CommandFailure::new(
+                "the role of this node could not be written to its disk",
+                "see the log of this node",
+            ))
+        }
+    }
+
+    fn drain(&self) -> Result<(), CommandFailure> {
+        if self.gate().drain(&*self.engine.host, DRAIN_LIMIT) {
+            return Ok(());
+        }
+        Err(CommandFailure::new(
+            format!(
+                "operations of programs were still under way after {} s",
+                DRAIN_LIMIT.as_secs()
+            ),
+            "see the state in `lockstep status`, then try again",
+        ))
+    }
+
+    fn check_synced(&self) -> Result<(), CommandFailure> {
+        let session = self.session();
+        let (state, is_connected) = session.term().state_and_connected();
+        match session {
+            Session::Secondary(_) => Err(CommandFailure::new(
+                "this node is not the primary of the datastore",
+                "run the command on the primary; if that is dead, see `lockstep promote --help`",
+            )),
+            Session::Primary(_) if state == State::Synced && is_connected => Ok(()),
+            Session::Primary(_) => Err(CommandFailure::new(
+                format!("the nodes are not in sync ({})", state.describe()),
+                "wait until `lockstep status` says in sync, then try again",
+            )),
+        }
+    }
+
+    /// Waits until the new primary is connected, so that the caller knows that the change is complete.
+    fn wait_for_successor(&self) {
+        let start = self.engine.host.now();
+        while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
+            if self.session().term().peer.is_connected() {
+                return;
+            }
+            self.engine.host.sleep(SUCCESSOR_POLL);
+        }
+    }
+
+    /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
+    /// `accepts_loss`: also if this copy may lack acknowledged operations.
+    ///
+    /// # Errors
+    /// If this node serves, is connected with a primary, or its copy may lack operations. Then nothing has changed.
+    pub fn promote(&self, accepts_loss: bool) -> Result<RoleReport, CommandFailure> {
+        let begin = self.engine.host.now();
+        let _changing = self.changing.acquire(&*self.engine.host);
+        self.check_sound()?;
+        let mine = self.engine.role_file.state().record;
+        let session = self.session();
+        if matches!(session, Session::Primary(_)) {
+            return Err(CommandFailure::new(
+                "this node is the primary already",
+                "nothing is to be done",
+            ));
+        }
+        if session.term().peer.is_connected() {
+            return Err(CommandFailure::new(
+                "the primary is connected, so it serves",
+                "run `lockstep failover` on the primary",
+            ));
+        }
+        if !mine.complete && !accepts_loss {
+            return Err(CommandFailure::new(
+                "the copy of this node may lack operations that programs were told are done",
+                "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
+            ));
+        }
+        let generation = self.next_generation(mine);
+        let record = RoleRecord {
+            complete: true,
+            ..mine.lead(generation, false)
+        };
+        self.begin_as(mine, record, Part::Lead)?;
+        Ok(self.report(begin))
+    }
+
+    /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
+    /// stays in its generation, unless it has met a later one.
+    fn next_generation(&self, mine: RoleRecord) -> lockstep_types::Generation {
+        let met = self.rival_generation();
+        if mine.is_primary() && met <= mine.generation {
+            mine.generation
+        } else {
+            met.max(mine.generation).next()
+        }
+    }
+
+    /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.
+    /// The operations that only this copy has are lost with the next resync.
+    ///
+    /// # Errors
+    /// If this node is no primary, or is in sync with its secondary. Then nothing has changed.
+    pub fn demote(&self) -> Result<RoleReport, CommandFailure> {
+        let begin = self.engine.host.now();
+        let _changing = self.changing.acquire(&*self.engine.host);
+        self.check_sound()?;
+        let mine = self.engine.role_file.state().record;
+        if !mine.is_primary() {
+            return Err(CommandFailure::new(
+                "this node is not the primary of the datastore",
+                "nothing is to be done",
+            ));
+        }
+        if self.session().term().state().is_in_sync() {
+            return Err(CommandFailure::new(
+                "the nodes are in sync",
+                "run `lockstep failover`, which loses nothing",
+            ));
+        }
+        let record = RoleRecord {
+            role: Role::Secondary,
+            complete: false,
+            peer_complete: false,
+            ..mine
+        };
+        self.begin_as(mine, record, Part::Follow)?;
+        Ok(self.report(begin))
+    }
+
+    fn begin_as(
+        &self,
+        mine: RoleRecord,
+        record: RoleRecord,
+        part: Part,
+    ) -> Result<(), CommandFailure> {
+        if self.assume(mine, record, part) {
+            Ok(())
+        } else {
+            Err(CommandFailure::new(
+                "the role of this node could not be written to its disk",
+                "see the log of this node",
+            ))
+        }
+    }
+
+    fn check_sound(&self) -> Result<(), CommandFailure> {
+        match self.engine.failure_reason() {
+            None if self.engine.is_stopping() => Err(CommandFailure::new(
+                "this node is stopping",
+                "start it again",
+            )),
+            None => Ok(()),
+            Some(reason) => Err(CommandFailure::new(
+                reason,
+                "repair or replace the disk; use the other node's copy",
+            )),
+        }
+    }
+
+    fn report(&self, begin: Duration) -> RoleReport {
+        let pause = self.engine.host.since(begin).as_millis();
+        let record = self.engine.role_file.state().record;
+        RoleReport {
+            role: record.role,
+            generation: record.generation.get(),
+            pause_ms: u64::try_from(pause).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Takes up a part with a record, in place of `mine`. Returns whether this node has the record now. The caller holds
+    /// `changing`.
+    pub(super) fn assume(&self, mine: RoleRecord, record: RoleRecord, part: Part) -> bool {
+        let session = self.session();
+        let is_leading = matches!(session, Session::Primary(_));
+        let is_same_session =
+            is_leading == (part == Part::Lead) && record.generation == session.term().generation();
+        if is_same_session && record.role == mine.role {
+            return record == mine || self.write_record(mine, record);
+        }
+        self.close_gate(record, part);
+        session.retire("the role of this node changes");
+        let is_written = record == mine || self.write_record(mine, record);
+        let part = if is_written {
+            part
+        } else if is_leading {
+            Part::Lead
+        } else {
+            Part::Follow
+        };
+        self.begin_session(part) && is_written
+    }
+
+    fn write_record(&self, mine: RoleRecord, record: RoleRecord) -> bool {
+        let written = self.engine.role_file.replace(mine, record);
+        if let Err(error) = &written {
+            let datastore = self.engine.name();
+            tracing::error!(datastore, %error, "the role cannot be written");
+        }
+        written.unwrap_or(false)
+    }
+
+    fn close_gate(&self, record: RoleRecord, part: Part) {
+        let standing = if record.is_primary() && part == Part::Follow {
+            Standing::Undecided
+        } else {
+            Standing::Following
+        };
+        self.set_standing(standing);
+    }
+
+    /// Begins the next session of the record on the disk. If that is not possible, this node serves nothing until its
+    /// process is started again.
+    fn begin_session(&self, part: Part) -> bool {
+        let record = self.engine.role_file.state().record;
+        let datastore = self.engine.name();
+        match build::session(&self.engine, part) {
+            Ok(session) => *self.session.write() = session,
+            Err(error) => {
+                tracing::error!(datastore, %error, "the datastore cannot go on in its role");
+                self.engine.notes.set_obstacle(&error.to_string());
+                return false;
+            }
+        }
+        let (role, generation) = (record.role, record.generation.get());
+        tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
+        self.engine.notes.forget_obstacles();
+        if part == Part::Lead {
+            self.set_standing(Standing::Serving);
+        } else {
+            self.close_gate(record, part);
+        }
+        true
+    }
+
+    /// Changes the standing, and tells the observers.
+    pub(super) fn set_standing(&self, standing: Standing) {
+        if self.gate().standing() == standing {
+            return;
+        }
+        self.gate().set(&*self.engine.host, standing);
+        for observer in self.observers() {
+            observer.changed(standing);
+        }
+    }
+
+    fn observers(&self) -> Vec<std::sync::Arc<dyn RoleObserver>> {
+        self.observers.lock().clone()
+    }
+}

@@ -1,0 +1,110 @@
+//! Dials the other node: a primary keeps up its connection, every other node meets the other one from time to time.
+//!
+//! Only a primary serves over a connection that it has dialled. So two nodes that are not primary would wait for each
+//! other silently, and a node that does not know its role yet would never know it.
+//!
+//! Invariant: only the word of an authenticated peer, or a finding of this node at the configured address, becomes the
+//! reason of the state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Datastore;
+use crate::peer::dial::{Dial, DialError};
+use crate::peer::meeting::{self, MeetingError};
+use crate::role_judge::Discord;
+use crate::session::Session;
+use crate::session::connector::Connector;
+use crate::session::secondary::SecondarySession;
+
+/// Time before a secondary that starts meets the other node. A primary that can connect does so sooner.
+const FIRST: Duration = Duration::from_secs(2);
+/// Time between two meetings of a secondary without a primary.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Time between two meetings of a primary that may not serve yet.
+const UNDECIDED: Duration = Duration::from_millis(200);
+
+impl Datastore {
+    /// Dials the peer until the datastore is stopped. A primary keeps up the connection. Any other node meets the other
+    /// node from time to time.
+    pub fn run_dialer(&self, dialer: &dyn Dial) {
+        let mut pause = FIRST;
+        while !self.engine.is_stopping() {
+            match self.session() {
+                Session::Primary(session) => Connector::new(&session, dialer, self).run(),
+                Session::Secondary(session) => self.wait_for_primary(&session, dialer, pause),
+            }
+            // The role has changed: the other node is to learn of that at once.
+            pause = Duration::ZERO;
+        }
+    }
+
+    /// Meets the other node from time to time while no primary is connected, until the session is over.
+    fn wait_for_primary(
+        &self,
+        session: &Arc<SecondarySession>,
+        dialer: &dyn Dial,
+        first: Duration,
+    ) {
+        let mut pause = first;
+        while !session.term.is_over() {
+            let is_undecided = self.engine.role_file.state().record.is_primary();
+            let pause_now = if is_undecided {
+                pause.min(UNDECIDED)
+            } else {
+                pause
+            };
+            self.engine
+                .sleep_unless(pause_now, || session.term.is_over());
+            if !session.term.is_over() && session.waits_for_primary() {
+                self.visit(session, dialer, is_undecided);
+            }
+            pause = AGAIN;
+        }
+    }
+
+    /// Meets the other node, and remembers why nothing comes of that.
+    fn visit(&self, session: &SecondarySession, dialer: &dyn Dial, is_undecided: bool) {
+        let met = match dialer.dial() {
+            Ok((sender, mut receiver)) => {
+                let limited = receiver.set_timeout(Some(self.engine.config.peer_timeout));
+                let met = limited.map_err(MeetingError::from);
+                let met = met.and_then(|()| meeting::call(self, &*sender, &mut *receiver));
+                sender.shutdown("the nodes have met");
+                met.map(drop).map_err(Unmet::Meeting)
+            }
+            Err(error) => Err(Unmet::Unreachable(error)),
+        };
+        if let Err(unmet) = met
+            && !session.term.is_over()
+            && session.waits_for_primary()
+        {
+            self.note_unmet(&unmet, dialer.was_refused(), is_undecided);
+        }
+    }
+
+    fn note_unmet(&self, unmet: &Unmet, was_refused: bool, is_undecided: bool) {
+        let notes = &self.engine.notes;
+        let reason = unmet.to_string();
+        match unmet {
+            Unmet::Meeting(MeetingError::PeerPoisoned(_)) => notes.set_peer_disk_failed(&reason),
+            Unmet::Meeting(
+                MeetingError::Discord(_)
+                | MeetingError::Greeting(_)
+                | MeetingError::RefusedByPeer(_),
+            ) => notes.set_obstacle(&reason),
+            Unmet::Unreachable(_) if was_refused => notes.set_obstacle(&reason),
+            _ if is_undecided => notes.set_reason(&reason),
+            _ => {}
+        }
+    }
+}
+
+/// Why nodes have not met.
+#[derive(Debug, thiserror::Error)]
+enum Unmet {
+    #[error(transparent)]
+    Unreachable(DialError),
+    #[error(transparent)]
+    Meeting(MeetingError<Discord>),
+}

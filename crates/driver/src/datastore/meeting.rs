@@ -1,0 +1,176 @@
+//! This node in a meeting: it tells its record, judges the record of the other node, and changes its role.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lockstep_link::{ReceiveFrames, SendFrames};
+use lockstep_repl::message::{Envelope, Meet, Message, PROTOCOL_VERSION};
+use lockstep_roles::RoleRecord;
+use lockstep_types::{DatastoreUuid, Osn};
+
+use super::Datastore;
+use crate::client::Standing;
+use crate::peer::greeting::{GreetingError, refuse, refuse_poisoned};
+use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
+use crate::role_judge::{Attendee, Discord};
+use crate::session::Session;
+use crate::session::build::Part;
+
+/// Why a primary is refused by a node that serves, or may have served.
+const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
+
+/// Why a greeting is refused before the nodes have met.
+const NOT_MET: &str =
+    "the greeting came before the meeting: run the same version of lockstep on both";
+
+impl Datastore {
+    /// Serves an authenticated node that has dialled this one, from its first message on, until the connection is lost.
+    /// Returns `false` if the first message is none with which a node begins.
+    pub fn serve_peer(
+        &self,
+        sender: &Arc<dyn SendFrames>,
+        receiver: Box<dyn ReceiveFrames>,
+        first: &Envelope,
+    ) -> bool {
+        match &first.message {
+            Message::Meet(meet) => self.meet_caller(sender, receiver, first, *meet),
+            Message::Poisoned { reason } => self.engine.notes.set_peer_disk_failed(reason),
+            Message::Hello(hello) if hello.version != PROTOCOL_VERSION => {
+                let error = GreetingError::Version(hello.version).to_string();
+                self.engine.notes.set_obstacle(&error);
+                refuse(&**sender, first, &error);
+            }
+            Message::Hello(_) => refuse(&**sender, first, NOT_MET),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Answers each record of the caller by the record of this node, until the caller sends its greeting.
+    fn meet_caller(
+        &self,
+        sender: &Arc<dyn SendFrames>,
+        mut receiver: Box<dyn ReceiveFrames>,
+        first: &Envelope,
+        mut meet: Meet,
+    ) {
+        if receiver
+            .set_timeout(Some(self.engine.config.peer_timeout))
+            .is_err()
+        {
+            return;
+        }
+        for round in 0..ROUNDS_MAX {
+            if let Some(reason) = self.engine.failure_reason() {
+                return refuse_poisoned(&**sender, first, &reason);
+            }
+            if let Err(reason) = self.answer(&**sender, first, meet, round > 0) {
+                return refuse(&**sender, first, &reason);
+            }
+            let Ok(frame) = receiver.recv() else {
+                return;
+            };
+            let Ok(envelope) = Envelope::decode(frame.header) else {
+                return sender.shutdown("a message that is none");
+            };
+            match &envelope.message {
+                Message::Meet(next) => meet = *next,
+                Message::Hello(_) => return self.serve_primary(sender, receiver, &envelope),
+                _ => return sender.shutdown("a message that belongs to no meeting"),
+            }
+        }
+        sender.shutdown("the meeting has no end");
+    }
+
+    /// Tells the caller the record of this node. From the second message on, the record of the caller counts.
+    fn answer(
+        &self,
+        sender: &dyn SendFrames,
+        first: &Envelope,
+        meet: Meet,
+        counts: bool,
+    ) -> Result<(), String> {
+        let checked = meeting::check(self, first.datastore, &meet);
+        checked.map_err(|error| {
+            let reason = error.to_string();
+            self.note_refused_peer(&reason);
+            reason
+        })?;
+        if counts {
+            self.hear(&meet).map_err(|discord| discord.to_string())?;
+        }
+        meeting::send(self, sender, self.tell(Some(meet.record)));
+        Ok(())
+    }
+
+    fn serve_primary(
+        &self,
+        sender: &Arc<dyn SendFrames>,
+        receiver: Box<dyn ReceiveFrames>,
+        envelope: &Envelope,
+    ) {
+        let is_secondary = !self.engine.role_file.state().record.is_primary();
+        match (self.session(), &envelope.message) {
+            (Session::Secondary(session), Message::Hello(hello)) if is_secondary => {
+                session.serve_primary(sender, receiver, hello, envelope);
+            }
+            _ => refuse(&**sender, envelope, NO_SECONDARY),
+        }
+    }
+
+    fn attendee(&self) -> Attendee {
+        Attendee {
+            state: self.engine.role_file.state(),
+            has_data: self.engine.store.applied() != Osn::ZERO,
+            is_serving: self.gate().standing() == Standing::Serving,
+        }
+    }
+}
+
+impl Meets for Datastore {
+    type Discord = Discord;
+
+    fn datastore(&self) -> DatastoreUuid {
+        self.uuid()
+    }
+
+    fn tell(&self, seen: Option<RoleRecord>) -> Meet {
+        let state = self.engine.role_file.state();
+        Meet {
+            version: PROTOCOL_VERSION,
+            record: state.record,
+            seen,
+            store: state.store,
+            sync: state.sync,
+        }
+    }
+
+    fn hear(&self, theirs: &Meet) -> Result<bool, Discord> {
+        let _changing = self.changing.acquire(&*self.engine.host);
+        if self.engine.is_stopping() || self.engine.poison.has_failed() {
+            return Ok(false);
+        }
+        self.rival
+            .fetch_max(theirs.record.generation.get(), Ordering::AcqRel);
+        let attendee = self.attendee();
+        let mine = attendee.state.record;
+        match attendee.judge(theirs) {
+            Ok(judgment) => {
+                let part = if judgment.leads {
+                    Part::Lead
+                } else {
+                    Part::Follow
+                };
+                self.assume(mine, judgment.record, part);
+                Ok(self.engine.role_file.state().record != mine)
+            }
+            Err(discord) => {
+                let is_deposed = theirs.record.generation > mine.generation;
+                if discord == Discord::BothServed && is_deposed {
+                    self.assume(mine, mine, Part::Follow);
+                }
+                Err(discord)
+            }
+        }
+    }
+}

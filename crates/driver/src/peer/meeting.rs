@@ -1,0 +1,132 @@
+//! The meeting: the first messages of a connection, in which both nodes tell their role records.
+//!
+//! The caller tells its record, and the other node answers with its own, until each has seen the present record of the
+//! other. Then the primary sends its greeting, if the caller is the primary.
+//!
+//! Invariant: nobody acts on the first message of the caller. That message may have been on its way for long: the
+//! answer to a later one proves that this node has been heard over the same connection.
+
+use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
+use lockstep_repl::message::{Envelope, Meet, Message, MessageError, PROTOCOL_VERSION};
+use lockstep_roles::RoleRecord;
+use lockstep_types::{DatastoreUuid, Osn};
+use thiserror::Error;
+
+use super::connection::{Delivery, deliver};
+use super::greeting::GreetingError;
+
+/// Messages of one side in a meeting. Each change of a record needs one more, and two nodes agree after two changes.
+pub(crate) const ROUNDS_MAX: usize = 8;
+
+/// Why a meeting came to no end.
+#[derive(Debug, Error)]
+pub(crate) enum MeetingError<D> {
+    /// The other node refuses this one.
+    #[error("the peer refuses: {0}")]
+    RefusedByPeer(String),
+    /// The disk of the other node has failed.
+    #[error("{0}")]
+    PeerPoisoned(String),
+    /// The other node is another one than expected, or of another version.
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+    /// The records of the nodes do not fit.
+    #[error(transparent)]
+    Discord(D),
+    /// The connection was lost.
+    #[error(transparent)]
+    Lost(#[from] LinkError),
+    /// The answer cannot be decoded.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The answer belongs to no meeting.
+    #[error(
+        "the peer did not answer as a node of this version does: run the same version of lockstep on both"
+    )]
+    NoMeeting,
+    /// Each message has changed a record.
+    #[error("the nodes do not agree on their roles; they try again")]
+    NoEnd,
+}
+
+/// A node in a meeting.
+pub(crate) trait Meets {
+    /// Why two nodes do not agree.
+    type Discord;
+
+    /// The datastore.
+    fn datastore(&self) -> DatastoreUuid;
+
+    /// The message of this node. `seen`: the record that the other node has told last.
+    fn tell(&self, seen: Option<RoleRecord>) -> Meet;
+
+    /// Acts on the record of the other node. Returns whether the record of this node has changed.
+    fn hear(&self, theirs: &Meet) -> Result<bool, Self::Discord>;
+}
+
+/// Meets the node that was dialled. Returns the last message of that node: both nodes have seen each other's record.
+pub(crate) fn call<M: Meets>(
+    node: &M,
+    sender: &dyn SendFrames,
+    receiver: &mut dyn ReceiveFrames,
+) -> Result<Meet, MeetingError<M::Discord>> {
+    let mut seen = None;
+    for _ in 0..ROUNDS_MAX {
+        let own = node.tell(seen);
+        send(node, sender, own);
+        let theirs = read_answer(node, receiver)?;
+        let has_changed = node.hear(&theirs).map_err(MeetingError::Discord)?;
+        if !has_changed && theirs.seen == Some(own.record) && seen == Some(theirs.record) {
+            return Ok(theirs);
+        }
+        seen = Some(theirs.record);
+    }
+    Err(MeetingError::NoEnd)
+}
+
+/// Sends the record of this node.
+pub(crate) fn send<M: Meets>(node: &M, sender: &dyn SendFrames, meet: Meet) {
+    let envelope = Envelope {
+        datastore: node.datastore(),
+        generation: meet.record.generation,
+        done_below: Osn::ZERO,
+        message: Message::Meet(meet),
+    };
+    // The reader of the connection sees a failure.
+    let _sent = deliver(sender, &envelope, &[], Delivery::Wait);
+}
+
+fn read_answer<M: Meets>(
+    node: &M,
+    receiver: &mut dyn ReceiveFrames,
+) -> Result<Meet, MeetingError<M::Discord>> {
+    let envelope = Envelope::decode(receiver.recv()?.header)?;
+    match envelope.message {
+        Message::Meet(meet) => {
+            check(node, envelope.datastore, &meet)?;
+            Ok(meet)
+        }
+        Message::Refuse { reason } => Err(MeetingError::RefusedByPeer(reason)),
+        Message::Poisoned { reason } => Err(MeetingError::PeerPoisoned(reason)),
+        _ => Err(MeetingError::NoMeeting),
+    }
+}
+
+/// Checks what both nodes must agree on before any record counts.
+pub(crate) fn check<M: Meets>(
+    node: &M,
+    datastore: DatastoreUuid,
+    meet: &Meet,
+) -> Result<(), GreetingError> {
+    if meet.version != PROTOCOL_VERSION {
+        return Err(GreetingError::Version(meet.version));
+    }
+    let own = node.datastore();
+    if datastore != own {
+        return Err(GreetingError::Datastore {
+            peer: datastore,
+            own,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Decides the role of this node by the records of both nodes (docs/protocol/roles.md). Does no input or output.
+//!
+//! The rules of the role machine (`crates/roles`) decide. This file adds what the machine does not know: whether both
+//! copies belong together (rule P17), and whether a copy would lose what its node has served alone.
+//!
+//! Invariants:
+//! - A record of a copy that does not belong to this copy makes nobody the primary, and proves no copy complete.
+//! - A node that has served alone follows nobody before an operator has decided.
+
+use lockstep_repl::message::Meet;
+use lockstep_roles::{Member, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told};
+use lockstep_types::settings::{OnPowerLoss, Role};
+use thiserror::Error;
+
+use crate::open::role_file::RoleState;
+
+/// This node in a meeting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attendee {
+    /// The state of the role file.
+    pub state: RoleState,
+    /// The copy holds operations.
+    pub has_data: bool,
+    /// This node serves clients as the primary.
+    pub is_serving: bool,
+}
+
+/// The outcome of a message in a meeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Judgment {
+    /// The record of this node from now on.
+    pub record: RoleRecord,
+    /// This node serves as the primary.
+    pub leads: bool,
+}
+
+/// Why two nodes that have met have no primary and secondary. Each text names the cure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Discord {
+    #[error(
+        "both nodes are the primary of this datastore in one generation: run `lockstep demote` on one of them; what \
+         only that node holds is lost then"
+    )]
+    TwoPrimaries,
+    #[error(
+        "both nodes are the secondary of this datastore, and wait for a primary: run `lockstep promote` on the node \
+         whose copy is to be kept (with --force-data-loss if both stores are new)"
+    )]
+    TwoSecondaries,
+    #[error(
+        "both nodes have served this datastore without the other, and each has changes that the other lacks: run \
+         `lockstep demote` on the node whose changes are to be lost"
+    )]
+    BothServed,
+    #[error(
+        "the stores of the two nodes are not copies of each other, or one is older than the other's last resync: \
+         mount the disks that belong together; or run `lockstep promote` on the node whose copy is to be kept"
+    )]
+    OtherCopy,
+}
+
+/// How the peer's copy is related to this one (rule P17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kinship {
+    /// The marks of both nodes are of the same sync.
+    Same,
+    /// The peer's copy is new, or an earlier state of this lineage.
+    Older,
+    /// This copy is new, or an earlier state of the peer's lineage.
+    Newer,
+    /// The copies have nothing in common.
+    Strange,
+}
+
+impl Attendee {
+    /// Judges the record that the peer has told.
+    pub fn judge(&self, theirs: &Meet) -> Result<Judgment, Discord> {
+        let mine = self.state.record;
+        let peer = theirs.record;
+        let kinship = self.kinship(theirs);
+        if peer.generation > mine.generation {
+            self.check_later(peer, kinship)?;
+        } else if peer.generation == mine.generation {
+            match (mine.role, peer.role) {
+                (Role::Primary, Role::Primary) => return Err(Discord::TwoPrimaries),
+                (Role::Secondary, Role::Secondary) => return Err(Discord::TwoSecondaries),
+                (Role::Primary, Role::Secondary) if self.is_serving => {
+                    // The greeting compares the copies, and brings the peer's up to date.
+                    return Ok(self.unchanged());
+                }
+                (Role::Primary, Role::Secondary)
+                    if matches!(kinship, Kinship::Newer | Kinship::Strange) =>
+                {
+                    return Err(Discord::OtherCopy);
+                }
+                _ => {}
+            }
+        } else if mine.is_primary() && peer.is_primary() && self.has_served_alone(peer) {
+            return Err(Discord::BothServed);
+        }
+        Ok(self.by_the_rules(theirs, kinship))
+    }
+
+    const fn unchanged(&self) -> Judgment {
+        Judgment {
+            record: self.state.record,
+            leads: self.is_serving,
+        }
+    }
+
+    /// An earlier primary has operations that this node lacks, if its secondary was not complete.
+    const fn has_served_alone(&self, earlier: RoleRecord) -> bool {
+        !earlier.peer_complete && self.has_data
+    }
+
+    /// Whether this node may act on a record of a later generation.
+    fn check_later(&self, peer: RoleRecord, kinship: Kinship) -> Result<(), Discord> {
+        let mine = self.state.record;
+        let is_new = !self.has_data && !self.state.carried_over;
+        if !peer.is_primary() {
+            return if kinship == Kinship::Same {
+                Ok(())
+            } else {
+                Err(Discord::OtherCopy)
+            };
+        }
+        if is_new {
+            return Ok(());
+        }
+        if mine.is_primary() && !mine.peer_complete {
+            return Err(Discord::BothServed);
+        }
+        match kinship {
+            Kinship::Same | Kinship::Newer => Ok(()),
+            Kinship::Older | Kinship::Strange => Err(Discord::OtherCopy),
+        }
+    }
+
+    fn kinship(&self, theirs: &Meet) -> Kinship {
+        let (mine, own) = (self.state.sync, self.state.store);
+        match (own, theirs.store) {
+            (Some(own), Some(theirs)) if own != theirs => return Kinship::Strange,
+            (Some(_), None) => return Kinship::Older,
+            (None, Some(_)) => return Kinship::Newer,
+            _ => {}
+        }
+        if mine == theirs.sync {
+            Kinship::Same
+        } else if theirs.sync.is_some_and(|sync| sync.is_unknown_to(mine)) {
+            Kinship::Newer
+        } else {
+            Kinship::Older
+        }
+    }
+
+    /// The record by the rules of the role machine. A machine that starts with the durable record decides as one that
+    /// has run since: the driver changes the record wherever the machine would.
+    fn by_the_rules(&self, theirs: &Meet, kinship: Kinship) -> Judgment {
+        let mine = self.state.record;
+        let settings = RoleSettings {
+            me: Member::First,
+            has_witness: false,
+            on_power_loss: OnPowerLoss::Wait,
+        };
+        let (mut machine, _) = RoleMachine::start(settings, mine, false);
+        let is_same = kinship == Kinship::Same;
+        let record = RoleRecord {
+            complete: theirs.record.complete && is_same,
+            peer_complete: theirs.record.peer_complete && is_same,
+            ..theirs.record
+        };
+        let told = Told {
+            record,
+            seen: theirs.seen,
+        };
+        let effects = machine.handle(RoleEvent::PeerTold(told));
+        let changed = effects.iter().find_map(|effect| match effect {
+            RoleEffect::Record(record) => Some(*record),
+            _ => None,
+        });
+        let record = changed.unwrap_or(mine);
+        let is_met = theirs.seen == Some(mine);
+        Judgment {
+            record,
+            leads: record.is_primary()
+                && record.complete
+                && (self.is_serving || changed.is_some() || is_met)
+                && !(theirs.record.is_primary() && theirs.record.generation >= record.generation),
+        }
+    }
+}

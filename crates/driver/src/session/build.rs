@@ -1,0 +1,134 @@
+//! Builds the session of a role over an engine: at the start of a datastore, and at each change of its role.
+//!
+//! Invariant: no other session of the engine is at work meanwhile.
+
+use std::sync::Arc;
+
+use lockstep_fs::{Store, StoreError};
+use lockstep_repl::core::{Core, CoreConfig, CoreStart};
+use lockstep_repl::state::{ServiceMode, State};
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Osn, limits};
+
+use super::Session;
+use super::primary::PrimarySession;
+use super::secondary::SecondarySession;
+use crate::config::DatastoreConfig;
+use crate::engine::Engine;
+use crate::host::Host;
+use crate::open::tables::Tables;
+use crate::open::{DatastoreError, refused, table_refused};
+use crate::ops::lock_plan;
+
+/// Slots for writes that are over for the core and whose entries are being removed.
+const SLOTS_SPARE: usize = 128;
+
+/// The part of this node in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Serves clients.
+    Lead,
+    /// Serves nobody: a secondary, or a primary that may not serve yet.
+    Follow,
+}
+
+/// A session with the marks and the tables of the store.
+pub(crate) fn session(engine: &Arc<Engine>, part: Part) -> Result<Session, DatastoreError> {
+    let (config, store) = (&engine.config, &engine.store);
+    let role = engine.role_file.state();
+    let is_in_sync = role.is_in_sync() && role.record.complete;
+    let backing = store.backing().as_ref();
+    let tables = if is_in_sync {
+        Tables::open(backing)
+    } else {
+        Tables::make(backing)
+    };
+    let tables = tables.map_err(table_refused(config))?;
+    let state = first_state(config, part, is_in_sync);
+    let is_secondary = part == Part::Follow && !role.record.is_primary();
+    if is_secondary || state.service_mode() == ServiceMode::Alone {
+        roll_back_in_doubt(store).map_err(refused(config))?;
+    }
+    Ok(with(engine, tables, state))
+}
+
+/// A session on a failed disk, which was opened in memory.
+pub(crate) fn poisoned(engine: &Arc<Engine>) -> Result<Session, DatastoreError> {
+    let made = Tables::make(engine.store.backing().as_ref());
+    let tables = made.map_err(table_refused(&engine.config))?;
+    let state = if engine.role_file.state().record.is_primary() {
+        State::Poisoned
+    } else {
+        State::SecondaryPoisoned
+    };
+    Ok(with(engine, tables, state))
+}
+
+fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
+    let start = start_of(engine, &tables, state);
+    let first_osn = start.first_osn;
+    let core_config = core_config(&engine.config, &*engine.host);
+    let core = Core::new(core_config, start, engine.now_ms());
+    if state.is_secondary() && !is_active(Mutant::SecondaryServes) {
+        Session::Secondary(SecondarySession::new(engine, core, first_osn, tables.saw))
+    } else {
+        Session::Primary(PrimarySession::new(engine, core, first_osn, tables.paw))
+    }
+}
+
+/// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome, and a secondary
+/// takes what its primary has. No client got an answer to them, so they have not happened. The other copy is resynced
+/// before it is in sync again. If they stayed PENDING, the resync would wait for them, and the log could not be cut.
+fn roll_back_in_doubt(store: &Store) -> Result<(), StoreError> {
+    for osn in store.intents().in_doubt() {
+        store.intents().roll_back(osn)?;
+    }
+    Ok(())
+}
+
+/// The knowledge of the core at the start.
+fn start_of(engine: &Engine, tables: &Tables, state: State) -> CoreStart {
+    // The numbers begin above those of writes, too. The store does not record the numbers of writes (rule P13).
+    let used = tables.old_paw.iter().map(|entry| entry.osn.sequence).max();
+    let first_osn = Osn {
+        generation: engine.role_file.state().record.generation,
+        sequence: engine
+            .store
+            .first_sequence()
+            .max(used.map_or(0, |used| used + 1)),
+    };
+    CoreStart {
+        state,
+        interrupted_writes: if state == State::Paused {
+            lock_plan::under_way(&tables.old_paw)
+        } else {
+            Vec::new()
+        },
+        first_osn,
+        in_doubt: if state.is_secondary() || is_active(Mutant::ForgetInDoubt) {
+            Vec::new()
+        } else {
+            engine.store.intents().in_doubt()
+        },
+    }
+}
+
+const fn first_state(config: &DatastoreConfig, part: Part, is_in_sync: bool) -> State {
+    match (part, &config.peer, is_in_sync) {
+        (Part::Lead, None, _) => State::Unmirrored,
+        (Part::Lead, Some(_), true) => State::Paused,
+        (Part::Lead, Some(_), false) => State::OutOfSync,
+        (Part::Follow, _, true) => State::SecondaryDisconnected,
+        (Part::Follow, _, false) => State::SecondaryOutOfSync,
+    }
+}
+
+fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
+    CoreConfig {
+        pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
+        answer_limit: config.answer_limit_beats(),
+        on_peer_loss: config.on_peer_loss,
+        writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
+        bytes_max: host.bytes_in_flight_max(),
+    }
+}

@@ -1,0 +1,88 @@
+//! The work of one term: each thread that changes the store or the core for a term does so inside an activity.
+//!
+//! Invariant: once a term is over and idle, no thread changes the store for that term any more. So the next term of the
+//! datastore begins with a store that nothing else changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::host::Host;
+
+/// Time between two looks whether a term is idle.
+const IDLE_POLL: Duration = Duration::from_millis(1);
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Activity(Mutex<ActivityState>);
+
+#[derive(Default)]
+struct ActivityState {
+    /// Threads at work.
+    working: usize,
+    /// No more work begins.
+    is_over: bool,
+}
+
+/// The work of one thread, until this is dropped.
+#[must_use]
+pub(crate) struct Working(Arc<Activity>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.0.lock().working -= 1;
+    }
+}
+
+impl Activity {
+    /// Begins the work of this thread; `None` if the term is over.
+    pub fn begin(self: &Arc<Self>) -> Option<Working> {
+        let mut state = self.0.lock();
+        if state.is_over {
+            return None;
+        }
+        state.working += 1;
+        Some(Working(Arc::clone(self)))
+    }
+
+    /// Whether the term is over.
+    pub fn is_over(&self) -> bool {
+        self.0.lock().is_over
+    }
+
+    /// Ends the term: no more work begins.
+    pub fn end(&self) {
+        self.0.lock().is_over = true;
+    }
+
+    /// Waits until no thread is at work.
+    pub fn wait_until_idle(&self, host: &dyn Host) {
+        while self.0.lock().working > 0 {
+            host.sleep(IDLE_POLL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::OsHost;
+
+    #[test]
+    fn work_ends_before_the_term_is_idle_and_none_begins_after_it() {
+        let host = OsHost::start("test").unwrap();
+        let activity = Arc::new(Activity::default());
+        let working = activity.begin().unwrap();
+        activity.end();
+        assert!(activity.is_over() && activity.begin().is_none());
+        let waits = Arc::clone(&activity);
+        let waiter = std::thread::spawn(move || {
+            waits.wait_until_idle(&OsHost::start("waiter").unwrap());
+        });
+        assert!(!waiter.is_finished());
+        drop(working);
+        waiter.join().unwrap();
+        host.stop();
+    }
+}
