@@ -7,11 +7,11 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, Difference, PeerStatus, ServiceStatus, SettingsStatus,
-    SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
+    CommandFailure, DatastoreStatus, Difference, PeerStatus, RoleReport, ServiceStatus,
+    SettingsStatus, SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
 };
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{ControlServer, ControlService, NodeStatus};
+use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
 
 /// A node with one datastore, which is in sync or not, and identical or not.
 struct PretendedNode {
@@ -81,10 +81,8 @@ impl ControlService for PretendedNode {
             bytes_compared: 0,
         });
         if name != "alpha" {
-            return Err(CommandFailure {
-                cause: format!("there is no datastore {name:?}"),
-                cure: "name another".to_owned(),
-            });
+            let cause = format!("there is no datastore {name:?}");
+            return Err(CommandFailure::new(cause, "name another"));
         }
         let difference = Difference {
             inode: 12,
@@ -102,6 +100,10 @@ impl ControlService for PretendedNode {
                 vec![difference]
             },
         })
+    }
+
+    fn change_role(&self, _: &str, _: RoleChange) -> Result<RoleReport, CommandFailure> {
+        Err(CommandFailure::new("not here", "ask another"))
     }
 }
 

@@ -311,6 +311,10 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
             "nothing is acknowledged until the nodes are in sync (on_peer_loss = \"freeze\")"
         }
         (ServiceStatus::Refused, _) => "every change fails",
+        (ServiceStatus::Undecided, _) => {
+            "this node serves nothing until it has met the other node: an operator may have promoted that node, \
+             or that node may hold newer changes after a power loss"
+        }
     }
 }
 
