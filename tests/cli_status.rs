@@ -213,7 +213,7 @@ fn a_change_of_the_role_is_printed() {
         (
             true,
             &["promote", "alpha"],
-            "alpha: node a is the primary now (generation 2); it serves; the other node must not serve",
+            "alpha: node a is the primary now (generation 2); it serves; keep the other node from serving\n",
         ),
         (
             false,

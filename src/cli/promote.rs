@@ -43,5 +43,4 @@ pub(crate) fn run(args: &PromoteArgs) -> Result<ExitCode> {
         .run(RoleChange::Promote { accepts_loss }, |_| REST.to_owned())
 }
 
-const REST: &str =
-    "it serves; the other node must not serve, and becomes the secondary when it comes back";
+const REST: &str = "it serves; keep the other node from serving";
