@@ -8,7 +8,9 @@ mod arguments;
 mod background;
 mod clear_poison;
 mod create_store;
+mod demote;
 mod export;
+mod failover;
 mod hold;
 mod init;
 mod init_witness;
@@ -19,6 +21,8 @@ mod mount_helper;
 mod new_files;
 mod node;
 mod outcome;
+mod promote;
+mod role_change;
 mod setting;
 mod status;
 mod terminal;
@@ -74,6 +78,9 @@ enum Command {
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
+    Failover(failover::FailoverArgs),
+    Promote(promote::PromoteArgs),
+    Demote(demote::DemoteArgs),
     Export(export::ExportArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
     Witness(witness::WitnessArgs),
@@ -99,6 +106,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Failover(args) => failover::run(&args),
+        Command::Promote(args) => promote::run(&args),
+        Command::Demote(args) => demote::run(&args),
         Command::Export(args) => export::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Witness(args) => witness::run(&args),

@@ -4,7 +4,8 @@
 //! the other end. Both offer blocking calls: the tokio runtime is private to this module, and none of its types
 //! leaves the module.
 //!
-//! No request changes a datastore: SIGTERM stops a node.
+//! No request changes data or stops the node: SIGTERM stops a node. One request changes the role of the node in a
+//! datastore.
 
 mod client;
 mod error;
@@ -18,7 +19,7 @@ pub use client::ControlClient;
 pub use error::ControlError;
 pub use report::NodeStatus;
 pub use server::ControlServer;
-pub use service::ControlService;
+pub use service::{ControlService, RoleChange};
 
 /// The code generated from `proto/control.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]

@@ -1,4 +1,4 @@
-//! `lockstep status` and `lockstep verify` against a fake node, whose answers the test chooses.
+//! `lockstep status`, `lockstep verify` and the commands for roles against a fake node, whose answers the test chooses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -7,11 +7,11 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, Difference, PeerStatus, ServiceStatus, SettingsStatus,
-    SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
+    CommandFailure, DatastoreStatus, Difference, PeerStatus, RoleReport, ServiceStatus,
+    SettingsStatus, SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
 };
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
-use lockstepfs::control::{ControlServer, ControlService, NodeStatus};
+use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
 
 /// A node with one datastore, which is in sync or not, and identical or not.
 struct PretendedNode {
@@ -81,10 +81,8 @@ impl ControlService for PretendedNode {
             bytes_compared: 0,
         });
         if name != "alpha" {
-            return Err(CommandFailure {
-                cause: format!("there is no datastore {name:?}"),
-                cure: "name another".to_owned(),
-            });
+            let cause = format!("there is no datastore {name:?}");
+            return Err(CommandFailure::new(cause, "name another"));
         }
         let difference = Difference {
             inode: 12,
@@ -101,6 +99,25 @@ impl ControlService for PretendedNode {
             } else {
                 vec![difference]
             },
+        })
+    }
+
+    /// Only nodes in sync can swap their roles; a copy that is not in sync needs force.
+    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
+        if name != "alpha" {
+            let cause = format!("there is no datastore {name:?}");
+            return Err(CommandFailure::new(cause, "name another"));
+        }
+        let role = match change {
+            RoleChange::HandOver if self.in_sync => Role::Secondary,
+            RoleChange::Promote { accepts_loss } if self.in_sync || accepts_loss => Role::Primary,
+            RoleChange::Demote if !self.in_sync => Role::Secondary,
+            _ => return Err(CommandFailure::new("the state does not fit", "wait")),
+        };
+        Ok(RoleReport {
+            role,
+            generation: 2,
+            pause_ms: 12,
         })
     }
 }
@@ -186,13 +203,92 @@ fn the_exit_code_of_verify_says_whether_both_nodes_are_identical() {
 }
 
 #[test]
+fn a_change_of_the_role_is_printed() {
+    for (in_sync, command, expected) in [
+        (
+            true,
+            &["failover", "alpha"][..],
+            "alpha: node a is the secondary now (generation 2); the other node serves; requests waited 12 ms\n",
+        ),
+        (
+            true,
+            &["promote", "alpha"],
+            "alpha: node a is the primary now (generation 2); it serves; keep the other node from serving\n",
+        ),
+        (
+            false,
+            &["promote", "alpha", "--force-data-loss"],
+            "alpha: node a is the primary now (generation 2); it serves",
+        ),
+        (
+            false,
+            &["demote", "alpha"],
+            "alpha: node a is the secondary now (generation 2); the changes that only this node has are lost",
+        ),
+    ] {
+        let (code, printed, error) = node(in_sync).ask(command);
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{command:?}");
+        assert!(printed.starts_with(expected), "{printed}");
+    }
+    let (code, printed, _) = node(true).ask(&["failover", "alpha", "--json"]);
+    assert_eq!(code, Some(0));
+    let report: RoleReport = serde_json::from_str(&printed).unwrap();
+    assert_eq!((report.role, report.generation), (Role::Secondary, 2));
+}
+
+#[test]
+fn a_change_of_the_role_that_fails_ends_with_two() {
+    for (in_sync, command) in [
+        (false, &["failover", "alpha"]),
+        (false, &["promote", "alpha"]),
+        (true, &["demote", "alpha"]),
+        (true, &["failover", "nonsense"]),
+        (true, &["promote", "nonsense"]),
+        (false, &["demote", "nonsense"]),
+    ] {
+        let (code, printed, error) = node(in_sync).ask(command);
+        assert_eq!((code, printed.as_str()), (Some(2), ""), "{command:?}");
+        assert!(
+            error.contains("could not change the role") && error.contains("cure:"),
+            "{error}"
+        );
+    }
+}
+
+/// An operator who reads the help learns what the command may cost.
+#[test]
+fn the_help_of_the_commands_for_roles_names_effect_and_exit_codes() {
+    for (command, expected) in [
+        ("failover", "No operation fails"),
+        ("promote", "You vouch that the other node does not serve"),
+        ("demote", "only this node has are lost"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+            .args([command, "--help"])
+            .output()
+            .unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(expected), "{help}");
+        assert!(help.contains("Exit codes: 0"), "{help}");
+        assert!(help.contains("2 could not"), "{help}");
+    }
+}
+
+#[test]
 fn a_node_that_does_not_run_is_an_error() {
     let asked = node(true);
     let gone = Asked {
         socket: asked.socket.with_extension("none"),
         ..asked
     };
-    for command in [&["status"][..], &["verify", "alpha"]] {
+    for command in [
+        &["status"][..],
+        &["verify", "alpha"],
+        &["failover", "alpha"],
+        &["promote", "alpha"],
+        &["demote", "alpha"],
+    ] {
         let (code, _, error) = gone.ask(command);
         assert_eq!(code, Some(2));
         assert!(

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, ServiceStatus,
+    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus,
     SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus, VerifyReport, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
@@ -101,6 +101,14 @@ fn report() -> VerifyReport {
     }
 }
 
+const fn change_of_role() -> RoleReport {
+    RoleReport {
+        role: Role::Secondary,
+        generation: 2,
+        pause_ms: 0,
+    }
+}
+
 fn cleared() -> Cleared {
     Cleared {
         datastore: String::new(),
@@ -144,6 +152,7 @@ fn every_key_is_described_and_no_other() {
     let printed = [
         serde_json::to_value(status()).unwrap(),
         serde_json::to_value(report()).unwrap(),
+        serde_json::to_value(change_of_role()).unwrap(),
         made(),
         serde_json::to_value(cleared()).unwrap(),
     ];

@@ -14,9 +14,10 @@ use super::terminal::{say, warn};
 /// Make the empty store of a datastore, as `lockstep init` does for the first datastore
 ///
 /// A node whose store is missing does not start: most likely the disk that holds the store is not mounted.
-/// Run this command for a datastore that you have added to the configuration, and on a secondary whose disk
-/// was replaced: the store is then filled from the primary. Never run it on a primary that has been in use:
-/// programs would find an empty directory. An interrupted creation is started again from the beginning; an
+/// Run this command for a datastore that you have added to the configuration, and on a node whose disk was
+/// replaced. A new store begins in the `role` of the configuration: as the secondary it is filled from the
+/// primary. If the other node has the data, set `role = "secondary"` before, even if this node was the primary: a
+/// new store that begins as the primary shows programs an empty directory. An interrupted creation is started again from the beginning; an
 /// existing store is never changed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -27,6 +27,10 @@ use super::terminal::{open_lines, say, say_json, shell};
 /// Name of the configuration file in the node's directory.
 const CONFIG_FILE: &str = "node.toml";
 
+/// Tells where programs find the directory of two nodes.
+const STANDBY_HINT: &str =
+    " on the primary;\n   on the other server they wait until that server is the primary";
+
 /// Make this server a node: identity, configuration, store, and the next steps
 ///
 /// Run it once on each server. On the first, it prints the command for the second. Existing files are
@@ -64,7 +68,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
 
-    /// Role of this node [default: secondary if --uuid is given, else primary]
+    /// Role with which the new store begins [default: secondary if --uuid is given, else primary]
     #[arg(long, value_parser = one_of::<Role>())]
     role: Option<Role>,
 
@@ -281,10 +285,10 @@ impl InitPlan {
             made.protection.text(&self.draft.mount),
         );
         let mut steps = self.pairing_steps(fingerprint, text);
-        let (servers, healthy) = if self.draft.peer.is_some() {
-            ("On both servers", "in sync")
+        let (servers, healthy, standby) = if self.draft.peer.is_some() {
+            ("On both servers", "in sync", STANDBY_HINT)
         } else {
-            ("Here", "healthy")
+            ("Here", "healthy", "")
         };
         steps.push(format!(
             "{servers}, as root:\n\n       lockstep node --config {config}"
@@ -292,7 +296,7 @@ impl InitPlan {
         steps.push(format!(
             "Check it (exit code 0: {healthy}):\n\n       \
              lockstep status --config {config}\n\n   \
-             Programs find the directory at {} on the primary.",
+             Programs find the directory at {}{standby}.",
             self.draft.mount.display()
         ));
         for (number, step) in steps.iter().enumerate() {

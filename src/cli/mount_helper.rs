@@ -1,8 +1,8 @@
 //! `/sbin/mount.fuse.lockstep`, the helper of mount(8) for `mount -t fuse.lockstep` and `/etc/fstab`. This program
 //! acts as the helper when it is called by that name.
 //!
-//! The helper starts a node whose configuration has one datastore, with this server as the primary, and returns
-//! when the datastore is mounted. After an unmount the node shuts down cleanly by itself. Exit codes are those of
+//! The helper starts a node whose configuration has one datastore, and returns when the datastore is mounted. On the
+//! secondary the mount is in standby. After an unmount the node shuts down cleanly by itself. Exit codes are those of
 //! mount(8): 0 mounted, 1 wrong call, 32 not mounted.
 
 use std::io::{ErrorKind, Write};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lockstep_fs::os_backing::OsBacking;
-use lockstepfs::config::{self, DatastoreConfig, NodeConfig, Role};
+use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
 use lockstepfs::control::ControlClient;
 use lockstepfs::fuse::mount_table;
 use rustix::mount::{MountFlags, mount_remount};
@@ -186,12 +186,6 @@ impl MountRequest {
     /// Checks that the datastore can be mounted there, and is the only one of its node.
     fn check(&self, config: &NodeConfig) -> Result<()> {
         let datastore = find_datastore(config, &self.name)?;
-        ensure!(
-            datastore.role == Role::Primary,
-            "{} is a secondary here: nothing is mounted on this server\n  cure: run `lockstep node` \
-             instead, best as a systemd unit (docs/operations.md)",
-            self.name
-        );
         ensure!(
             config.datastores.len() == 1,
             "{} has {} datastores, and a node serves all of them\n  cure: run `lockstep node` instead, or \

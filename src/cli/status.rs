@@ -134,6 +134,9 @@ fn headline(store: &DatastoreStatus) -> &'static str {
     if store.sync.in_sync && found_different(store).is_some() {
         return "in sync, but NOT IDENTICAL";
     }
+    if store.sync.service == ServiceStatus::Undecided {
+        return "NOT SERVED (undecided which node serves)";
+    }
     match (&store.peer, store.sync.in_sync) {
         (None, _) => "not mirrored (one copy only, as configured)",
         (Some(_), true) => "in sync",
@@ -274,10 +277,11 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     if store.sync.in_sync {
         return Vec::new();
     }
-    vec![
-        format!("→ {}", meaning(store)),
-        format!("→ {}", next_step(store.settings.role, peer)),
-    ]
+    let steps = next_steps(store, peer);
+    std::iter::once(meaning(store).to_owned())
+        .chain(steps)
+        .map(|line| format!("→ {line}"))
+        .collect()
 }
 
 /// Explains to an operator which copy holds which changes.
@@ -311,11 +315,24 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
             "nothing is acknowledged until the nodes are in sync (on_peer_loss = \"freeze\")"
         }
         (ServiceStatus::Refused, _) => "every change fails",
+        (ServiceStatus::Undecided, _) => {
+            "this node serves nothing until it has met the other node: an operator may have promoted that node, \
+             or that node may hold newer changes after a power loss"
+        }
     }
 }
 
-/// Returns the next step of an operator for a datastore that is not in sync.
-fn next_step(role: Role, peer: &PeerStatus) -> String {
+/// Returns the next steps of an operator for a datastore that is not in sync.
+fn next_steps(store: &DatastoreStatus, peer: &PeerStatus) -> Vec<String> {
+    let mut steps = vec![peer_step(store, peer)];
+    if !peer.connected {
+        steps.extend(promotion(store));
+    }
+    steps
+}
+
+/// Returns the next step that concerns the other node.
+fn peer_step(store: &DatastoreStatus, peer: &PeerStatus) -> String {
     if peer.disk_failed {
         return "repair the disk of the other node: see the reason above".to_owned();
     }
@@ -327,17 +344,32 @@ fn next_step(role: Role, peer: &PeerStatus) -> String {
                 themselves"
             .to_owned();
     }
-    match role {
-        Role::Primary => format!(
-            "make sure that the other node runs and can be reached at {}; it then catches up by itself",
-            peer.address
-        ),
-        Role::Secondary => {
-            "make sure that the primary runs, can reach the address in this node's `listen`, and is \
-             configured as primary there; it then connects by itself"
-                .to_owned()
+    let then = match (store.sync.service, store.settings.role) {
+        (ServiceStatus::Undecided, _) => "the nodes then decide which of them serves",
+        (_, Role::Primary) => "it then catches up by itself",
+        (_, Role::Secondary) => "the nodes then connect by themselves",
+    };
+    format!(
+        "make sure that the other node runs and can be reached at {}; {then}",
+        peer.address
+    )
+}
+
+/// Returns how an operator makes this node serve without the other node, if this copy is fit for that.
+fn promotion(store: &DatastoreStatus) -> Option<String> {
+    let name = &store.settings.name;
+    let is_fit_secondary = store.settings.role == Role::Secondary && store.sync.marked_in_sync;
+    let lead = match store.sync.service {
+        ServiceStatus::Undecided => "if the other node does not serve and does not come back",
+        ServiceStatus::None if is_fit_secondary => {
+            "this node does not serve by itself: if the primary is dead"
         }
-    }
+        _ => return None,
+    };
+    Some(format!(
+        "{lead}, `lockstep promote {name}` makes this node serve; WARNING: if the other node serves, too, \
+         the changes of one of them are lost later"
+    ))
 }
 
 /// Returns the meaning of a failed disk, and the next step.

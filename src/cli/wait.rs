@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wait until a node is ready, or in sync
 ///
-/// A node is ready when every datastore runs: its store is open and, on the primary, mounted. The node itself
-/// may start later than this command.
+/// A node is ready when every datastore runs: its store is open and mounted. The node itself may start later than
+/// this command. A node that is ready may still be the secondary, or wait for its peer: see `lockstep status`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WaitArgs {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use lockstep_driver::config::{PAUSE_LIMIT_DEFAULT, PeerAddress};
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
-use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use lockstep_types::settings::{
+    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
+};
 
 use super::problem::ConfigError;
 
@@ -27,12 +29,16 @@ pub struct ConfigDraft {
     pub store: PathBuf,
     /// Mount point.
     pub mount: PathBuf,
-    /// Role of the node for the datastore.
+    /// Role with which a new store begins.
     pub role: Role,
     /// When an acknowledged write is on stable storage.
     pub durability: Durability,
     /// Policy of the primary when the peer stays away.
     pub on_peer_loss: OnPeerLoss,
+    /// Whether a primary that starts serves before it has met its peer.
+    pub on_power_loss: OnPowerLoss,
+    /// Answer to requests of programs while the node does not serve.
+    pub standby: Standby,
     /// How long acknowledgements wait for a lost peer.
     pub pause_limit: Duration,
     /// The other node; `None` for a datastore that is not mirrored.
@@ -82,6 +88,8 @@ impl ConfigDraft {
             role: Role::Primary,
             durability: Durability::default(),
             on_peer_loss: OnPeerLoss::default(),
+            on_power_loss: OnPowerLoss::default(),
+            standby: Standby::default(),
             pause_limit: PAUSE_LIMIT_DEFAULT,
             peer: Some(DraftPeer::default()),
         }
@@ -136,14 +144,21 @@ name = {name}
 uuid = {uuid}
 # Directory where this node keeps the data. Programs must not touch it.
 store = {store}
-# Directory where programs find the data while this node is the primary.
+# Directory where programs find the data. Both nodes mount it; the primary serves it.
 mount = {mount}
-# \"primary\" on one node, \"secondary\" on the other.
+# How a new store begins: \"primary\" on one node, \"secondary\" on the other. Later the store knows its role:
+# `lockstep failover`, `promote` and `demote` change it, and `lockstep status` shows it.
 role = {role}
 # \"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every operation.
 durability = {durability}
 # When the peer stays away: \"continue\" with one copy (status shows that), or \"freeze\" until the peer is back.
 on_peer_loss = {on_peer_loss}
+# When this node starts as the primary of a complete secondary: \"wait\" serves nothing until it has met that node, or
+# until `lockstep promote`. \"serve\" serves at once: a power loss may lose changes that were never synced, and if the
+# other node was promoted meanwhile, both serve until they meet.
+on_power_loss = {on_power_loss}
+# What programs get here while the other node serves: \"wait\" until this node serves, or the error \"erofs\".
+standby = {standby}
 # How long writes wait for a lost peer before on_peer_loss decides.
 pause_limit_ms = {pause_limit_ms}
 ",
@@ -154,6 +169,8 @@ pause_limit_ms = {pause_limit_ms}
         role = toml_text(draft.role.word()),
         durability = toml_text(draft.durability.word()),
         on_peer_loss = toml_text(draft.on_peer_loss.word()),
+        on_power_loss = toml_text(draft.on_power_loss.word()),
+        standby = toml_text(draft.standby.word()),
         pause_limit_ms = draft.pause_limit.as_millis(),
     ))
 }

@@ -96,6 +96,8 @@ fn a_missing_key_has_its_default() {
     let beta = config.datastore("beta").unwrap();
     assert_eq!(beta.durability, Durability::Posix);
     assert_eq!(beta.on_peer_loss, OnPeerLoss::Continue);
+    assert_eq!(beta.on_power_loss, OnPowerLoss::Wait);
+    assert_eq!(beta.standby, Standby::Wait);
     assert_eq!(beta.pause_limit, PAUSE_LIMIT_DEFAULT);
     assert_eq!(beta.peer_timeout, PEER_TIMEOUT_DEFAULT);
     assert_eq!(beta.answer_limit, ANSWER_LIMIT_DEFAULT);
@@ -156,6 +158,14 @@ fn a_wrong_word_is_refused_with_the_valid_words() {
         "durability",
         "sometimes",
         "\"posix\" or \"always\"",
+    );
+    refused(
+        "pause_limit_ms = 10000",
+        "standby = \"rofs\"",
+        15,
+        "standby",
+        "rofs",
+        "did you mean \"erofs\"",
     );
     refused(
         "\"on\"",
@@ -514,6 +524,8 @@ fn a_filled_draft_is_read_back_unchanged() {
     let draft = ConfigDraft {
         peer: Some(known),
         pause_limit: Duration::from_millis(1234),
+        on_power_loss: OnPowerLoss::Serve,
+        standby: Standby::Erofs,
         ..draft()
     };
     let config = read(&draft_text(&draft).unwrap()).unwrap();
@@ -522,6 +534,10 @@ fn a_filled_draft_is_read_back_unchanged() {
     assert_eq!(
         (datastore.uuid, datastore.pause_limit),
         (draft.uuid, draft.pause_limit)
+    );
+    assert_eq!(
+        (datastore.on_power_loss, datastore.standby),
+        (OnPowerLoss::Serve, Standby::Erofs)
     );
     assert_eq!(datastore.peer.as_ref().unwrap().encryption, Encryption::Off);
 }

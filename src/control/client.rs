@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockstep_driver::report::{VerifyProgress, VerifyReport};
+use lockstep_driver::report::{RoleReport, VerifyProgress, VerifyReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
@@ -11,9 +11,11 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use super::error::ControlError;
+use super::proto::change_role_reply::Outcome;
 use super::proto::control_client::ControlClient as Stub;
 use super::proto::verify_event::Event;
 use super::report::NodeStatus;
+use super::service::RoleChange;
 use super::socket::socket_error;
 use super::{proto, wire};
 
@@ -98,6 +100,28 @@ impl ControlClient {
                 }
             }
         })
+    }
+
+    /// Changes the role of the node in the datastore `name`, without a time limit: a command that stops waiting does
+    /// not know the outcome.
+    pub fn change_role(
+        &mut self,
+        name: &str,
+        change: RoleChange,
+    ) -> Result<RoleReport, ControlError> {
+        let path = &self.path;
+        let answer = self.stub.change_role(wire::change_request(name, change));
+        let reply = self
+            .runtime
+            .block_on(answer)
+            .map_err(|status| refused(path, &status))?;
+        match reply.into_inner().outcome {
+            Some(Outcome::Report(report)) => converted(path, report),
+            Some(Outcome::Failure(failure)) => {
+                Err(ControlError::ChangeRole(converted(path, failure)?))
+            }
+            None => Err(cut_short(path)),
+        }
     }
 }
 

@@ -91,4 +91,7 @@ pub enum ControlError {
     /// The nodes could not be compared.
     #[error("could not compare: {0}")]
     Verify(CommandFailure),
+    /// The role of the node was not changed.
+    #[error("could not change the role: {0}")]
+    ChangeRole(CommandFailure),
 }

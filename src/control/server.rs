@@ -133,6 +133,24 @@ impl proto::control_server::Control for ControlHandler {
         tokio::task::spawn_blocking(move || verify(&*service, &name, &events));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
+
+    async fn change_role(
+        &self,
+        request: Request<proto::ChangeRoleRequest>,
+    ) -> Result<Response<proto::ChangeRoleReply>, Status> {
+        let request = request.into_inner();
+        let change = wire::role_change(request.change)
+            .ok_or_else(|| Status::unimplemented("this node does not know that change of roles"))?;
+        let service = Arc::clone(&self.service);
+        let outcome = tokio::task::spawn_blocking(move || {
+            // The change is carried out also if the client has left.
+            service.change_role(&request.datastore, change)
+        });
+        let outcome = outcome.await.map_err(internal)?;
+        Ok(Response::new(
+            wire::change_reply(outcome).map_err(internal)?,
+        ))
+    }
 }
 
 type EventSender = mpsc::Sender<Result<proto::VerifyEvent, Status>>;

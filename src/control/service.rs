@@ -1,8 +1,22 @@
 //! The commands that a running node answers.
 
-use lockstep_driver::report::{CommandFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
 
 use super::report::NodeStatus;
+
+/// A change of the role of a node, as an operator asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleChange {
+    /// The primary gives its role to the other node, which is in sync.
+    HandOver,
+    /// This node becomes the primary without the other node.
+    Promote {
+        /// Also if this copy may lack acknowledged operations.
+        accepts_loss: bool,
+    },
+    /// This primary becomes the secondary. The next resync drops the operations that only this copy has.
+    Demote,
+}
 
 /// The commands that a running node answers. Methods may block; several threads call them at once.
 pub trait ControlService: Send + Sync + 'static {
@@ -15,4 +29,8 @@ pub trait ControlService: Send + Sync + 'static {
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure>;
+
+    /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
+    /// changed nothing.
+    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure>;
 }

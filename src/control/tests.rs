@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use lockstep_driver::report::{
     CommandFailure, DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus,
-    ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus,
-    VerifyProgress, VerifyReport, WorkStatus,
+    RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
+    VerifiedStatus, VerifyProgress, VerifyReport, WorkStatus,
 };
 
 use super::*;
@@ -123,10 +123,7 @@ impl ControlService for FakeNode {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         if name != "alpha" {
-            return Err(CommandFailure {
-                cause: format!("there is no datastore {name:?}"),
-                cure: "name one that `lockstep status` shows".to_owned(),
-            });
+            return Err(no_datastore(name));
         }
         progress(VerifyProgress {
             inodes_compared: 5,
@@ -134,6 +131,34 @@ impl ControlService for FakeNode {
             bytes_compared: 1,
         });
         Ok(fake_report())
+    }
+
+    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
+        if name != "alpha" {
+            return Err(no_datastore(name));
+        }
+        Ok(fake_change(change))
+    }
+}
+
+fn no_datastore(name: &str) -> CommandFailure {
+    CommandFailure::new(
+        format!("there is no datastore {name:?}"),
+        "name one that `lockstep status` shows",
+    )
+}
+
+/// A report that differs with each change.
+fn fake_change(change: RoleChange) -> RoleReport {
+    let (role, generation) = match change {
+        RoleChange::HandOver => (Role::Secondary, 2),
+        RoleChange::Promote { accepts_loss } => (Role::Primary, 3 + u64::from(accepts_loss)),
+        RoleChange::Demote => (Role::Secondary, 5),
+    };
+    RoleReport {
+        role,
+        generation,
+        pause_ms: 12,
     }
 }
 
@@ -202,6 +227,44 @@ fn a_comparison_that_cannot_be_made_says_why() {
         text.contains("\"nonsense\"") && text.contains("cure:"),
         "{text}"
     );
+}
+
+#[test]
+fn each_change_of_the_role_arrives_and_is_answered() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    for change in [
+        RoleChange::HandOver,
+        RoleChange::Promote {
+            accepts_loss: false,
+        },
+        RoleChange::Promote { accepts_loss: true },
+        RoleChange::Demote,
+    ] {
+        let report = client.change_role("alpha", change).unwrap();
+        assert_eq!(report, fake_change(change), "{change:?}");
+    }
+}
+
+#[test]
+fn a_change_of_the_role_that_fails_says_why() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let error = client
+        .change_role("nonsense", RoleChange::HandOver)
+        .unwrap_err();
+    assert!(matches!(error, ControlError::ChangeRole(_)));
+    let text = error.to_string();
+    assert!(
+        text.contains("\"nonsense\"") && text.contains("cure:"),
+        "{text}"
+    );
+}
+
+/// The request of a command that is newer than the node.
+#[test]
+fn an_unknown_change_of_the_role_is_no_change() {
+    assert_eq!(wire::role_change(None), None);
 }
 
 #[test]

@@ -4,13 +4,16 @@
 //! conversion through JSON serves all of them. A word of a setting is text in a message: a command reports a word
 //! of a newer node that it does not know.
 
-use lockstep_driver::report::{CommandFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::proto;
+use super::proto::change_role_reply::Outcome;
+use super::proto::change_role_request::Change;
 use super::proto::verify_event::Event;
 use super::report::NodeStatus;
+use super::service::RoleChange;
 
 /// Converts a report into its message, or a message into its report.
 ///
@@ -42,4 +45,37 @@ pub(super) fn outcome_event(
         Err(failure) => Event::Failure(convert(failure)?),
     };
     Ok(proto::VerifyEvent { event: Some(event) })
+}
+
+pub(super) fn change_request(datastore: &str, change: RoleChange) -> proto::ChangeRoleRequest {
+    let change = match change {
+        RoleChange::HandOver => Change::HandOver(proto::HandOver {}),
+        RoleChange::Promote { accepts_loss } => Change::Promote(proto::Promote { accepts_loss }),
+        RoleChange::Demote => Change::Demote(proto::Demote {}),
+    };
+    proto::ChangeRoleRequest {
+        datastore: datastore.to_owned(),
+        change: Some(change),
+    }
+}
+
+/// Returns the requested change; `None` for a change of a newer command that this node does not know.
+pub(super) fn role_change(change: Option<Change>) -> Option<RoleChange> {
+    Some(match change? {
+        Change::HandOver(proto::HandOver {}) => RoleChange::HandOver,
+        Change::Promote(proto::Promote { accepts_loss }) => RoleChange::Promote { accepts_loss },
+        Change::Demote(proto::Demote {}) => RoleChange::Demote,
+    })
+}
+
+pub(super) fn change_reply(
+    outcome: Result<RoleReport, CommandFailure>,
+) -> serde_json::Result<proto::ChangeRoleReply> {
+    let outcome = match outcome {
+        Ok(report) => Outcome::Report(convert(report)?),
+        Err(failure) => Outcome::Failure(convert(failure)?),
+    };
+    Ok(proto::ChangeRoleReply {
+        outcome: Some(outcome),
+    })
 }

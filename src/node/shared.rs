@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lockstep_driver::report::{CommandFailure, VerifyProgress, VerifyReport};
+use lockstep_driver::Datastore;
+use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
 use lockstep_link::Identity;
 
 use super::slot::DatastoreSlot;
 use super::warning_limiter::WarningLimiter;
-use crate::control::{ControlService, NodeStatus};
+use crate::control::{ControlService, NodeStatus, RoleChange};
 
 /// Pause before the second attempt to start a datastore.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -37,6 +38,27 @@ impl NodeShared {
     fn names(&self) -> String {
         let names = self.slots.iter().map(|slot| slot.config().name.as_str());
         names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the datastore of that name, for a command.
+    ///
+    /// # Errors
+    /// If the node has no such datastore, or has not started it.
+    fn running(&self, name: &str) -> Result<Arc<Datastore>, CommandFailure> {
+        let mut slots = self.slots.iter();
+        let slot = slots.find(|slot| slot.config().name == name);
+        let slot = slot.ok_or_else(|| {
+            CommandFailure::new(
+                format!("node {} has no datastore named {name}", self.name),
+                format!("name one of: {}", self.names()),
+            )
+        })?;
+        slot.running().ok_or_else(|| {
+            CommandFailure::new(
+                format!("node {} has not started {name}", self.name),
+                "see the reason in `lockstep status`",
+            )
+        })
     }
 
     /// Retries the datastores that could not be started, until all run. The pause between two attempts doubles.
@@ -105,18 +127,15 @@ impl ControlService for NodeShared {
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        let Some(slot) = self.slots.iter().find(|slot| slot.config().name == name) else {
-            return Err(CommandFailure {
-                cause: format!("node {} has no datastore named {name}", self.name),
-                cure: format!("name one of: {}", self.names()),
-            });
-        };
-        match slot.running() {
-            Some(datastore) => datastore.verify(progress),
-            None => Err(CommandFailure {
-                cause: format!("node {} has not started {name}", self.name),
-                cure: "see the reason in `lockstep status`".to_owned(),
-            }),
+        self.running(name)?.verify(progress)
+    }
+
+    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
+        let datastore = self.running(name)?;
+        match change {
+            RoleChange::HandOver => datastore.hand_over(),
+            RoleChange::Promote { accepts_loss } => datastore.promote(accepts_loss),
+            RoleChange::Demote => datastore.demote(),
         }
     }
 }

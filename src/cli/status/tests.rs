@@ -137,7 +137,44 @@ fn a_complete_copy_on_a_secondary_is_reported() {
     };
     let text = store_text(&survivor);
     assert!(text.contains("complete as of"), "{text}");
-    assert!(text.contains("can reach the address"), "{text}");
+    assert!(text.contains("reached at 10.0.0.2:7400"), "{text}");
+    assert!(text.contains("does not serve by itself"), "{text}");
+    assert!(text.contains("`lockstep promote alpha`"), "{text}");
+    assert!(text.contains("WARNING: if the other node"), "{text}");
+    let unfit = DatastoreStatus {
+        sync: SyncStatus {
+            marked_in_sync: false,
+            ..survivor.sync.clone()
+        },
+        ..survivor.clone()
+    };
+    assert!(!store_text(&unfit).contains("promote"));
+    let mut led = survivor;
+    led.peer.as_mut().unwrap().connected = true;
+    assert!(!store_text(&led).contains("promote"));
+}
+
+/// Whether the peer is gone or refused, the operator learns what the node waits for, and the way out with its price.
+#[test]
+fn an_undecided_primary_says_what_it_waits_for() {
+    for obstacle in [false, true] {
+        let mut undecided = store(false, true);
+        undecided.sync.service = ServiceStatus::Undecided;
+        undecided.sync.marked_in_sync = true;
+        undecided.peer.as_mut().unwrap().obstacle = obstacle;
+        assert!(!is_healthy(&undecided));
+        let text = store_text(&undecided);
+        for expected in [
+            "alpha: NOT SERVED (undecided which node serves)\n",
+            "role        primary\n",
+            "serves nothing until it has met the other node",
+            "`lockstep promote alpha` makes this node serve",
+            "WARNING: if the other node serves, too,",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert_eq!(text.contains("the nodes then decide"), !obstacle, "{text}");
+    }
 }
 
 #[test]
@@ -169,11 +206,11 @@ fn a_failed_disk_of_the_other_node_does_not_go_away_by_itself() {
     assert!(!text.contains("by itself"), "{text}");
 }
 
-/// Two primaries, a wrong uuid, a full disk: a start of the other node would not help.
+/// Two nodes that served alone, a wrong uuid, a full disk: a start of the other node would not help.
 #[test]
 fn an_obstacle_is_not_solved_by_starting_the_other_node() {
     let mut alone = store(false, true);
-    alone.sync.reason = Some("both nodes are configured as primary".to_owned());
+    alone.sync.reason = Some("the peer refuses this node".to_owned());
     alone.peer.as_mut().unwrap().obstacle = true;
     let text = store_text(&alone);
     assert!(text.contains("solve the problem above"), "{text}");

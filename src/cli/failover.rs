@@ -1,0 +1,43 @@
+//! `lockstep failover`: gives the role of the primary to the other node, without an error for any program.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lockstep_driver::report::RoleReport;
+use lockstepfs::control::RoleChange;
+
+use super::role_change::RoleChangeArgs;
+use super::terminal::duration;
+
+/// Let the other node serve, while both run
+///
+/// Run this command on the primary, while the nodes are in sync: to restart a server, for example. Requests of
+/// programs wait for some milliseconds, and then the other node serves. No operation fails, and no resync
+/// follows. This node becomes the secondary: a program that goes on here waits in the mount, or gets EROFS
+/// (`standby` in the configuration). So start the programs on the other server.
+///
+/// If the primary is dead, run `lockstep promote` on the other node instead.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct FailoverArgs {
+    #[command(flatten)]
+    change: RoleChangeArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep failover data
+  lockstep failover data --json --control /run/lockstep/a.sock
+
+Exit codes: 0 the other node serves; 2 could not: see the reason.";
+
+pub(crate) fn run(args: &FailoverArgs) -> Result<ExitCode> {
+    args.change.run(RoleChange::HandOver, rest)
+}
+
+fn rest(report: &RoleReport) -> String {
+    let pause = duration(Duration::from_millis(report.pause_ms));
+    format!("the other node serves; requests waited {pause}")
+}

@@ -1,0 +1,46 @@
+//! `lockstep promote`: makes this node the primary when the other node is dead or cut off.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use lockstepfs::control::RoleChange;
+
+use super::role_change::RoleChangeArgs;
+
+/// Let this node serve, when the primary is dead
+///
+/// Run this command on the node that is to serve, only when the primary is dead or cut off from all its programs.
+/// You vouch that the other node does not serve. If it does serve, both nodes serve different data, and the
+/// changes of one of them are lost later. So first switch that server off, or stop its node.
+///
+/// The same command makes a primary serve that waits for its peer (`undecided` in `lockstep status`).
+///
+/// The node refuses while it is connected with a primary: run `lockstep failover` there. It also refuses a copy
+/// that may lack acknowledged operations. When the old primary comes back, it becomes the secondary by itself
+/// and is resynced.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PromoteArgs {
+    #[command(flatten)]
+    change: RoleChangeArgs,
+
+    /// Serve also from a copy that may lack acknowledged operations: they are lost
+    #[arg(long)]
+    force_data_loss: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep promote data
+  lockstep promote data --force-data-loss     the only copy that is left is not complete
+
+Exit codes: 0 this node serves; 2 could not: see the reason.";
+
+pub(crate) fn run(args: &PromoteArgs) -> Result<ExitCode> {
+    let accepts_loss = args.force_data_loss;
+    args.change
+        .run(RoleChange::Promote { accepts_loss }, |_| REST.to_owned())
+}
+
+const REST: &str = "it serves; keep the other node from serving";
