@@ -21,7 +21,7 @@ use lockstep_driver::{Datastore, Dial};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept};
 use lockstep_paw_saw::{InFlightEntry, InFlightTable, TABLE_BYTES};
-use lockstep_repl::message::{Envelope, Message};
+use lockstep_repl::message::Envelope;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{Generation, Ino, MetaRequest, NodeKind, Osn};

@@ -16,7 +16,6 @@ use lockstep_link::{
 };
 use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_types::backing::Room;
-use lockstep_types::settings::Role;
 use lockstep_types::{FileName, Ino, NodeKind};
 use lockstepfs::config::{Encryption, Role};
 use tempfile::TempDir;
