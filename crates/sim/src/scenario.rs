@@ -34,4 +34,5 @@ pub use failure::Failure;
 pub use faults::{AfterShutdown, CallPoint, CleanShutdown, Crash, Fault};
 pub use plan::{Ending, Plan, Reduction};
 pub use schedule::{Summary, run, run_with};
+pub use scripted::{PRIMARY, SECONDARY};
 pub use settings::{ANSWER_LIMIT, IN_SYNC_WITHIN, Settings};
