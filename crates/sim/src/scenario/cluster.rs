@@ -39,6 +39,8 @@ pub struct Cluster {
     pub(super) clients: ClientPool,
     pub(super) witness: Arc<Mutex<Witness>>,
     pub(super) checks: LiveChecks,
+    /// The node that an operator has told to become the primary, and that has not answered.
+    pub(super) unanswered: Option<Side>,
     coverage: CoverageRecorder,
     /// A test starts and stops the nodes. The cluster restarts no node.
     is_manual: bool,
@@ -57,6 +59,7 @@ impl Cluster {
             clients: ClientPool::new(users.clients, users.pause_max, Arc::clone(&witness)),
             checks: LiveChecks::new(Arc::clone(&witness)),
             witness,
+            unanswered: None,
             coverage: CoverageRecorder::default(),
             is_manual: false,
             random,
@@ -162,6 +165,9 @@ impl Cluster {
                 let side = self.nodes.machine(role);
                 self.world.network.set_silent(side, true);
             }
+            Fault::HandOver => self.hand_over(),
+            Fault::TakeOver(stop) => self.take_over(stop)?,
+            Fault::EndStandStill => self.end_stand_still()?,
             Fault::Heal => self.heal()?,
             disk_fault => self.apply_disk_fault(disk_fault)?,
         }
@@ -418,6 +424,7 @@ impl Cluster {
             let side = self.nodes.machine(Role::Secondary);
             self.nodes.of_mut(side).disk.has_old_copy = false;
             self.witness.lock().node(side, NodeEvent::Equal);
+            self.unanswered = None;
         }
         Ok(())
     }

@@ -74,6 +74,14 @@ pub enum Fault {
     /// The secondary restarts without its disk. An empty store is in the place of the disk, until a
     /// heal.
     UnmountDisk,
+    /// An operator gives the role of the primary to the secondary.
+    HandOver,
+    /// The primary stops. An operator promotes the secondary, if its copy is complete. Then the node
+    /// that stopped starts.
+    TakeOver(Stop),
+    /// An operator promotes a node that serves nothing, if the other node is down and no other copy
+    /// can hold more.
+    EndStandStill,
     /// Frames pass again, the disks have room and are mounted, and stopped nodes start.
     Heal,
 }
@@ -192,6 +200,15 @@ impl Fault {
             },
             12 => Self::FillDisk(role),
             _ => Self::Mute(role),
+        }
+    }
+
+    /// Draws an act of an operator.
+    pub fn of_operator(random: &mut Random) -> Self {
+        match random.below(10) {
+            0..=4 => Self::HandOver,
+            5..=7 => Self::TakeOver(stop(random)),
+            _ => Self::EndStandStill,
         }
     }
 

@@ -46,6 +46,8 @@ struct PrimaryPast {
     /// secondary does not know: the size after a write that was in flight when the previous process
     /// ended.
     has_recovered: bool,
+    /// The primary has stopped, and the secondary held every acknowledged operation.
+    could_take_over: bool,
 }
 
 /// The checks of a running schedule.
@@ -88,6 +90,11 @@ impl LiveChecks {
         self.events.disk_failed
     }
 
+    /// Returns whether the primary has stopped, and the secondary held every acknowledged operation.
+    pub const fn could_take_over(&self) -> bool {
+        self.primary.could_take_over
+    }
+
     /// Allows the errors of a failing disk. Clients see these errors while the machine's node serves.
     pub fn expect_disk_errors(&mut self, side: Side) {
         self.events.disk_failed = true;
@@ -119,6 +126,7 @@ impl LiveChecks {
                 self.record(self.check_tables(nodes));
             }
             self.primary.has_recovered = false;
+            self.primary.could_take_over = false;
         }
     }
 
@@ -138,9 +146,12 @@ impl LiveChecks {
             NodeEvent::Crashed(stop)
         };
         self.witness.lock().node(side, event);
-        self.primary.tables_are_due = nodes.role_of(side) == Role::Primary
-            && stop == Stop::Process
-            && nodes.secondary_holds_all();
+        let is_secondary_complete = nodes.secondary_holds_all();
+        let is_primary = nodes.role_of(side) == Role::Primary;
+        self.primary.tables_are_due = is_primary && stop == Stop::Process && is_secondary_complete;
+        if is_primary {
+            self.primary.could_take_over = self.primary.has_recovered && is_secondary_complete;
+        }
     }
 
     /// An operator has cleared the poison of a node's store: the next resync compares everything.
