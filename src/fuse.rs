@@ -20,21 +20,26 @@ use fuser::{Session, SessionACL};
 use lockstep_driver::client::FileService;
 use lockstep_types::Ino;
 
+use admission::Admissions;
+use cache_drop::CacheDropper;
 use context::Context;
 use held_mount::HeldMount;
 use init::Negotiator;
 use invalidator::Invalidator;
 use kernel_cache::KernelCache;
 use mount_point::{MountPoint, UnmountAttempt};
+use mount_role::MountRole;
 use page_cache::PageCache;
 use reader_threads::ReaderThreads;
-use session_end::SessionEnd;
 
 mod adaptor;
+mod admission;
 mod attributes;
+mod cache_drop;
 mod content;
 mod context;
 mod create;
+mod delayed_change;
 mod device;
 mod error;
 mod exchange;
@@ -43,10 +48,12 @@ mod held_mount;
 mod init;
 mod invalidator;
 mod kernel_cache;
+mod known_inodes;
 mod listing;
 mod mount_memory;
 mod mount_options;
 mod mount_point;
+mod mount_role;
 pub mod mount_table;
 mod names;
 mod orphan_probe;
@@ -68,6 +75,12 @@ pub use invalidator::run_invalidator;
 pub use mount_options::MountOptions;
 pub use mount_point::{BareEntries, bare_entries};
 
+/// How long the kernel may cache names and attributes. See [`Context::lifetime`].
+const LIFETIME: Duration = Duration::from_hours(24);
+
+/// The same on a kernel that cannot drop all names at a change of the role (before Linux 6.16).
+const LIFETIME_WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
+
 /// Pause between two attempts to unmount a busy mount.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -86,6 +99,8 @@ pub enum Unmounted {
 pub struct Mounted {
     point: MountPoint,
     context: Arc<Context>,
+    /// Follows the role of the node until the end of the mount.
+    _role: Arc<MountRole>,
     options: MountOptions,
     released: bool,
 }
@@ -167,23 +182,31 @@ fn start(
     options: &MountOptions,
 ) -> Result<Mounted, MountError> {
     let failed = |source| options.failed(source);
+    let has_epochs = held.has_epochs(is_new);
     let invalidator = held.invalidator(options).map_err(failed)?;
+    let admissions = Admissions::new(Arc::clone(&service), options.standby).map_err(failed)?;
     let kernel_cache = Arc::new(KernelCache::default());
-    let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
+    let page_cache = Arc::new(PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?);
     if !is_new {
         inherit(&service, &page_cache, &invalidator).map_err(failed)?;
     }
     let context = Arc::new(Context::new(
         service,
-        Arc::new(SessionEnd::default()),
+        admissions,
         kernel_cache,
-        Arc::new(page_cache),
+        page_cache,
         held.memory.clone(),
+        if has_epochs {
+            LIFETIME
+        } else {
+            LIFETIME_WITHOUT_EPOCHS
+        },
     ));
     let threads = ReaderThreads::prepare(&held.devices, &context).map_err(failed)?;
     if let Some(notifier) = threads.notifier() {
         context.kernel_cache().connect(notifier, invalidator);
     }
+    let role = follow_role(&context, &held, has_epochs, options).map_err(failed)?;
     if is_new {
         held.keep(options);
     } else {
@@ -192,6 +215,7 @@ fn start(
     let mounted = Mounted {
         point: held.point,
         context: Arc::clone(&context),
+        _role: role,
         options: options.clone(),
         released: false,
     };
@@ -204,14 +228,54 @@ fn start(
 /// The kernel may refer to any inode and have any file in its cache: the earlier process has not left its tables.
 fn inherit(
     service: &Arc<dyn FileService>,
-    page_cache: &PageCache,
+    page_cache: &Arc<PageCache>,
     invalidator: &Arc<Invalidator>,
 ) -> io::Result<()> {
     service.inherit(orphan_probe::start(service, invalidator)?);
     // Without a number, every inode counts as one that the earlier process has served.
-    let below = service.next_ino().unwrap_or(Ino::LAST);
-    page_cache.changes().inherit(below);
+    let below = service.next_ino();
+    page_cache.changes().inherit(below.unwrap_or(Ino::LAST));
+    if below.is_err() {
+        let (service_then, page_cache) = (Arc::downgrade(service), Arc::downgrade(page_cache));
+        let job = move || {
+            if let (Some(service), Some(page_cache)) =
+                (service_then.upgrade(), page_cache.upgrade())
+                && let Ok(below) = service.next_ino()
+            {
+                page_cache.changes().inherit(below);
+            }
+        };
+        service.when_serving(Box::new(job));
+    }
     Ok(())
+}
+
+/// Has the mount follow the role of the node.
+fn follow_role(
+    context: &Arc<Context>,
+    held: &HeldMount,
+    has_epochs: bool,
+    options: &MountOptions,
+) -> io::Result<Arc<MountRole>> {
+    let dropper = CacheDropper {
+        device: held.device()?,
+        program: held.helper_program(options),
+        known: Arc::clone(context.known()),
+        page_cache: Arc::clone(context.page_cache()),
+    };
+    let names_outlive_drop = if has_epochs {
+        Duration::ZERO
+    } else {
+        LIFETIME_WITHOUT_EPOCHS
+    };
+    let admissions = Arc::clone(context.admissions());
+    let service = context.service();
+    Ok(MountRole::observe(
+        service,
+        admissions,
+        dropper,
+        names_outlive_drop,
+    ))
 }
 
 /// Starts a thread that waits for the end of the others.

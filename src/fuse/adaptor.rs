@@ -17,11 +17,13 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use lockstep_types::{Errno, MetaRequest, NodeKind};
+use lockstep_driver::client::RequestKind;
+use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
 use super::context::Context;
 use super::create::NewInode;
+use super::names::LookupTarget;
 use super::privileges::Caller;
 use super::reader_start::{NO_NODE, ReaderStart};
 use super::refuse::Refuse;
@@ -51,30 +53,23 @@ impl Adaptor {
     }
 
     /// Answers one request other than a write; see [`Context::answer`].
-    fn answer<R: Refuse>(
+    fn answer<R: Refuse + Send + 'static>(
         &self,
         operation: &'static str,
         reply: R,
-        body: impl FnOnce(&Arc<Context>, R),
+        body: impl FnOnce(&Arc<Context>, R) + Send + 'static,
     ) {
-        let context = &self.context;
-        context.answer(operation, reply, |reply| {
+        self.context.answer(operation, reply, |context, reply| {
             context.service().flush_deferred_writes();
             body(context, reply);
         });
     }
 
     /// Answers one request to create an inode.
-    fn create_inode(
-        &self,
-        operation: &'static str,
-        request: &Request,
-        new: NewInode<'_>,
-        reply: ReplyEntry,
-    ) {
+    fn create_inode(&self, operation: &'static str, new: NewInode, reply: ReplyEntry) {
         self.answer(operation, reply, |context, reply| {
             let shared = Arc::clone(context);
-            new.submit(context, request, move |outcome| {
+            new.submit(context, move |outcome| {
                 reply::entry(&shared, reply, outcome);
             });
         });
@@ -88,13 +83,27 @@ impl Adaptor {
         reply: ReplyEmpty,
         change: impl FnOnce() -> Result<MetaRequest, Errno>,
     ) {
-        let delivery = RequestDelivery::of(request);
-        self.answer(operation, reply, |context, reply| match change() {
+        let (delivery, change) = (RequestDelivery::of(request), change());
+        self.answer(operation, reply, move |context, reply| match change {
             Ok(change) => {
                 let done = |outcome| reply::empty(reply, outcome);
                 exchange::submit(context, delivery, change, Box::new(done));
             }
             Err(errno) => reply.refuse(errno),
+        });
+    }
+
+    /// Answers with the attributes of the root, which each node answers: so the mount point can be looked at.
+    fn root_attributes(&self, reply: ReplyAttr) {
+        let context = &self.context;
+        context.answer_anywhere("getattr", reply, |reply, is_serving| {
+            context.service().flush_deferred_writes();
+            let attr = context.service().getattr(Ino::ROOT);
+            if is_serving {
+                reply::attributes(context, reply, attr);
+            } else {
+                reply::uncached_attributes(reply, attr);
+            }
         });
     }
 
@@ -110,7 +119,7 @@ impl Adaptor {
             self.context.service().flush_deferred_writes();
             if let Ok(ino) = ino(node) {
                 self.context.page_cache().changes().forgotten(ino);
-                self.context.service().forgotten(ino, count);
+                self.context.forget(ino, count);
             }
         });
     }
@@ -122,8 +131,9 @@ impl Filesystem for Adaptor {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.answer("lookup", reply, |context, reply| {
-            names::look_up(context, parent, name, reply);
+        let target = LookupTarget::of(name);
+        self.answer("lookup", reply, move |context, reply| {
+            names::look_up(context, parent, target, reply);
         });
     }
 
@@ -139,9 +149,12 @@ impl Filesystem for Adaptor {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        self.answer("getattr", reply, |context, reply| {
+        if node.0 == Ino::ROOT.get() {
+            return self.root_attributes(reply);
+        }
+        self.answer("getattr", reply, move |context, reply| {
             let attr = ino(node).and_then(|ino| context.service().getattr(ino));
-            reply::attributes(reply, attr);
+            reply::attributes(context, reply, attr);
         });
     }
 
@@ -172,13 +185,13 @@ impl Filesystem for Adaptor {
             mtime: mtime.map(timestamp),
         };
         let caller = Caller::of(request);
-        self.answer("setattr", reply, |context, reply| {
+        self.answer("setattr", reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
-        self.answer("readlink", reply, |context, reply| {
+        self.answer("readlink", reply, move |context, reply| {
             match ino(node).and_then(|ino| context.service().readlink(ino)) {
                 Ok(target) => reply.data(&target),
                 Err(errno) => reply.refuse(errno),
@@ -201,15 +214,10 @@ impl Filesystem for Adaptor {
             Err(errno) => return reply.refuse(errno),
         };
         let new = NewInode {
-            parent,
-            name,
-            kind,
-            mode,
-            umask,
             rdev,
-            target: &[],
+            ..NewInode::new(request, (parent, name), kind).with_mode(mode, umask)
         };
-        self.create_inode("mknod", request, new, reply);
+        self.create_inode("mknod", new, reply);
     }
 
     fn mkdir(
@@ -221,16 +229,8 @@ impl Filesystem for Adaptor {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let new = NewInode {
-            parent,
-            name,
-            kind: NodeKind::Directory,
-            mode,
-            umask,
-            rdev: 0,
-            target: &[],
-        };
-        self.create_inode("mkdir", request, new, reply);
+        let new = NewInode::new(request, (parent, name), NodeKind::Directory);
+        self.create_inode("mkdir", new.with_mode(mode, umask), reply);
     }
 
     fn symlink(
@@ -242,15 +242,11 @@ impl Filesystem for Adaptor {
         reply: ReplyEntry,
     ) {
         let new = NewInode {
-            parent,
-            name,
-            kind: NodeKind::Symlink,
             mode: LINK_MODE,
-            umask: 0,
-            rdev: 0,
-            target: target.as_os_str().as_bytes(),
+            target: target.as_os_str().as_bytes().to_vec(),
+            ..NewInode::new(request, (parent, name), NodeKind::Symlink)
         };
-        self.create_inode("symlink", request, new, reply);
+        self.create_inode("symlink", new, reply);
     }
 
     fn create(
@@ -263,18 +259,10 @@ impl Filesystem for Adaptor {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let new = NewInode {
-            parent,
-            name,
-            kind: NodeKind::File,
-            mode,
-            umask,
-            rdev: 0,
-            target: &[],
-        };
-        self.answer("create", reply, |context, reply| {
+        let new = NewInode::new(request, (parent, name), NodeKind::File).with_mode(mode, umask);
+        self.answer("create", reply, move |context, reply| {
             let shared = Arc::clone(context);
-            new.submit(context, request, move |outcome| {
+            new.submit(context, move |outcome| {
                 reply::created(&shared, reply, outcome);
             });
         });
@@ -288,8 +276,8 @@ impl Filesystem for Adaptor {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let delivery = RequestDelivery::of(request);
-        self.answer("link", reply, |context, reply| {
+        let (delivery, name) = (RequestDelivery::of(request), file_name(name));
+        self.answer("link", reply, move |context, reply| {
             names::link(context, delivery, node, (parent, name), reply);
         });
     }
@@ -334,7 +322,7 @@ impl Filesystem for Adaptor {
     }
 
     fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.answer("open", reply, |context, reply| {
+        self.answer("open", reply, move |context, reply| {
             let outcome = ino(node).and_then(|ino| context.open(ino));
             reply::opened(reply, outcome);
         });
@@ -350,7 +338,9 @@ impl Filesystem for Adaptor {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer("release", reply, |context, reply| {
+        let context = &self.context;
+        context.answer_anywhere("release", reply, |reply, _is_serving| {
+            context.service().flush_deferred_writes();
             let outcome = ino(node).map(|ino| context.close_one(ino));
             reply::empty(reply, outcome);
         });
@@ -380,7 +370,7 @@ impl Filesystem for Adaptor {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer("read", reply, |context, reply| {
+        self.answer("read", reply, move |context, reply| {
             content::read(context, node, offset, size, owner, reply);
         });
     }
@@ -397,12 +387,20 @@ impl Filesystem for Adaptor {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let context = &self.context;
         let (caller, delivery) = (Caller::of(request), RequestDelivery::of(request));
-        context.answer("write", reply, |reply| {
-            let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
-            write::write(context, request, node, offset, data, reply);
-        });
+        let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
+        self.context.answer_or_keep(
+            ("write", request.admission_kind()),
+            reply,
+            |context, reply| write::write(context, request, node, offset, data, reply),
+            || {
+                let (request, data_bytes, data) = (request.delayed(), data.len(), data.to_vec());
+                let body = move |context: &Arc<Context>, reply| {
+                    write::write(context, request, node, offset, &data, reply);
+                };
+                (data_bytes, body)
+            },
+        );
     }
 
     fn fsync(
@@ -413,7 +411,7 @@ impl Filesystem for Adaptor {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer("fsync", reply, |context, reply| {
+        self.answer("fsync", reply, move |context, reply| {
             content::sync(context, node, reply);
         });
     }
@@ -426,7 +424,7 @@ impl Filesystem for Adaptor {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer("fsyncdir", reply, |context, reply| {
+        self.answer("fsyncdir", reply, move |context, reply| {
             content::sync(context, node, reply);
         });
     }
@@ -442,7 +440,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         let caller = Caller::of(request);
-        self.answer("fallocate", reply, |context, reply| {
+        self.answer("fallocate", reply, move |context, reply| {
             content::allocate(context, caller, node, (offset, length), mode, reply);
         });
     }
@@ -456,7 +454,7 @@ impl Filesystem for Adaptor {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.answer("lseek", reply, |context, reply| {
+        self.answer("lseek", reply, move |context, reply| {
             content::seek(context, node, offset, whence, reply);
         });
     }
@@ -475,7 +473,7 @@ impl Filesystem for Adaptor {
         reply: ReplyWrite,
     ) {
         let caller = Caller::of(request);
-        self.answer("copy_file_range", reply, |context, reply| {
+        self.answer("copy_file_range", reply, move |context, reply| {
             let (from, to) = ((from, from_offset), (to, to_offset));
             content::copy(context, caller, from, to, length, reply);
         });
@@ -496,7 +494,7 @@ impl Filesystem for Adaptor {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.answer("readdir", reply, |context, reply| {
+        self.answer("readdir", reply, move |context, reply| {
             listing::names(context, node, offset, reply);
         });
     }
@@ -509,13 +507,15 @@ impl Filesystem for Adaptor {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.answer("readdirplus", reply, |context, reply| {
+        self.answer("readdirplus", reply, move |context, reply| {
             listing::names_with_attributes(context, node, offset, reply);
         });
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        self.answer("statfs", reply, |context, reply| {
+        let context = &self.context;
+        context.answer_anywhere("statfs", reply, |reply, _is_serving| {
+            context.service().flush_deferred_writes();
             reply::space(reply, context.service().space());
         });
     }
@@ -532,8 +532,9 @@ impl Filesystem for Adaptor {
     ) {
         let caller = Caller::of(request);
         let delivery = RequestDelivery::of(request);
-        self.answer("setxattr", reply, |context, reply| {
-            let changes = extended::set_changes(context, caller, node, name, value, flags);
+        let attribute = (name.as_bytes().to_vec(), value.to_vec());
+        self.answer("setxattr", reply, move |context, reply| {
+            let changes = extended::set_changes(context, caller, node, attribute, flags);
             extended::submit(context, delivery, changes, reply);
         });
     }
@@ -546,14 +547,24 @@ impl Filesystem for Adaptor {
         room: u32,
         reply: ReplyXattr,
     ) {
-        self.answer("getxattr", reply, |context, reply| {
-            reply::sized(reply, room, extended::get(context, node, name));
-        });
+        let name = name.as_bytes();
+        self.context.answer_or_keep(
+            ("getxattr", RequestKind::Program),
+            reply,
+            |context, reply| extended::answer(context, node, name, room, reply),
+            || {
+                let name = name.to_vec();
+                let body = move |context: &Arc<Context>, reply| {
+                    extended::answer(context, node, &name, room, reply);
+                };
+                (0, body)
+            },
+        );
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
         let caller = Caller::of(request);
-        self.answer("listxattr", reply, |context, reply| {
+        self.answer("listxattr", reply, move |context, reply| {
             let list = ino(node).and_then(|ino| context.service().listxattr(ino));
             let visible = list.map(|list| extended::visible(&list, caller));
             reply::sized(reply, room, visible);
@@ -561,8 +572,8 @@ impl Filesystem for Adaptor {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let delivery = RequestDelivery::of(request);
-        self.answer("removexattr", reply, |context, reply| {
+        let (delivery, name) = (RequestDelivery::of(request), name.as_bytes().to_vec());
+        self.answer("removexattr", reply, move |context, reply| {
             let changes = extended::remove_change(node, name);
             extended::submit(context, delivery, changes, reply);
         });

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use fuser::{INodeNo, LockOwner, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
 use lockstep_driver::client::Seek;
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{Errno, Ino, MetaRequest};
+use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest};
 
 use super::attributes::{allocate_mode, ino};
 use super::context::Context;
+use super::delayed_change::{DelayedChange, DelayedTurn};
 use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
@@ -63,13 +64,24 @@ pub(super) fn allocate(
     mode: i32,
     reply: ReplyEmpty,
 ) {
-    let planned = allocate_operations(context, caller, node, range, mode);
-    let (ino, operations) = match planned {
+    let planned = || Ok((ino(node)?, allocate_mode(mode)?));
+    let (ino, mode) = match planned() {
         Ok(planned) => planned,
         Err(errno) => return reply.refuse(errno),
     };
     let bytes = range.0..range.0.saturating_add(range.1);
     change_directly(context, ino, bytes, move |context, change| {
+        let change = match change {
+            Ok(change) => change,
+            Err(errno) => return reply.refuse(errno),
+        };
+        let operations = match allocate_operations(context, caller, ino, range, mode) {
+            Ok(operations) => operations,
+            Err(errno) => {
+                context.page_cache().abandon(&change);
+                return reply.refuse(errno);
+            }
+        };
         let clears_set_id = operations.len() > 1;
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<_, Errno>| {
@@ -84,34 +96,40 @@ pub(super) fn allocate(
     });
 }
 
-/// Begins a direct change other than a write: now, or when the write-backs of its pages are done.
+/// Begins a direct change other than a write: now, or when the write-backs of its pages are done. `begin` gets an error if
+/// the change must not begin.
 fn change_directly(
     context: &Arc<Context>,
     ino: Ino,
     bytes: Range<u64>,
-    begin: impl FnOnce(&Arc<Context>, ContentChange) + Send + 'static,
+    begin: impl FnOnce(&Arc<Context>, Result<ContentChange, Errno>) + Send + 'static,
 ) {
     let cache = context.page_cache();
     if let Some(change) = cache
         .changes()
         .begin(ino, ChangeKind::Direct, bytes.clone())
     {
-        return begin(context, change);
+        return begin(context, Ok(change));
     }
-    let shared = Arc::clone(context);
-    let start = move |change| shared.run_without_reply("write", || begin(&shared, change));
+    let (shared, range) = (Arc::clone(context), bytes.clone());
+    let start = move |change| {
+        let delayed = DelayedChange::new("change of content", change);
+        delayed.start(&shared, move |context, turn| match turn {
+            DelayedTurn::Begin(change) => begin(context, Ok(change)),
+            DelayedTurn::Again => change_directly(context, ino, range, begin),
+            DelayedTurn::Refused(errno) => begin(context, Err(errno)),
+        });
+    };
     cache.begin_later(ino, ChangeKind::Direct, bytes, Box::new(start));
 }
 
 fn allocate_operations(
     context: &Context,
     caller: Caller,
-    node: INodeNo,
+    ino: Ino,
     (offset, length): (u64, u64),
-    mode: i32,
-) -> Result<(Ino, Vec<MetaRequest>), Errno> {
-    let mode = allocate_mode(mode)?;
-    let ino = ino(node)?;
+    mode: AllocateMode,
+) -> Result<Vec<MetaRequest>, Errno> {
     let mut operations = privileges::drop_before(context.service(), caller, ino)?;
     operations.push(MetaRequest::Allocate {
         ino,
@@ -119,7 +137,7 @@ fn allocate_operations(
         length,
         mode,
     });
-    Ok((ino, operations))
+    Ok(operations)
 }
 
 /// Finds the next data or hole.
@@ -199,6 +217,10 @@ fn begin_copy(
 ) {
     let bytes = to.1..to.1.saturating_add(length);
     change_directly(context, to.0, bytes, move |context, change| {
+        let change = match change {
+            Ok(change) => change,
+            Err(errno) => return Refuse::refuse(reply, errno),
+        };
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<u64, Errno>| {
             let answer = move || reply::written(reply, outcome);

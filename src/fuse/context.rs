@@ -1,33 +1,38 @@
 //! The state that all callbacks and completions of one mount share.
 //!
 //! Invariant: a request is answered exactly once. The reply object travels into the completion; if
-//! a callback panics or a completion is dropped uncalled, dropping the reply answers `EIO`.
+//! a callback panics or a completion is dropped uncalled, dropping the reply answers `EIO`. A request that waits for this
+//! node to serve lies in [`Admissions`].
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::time::Duration;
 use std::vec;
 
-use lockstep_driver::client::{Done, FileService};
+use lockstep_driver::client::{Done, FileService, RequestKind};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
+use super::admission::{Admission, Admissions, Admitted, ParkedRequest};
 use super::error::MountError;
 use super::kernel_cache::KernelCache;
+use super::known_inodes::KnownInodes;
 use super::mount_memory::MountMemory;
 use super::page_cache::PageCache;
 use super::refuse::Refuse;
-use super::request_gate::RequestGate;
 use super::resent::{self, RequestDelivery};
 use super::session_end::SessionEnd;
 
 /// One mount: the service, the kernel's caches and the end of the session.
 pub(super) struct Context {
     service: Arc<dyn FileService>,
+    admissions: Arc<Admissions>,
     kernel_cache: Arc<KernelCache>,
-    session_end: Arc<SessionEnd>,
-    gate: RequestGate,
+    session_end: SessionEnd,
+    known: Arc<KnownInodes>,
     page_cache: Arc<PageCache>,
     memory: MountMemory,
+    lifetime: Duration,
 }
 
 impl std::fmt::Debug for Context {
@@ -39,18 +44,21 @@ impl std::fmt::Debug for Context {
 impl Context {
     pub fn new(
         service: Arc<dyn FileService>,
-        session_end: Arc<SessionEnd>,
+        admissions: Arc<Admissions>,
         kernel_cache: Arc<KernelCache>,
         page_cache: Arc<PageCache>,
         memory: MountMemory,
+        lifetime: Duration,
     ) -> Self {
         Self {
             service,
+            admissions,
             kernel_cache,
-            session_end,
-            gate: RequestGate::default(),
+            session_end: SessionEnd::default(),
+            known: Arc::default(),
             page_cache,
             memory,
+            lifetime,
         }
     }
 
@@ -75,29 +83,121 @@ impl Context {
     }
 
     /// The end of the session.
-    pub fn session_end(&self) -> &SessionEnd {
+    pub const fn session_end(&self) -> &SessionEnd {
         &self.session_end
     }
 
-    /// Refuses all further requests. Returns when no thread hands a request to the service any more: an
-    /// operation may still wait for its answer, but no request works on the store.
-    pub fn close(&self) {
-        self.service.closing();
-        self.gate.close();
+    /// The admission of requests to the service.
+    pub const fn admissions(&self) -> &Arc<Admissions> {
+        &self.admissions
     }
 
-    /// Runs `body`, which answers `reply`. A panic in `body` costs one request and is reported.
-    pub fn answer<R: Refuse>(&self, operation: &'static str, reply: R, body: impl FnOnce(R)) {
-        match self.gate.enter() {
-            Some(_in_flight) => self.catch_panic(operation, || body(reply)),
+    /// The inodes that the kernel knows.
+    pub const fn known(&self) -> &Arc<KnownInodes> {
+        &self.known
+    }
+
+    /// How long the kernel may cache names and attributes. Every change of them comes through this mount, so the
+    /// kernel knows of it. There are two exceptions. A change of content clears set-id bits: then
+    /// [`KernelCache::expire`] notifies the kernel. And the other node may serve: before that the kernel drops its caches
+    /// (`mount_role`).
+    pub const fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    /// Refuses all further requests, and those that wait for this node to serve. Returns when no thread hands a request to
+    /// the service any more: an operation may still wait for its answer, but no request works on the store.
+    pub fn close(&self) {
+        self.service.closing();
+        self.admissions.close();
+    }
+
+    /// Runs `body`, which answers `reply`: now, or when this node serves. A panic in `body` costs one request and is
+    /// reported.
+    pub fn answer<R: Refuse + Send + 'static>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        reply: R,
+        body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
+    ) {
+        match self.admissions.enter(RequestKind::Program) {
+            Admission::Inside(admitted) => self.run(operation, admitted, || body(self, reply)),
+            Admission::Refused(errno) => reply.refuse(errno),
+            Admission::Waits(in_flight) => {
+                let request = self.parked(operation, RequestKind::Program, reply, body);
+                self.admissions.park(request, in_flight);
+            }
+        }
+    }
+
+    /// The same, for a request with data in the buffer of this thread. If the request must wait, `keep` gives the number
+    /// of bytes that it copies, and a body that owns the copy.
+    pub fn answer_or_keep<R, B>(
+        self: &Arc<Self>,
+        (operation, kind): (&'static str, RequestKind),
+        reply: R,
+        body: impl FnOnce(&Arc<Self>, R),
+        keep: impl FnOnce() -> (usize, B),
+    ) where
+        R: Refuse + Send + 'static,
+        B: FnOnce(&Arc<Self>, R) + Send + 'static,
+    {
+        match self.admissions.enter(kind) {
+            Admission::Inside(admitted) => self.run(operation, admitted, || body(self, reply)),
+            Admission::Refused(errno) => reply.refuse(errno),
+            Admission::Waits(in_flight) => {
+                let (bytes, body) = keep();
+                let request = self.parked(operation, kind, reply, body);
+                let request = ParkedRequest { bytes, ..request };
+                self.admissions.park(request, in_flight);
+            }
+        }
+    }
+
+    /// Runs `body`, which answers `reply`, whether this node serves or not. `body` learns whether it serves.
+    pub fn answer_anywhere<R: Refuse>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        body: impl FnOnce(R, bool),
+    ) {
+        match self.admissions.enter_anywhere() {
+            Some((_in_flight, inside)) => {
+                self.catch_panic(operation, || body(reply, inside.is_some()));
+            }
             None => reply.refuse(Errno::Io),
         }
     }
 
-    /// Runs `body` for a request without a reply, unless the mount is closed.
+    /// Runs `body` for a request without a reply, unless the mount is closed. `body` only counts references.
     pub fn run_without_reply(&self, operation: &'static str, body: impl FnOnce()) {
-        if let Some(_in_flight) = self.gate.enter() {
+        if let Some(_in_flight) = self.admissions.enter_anywhere() {
             self.catch_panic(operation, body);
+        }
+    }
+
+    /// Runs an admitted request.
+    pub fn run(&self, operation: &'static str, _admitted: Admitted<'_>, body: impl FnOnce()) {
+        self.catch_panic(operation, body);
+    }
+
+    /// A request to park, without data.
+    fn parked<R: Refuse + Send + 'static>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        kind: RequestKind,
+        reply: R,
+        body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
+    ) -> ParkedRequest {
+        let shared = Arc::clone(self);
+        let answer = move |turn: Result<Admitted<'_>, Errno>| match turn {
+            Ok(admitted) => shared.run(operation, admitted, || body(&shared, reply)),
+            Err(errno) => reply.refuse(errno),
+        };
+        ParkedRequest {
+            kind,
+            bytes: 0,
+            answer: Box::new(answer),
         }
     }
 
@@ -111,6 +211,18 @@ impl Context {
         self.service.panicked();
         self.session_end
             .fail(MountError::Panicked { operation, message });
+    }
+
+    /// Counts a reference of the kernel's cache. Call it before the answer that gives the kernel the inode.
+    pub fn remember(&self, ino: Ino) {
+        self.known.remember(ino, 1);
+        self.service.remembered(ino, 1);
+    }
+
+    /// Counts references fewer.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        self.known.forget(ino, count);
+        self.service.forgotten(ino, count);
     }
 
     /// Counts an `open` of a file.

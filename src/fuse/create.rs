@@ -4,33 +4,60 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use fuser::{INodeNo, Request};
-use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, permissions};
 use super::context::Context;
 use super::resent::RequestDelivery;
 
 /// An inode that a request asks for.
-#[derive(Clone, Copy)]
-pub(super) struct NewInode<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct NewInode {
     pub parent: INodeNo,
-    pub name: &'a OsStr,
+    pub name: Result<FileName, Errno>,
     pub kind: NodeKind,
     pub mode: u32,
     pub umask: u32,
     pub rdev: u32,
-    pub target: &'a [u8],
+    pub target: Vec<u8>,
+    /// User and group of the caller.
+    pub owner: (u32, u32),
+    pub delivery: RequestDelivery,
 }
 
-impl NewInode<'_> {
+impl NewInode {
+    /// An inode without a device number and target, with the name and the caller of a request.
+    pub fn new(request: &Request, (parent, name): (INodeNo, &OsStr), kind: NodeKind) -> Self {
+        Self {
+            parent,
+            name: file_name(name),
+            kind,
+            mode: 0,
+            umask: 0,
+            rdev: 0,
+            target: Vec::new(),
+            owner: (request.uid(), request.gid()),
+            delivery: RequestDelivery::of(request),
+        }
+    }
+
+    /// The same inode, with the permission bits of a mode less those of a mask.
+    pub fn with_mode(self, mode: u32, umask: u32) -> Self {
+        Self {
+            mode,
+            umask,
+            ..self
+        }
+    }
+
     /// Submits the creation; `then` receives the attributes of the new inode.
     pub fn submit(
-        &self,
+        self,
         context: &Arc<Context>,
-        request: &Request,
         then: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
-        let (ino, change) = match self.request(context, request) {
+        let delivery = self.delivery;
+        let (ino, change) = match self.request(context) {
             Ok(planned) => planned,
             Err(errno) => return then(Err(errno)),
         };
@@ -38,13 +65,14 @@ impl NewInode<'_> {
         let done = move |outcome: Result<Option<Attr>, _>| {
             then(outcome.and_then(|attr| shared.attributes(ino, attr)));
         };
-        context.change_delivered(RequestDelivery::of(request), change, Box::new(done));
+        context.change_delivered(delivery, change, Box::new(done));
     }
 
-    fn request(&self, context: &Context, request: &Request) -> Result<(Ino, MetaRequest), Errno> {
+    fn request(self, context: &Context) -> Result<(Ino, MetaRequest), Errno> {
         let parent = ino(self.parent)?;
-        let name = file_name(self.name)?;
+        let name = self.name?;
         let ino = context.service().next_ino()?;
+        let (uid, gid) = self.owner;
         let change = MetaRequest::Create {
             parent,
             name,
@@ -52,10 +80,10 @@ impl NewInode<'_> {
             kind: self.kind,
             mode: permissions(self.mode),
             umask: self.umask,
-            uid: request.uid(),
-            gid: request.gid(),
+            uid,
+            gid,
             rdev: self.rdev,
-            target: self.target.to_vec(),
+            target: self.target,
         };
         Ok((ino, change))
     }

@@ -19,6 +19,7 @@ const CLONE: rustix::ioctl::Opcode = 0x8004_E500;
 /// Codes of the notifications below, in the kernel's `fuse.h`.
 const NOTIFY_INVALIDATE_INODE: u32 = 2;
 const NOTIFY_RESEND: u32 = 7;
+const NOTIFY_NEW_EPOCH: u32 = 8;
 
 /// Timeout of a poll that does not wait.
 const NOW: Timespec = Timespec {
@@ -81,6 +82,14 @@ impl Device {
     /// `ENOENT` if the kernel does not know the inode.
     pub fn invalidate(&self, body: &[u8]) -> Result<(), Errno> {
         self.notify(NOTIFY_INVALIDATE_INODE, body)
+    }
+
+    /// Makes the kernel look every name up again before it uses the name. Waits for nothing.
+    ///
+    /// # Errors
+    /// `EINVAL` before Linux 6.16.
+    pub fn expire_names(&self) -> Result<(), Errno> {
+        self.notify(NOTIFY_NEW_EPOCH, &[])
     }
 
     /// Returns which of `events` hold for the device now, and `ERR` if the mount is gone.

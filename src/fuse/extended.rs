@@ -7,11 +7,9 @@
 //! permission bits.
 
 use std::cell::LazyCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use fuser::{INodeNo, ReplyEmpty};
+use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
 use lockstep_types::xattr::ACCESS_ACL;
 use lockstep_types::{Errno, Ino, MetaRequest, XattrNamespace};
 
@@ -21,17 +19,21 @@ use super::privileges::{self, Caller};
 use super::reply;
 use super::resent::RequestDelivery;
 
-/// Returns the value of an attribute.
-pub(super) fn get(context: &Context, node: INodeNo, name: &OsStr) -> Result<Vec<u8>, Errno> {
-    let name = name.as_bytes();
+/// Answers with the value of an attribute.
+pub(super) fn answer(context: &Context, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {
+    context.service().flush_deferred_writes();
+    reply::sized(reply, room, get(context, node, name));
+}
+
+fn get(context: &Context, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
     XattrNamespace::of(name)?;
     context.service().getxattr(ino(node)?, name)
 }
 
 /// The change that removes an attribute.
-pub(super) fn remove_change(node: INodeNo, name: &OsStr) -> Result<Vec<MetaRequest>, Errno> {
-    XattrNamespace::of(name.as_bytes())?;
-    let (ino, name) = (ino(node)?, name.as_bytes().to_vec());
+pub(super) fn remove_change(node: INodeNo, name: Vec<u8>) -> Result<Vec<MetaRequest>, Errno> {
+    XattrNamespace::of(&name)?;
+    let ino = ino(node)?;
     Ok(vec![MetaRequest::RemoveXattr { ino, name }])
 }
 
@@ -57,23 +59,24 @@ pub(super) fn set_changes(
     context: &Context,
     caller: Caller,
     node: INodeNo,
-    name: &OsStr,
-    value: &[u8],
+    (name, value): (Vec<u8>, Vec<u8>),
     flags: i32,
 ) -> Result<Vec<MetaRequest>, Errno> {
-    XattrNamespace::of(name.as_bytes())?;
+    XattrNamespace::of(&name)?;
     let ino = ino(node)?;
+    let mode = xattr_mode(flags)?;
+    let first = if name == ACCESS_ACL {
+        without_set_gid(context, caller, ino)?
+    } else {
+        None
+    };
     let set = MetaRequest::SetXattr {
         ino,
-        name: name.as_bytes().to_vec(),
-        value: value.to_vec(),
-        mode: xattr_mode(flags)?,
+        name,
+        value,
+        mode,
     };
-    let mut changes = vec![set];
-    if name.as_bytes() == ACCESS_ACL {
-        changes.splice(0..0, without_set_gid(context, caller, ino)?);
-    }
-    Ok(changes)
+    Ok(first.into_iter().chain([set]).collect())
 }
 
 fn without_set_gid(

@@ -9,10 +9,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::device::Device;
 use super::error::MountError;
+use super::init;
 use super::invalidator::Invalidator;
 use super::mount_memory::{MountMemory, MountRecord};
 use super::mount_options::MountOptions;
@@ -124,10 +126,29 @@ impl HeldMount {
     /// Starts the part that has the kernel forget pages. Only a mount that outlives this process needs a child process
     /// for that.
     pub fn invalidator(&self, options: &MountOptions) -> io::Result<Arc<Invalidator>> {
+        Invalidator::start(self.device()?, self.helper_program(options).as_deref())
+    }
+
+    /// A descriptor of the device.
+    pub fn device(&self) -> io::Result<Device> {
         let device = self.devices.first().map(Device::again).transpose()?;
-        let device = device.ok_or_else(|| io::Error::other("there is no descriptor"))?;
-        let program = options.program.as_deref();
-        Invalidator::start(device, program.filter(|_| options.descriptors.exists()))
+        device.ok_or_else(|| io::Error::other("there is no descriptor"))
+    }
+
+    /// The program of a child process that makes calls which wait, if this mount needs one.
+    pub fn helper_program(&self, options: &MountOptions) -> Option<PathBuf> {
+        let program = options.program.clone();
+        program.filter(|_| options.descriptors.exists())
+    }
+
+    /// Whether the kernel can drop all names that it caches (Linux 6.16). A new mount tries that. A resumed mount must not:
+    /// its programs would notice.
+    pub fn has_epochs(&self, is_new: bool) -> bool {
+        if !is_new {
+            return init::has_epochs();
+        }
+        let tried = self.devices.first().map(Device::expire_names);
+        tried.is_some_and(|outcome| outcome.is_ok())
     }
 
     /// Makes the kernel send all requests again that the earlier process has not answered. Call it when the threads are

@@ -10,6 +10,9 @@ use super::error::MountError;
 /// The first Linux whose FUSE has all of [`NEEDED`].
 const OLDEST_KERNEL: (u32, u32) = (6, 6);
 
+/// The first Linux that can drop all names which it caches (`FUSE_NOTIFY_INC_EPOCH`).
+const EPOCHS_SINCE: (u32, u32) = (6, 16);
+
 /// Capabilities without which a mount would break a promise of `docs/semantics.md`. The kernel has all of
 /// them since [`OLDEST_KERNEL`].
 const NEEDED: InitFlags = InitFlags::FUSE_EXPORT_SUPPORT
@@ -43,10 +46,8 @@ pub(super) const BACKGROUND_MAX: u16 = 256;
 /// Checks by its release (as `uname -r` prints it) whether the kernel has the needed capabilities, before the
 /// device is opened. A release that cannot be parsed passes: [`negotiate`] checks the capabilities themselves.
 pub(super) fn check_kernel(release: &str) -> Result<(), MountError> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut number = || numbers.next()?.parse::<u32>().ok();
-    match (number(), number()) {
-        (Some(major), Some(minor)) if (major, minor) < OLDEST_KERNEL => {
+    match version(release) {
+        Some(version) if version < OLDEST_KERNEL => {
             let (major, minor) = OLDEST_KERNEL;
             Err(MountError::KernelTooOld {
                 found: release.to_owned(),
@@ -55,6 +56,20 @@ pub(super) fn check_kernel(release: &str) -> Result<(), MountError> {
         }
         _ => Ok(()),
     }
+}
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse().ok();
+    Some((number()?, number()?))
+}
+
+/// Whether the kernel can drop all names that it caches, by its release.
+pub(super) fn has_epochs() -> bool {
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy();
+    version(&release).is_some_and(|version| version >= EPOCHS_SINCE)
 }
 
 /// All capabilities that Lockstep asks for.

@@ -8,6 +8,7 @@
 //! The child ends when the node has closed the socket between them. If the child ends earlier, the node makes the calls.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -31,42 +32,84 @@ const DEVICE: &[u8] = b"DEVICE";
 /// An offset that means: drop attributes only, keep cached data.
 pub(super) const ATTRIBUTES_ONLY: i64 = -1;
 
-/// A range of a file that the kernel is to forget.
+/// An offset and a length that mean: the whole file.
+const WHOLE_FILE: (i64, i64) = (0, 0);
+
+/// Bytes of an [`Invalidation`] in a packet.
+const INVALIDATION_BYTES: usize = 32;
+
+/// Most invalidations of one packet.
+const PACKET_MAX: usize = 16;
+
+/// What the kernel is to forget of some inodes with consecutive numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Invalidation {
-    ino: u64,
+    first: u64,
+    count: u64,
     offset: i64,
     length: i64,
 }
 
 impl Invalidation {
+    const fn one(ino: Ino, offset: i64, length: i64) -> Self {
+        Self {
+            first: ino.get(),
+            count: 1,
+            offset,
+            length,
+        }
+    }
+
     fn to_bytes(self) -> Vec<u8> {
         let words = [
-            self.ino.to_ne_bytes(),
+            self.first.to_ne_bytes(),
+            self.count.to_ne_bytes(),
             self.offset.to_ne_bytes(),
             self.length.to_ne_bytes(),
         ];
         words.concat()
     }
 
+    /// The invalidations in a packet; `None` if it is no such packet.
+    fn all_from_bytes(bytes: &[u8]) -> Option<Vec<Self>> {
+        let (parts, []) = bytes.as_chunks::<INVALIDATION_BYTES>() else {
+            return None;
+        };
+        parts.iter().map(|part| Self::from_bytes(part)).collect()
+    }
+
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<8>();
-        let [ino, offset, length] = words else {
+        let [first, count, offset, length] = words else {
             return None;
         };
         Some(Self {
-            ino: u64::from_ne_bytes(*ino),
+            first: u64::from_ne_bytes(*first),
+            count: u64::from_ne_bytes(*count),
             offset: i64::from_ne_bytes(*offset),
             length: i64::from_ne_bytes(*length),
         })
     }
 
-    /// Makes the call. Returns whether the kernel knows the inode.
+    /// Makes the calls. Returns whether the kernel knows one of the inodes.
     fn call(self, device: &Device) -> Result<bool, Errno> {
-        match device.invalidate(&self.to_bytes()) {
-            Err(Errno::NOENT) => Ok(false),
-            other => other.map(|()| true),
+        let range = [self.offset.to_ne_bytes(), self.length.to_ne_bytes()].concat();
+        let mut knows = false;
+        for ino in self.first..self.first.saturating_add(self.count) {
+            match device.invalidate(&[&ino.to_ne_bytes(), range.as_slice()].concat()) {
+                Err(Errno::NOENT) => {}
+                other => knows |= other.map(|()| true)?,
+            }
         }
+        Ok(knows)
+    }
+
+    fn call_all(all: &[Self], device: &Device) -> Result<bool, Errno> {
+        let mut knows = false;
+        for invalidation in all {
+            knows |= invalidation.call(device)?;
+        }
+        Ok(knows)
     }
 }
 
@@ -97,27 +140,43 @@ impl Invalidator {
     /// Makes the kernel write back and drop its pages of a range. Waits for the write-backs: no thread that takes
     /// requests of the kernel may call this.
     pub fn drop_pages(&self, ino: Ino, offset: i64, length: i64) -> Result<bool, Errno> {
-        self.invalidate(Invalidation {
-            ino: ino.get(),
-            offset,
-            length,
-        })
+        self.invalidate(&[Invalidation::one(ino, offset, length)])
     }
 
     /// Whether the kernel still knows an inode: as open file, by a name in its cache, or not evicted yet. The kernel
     /// asks for the attributes of the inode again.
     pub fn knows(&self, ino: Ino) -> Result<bool, Errno> {
-        self.invalidate(Invalidation {
-            ino: ino.get(),
-            offset: ATTRIBUTES_ONLY,
-            length: 0,
-        })
+        self.invalidate(&[Invalidation::one(ino, ATTRIBUTES_ONLY, 0)])
     }
 
-    fn invalidate(&self, invalidation: Invalidation) -> Result<bool, Errno> {
+    /// Makes the kernel forget the attributes of inodes, given as ranges of numbers, and their pages too if that is
+    /// wanted: then it waits for write-backs. Returns whether the kernel knows one of the inodes.
+    pub fn drop_inodes(&self, ranges: &[Range<u64>], with_pages: bool) -> Result<bool, Errno> {
+        let (offset, length) = if with_pages {
+            WHOLE_FILE
+        } else {
+            (ATTRIBUTES_ONLY, 0)
+        };
+        let mut knows = false;
+        for part in ranges.chunks(PACKET_MAX) {
+            let all: Vec<_> = part
+                .iter()
+                .map(|range| Invalidation {
+                    first: range.start,
+                    count: range.end.saturating_sub(range.start),
+                    offset,
+                    length,
+                })
+                .collect();
+            knows |= self.invalidate(&all)?;
+        }
+        Ok(knows)
+    }
+
+    fn invalidate(&self, all: &[Invalidation]) -> Result<bool, Errno> {
         let mut helper = self.helper.lock();
         if let Some(running) = &*helper {
-            match running.ask(invalidation) {
+            match running.ask(all) {
                 Ok(answer) => return answer,
                 Err(error) => {
                     tracing::warn!(%error, "the process that drops pages has ended: this process does so");
@@ -125,7 +184,7 @@ impl Invalidator {
                 }
             }
         }
-        invalidation.call(&self.device)
+        Invalidation::call_all(all, &self.device)
     }
 }
 
@@ -155,9 +214,10 @@ impl Helper {
         Ok(helper)
     }
 
-    fn ask(&self, invalidation: Invalidation) -> io::Result<Result<bool, Errno>> {
+    fn ask(&self, all: &[Invalidation]) -> io::Result<Result<bool, Errno>> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        packet::send(socket, &invalidation.to_bytes(), &[])?;
+        let text: Vec<u8> = all.iter().flat_map(|one| one.to_bytes()).collect();
+        packet::send(socket, &text, &[])?;
         let (answer, _) = packet::receive(socket)?;
         let (words, _) = answer.as_chunks::<4>();
         let [code] = words else {
@@ -200,9 +260,8 @@ pub fn run_invalidator(socket: impl AsFd) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             asked => asked?,
         };
-        let invalidation = Invalidation::from_bytes(&asked.0);
-        let called = invalidation.ok_or(Errno::INVAL);
-        let code = match called.and_then(|invalidation| invalidation.call(&device)) {
+        let all = Invalidation::all_from_bytes(&asked.0).ok_or(Errno::INVAL);
+        let code = match all.and_then(|all| Invalidation::call_all(&all, &device)) {
             Ok(true) => KNOWN,
             Ok(false) => UNKNOWN,
             Err(errno) => errno.raw_os_error(),
@@ -216,14 +275,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invalidation_is_read_as_it_was_written() {
-        let invalidation = Invalidation {
-            ino: 7,
-            offset: ATTRIBUTES_ONLY,
-            length: 4096,
+    fn invalidations_are_read_as_they_were_written() {
+        let one = Invalidation::one(Ino::ROOT, ATTRIBUTES_ONLY, 4096);
+        let many = Invalidation {
+            first: 7,
+            count: 9,
+            ..one
         };
-        let bytes = invalidation.to_bytes();
-        assert_eq!(Invalidation::from_bytes(&bytes), Some(invalidation));
-        assert_eq!(Invalidation::from_bytes(&bytes[1..]), None);
+        let bytes = [one.to_bytes(), many.to_bytes()].concat();
+        assert_eq!(Invalidation::all_from_bytes(&bytes), Some(vec![one, many]));
+        assert_eq!(Invalidation::all_from_bytes(&bytes[1..]), None);
     }
 }

@@ -15,7 +15,7 @@ use lockstep_types::{Attr, Errno, Ino};
 use super::attributes::{file_attr, file_type, ino};
 use super::context::Context;
 use super::refuse::Refuse;
-use super::reply::{GENERATION, LIFETIME};
+use super::reply::GENERATION;
 
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
@@ -155,9 +155,10 @@ impl<'a> PlusReply<'a> {
     fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> ControlFlow<()> {
         let node = INodeNo(attr.ino.get());
         let attr = file_attr(attr);
+        let lifetime = self.context.lifetime();
         let added = until_full(
             self.reply
-                .add(node, cookie, name, &LIFETIME, &attr, GENERATION),
+                .add(node, cookie, name, &lifetime, &attr, GENERATION),
         );
         self.is_empty &= added.is_break();
         added
@@ -174,11 +175,11 @@ impl<'a> PlusReply<'a> {
             Err(_) if !self.is_empty => return Ok(ControlFlow::Break(())),
             Err(errno) => return Err(errno),
         };
-        service.remembered(attr.ino, 1);
+        self.context.remember(attr.ino);
         let name = OsStr::from_bytes(entry.name.as_bytes());
         let added = self.add(&attr, entry.cookie, name);
         if added.is_break() {
-            service.forgotten(attr.ino, 1);
+            self.context.forget(attr.ino, 1);
         }
         Ok(added)
     }

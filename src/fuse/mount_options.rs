@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_types::settings::Standby;
+
 use super::error::MountError;
 use crate::config::FUSE_THREADS_DEFAULT;
 use crate::hold::DescriptorStore;
@@ -27,6 +29,8 @@ pub struct MountOptions {
     /// This program, for the child process of a held mount (see `invalidator`). Without it the process of the mount does
     /// that work.
     pub program: Option<PathBuf>,
+    /// The answer to programs while this node does not serve the datastore.
+    pub standby: Standby,
 }
 
 impl MountOptions {
@@ -39,6 +43,7 @@ impl MountOptions {
             grace: Duration::from_secs(2),
             descriptors: Arc::default(),
             program: None,
+            standby: Standby::default(),
             held_name: format!("lockstep.{name}"),
             name,
         }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyEntry};
-use lockstep_types::{Attr, Errno, Ino, MetaRequest};
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 
 use super::attributes::{file_name, ino};
 use super::context::Context;
@@ -13,17 +13,44 @@ use super::refuse::Refuse;
 use super::reply;
 use super::resent::RequestDelivery;
 
-/// Looks up `name`. The kernel sends `.` and `..` to find an inode of a file handle after it has forgotten the
-/// inode.
-pub(super) fn look_up(context: &Context, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-    let service = context.service();
-    let found = ino(parent).and_then(|parent| match name.as_bytes() {
-        b"." => revive(context, parent),
-        b".." => service.lookup_parent(parent),
-        _ => service.lookup(parent, &file_name(name)?),
+/// The inode that a `lookup` asks for.
+#[derive(Clone, Debug)]
+pub(super) enum LookupTarget {
+    /// The directory itself: `.`.
+    Own,
+    /// The directory above: `..`.
+    Above,
+    /// The inode behind a name.
+    Entry(FileName),
+}
+
+impl LookupTarget {
+    /// The target that a name means. The kernel sends `.` and `..` to find an inode of a file handle after it has
+    /// forgotten the inode.
+    pub fn of(name: &OsStr) -> Result<Self, Errno> {
+        match name.as_bytes() {
+            b"." => Ok(Self::Own),
+            b".." => Ok(Self::Above),
+            _ => file_name(name).map(Self::Entry),
+        }
+    }
+}
+
+/// Looks up an inode.
+pub(super) fn look_up(
+    context: &Context,
+    parent: INodeNo,
+    target: Result<LookupTarget, Errno>,
+    reply: ReplyEntry,
+) {
+    let is_entry = !matches!(target, Ok(LookupTarget::Own | LookupTarget::Above));
+    let found = ino(parent).and_then(|parent| match target? {
+        LookupTarget::Own => revive(context, parent),
+        LookupTarget::Above => context.service().lookup_parent(parent),
+        LookupTarget::Entry(name) => context.service().lookup(parent, &name),
     });
     match found {
-        Err(Errno::NoEntry) if name != "." && name != ".." => reply::no_entry(reply),
+        Err(Errno::NoEntry) if is_entry => reply::no_entry(context, reply),
         found => reply::entry(context, reply, found),
     }
 }
@@ -43,11 +70,11 @@ pub(super) fn link(
     context: &Arc<Context>,
     delivery: RequestDelivery,
     node: INodeNo,
-    (parent, name): (INodeNo, &OsStr),
+    (parent, name): (INodeNo, Result<FileName, Errno>),
     reply: ReplyEntry,
 ) {
     let planned = || {
-        let (ino, parent, name) = (ino(node)?, ino(parent)?, file_name(name)?);
+        let (ino, parent, name) = (ino(node)?, ino(parent)?, name?);
         Ok((ino, MetaRequest::Link { ino, parent, name }))
     };
     let (ino, change) = match planned() {

@@ -90,6 +90,11 @@ impl PageCache {
         }
     }
 
+    /// Ends a change that has not begun in the datastore, and that nobody answers.
+    pub fn abandon(&self, change: &ContentChange) {
+        self.start_ready(self.changes.finish(change, false).ready);
+    }
+
     /// Ends a change of content, drops the pages of its range if the file is cached, and answers. May be called
     /// by any thread, and waits for nothing.
     pub fn finish(

@@ -14,10 +14,8 @@ use super::attributes::{file_attr, no_attr};
 use super::context::Context;
 use super::refuse::Refuse;
 
-/// How long the kernel may cache names and attributes. Every change of them comes through this mount, so the
-/// kernel knows of it. The only exception is a change of content that clears set-id bits: then
-/// [`KernelCache::expire`](super::kernel_cache::KernelCache::expire) notifies the kernel.
-pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the kernel may cache the attributes that a node gives which does not serve.
+const NOT_AT_ALL: Duration = Duration::ZERO;
 
 /// Inode numbers are never reused, so no inode needs a generation, and file handles are equal on both nodes.
 pub(super) const GENERATION: Generation = Generation(0);
@@ -43,22 +41,30 @@ pub(super) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
 pub(super) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, Errno>) {
     match outcome {
         Ok(attr) => {
-            context.service().remembered(attr.ino, 1);
-            reply.entry(&LIFETIME, &file_attr(&attr), GENERATION);
+            context.remember(attr.ino);
+            reply.entry(&context.lifetime(), &file_attr(&attr), GENERATION);
         }
         Err(errno) => reply.refuse(errno),
     }
 }
 
 /// The name does not exist. The kernel may cache that: names appear through this mount only.
-pub(super) fn no_entry(reply: ReplyEntry) {
-    reply.entry(&LIFETIME, &no_attr(), GENERATION);
+pub(super) fn no_entry(context: &Context, reply: ReplyEntry) {
+    reply.entry(&context.lifetime(), &no_attr(), GENERATION);
 }
 
 /// The attributes of an inode.
-pub(super) fn attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
+pub(super) fn attributes(context: &Context, reply: ReplyAttr, outcome: Result<Attr, Errno>) {
     match outcome {
-        Ok(attr) => reply.attr(&LIFETIME, &file_attr(&attr)),
+        Ok(attr) => reply.attr(&context.lifetime(), &file_attr(&attr)),
+        Err(errno) => reply.refuse(errno),
+    }
+}
+
+/// The attributes of an inode on a node that does not serve.
+pub(super) fn uncached_attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
+    match outcome {
+        Ok(attr) => reply.attr(&NOT_AT_ALL, &file_attr(&attr)),
         Err(errno) => reply.refuse(errno),
     }
 }
@@ -75,7 +81,7 @@ pub(super) fn opened(reply: ReplyOpen, outcome: Result<(), Errno>) {
 pub(super) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Attr, Errno>) {
     match outcome.and_then(|attr| open_new(context, attr)) {
         Ok(attr) => reply.created(
-            &LIFETIME,
+            &context.lifetime(),
             &file_attr(&attr),
             GENERATION,
             NO_HANDLE,
@@ -87,7 +93,7 @@ pub(super) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Att
 
 fn open_new(context: &Context, attr: Attr) -> Result<Attr, Errno> {
     context.open(attr.ino)?;
-    context.service().remembered(attr.ino, 1);
+    context.remember(attr.ino);
     Ok(attr)
 }
 

@@ -92,7 +92,7 @@ pub(super) fn set_attr(
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<_, Errno>| {
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
-        reply::attributes(reply, attr);
+        reply::attributes(&shared, reply, attr);
     });
     context.change_in_order(operations, done);
 }

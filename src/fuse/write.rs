@@ -10,12 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyWrite, WriteFlags};
-use lockstep_driver::client::{Done, FileService, KeptBytes, WriteOptions};
+use lockstep_driver::client::{Done, FileService, KeptBytes, RequestKind, WriteOptions};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
 use super::attributes::{ino, is_durable};
 use super::context::Context;
+use super::delayed_change::{DelayedChange, DelayedTurn};
 use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
@@ -58,9 +59,14 @@ impl<'a> WriteRequest<'a> {
         }
     }
 
+    /// The kind of the request for the admission to the service.
+    pub const fn admission_kind(&self) -> RequestKind {
+        self.kind.admission_kind()
+    }
+
     /// The same request without the queue: when a delayed write begins, the queue says nothing about the requests
     /// after it.
-    const fn delayed(self) -> WriteRequest<'static> {
+    pub const fn delayed(self) -> WriteRequest<'static> {
         let Self {
             caller,
             kind,
@@ -171,6 +177,17 @@ pub(super) fn write(
         Err(errno) => return reply.refuse(errno),
     };
     let range = offset..offset.saturating_add(data.len() as u64);
+    begin_or_wait(context, request, (ino, range), bytes, reply);
+}
+
+/// Begins an admitted write: now, or after the earlier changes of the same pages.
+fn begin_or_wait(
+    context: &Arc<Context>,
+    request: WriteRequest<'_>,
+    (ino, range): (Ino, Range<u64>),
+    bytes: WriteBytes<'_>,
+    reply: ReplyWrite,
+) {
     let changes = context.page_cache().changes();
     match changes.begin(ino, request.kind, range.clone()) {
         Some(change) => begin(context, request, change, bytes, reply),
@@ -197,9 +214,13 @@ fn begin_later(
         Err(errno) => return reply.refuse(errno),
     };
     let (shared, request) = (Arc::clone(context), request.delayed());
+    let (bytes, place) = (WriteBytes::Kept(kept), (ino, range.clone()));
     let start = move |change| {
-        shared.answer("write", reply, |reply| {
-            begin(&shared, request, change, WriteBytes::Kept(kept), reply);
+        let delayed = DelayedChange::new("write", change);
+        delayed.start(&shared, move |context, turn| match turn {
+            DelayedTurn::Begin(change) => begin(context, request, change, bytes, reply),
+            DelayedTurn::Again => begin_or_wait(context, request, place, bytes, reply),
+            DelayedTurn::Refused(errno) => reply.refuse(errno),
         });
     };
     let cache = context.page_cache();

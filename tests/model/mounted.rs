@@ -43,6 +43,14 @@ impl Fixture {
 
     /// Mounts the service that `wrap` makes of an empty model.
     pub fn serving<S: FileService>(wrap: impl FnOnce(Arc<ModelFs>) -> Arc<S>) -> Option<Self> {
+        Self::serving_with(wrap, |_| {})
+    }
+
+    /// The same, with other options.
+    pub fn serving_with<S: FileService>(
+        wrap: impl FnOnce(Arc<ModelFs>) -> Arc<S>,
+        adapt: impl FnOnce(&mut MountOptions),
+    ) -> Option<Self> {
         if !can_mount() {
             return None;
         }
@@ -50,6 +58,7 @@ impl Fixture {
         let directory = tempfile::tempdir().unwrap();
         let mut options = MountOptions::new(directory.path(), "model");
         options.grace = Duration::from_millis(200);
+        adapt(&mut options);
         let mounted = fuse::mount(wrap(Arc::clone(&model)), &options).unwrap();
         Some(Self {
             model,

@@ -16,8 +16,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockstep_driver::client::RequestKind;
 use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 use parking_lot::Mutex;
@@ -36,6 +37,16 @@ pub(in crate::fuse) enum ChangeKind {
     Direct,
     /// The change comes from the page cache.
     WriteBack,
+}
+
+impl ChangeKind {
+    /// The kind of such a change for the admission to the service.
+    pub const fn admission_kind(self) -> RequestKind {
+        match self {
+            Self::Direct => RequestKind::Program,
+            Self::WriteBack => RequestKind::WriteBack,
+        }
+    }
 }
 
 /// A change that is under way, until [`ChangeTable::finish`].
@@ -69,8 +80,8 @@ pub(in crate::fuse) struct FinishedChange {
 pub(in crate::fuse) struct ChangeTable {
     shards: [Mutex<HashMap<Ino, FileChanges>>; SHARDS],
     /// Of an inode below this number the kernel may hold pages, and a program may have it open, since an earlier process
-    /// served the mount.
-    inherited_below: OnceLock<Ino>,
+    /// served the mount. Zero: there was none.
+    inherited_below: AtomicU64,
 }
 
 impl fmt::Debug for ChangeTable {
@@ -129,14 +140,19 @@ impl ChangeTable {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// Notes that an earlier process served the mount, in which all inodes have numbers below this one.
+    /// Notes that an earlier process served the mount, in which all inodes have numbers below this one. The number may be
+    /// lowered later.
     pub fn inherit(&self, below: Ino) {
-        // A mount is resumed once, before its first request.
-        let _ = self.inherited_below.set(below);
+        self.inherited_below.store(below.get(), Ordering::Relaxed);
+    }
+
+    /// The number of [`Self::inherit`], if an earlier process served the mount.
+    pub fn inherited_below(&self) -> Option<Ino> {
+        Ino::new(self.inherited_below.load(Ordering::Relaxed))
     }
 
     fn is_inherited(&self, ino: Ino) -> bool {
-        self.inherited_below.get().is_some_and(|below| ino < *below)
+        ino.get() < self.inherited_below.load(Ordering::Relaxed)
     }
 
     /// A file without changes or known opens.

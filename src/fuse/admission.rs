@@ -1,0 +1,265 @@
+//! The admission of requests to the service: a request runs, waits for this node to serve, or is refused.
+//!
+//! A waiting request is *parked*: it lies in a list and uses no thread. The service says when this node serves
+//! ([`FileService::when_serving`]). Then a thread of the mount runs the parked requests in the order of their arrival. Each
+//! of them is admitted anew, so it may be parked again.
+//!
+//! Invariants:
+//! - A parked request runs or is refused, once. [`Admissions::close`] refuses all that are left.
+//! - A write-back is parked only while no other node has served: a node that follows refuses it.
+//! - No lock is held while a request runs or the service is called.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lockstep_driver::client::{FileService, Inside, RequestKind, Standing};
+use lockstep_types::Errno;
+use lockstep_types::settings::Standby;
+use parking_lot::Mutex;
+
+use super::page_cache::Worker;
+use super::request_gate::{InFlightGuard, RequestGate};
+
+/// Most bytes of parked writes of programs. Further ones are refused. The write-backs are not counted: the kernel itself
+/// limits them (`init::BACKGROUND_MAX`).
+const PARKED_BYTES_MAX: usize = 256 << 20;
+
+/// The answer to a request that asks for admission.
+pub(super) enum Admission<'a> {
+    /// The request may run.
+    Inside(Admitted<'a>),
+    /// The request must be parked ([`Admissions::park`]), with this guard.
+    Waits(InFlightGuard<'a>),
+    /// The request fails.
+    Refused(Errno),
+}
+
+/// A request that may use the service until this is dropped. An operation that the request has begun may last longer.
+pub(super) struct Admitted<'a> {
+    _inside: Inside,
+    _in_flight: InFlightGuard<'a>,
+}
+
+/// Answers a parked request: runs it, or refuses it.
+type AnswerParked = Box<dyn FnOnce(Result<Admitted<'_>, Errno>) + Send>;
+
+/// A request that waits.
+pub(super) struct ParkedRequest {
+    pub kind: RequestKind,
+    /// Bytes of data of the request in memory.
+    pub bytes: usize,
+    pub answer: AnswerParked,
+}
+
+/// The admission of one mount.
+pub(super) struct Admissions {
+    service: Arc<dyn FileService>,
+    standby: Standby,
+    gate: RequestGate,
+    state: Mutex<ParkedList>,
+    /// Runs the parked requests.
+    worker: Worker,
+}
+
+#[derive(Default)]
+struct ParkedList {
+    requests: VecDeque<ParkedRequest>,
+    /// Sum of the counted bytes, also of the requests that are running just now.
+    bytes: usize,
+    /// The service knows that requests wait.
+    is_registered: bool,
+    is_closed: bool,
+}
+
+impl ParkedRequest {
+    const fn counted_bytes(&self) -> usize {
+        match self.kind {
+            RequestKind::Program => self.bytes,
+            RequestKind::WriteBack => 0,
+        }
+    }
+
+    fn refuse(self, errno: Errno) {
+        (self.answer)(Err(errno));
+    }
+}
+
+impl Admissions {
+    /// The admission to a service, with the answer to programs while this node does not serve.
+    pub fn new(service: Arc<dyn FileService>, standby: Standby) -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            service,
+            standby,
+            gate: RequestGate::default(),
+            state: Mutex::default(),
+            worker: Worker::start("fuse-standby")?,
+        }))
+    }
+
+    /// Asks for the admission of a request.
+    pub fn enter(&self, kind: RequestKind) -> Admission<'_> {
+        let Some(in_flight) = self.gate.enter() else {
+            return Admission::Refused(Errno::Io);
+        };
+        let standing = match self.service.enter(kind) {
+            Ok(inside) => {
+                return Admission::Inside(Admitted {
+                    _inside: inside,
+                    _in_flight: in_flight,
+                });
+            }
+            Err(standing) => standing,
+        };
+        // A write may have been deferred because this request was seen in the queue.
+        self.service.flush_deferred_writes();
+        match self.refusal(kind, standing) {
+            Some(errno) => Admission::Refused(errno),
+            None => Admission::Waits(in_flight),
+        }
+    }
+
+    /// Lets a request through that every node answers; `None` if the mount is closed. The second part is missing if this
+    /// node does not serve.
+    pub fn enter_anywhere(&self) -> Option<(InFlightGuard<'_>, Option<Inside>)> {
+        let in_flight = self.gate.enter()?;
+        Some((in_flight, self.service.enter(RequestKind::Program).ok()))
+    }
+
+    /// The error of a request that is not admitted; `None` if the request waits.
+    fn refusal(&self, kind: RequestKind, standing: Standing) -> Option<Errno> {
+        match (kind, standing) {
+            // The other node may have changed the file since the page was read.
+            (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
+            (RequestKind::WriteBack, _) => None,
+            (RequestKind::Program, _) => {
+                (self.standby == Standby::Erofs).then_some(Errno::ReadOnly)
+            }
+        }
+    }
+
+    /// Parks a request that waits.
+    pub fn park(self: &Arc<Self>, request: ParkedRequest, in_flight: InFlightGuard<'_>) {
+        let kind = request.kind;
+        let added = self.state.lock().add(request);
+        drop(in_flight);
+        if let Err((request, errno)) = added {
+            return request.refuse(errno);
+        }
+        self.await_service();
+        // The standing may have changed before the request was in the list.
+        if kind == RequestKind::WriteBack && self.service.standing() == Standing::Following {
+            self.refuse_write_backs();
+        }
+    }
+
+    /// Asks the service for a message when this node serves, if requests wait for that.
+    fn await_service(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            if state.is_registered || state.requests.is_empty() {
+                return;
+            }
+            state.is_registered = true;
+        }
+        let weak = Arc::downgrade(self);
+        let job = move || {
+            if let Some(admissions) = weak.upgrade() {
+                admissions.state.lock().is_registered = false;
+                admissions.run_parked_soon();
+            }
+        };
+        self.service.when_serving(Box::new(job));
+    }
+
+    /// Has a thread of the mount try all parked requests again.
+    pub fn run_parked_soon(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        let task = move || {
+            if let Some(admissions) = weak.upgrade() {
+                admissions.run_parked();
+            }
+        };
+        self.worker.submit(Box::new(task));
+    }
+
+    fn run_parked(self: &Arc<Self>) {
+        let batch = std::mem::take(&mut self.state.lock().requests);
+        let mut waiting = VecDeque::new();
+        for request in batch {
+            let bytes = request.counted_bytes();
+            match self.enter(request.kind) {
+                Admission::Inside(admitted) => (request.answer)(Ok(admitted)),
+                Admission::Refused(errno) => request.refuse(errno),
+                Admission::Waits(_) => {
+                    waiting.push_back(request);
+                    continue;
+                }
+            }
+            self.state.lock().bytes -= bytes;
+        }
+        self.put_back(waiting);
+    }
+
+    /// Puts requests in front of those that have arrived meanwhile.
+    fn put_back(self: &Arc<Self>, mut waiting: VecDeque<ParkedRequest>) {
+        {
+            let mut state = self.state.lock();
+            if !state.is_closed {
+                waiting.append(&mut state.requests);
+                std::mem::swap(&mut state.requests, &mut waiting);
+            }
+        }
+        for request in waiting {
+            request.refuse(Errno::Io);
+        }
+        self.await_service();
+        if self.service.standing() == Standing::Following {
+            self.refuse_write_backs();
+        }
+    }
+
+    /// Refuses the parked write-backs: the other node may have changed the files.
+    pub fn refuse_write_backs(&self) {
+        let refused = {
+            let mut state = self.state.lock();
+            let all = std::mem::take(&mut state.requests).into_iter();
+            let (refused, kept): (VecDeque<_>, VecDeque<_>) =
+                all.partition(|request| request.kind == RequestKind::WriteBack);
+            state.requests = kept;
+            refused
+        };
+        for request in refused {
+            request.refuse(Errno::Io);
+        }
+    }
+
+    /// Admits no further request, and refuses the parked ones. Returns when no thread hands a request to the service any
+    /// more.
+    pub fn close(&self) {
+        self.gate.close();
+        let left = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.requests)
+        };
+        for request in left {
+            request.refuse(Errno::Io);
+        }
+    }
+}
+
+impl ParkedList {
+    /// Adds a request, or gives it back with the error of its answer.
+    fn add(&mut self, request: ParkedRequest) -> Result<(), (ParkedRequest, Errno)> {
+        if self.is_closed {
+            return Err((request, Errno::Io));
+        }
+        let bytes = self.bytes.saturating_add(request.counted_bytes());
+        if bytes > PARKED_BYTES_MAX && request.counted_bytes() > 0 {
+            return Err((request, Errno::ReadOnly));
+        }
+        self.bytes = bytes;
+        self.requests.push_back(request);
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! A change of content that has waited for other changes of the same pages, and begins now.
+//!
+//! The node may have stopped to serve meanwhile, so the change asks for admission again. A change that must wait for the
+//! service gives its place among the changes of the file away. Otherwise a write-back of the same page would wait for the
+//! service, too, and could reach the file after the other node has changed it.
+
+use std::sync::Arc;
+
+use lockstep_types::Errno;
+
+use super::admission::{Admission, Admitted, ParkedRequest};
+use super::context::Context;
+use super::page_cache::ContentChange;
+
+/// A change whose turn has come.
+pub(super) struct DelayedChange {
+    operation: &'static str,
+    change: ContentChange,
+}
+
+/// What becomes of a change whose turn has come.
+pub(super) enum DelayedTurn {
+    /// The change begins now.
+    Begin(ContentChange),
+    /// The change is admitted, but has no place among the changes of the file: it asks for one again.
+    Again,
+    /// The change fails.
+    Refused(Errno),
+}
+
+impl DelayedChange {
+    /// A change whose turn has come.
+    pub const fn new(operation: &'static str, change: ContentChange) -> Self {
+        Self { operation, change }
+    }
+
+    /// Asks for admission, and gives `body` the turn: now, or when this node serves.
+    pub fn start(
+        self,
+        context: &Arc<Context>,
+        body: impl FnOnce(&Arc<Context>, DelayedTurn) + Send + 'static,
+    ) {
+        let Self { operation, change } = self;
+        let kind = change.kind.admission_kind();
+        match context.admissions().enter(kind) {
+            Admission::Inside(admitted) => {
+                context.run(operation, admitted, || {
+                    body(context, DelayedTurn::Begin(change));
+                });
+            }
+            Admission::Refused(errno) => {
+                context.page_cache().abandon(&change);
+                body(context, DelayedTurn::Refused(errno));
+            }
+            Admission::Waits(in_flight) => {
+                context.page_cache().abandon(&change);
+                let shared = Arc::clone(context);
+                let answer = move |turn: Result<Admitted<'_>, Errno>| match turn {
+                    Ok(admitted) => shared.run(operation, admitted, || {
+                        body(&shared, DelayedTurn::Again);
+                    }),
+                    Err(errno) => body(&shared, DelayedTurn::Refused(errno)),
+                };
+                // The service keeps the bytes of the change.
+                let request = ParkedRequest {
+                    kind,
+                    bytes: 0,
+                    answer: Box::new(answer),
+                };
+                context.admissions().park(request, in_flight);
+            }
+        }
+    }
+}

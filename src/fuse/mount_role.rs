@@ -1,0 +1,106 @@
+//! The changes of a node's role, as one mount follows them.
+//!
+//! | change | effect |
+//! |---|---|
+//! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that, at most [`DROP_WAIT_MAX`] |
+//! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
+//! | the other node may serve | waiting write-backs are refused |
+//! | it is undecided which node serves | none: the caches are right, and stay |
+//! | the node serves | the waiting requests run (`admission`) |
+//!
+//! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_driver::client::{FileService, RoleObserver, Standing};
+use parking_lot::Mutex;
+
+use super::admission::Admissions;
+use super::cache_drop::CacheDropper;
+
+/// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
+const DROP_WAIT_MAX: Duration = Duration::from_millis(900);
+
+/// The parts of a mount that a change of the role concerns.
+pub(super) struct MountRole {
+    admissions: Arc<Admissions>,
+    dropper: Arc<CacheDropper>,
+    /// How long the kernel keeps names after a drop.
+    names_outlive_drop: Duration,
+    last: Mutex<Standing>,
+}
+
+/// The observer of one mount.
+struct MountObserver(Weak<MountRole>);
+
+impl std::fmt::Debug for MountRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MountRole").finish_non_exhaustive()
+    }
+}
+
+impl MountRole {
+    /// Follows the role of a node, until the returned value is dropped.
+    pub fn observe(
+        service: &dyn FileService,
+        admissions: Arc<Admissions>,
+        dropper: CacheDropper,
+        names_outlive_drop: Duration,
+    ) -> Arc<Self> {
+        let role = Arc::new(Self {
+            admissions,
+            dropper: Arc::new(dropper),
+            names_outlive_drop,
+            last: Mutex::new(service.standing()),
+        });
+        service.observe(Arc::new(MountObserver(Arc::downgrade(&role))));
+        // A change before this moment was not told.
+        role.changed(service.standing());
+        role
+    }
+
+    fn retiring(&self) {
+        let start = Instant::now();
+        *self.last.lock() = Standing::Retiring;
+        // Write-backs that have waited are let in now.
+        self.admissions.run_parked_soon();
+        match self.dropper.begin() {
+            Ok(is_done) => {
+                if is_done.recv_timeout(DROP_WAIT_MAX).is_err() {
+                    tracing::warn!("the kernel has not dropped its caches yet");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the kernel does not drop its caches"),
+        }
+        thread::sleep(self.names_outlive_drop.saturating_sub(start.elapsed()));
+    }
+
+    fn changed(&self, standing: Standing) {
+        let before = std::mem::replace(&mut *self.last.lock(), standing);
+        if standing != Standing::Following || before == Standing::Following {
+            return;
+        }
+        self.admissions.refuse_write_backs();
+        if before != Standing::Retiring
+            && let Err(error) = self.dropper.begin()
+        {
+            tracing::error!(%error, "the kernel does not drop its caches");
+        }
+    }
+}
+
+impl RoleObserver for MountObserver {
+    fn retiring(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.retiring();
+        }
+    }
+
+    fn changed(&self, standing: Standing) {
+        if let Some(role) = self.0.upgrade() {
+            role.changed(standing);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The model behind a gate: the test says whether the node serves. The service counts the requests that it refuses.
+
+#![allow(dead_code)] // No test uses all of it.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_driver::client::{
+    DirEntry, Done, FileService, Inside, ReadDone, RequestKind, RoleObserver, Seek, Standing,
+    WriteOptions,
+};
+use lockstep_types::backing::Space;
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
+use parking_lot::Mutex;
+
+use crate::model::ModelFs;
+
+/// An event that has not come by then never comes.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The model behind a gate.
+pub struct Gated {
+    model: Arc<ModelFs>,
+    gate: Mutex<TestGate>,
+    /// Writes that wait for the end of [`Gated::hold_writes`].
+    held: Mutex<Option<Vec<HeldWrite>>>,
+}
+
+type HeldWrite = Box<dyn FnOnce() + Send>;
+
+struct TestGate {
+    standing: Standing,
+    waiting: Vec<Box<dyn FnOnce() + Send>>,
+    observers: Vec<Arc<dyn RoleObserver>>,
+    refused_programs: usize,
+    refused_write_backs: usize,
+}
+
+impl Gated {
+    /// A node that serves.
+    pub fn new(model: Arc<ModelFs>) -> Arc<Self> {
+        Arc::new(Self {
+            model,
+            gate: Mutex::new(TestGate {
+                standing: Standing::Serving,
+                waiting: Vec::new(),
+                observers: Vec::new(),
+                refused_programs: 0,
+                refused_write_backs: 0,
+            }),
+            held: Mutex::default(),
+        })
+    }
+
+    /// Changes the standing, tells the observers, and runs the jobs that wait for the service.
+    pub fn stand(&self, standing: Standing) {
+        let (jobs, observers) = {
+            let mut gate = self.gate.lock();
+            gate.standing = standing;
+            let serves = standing == Standing::Serving;
+            let jobs = if serves {
+                std::mem::take(&mut gate.waiting)
+            } else {
+                Vec::new()
+            };
+            (jobs, gate.observers.clone())
+        };
+        for observer in observers {
+            observer.changed(standing);
+        }
+        for job in jobs {
+            job();
+        }
+    }
+
+    /// Gives the role away: from serving to following.
+    pub fn retire(&self) {
+        self.stand(Standing::Retiring);
+        let observers = self.gate.lock().observers.clone();
+        for observer in observers {
+            observer.retiring();
+        }
+        self.stand(Standing::Following);
+    }
+
+    /// Waits until so many requests of programs were refused in all.
+    pub fn await_refused_programs(&self, count: usize) {
+        await_true(|| self.gate.lock().refused_programs >= count);
+    }
+
+    /// Waits until so many write-backs were refused in all.
+    pub fn await_refused_write_backs(&self, count: usize) {
+        await_true(|| self.gate.lock().refused_write_backs >= count);
+    }
+
+    /// From now on writes wait.
+    pub fn hold_writes(&self) {
+        *self.held.lock() = Some(Vec::new());
+    }
+
+    /// Waits until so many writes wait.
+    pub fn await_held_writes(&self, count: usize) {
+        await_true(|| {
+            self.held
+                .lock()
+                .as_ref()
+                .is_some_and(|held| held.len() >= count)
+        });
+    }
+
+    /// Does the waiting writes, and ends the waiting.
+    pub fn resume_writes(&self) {
+        let held = self.held.lock().take();
+        for write in held.into_iter().flatten() {
+            write();
+        }
+    }
+}
+
+/// Waits until something holds.
+pub fn await_true(holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < TIMEOUT, "the event does not come");
+        thread::sleep(LOOK);
+    }
+}
+
+impl FileService for Gated {
+    fn enter(&self, kind: RequestKind) -> Result<Inside, Standing> {
+        let mut gate = self.gate.lock();
+        match (gate.standing, kind) {
+            (Standing::Serving, _) | (Standing::Retiring, RequestKind::WriteBack) => {
+                Ok(Inside::ungated())
+            }
+            (standing, RequestKind::Program) => {
+                gate.refused_programs += 1;
+                Err(standing)
+            }
+            (standing, RequestKind::WriteBack) => {
+                gate.refused_write_backs += 1;
+                Err(standing)
+            }
+        }
+    }
+
+    fn when_serving(&self, job: Box<dyn FnOnce() + Send>) {
+        let mut gate = self.gate.lock();
+        if gate.standing == Standing::Serving {
+            drop(gate);
+            job();
+        } else {
+            gate.waiting.push(job);
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        self.gate.lock().standing
+    }
+
+    fn observe(&self, observer: Arc<dyn RoleObserver>) {
+        self.gate.lock().observers.push(observer);
+    }
+
+    fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
+        self.model.lookup(parent, name)
+    }
+
+    fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
+        self.model.lookup_parent(directory)
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.model.getattr(ino)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.model.readlink(ino)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.model.getxattr(ino, name)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.model.listxattr(ino)
+    }
+
+    fn readdir(
+        &self,
+        directory: Ino,
+        after: u64,
+        each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<(), Errno> {
+        self.model.readdir(directory, after, each)
+    }
+
+    fn space(&self) -> Result<Space, Errno> {
+        self.model.space()
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
+        self.model.seek(ino, offset, what)
+    }
+
+    fn opened(&self, ino: Ino) -> Result<(), Errno> {
+        self.model.opened(ino)
+    }
+
+    fn closed(&self, ino: Ino) {
+        self.model.closed(ino);
+    }
+
+    fn remembered(&self, ino: Ino, count: u64) {
+        self.model.remembered(ino, count);
+    }
+
+    fn forgotten(&self, ino: Ino, count: u64) {
+        self.model.forgotten(ino, count);
+    }
+
+    fn next_ino(&self) -> Result<Ino, Errno> {
+        self.model.next_ino()
+    }
+
+    fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
+        self.model.read(ino, offset, length, done);
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
+        let (model, data) = (Arc::clone(&self.model), data.to_vec());
+        let (durable, drop_set_id) = (options.durable, options.drop_set_id);
+        let write = move || {
+            let options = WriteOptions {
+                durable,
+                drop_set_id,
+                waiting: None,
+            };
+            model.write(ino, offset, &data, options, done);
+        };
+        let mut held = self.held.lock();
+        match held.as_mut() {
+            Some(held) => held.push(Box::new(write)),
+            None => {
+                drop(held);
+                write();
+            }
+        }
+    }
+
+    fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
+        self.model.change(request, done);
+    }
+
+    fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>) {
+        self.model.copy(from, to, length, done);
+    }
+
+    fn sync(&self, ino: Ino, done: Done<()>) {
+        self.model.sync(ino, done);
+    }
+}
