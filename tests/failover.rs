@@ -10,14 +10,24 @@
 
 #[path = "faults/address.rs"]
 mod address;
+#[path = "failover/busy.rs"]
+mod busy;
+#[path = "failover/middle.rs"]
+mod middle;
+#[path = "resume/names.rs"]
+mod names;
 #[path = "faults/network.rs"]
 mod network;
 #[path = "faults/nodes.rs"]
 mod nodes;
 #[path = "failover/operator.rs"]
 mod operator;
+#[path = "resume/programs.rs"]
+mod programs;
 #[path = "failover/records.rs"]
 mod records;
+#[path = "failover/views.rs"]
+mod views;
 
 use std::fs;
 
@@ -125,6 +135,34 @@ fn programs_on_both_nodes_go_on_through_many_failovers() {
     await_in_sync(&mut pair, A, 9);
     assert_identical(pair.node(A));
     assert_eq!(resyncs(&pair), before, "a failover needs no resync");
+}
+
+#[test]
+fn programs_of_every_kind_go_on_through_failovers() {
+    if let Some(mut pair) = start(DEFAULT) {
+        busy::programs_go_on(&mut pair, 5);
+    }
+}
+
+#[test]
+fn an_append_that_waits_overwrites_nothing() {
+    if let Some(mut pair) = start(DEFAULT) {
+        views::appends_never_overwrite(&mut pair);
+    }
+}
+
+#[test]
+fn nothing_that_a_kernel_has_cached_survives_the_time_of_the_other_node() {
+    if let Some(mut pair) = start(DEFAULT) {
+        views::nothing_cached_survives(&mut pair);
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_in_the_middle_of_a_failover_costs_nothing() {
+    if let Some(mut pair) = start(PATIENT) {
+        middle::kills(&mut pair);
+    }
 }
 
 #[test]

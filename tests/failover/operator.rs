@@ -1,6 +1,6 @@
 //! The operator of both nodes: the commands that change roles, and the status.
 
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
 
 use lockstep_driver::report::{DatastoreStatus, RoleReport};
 use lockstepfs::config::Role;
@@ -20,21 +20,48 @@ pub struct Outcome {
     pub error: String,
 }
 
-/// Runs `lockstep COMMAND data OPTIONS` for a running node.
-pub fn run(node: &Node, command: &str, options: &[&str]) -> Outcome {
+impl Outcome {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code(),
+            output: text(&output.stdout),
+            error: text(&output.stderr),
+        }
+    }
+}
+
+/// The command `lockstep COMMAND data` for a running node.
+fn command(node: &Node, command: &str) -> Command {
     let mut bounded = Command::new("timeout");
     bounded
-        .args([COMMAND_SECONDS_MAX, PROGRAM, command, DATASTORE])
-        .args(options)
-        .arg("--control")
-        .arg(node.control());
-    let output = bounded.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome {
-        code: output.status.code(),
-        output: text(&output.stdout),
-        error: text(&output.stderr),
-    }
+        .args([
+            COMMAND_SECONDS_MAX,
+            PROGRAM,
+            command,
+            DATASTORE,
+            "--control",
+        ])
+        .arg(node.control())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    bounded
+}
+
+/// Begins a command.
+pub fn begin(node: &Node, verb: &str) -> Child {
+    command(node, verb).spawn().unwrap()
+}
+
+/// Waits for the end of a command.
+pub fn end(running: Child) -> Outcome {
+    Outcome::of(&running.wait_with_output().unwrap())
+}
+
+/// Runs a command.
+pub fn run(node: &Node, verb: &str, options: &[&str]) -> Outcome {
+    Outcome::of(&command(node, verb).args(options).output().unwrap())
 }
 
 /// Runs a command that changes the role of this node, and returns its report.
