@@ -76,7 +76,7 @@ pub use mount_options::MountOptions;
 pub use mount_point::{BareEntries, bare_entries};
 
 /// How long the kernel may cache names and attributes. See [`Context::lifetime`].
-const LIFETIME: Duration = Duration::from_hours(24);
+const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The same on a kernel that cannot drop all names at a change of the role (before Linux 6.16).
 const LIFETIME_WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
@@ -101,7 +101,7 @@ pub struct Mounted {
     context: Arc<Context>,
     /// Follows the role of the node until the end of the mount.
     _role: Arc<MountRole>,
-    options: MountOptions,
+    options: Box<MountOptions>,
     released: bool,
 }
 
@@ -186,7 +186,7 @@ fn start(
     let invalidator = held.invalidator(options).map_err(failed)?;
     let admissions = Admissions::new(Arc::clone(&service), options.standby).map_err(failed)?;
     let kernel_cache = Arc::new(KernelCache::default());
-    let page_cache = Arc::new(PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?);
+    let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
     if !is_new {
         inherit(&service, &page_cache, &invalidator).map_err(failed)?;
     }
@@ -194,7 +194,7 @@ fn start(
         service,
         admissions,
         kernel_cache,
-        page_cache,
+        Arc::new(page_cache),
         held.memory.clone(),
         if has_epochs {
             LIFETIME
@@ -216,7 +216,7 @@ fn start(
         point: held.point,
         context: Arc::clone(&context),
         _role: role,
-        options: options.clone(),
+        options: Box::new(options.clone()),
         released: false,
     };
     let watched = watch(threads.release(), &context, options);
@@ -228,25 +228,13 @@ fn start(
 /// The kernel may refer to any inode and have any file in its cache: the earlier process has not left its tables.
 fn inherit(
     service: &Arc<dyn FileService>,
-    page_cache: &Arc<PageCache>,
+    page_cache: &PageCache,
     invalidator: &Arc<Invalidator>,
 ) -> io::Result<()> {
     service.inherit(orphan_probe::start(service, invalidator)?);
     // Without a number, every inode counts as one that the earlier process has served.
-    let below = service.next_ino();
-    page_cache.changes().inherit(below.unwrap_or(Ino::LAST));
-    if below.is_err() {
-        let (service_then, page_cache) = (Arc::downgrade(service), Arc::downgrade(page_cache));
-        let job = move || {
-            if let (Some(service), Some(page_cache)) =
-                (service_then.upgrade(), page_cache.upgrade())
-                && let Ok(below) = service.next_ino()
-            {
-                page_cache.changes().inherit(below);
-            }
-        };
-        service.when_serving(Box::new(job));
-    }
+    let below = service.next_ino().unwrap_or(Ino::LAST);
+    page_cache.changes().inherit(below);
     Ok(())
 }
 
@@ -257,12 +245,15 @@ fn follow_role(
     has_epochs: bool,
     options: &MountOptions,
 ) -> io::Result<Arc<MountRole>> {
-    let dropper = CacheDropper {
-        device: held.device()?,
-        program: held.helper_program(options),
-        known: Arc::clone(context.known()),
-        page_cache: Arc::clone(context.page_cache()),
-    };
+    let dropper = Arc::new(CacheDropper::new(
+        held.device()?,
+        options.helper_program().map(Into::into),
+        Arc::clone(context.known()),
+        Arc::clone(context.page_cache()),
+    ));
+    if context.page_cache().changes().inherited_below().is_some() {
+        find_inherited_when_serving(context, &dropper);
+    }
     let names_outlive_drop = if has_epochs {
         Duration::ZERO
     } else {
@@ -276,6 +267,28 @@ fn follow_role(
         dropper,
         names_outlive_drop,
     ))
+}
+
+/// Finds the inodes that the kernel knows from the earlier process, once this node serves: a later drop of the caches is
+/// fast then.
+fn find_inherited_when_serving(context: &Arc<Context>, dropper: &Arc<CacheDropper>) {
+    let (weak, dropper) = (Arc::downgrade(context), Arc::downgrade(dropper));
+    let job = move || {
+        let (Some(context), Some(dropper)) = (weak.upgrade(), dropper.upgrade()) else {
+            return;
+        };
+        let changes = context.page_cache().changes();
+        // A node that did not serve may not have had a number (`inherit`).
+        if changes.inherited_below() == Some(Ino::LAST)
+            && let Ok(below) = context.service().next_ino()
+        {
+            changes.inherit(below);
+        }
+        if let Err(error) = dropper.begin_search() {
+            tracing::warn!(%error, "no thread searches for the inodes that the kernel knows");
+        }
+    };
+    context.service().when_serving(Box::new(job));
 }
 
 /// Starts a thread that waits for the end of the others.

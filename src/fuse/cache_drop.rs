@@ -4,18 +4,20 @@
 //! the last step waits: the kernel writes dirty pages back before it drops them. The last step drops the attributes again,
 //! of an inode that the kernel was just learning of at the first time, too.
 //!
-//! A resumed mount: the numbers of the inodes that the kernel has learned of from the earlier process are not known. So a
-//! drop asks the kernel for each number below the one at which this process has begun, the newest first. That takes about
-//! a microsecond for each number, and ends after [`SWEEP_MAX`] numbers.
+//! A resumed mount: the numbers of the inodes that the kernel has learned of from the earlier process are not known. So
+//! this process asks the kernel for each number below the one at which it has begun, the newest first. That takes about
+//! a microsecond for each number, and ends after [`SEARCH_MAX`] numbers. The search begins when the node serves. Its
+//! questions drop attributes, which programs do not notice. A drop that comes before the end of the search asks for each
+//! number itself, as its last step.
 //!
-//! A drop has a thread of its own. A thread that answers requests, or that the datastore waits for without bound, must
-//! never drop: the write-backs come as requests to the mount.
+//! Drop and search have threads of their own. A thread that answers requests, or that the datastore waits for without
+//! bound, must never drop: the write-backs come as requests to the mount.
 
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
 
 use lockstep_driver::threads;
 use lockstep_types::Ino;
@@ -26,11 +28,11 @@ use super::invalidator::Invalidator;
 use super::known_inodes::KnownInodes;
 use super::page_cache::PageCache;
 
-/// Most numbers of inodes that a drop asks the kernel for, because an earlier process has served the mount.
-const SWEEP_MAX: u64 = 1 << 26;
+/// Most numbers of inodes that a search asks the kernel for.
+const SEARCH_MAX: u64 = 1 << 26;
 
-/// Numbers in one step of the sweep.
-const SWEEP_STEP: u64 = 4096;
+/// Numbers in one question of a search, and in one range of its result.
+const SEARCH_STEPS: (u64, u64) = (4096, 64);
 
 /// Two known inodes whose numbers differ by less go into one range, with the numbers between them.
 const GAP_MAX: u64 = 16;
@@ -38,15 +40,31 @@ const GAP_MAX: u64 = 16;
 /// Drops the kernel's caches of one mount.
 #[derive(Debug)]
 pub(super) struct CacheDropper {
-    pub device: Device,
+    device: Device,
     /// This program, for a child process that makes the calls which wait (see `invalidator`).
-    pub program: Option<PathBuf>,
-    pub known: Arc<KnownInodes>,
-    /// Knows below which number the kernel may know any inode, from an earlier process.
-    pub page_cache: Arc<PageCache>,
+    program: Option<PathBuf>,
+    known: Arc<KnownInodes>,
+    page_cache: Arc<PageCache>,
+    /// Ranges with the inodes that the kernel knows from an earlier process, after the search.
+    found: OnceLock<Vec<Range<u64>>>,
 }
 
 impl CacheDropper {
+    pub fn new(
+        device: Device,
+        program: Option<PathBuf>,
+        known: Arc<KnownInodes>,
+        page_cache: Arc<PageCache>,
+    ) -> Self {
+        Self {
+            device,
+            program,
+            known,
+            page_cache,
+            found: OnceLock::new(),
+        }
+    }
+
     /// Begins a drop. The receiver gets its message when the drop is done.
     pub fn begin(self: &Arc<Self>) -> io::Result<Receiver<()>> {
         let (done, is_done) = channel();
@@ -54,7 +72,7 @@ impl CacheDropper {
         threads::spawn("fuse-drop-caches", move || {
             match shared.drop_all() {
                 Ok(()) => tracing::debug!("the kernel has dropped its caches"),
-                Err(error) => tracing::debug!(%error, "the mount has ended"),
+                Err(error) => tracing::warn!(%error, "the kernel may not have dropped its caches"),
             }
             // The receiver may have given up.
             let _sent = done.send(());
@@ -62,44 +80,95 @@ impl CacheDropper {
         Ok(is_done)
     }
 
+    /// Begins the search for the inodes that the kernel knows from an earlier process.
+    pub fn begin_search(self: &Arc<Self>) -> io::Result<()> {
+        let shared = Arc::clone(self);
+        let search = move || match shared.invalidator().and_then(|it| Ok(shared.search(&it)?)) {
+            Ok(found) => {
+                tracing::debug!(
+                    ranges = found.len(),
+                    "found the inodes that the kernel knows"
+                );
+                // There is one search.
+                let _ = shared.found.set(found);
+            }
+            Err(error) => tracing::debug!(%error, "the search for known inodes has ended"),
+        };
+        threads::spawn("fuse-find-inodes", search).map(drop)
+    }
+
+    fn invalidator(&self) -> io::Result<Arc<Invalidator>> {
+        Invalidator::start(self.device.again()?, self.program.as_deref())
+    }
+
     fn drop_all(&self) -> io::Result<()> {
         // A kernel without epochs keeps names for a second only.
         let expired = self.device.expire_names();
-        let invalidator = Invalidator::start(self.device.again()?, self.program.as_deref())?;
-        let known = ranges(&self.known.list());
+        let invalidator = self.invalidator()?;
+        let known = self.known_ranges();
+        tracing::debug!(
+            ?expired,
+            ranges = known.len(),
+            "the kernel drops its caches"
+        );
         invalidator.drop_inodes(&known, false)?;
-        let swept = self.sweep(&invalidator)?;
         invalidator.drop_inodes(&known, true)?;
-        invalidator.drop_inodes(&swept, true)?;
-        tracing::debug!(?expired, ranges = known.len(), "dropped");
+        if self.found.get().is_none() {
+            let found = self.search(&invalidator)?;
+            invalidator.drop_inodes(&found, true)?;
+        }
         Ok(())
+    }
+
+    /// Ranges with the inodes that the kernel knows, as far as this process has learned of them.
+    fn known_ranges(&self) -> Vec<Range<u64>> {
+        let mut known = self.known.list();
+        known.extend(self.page_cache.changes().files());
+        known.sort_unstable();
+        known.dedup();
+        let mut ranges = ranges(&known);
+        ranges.extend(self.found.get().into_iter().flatten().cloned());
+        ranges
     }
 
     /// Drops the attributes of the inodes that the kernel knows from an earlier process. Returns ranges that hold all of
     /// them.
-    fn sweep(&self, invalidator: &Invalidator) -> Result<Vec<Range<u64>>, Errno> {
+    fn search(&self, invalidator: &Invalidator) -> Result<Vec<Range<u64>>, Errno> {
         let below = match self.page_cache.changes().inherited_below() {
             None => return Ok(Vec::new()),
             // This process does not know the number.
-            Some(Ino::LAST) => SWEEP_MAX,
+            Some(Ino::LAST) => SEARCH_MAX,
             Some(below) => below.get(),
         };
-        let last = below.saturating_sub(SWEEP_MAX);
-        if last > Ino::ROOT.get() {
-            tracing::warn!(last, "the kernel may show old attributes of older inodes");
+        let first = below.saturating_sub(SEARCH_MAX).max(Ino::ROOT.get());
+        if first > Ino::ROOT.get() {
+            tracing::warn!(first, "the kernel may show old attributes of older inodes");
         }
+        let mut knows = |range| invalidator.drop_inodes(&[range], false);
+        let (large, small) = SEARCH_STEPS;
         let mut found = Vec::new();
-        let mut end = below;
-        while end > last {
-            let step = end.saturating_sub(SWEEP_STEP).max(last)..end;
-            end = step.start;
-            let step = [step];
-            if invalidator.drop_inodes(&step, false)? {
-                found.extend(step);
+        for step in steps(first..below, large) {
+            if knows(step.clone())? {
+                for part in steps(step, small) {
+                    if knows(part.clone())? {
+                        found.push(part);
+                    }
+                }
             }
         }
         Ok(found)
     }
+}
+
+/// The steps of a range of numbers, the highest numbers first.
+fn steps(range: Range<u64>, length: u64) -> impl Iterator<Item = Range<u64>> {
+    let mut end = range.end;
+    std::iter::from_fn(move || {
+        let start = end.saturating_sub(length).max(range.start);
+        let step = start..end;
+        end = start;
+        (!step.is_empty()).then_some(step)
+    })
 }
 
 /// The ranges of sorted numbers.
@@ -125,5 +194,12 @@ mod tests {
         let inodes: Vec<Ino> = numbers.iter().filter_map(|n| Ino::new(*n)).collect();
         assert_eq!(ranges(&inodes), [1..11, 40..41, 100..102]);
         assert_eq!(ranges(&[]), []);
+    }
+
+    #[test]
+    fn the_steps_of_a_range_begin_at_its_end() {
+        let found: Vec<_> = steps(3..10, 3).collect();
+        assert_eq!(found, [7..10, 4..7, 3..4]);
+        assert_eq!(steps(3..3, 3).count(), 0);
     }
 }

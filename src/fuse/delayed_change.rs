@@ -18,7 +18,7 @@ pub(super) struct DelayedChange {
     change: ContentChange,
 }
 
-/// What becomes of a change whose turn has come.
+/// The outcome for a change whose turn has come.
 pub(super) enum DelayedTurn {
     /// The change begins now.
     Begin(ContentChange),

@@ -9,7 +9,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::device::Device;
@@ -126,19 +125,13 @@ impl HeldMount {
     /// Starts the part that has the kernel forget pages. Only a mount that outlives this process needs a child process
     /// for that.
     pub fn invalidator(&self, options: &MountOptions) -> io::Result<Arc<Invalidator>> {
-        Invalidator::start(self.device()?, self.helper_program(options).as_deref())
+        Invalidator::start(self.device()?, options.helper_program())
     }
 
     /// A descriptor of the device.
     pub fn device(&self) -> io::Result<Device> {
         let device = self.devices.first().map(Device::again).transpose()?;
         device.ok_or_else(|| io::Error::other("there is no descriptor"))
-    }
-
-    /// The program of a child process that makes calls which wait, if this mount needs one.
-    pub fn helper_program(&self, options: &MountOptions) -> Option<PathBuf> {
-        let program = options.program.clone();
-        program.filter(|_| options.descriptors.exists())
     }
 
     /// Whether the kernel can drop all names that it caches (Linux 6.16). A new mount tries that. A resumed mount must not:

@@ -41,7 +41,7 @@ const INVALIDATION_BYTES: usize = 32;
 /// Most invalidations of one packet.
 const PACKET_MAX: usize = 16;
 
-/// What the kernel is to forget of some inodes with consecutive numbers.
+/// The part of the kernel's caches that goes, for inodes with consecutive numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Invalidation {
     first: u64,

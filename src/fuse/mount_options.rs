@@ -1,7 +1,7 @@
 //! The options of a mount.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +47,12 @@ impl MountOptions {
             held_name: format!("lockstep.{name}"),
             name,
         }
+    }
+
+    /// The program of a child process that makes calls which wait, if this mount needs one: if it outlives this process.
+    pub(super) fn helper_program(&self) -> Option<&Path> {
+        let program = self.program.as_deref();
+        program.filter(|_| self.descriptors.exists())
     }
 
     /// The error of a mount with these options.

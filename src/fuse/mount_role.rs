@@ -46,12 +46,12 @@ impl MountRole {
     pub fn observe(
         service: &dyn FileService,
         admissions: Arc<Admissions>,
-        dropper: CacheDropper,
+        dropper: Arc<CacheDropper>,
         names_outlive_drop: Duration,
     ) -> Arc<Self> {
         let role = Arc::new(Self {
             admissions,
-            dropper: Arc::new(dropper),
+            dropper,
             names_outlive_drop,
             last: Mutex::new(service.standing()),
         });

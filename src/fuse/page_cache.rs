@@ -90,7 +90,7 @@ impl PageCache {
         }
     }
 
-    /// Ends a change that has not begun in the datastore, and that nobody answers.
+    /// Ends a change that has not begun in the datastore. There is no answer for it.
     pub fn abandon(&self, change: &ContentChange) {
         self.start_ready(self.changes.finish(change, false).ready);
     }

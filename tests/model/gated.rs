@@ -39,6 +39,7 @@ struct TestGate {
     observers: Vec<Arc<dyn RoleObserver>>,
     refused_programs: usize,
     refused_write_backs: usize,
+    admitted_write_backs: usize,
 }
 
 impl Gated {
@@ -52,6 +53,7 @@ impl Gated {
                 observers: Vec::new(),
                 refused_programs: 0,
                 refused_write_backs: 0,
+                admitted_write_backs: 0,
             }),
             held: Mutex::default(),
         })
@@ -98,6 +100,12 @@ impl Gated {
         await_true(|| self.gate.lock().refused_write_backs >= count);
     }
 
+    /// Waits until so many write-backs were admitted in all, and their threads have gone on.
+    pub fn await_admitted_write_backs(&self, count: usize) {
+        await_true(|| self.gate.lock().admitted_write_backs >= count);
+        thread::sleep(LOOK * 25);
+    }
+
     /// From now on writes wait.
     pub fn hold_writes(&self) {
         *self.held.lock() = Some(Vec::new());
@@ -136,6 +144,7 @@ impl FileService for Gated {
         let mut gate = self.gate.lock();
         match (gate.standing, kind) {
             (Standing::Serving, _) | (Standing::Retiring, RequestKind::WriteBack) => {
+                gate.admitted_write_backs += usize::from(kind == RequestKind::WriteBack);
                 Ok(Inside::ungated())
             }
             (standing, RequestKind::Program) => {

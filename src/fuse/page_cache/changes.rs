@@ -167,6 +167,15 @@ impl ChangeTable {
         }
     }
 
+    /// The files in the table. Those that an earlier process served, and whose pages the kernel has read or written since,
+    /// are among them.
+    pub fn files(&self) -> Vec<Ino> {
+        let shards = self.shards.iter();
+        shards
+            .flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>())
+            .collect()
+    }
+
     /// Counts an `open` of the file.
     pub fn opened(&self, ino: Ino) {
         let mut shard = self.shard(ino).lock();
