@@ -202,6 +202,10 @@ fn start(
             LIFETIME_WITHOUT_EPOCHS
         },
     ));
+    if !is_new {
+        // The other node may have served in the time of the earlier process.
+        context.known().note_old_sizes();
+    }
     let threads = ReaderThreads::prepare(&held.devices, &context).map_err(failed)?;
     if let Some(notifier) = threads.notifier() {
         context.kernel_cache().connect(notifier, invalidator);

@@ -145,7 +145,7 @@ fn programs_of_every_kind_go_on_through_failovers() {
 }
 
 #[test]
-fn an_append_that_waits_overwrites_nothing() {
+fn an_append_overwrites_nothing_of_the_other_node() {
     if let Some(mut pair) = start(DEFAULT) {
         views::appends_never_overwrite(&mut pair);
     }

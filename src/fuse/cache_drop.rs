@@ -65,6 +65,11 @@ impl CacheDropper {
         }
     }
 
+    /// The inodes that the kernel knows.
+    pub fn known(&self) -> &KnownInodes {
+        &self.known
+    }
+
     /// Begins a drop. The receiver gets its message when the drop is done.
     pub fn begin(self: &Arc<Self>) -> io::Result<Receiver<()>> {
         let (done, is_done) = channel();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that, at most [`DROP_WAIT_MAX`] |
 //! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
-//! | the other node may serve | waiting write-backs are refused |
+//! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
 //! | it is undecided which node serves | none: the caches are right, and stay |
 //! | the node serves | the waiting requests run (`admission`) |
 //!
@@ -79,6 +79,9 @@ impl MountRole {
 
     fn changed(&self, standing: Standing) {
         let before = std::mem::replace(&mut *self.last.lock(), standing);
+        if standing == Standing::Following {
+            self.dropper.known().note_old_sizes();
+        }
         if standing != Standing::Following || before == Standing::Following {
             return;
         }

@@ -40,11 +40,20 @@ fn open_to_append(root: &Path) -> File {
     options.open(root.join("log")).unwrap()
 }
 
-/// An append that waits in standby goes behind everything that the other node has appended meanwhile.
+/// Lets B serve for some work, from generation `before` of A on.
+fn fail_over_twice(pair: &mut Pair, before: u64, work: impl FnOnce()) {
+    await_in_sync(pair, A, before);
+    fail_over(pair, A, before);
+    work();
+    await_in_sync(pair, B, before + 1);
+    fail_over(pair, B, before + 1);
+}
+
+/// An append goes behind everything that the other node has appended, whether it has waited in standby or not.
 pub fn appends_never_overwrite(pair: &mut Pair) {
     let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
     let mut expected = Vec::new();
-    let first = open_to_append(&on_a);
+    let (first, idle) = (open_to_append(&on_a), open_to_append(&on_a));
     for number in 0..10 {
         await_done(&append(&first, line("a", number)));
         expected.push(line("a", number));
@@ -60,6 +69,13 @@ pub fn appends_never_overwrite(pair: &mut Pair) {
     fail_over(pair, B, 2);
     await_done(&waiting);
     expected.push(line("a", 10));
+    fail_over_twice(pair, 3, || {
+        await_done(&append(&second, line("b", 10)));
+        expected.push(line("b", 10));
+    });
+    // This append begins when A serves again, and nothing has asked for the size of the file.
+    await_done(&append(&idle, line("a", 11)));
+    expected.push(line("a", 11));
     let found = fs::read_to_string(on_a.join("log")).unwrap();
     assert_eq!(found, expected.concat());
     assert_identical(pair.node(A));
