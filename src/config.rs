@@ -32,7 +32,7 @@ use std::path::Path;
 pub use lockstep_driver::config::{
     ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FUSE_THREADS_BOUNDS,
     FUSE_THREADS_DEFAULT, NotAnAddress, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT,
-    PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerAddress, PeerConfig,
+    PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerAddress, PeerConfig, Policies,
 };
 pub use lockstep_types::settings::{
     Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,

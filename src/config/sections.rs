@@ -6,12 +6,10 @@ use std::time::Duration;
 use lockstep_driver::config::{
     ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FUSE_THREADS_BOUNDS,
     FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
-    PEER_TIMEOUT_DEFAULT, PeerConfig,
+    PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
 };
 use lockstep_types::DatastoreUuid;
-use lockstep_types::settings::{
-    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
-};
+use lockstep_types::settings::{Choice, Encryption, Role};
 use toml::de::DeTable;
 
 use super::check;
@@ -151,7 +149,7 @@ fn read_datastore(
         section.set_title(format!("[[datastore]] {name:?}"));
     }
     section.refuse_unknown(problems, DATASTORE_KEYS);
-    let policies = Policies::read(problems, &section);
+    let policies = read_policies(problems, &section);
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section);
     let fuse_threads = read_fuse_threads(problems, &section);
     let lines = section.key_lines(problems);
@@ -164,10 +162,7 @@ fn read_datastore(
         store: store?,
         mount: mount?,
         role: role?,
-        durability: policies.durability,
-        on_peer_loss: policies.on_peer_loss,
-        on_power_loss: policies.on_power_loss,
-        standby: policies.standby,
+        policies,
         pause_limit,
         peer_timeout,
         answer_limit,
@@ -202,22 +197,12 @@ fn read_required(problems: &mut Problems<'_>, section: &Section<'_>) -> Required
     )
 }
 
-/// The settings of `[[datastore]]` that are one word of a list and have a default.
-struct Policies {
-    durability: Durability,
-    on_peer_loss: OnPeerLoss,
-    on_power_loss: OnPowerLoss,
-    standby: Standby,
-}
-
-impl Policies {
-    fn read(problems: &mut Problems<'_>, section: &Section<'_>) -> Self {
-        Self {
-            durability: read_choice(problems, section, "durability"),
-            on_peer_loss: read_choice(problems, section, "on_peer_loss"),
-            on_power_loss: read_choice(problems, section, "on_power_loss"),
-            standby: read_choice(problems, section, "standby"),
-        }
+fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies {
+    Policies {
+        durability: read_choice(problems, section, "durability"),
+        on_peer_loss: read_choice(problems, section, "on_peer_loss"),
+        on_power_loss: read_choice(problems, section, "on_power_loss"),
+        standby: read_choice(problems, section, "standby"),
     }
 }
 

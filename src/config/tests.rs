@@ -94,10 +94,10 @@ fn a_good_file_is_read_whole() {
 fn a_missing_key_has_its_default() {
     let config = read(&good()).unwrap();
     let beta = config.datastore("beta").unwrap();
-    assert_eq!(beta.durability, Durability::Posix);
-    assert_eq!(beta.on_peer_loss, OnPeerLoss::Continue);
-    assert_eq!(beta.on_power_loss, OnPowerLoss::Wait);
-    assert_eq!(beta.standby, Standby::Wait);
+    assert_eq!(beta.policies.durability, Durability::Posix);
+    assert_eq!(beta.policies.on_peer_loss, OnPeerLoss::Continue);
+    assert_eq!(beta.policies.on_power_loss, OnPowerLoss::Wait);
+    assert_eq!(beta.policies.standby, Standby::Wait);
     assert_eq!(beta.pause_limit, PAUSE_LIMIT_DEFAULT);
     assert_eq!(beta.peer_timeout, PEER_TIMEOUT_DEFAULT);
     assert_eq!(beta.answer_limit, ANSWER_LIMIT_DEFAULT);
@@ -536,7 +536,7 @@ fn a_filled_draft_is_read_back_unchanged() {
         (draft.uuid, draft.pause_limit)
     );
     assert_eq!(
-        (datastore.on_power_loss, datastore.standby),
+        (datastore.policies.on_power_loss, datastore.policies.standby),
         (OnPowerLoss::Serve, Standby::Erofs)
     );
     assert_eq!(datastore.peer.as_ref().unwrap().encryption, Encryption::Off);

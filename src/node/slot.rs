@@ -174,7 +174,7 @@ impl DatastoreSlot {
             descriptors: Arc::clone(&self.descriptors),
             held_name: format!("lockstep.{}", self.config.uuid),
             program: Some("/proc/self/exe".into()),
-            standby: self.config.standby,
+            standby: self.config.policies.standby,
             ..MountOptions::new(&self.config.mount, &self.config.name)
         }
     }

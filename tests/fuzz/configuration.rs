@@ -274,13 +274,13 @@ fn written(config: &NodeConfig) -> String {
 
 fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
     let role: Role = datastore.role;
-    let loss: OnPeerLoss = datastore.on_peer_loss;
+    let loss: OnPeerLoss = datastore.policies.on_peer_loss;
     writeln!(
         text,
         "role = \"{}\"\ndurability = \"{}\"\non_peer_loss = \"{}\"\npause_limit_ms = {}\n\
          peer_timeout_ms = {}\nanswer_limit_ms = {}\nfuse_threads = {}",
         role.word(),
-        datastore.durability.word(),
+        datastore.policies.durability.word(),
         loss.word(),
         datastore.pause_limit.as_millis(),
         datastore.peer_timeout.as_millis(),

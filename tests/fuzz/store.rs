@@ -19,9 +19,7 @@ use lockstep_link::Fingerprint;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
-use lockstepfs::config::{
-    DatastoreConfig, Durability, Encryption, OnPeerLoss, OnPowerLoss, PeerConfig, Role, Standby,
-};
+use lockstepfs::config::{DatastoreConfig, Encryption, OnPowerLoss, PeerConfig, Policies, Role};
 
 use tempfile::TempDir;
 
@@ -56,10 +54,10 @@ pub fn config(
         store: dir.to_owned(),
         mount: "/nonexistent/mount".into(),
         role,
-        durability: Durability::Posix,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Serve,
-        standby: Standby::Wait,
+        policies: Policies {
+            on_power_loss: OnPowerLoss::Serve,
+            ..Policies::default()
+        },
         pause_limit: Duration::from_millis(50),
         peer_timeout: Duration::from_secs(3),
         answer_limit: Duration::from_secs(60),

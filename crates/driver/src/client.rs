@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
-pub use crate::service_gate::Inside;
+pub use crate::service_gate::{Inside, RequestKind, Standing};
 
 /// Called exactly once with the outcome of an operation, from any thread.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
@@ -93,29 +93,6 @@ pub enum Seek {
     Data,
     /// A hole at or after the offset.
     Hole,
-}
-
-/// Whether this node serves the datastore, and if not, why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Requests are executed.
-    Serving,
-    /// This node is about to give its role away. Only write-backs of the kernel's pages are still executed.
-    Retiring,
-    /// No other node has served since this node did, as far as known: this node was the primary, and may serve again once
-    /// it has met its peer. The kernel's caches are right.
-    Undecided,
-    /// The other node may serve. The kernel's caches may be stale.
-    Following,
-}
-
-/// The kind of a request at the gate of a datastore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
-    /// A request of a program.
-    Program,
-    /// The kernel writes back pages that a program has stored through a mapping.
-    WriteBack,
 }
 
 /// Learns of the changes of a node's role. A front end with caches drops them.

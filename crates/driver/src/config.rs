@@ -43,21 +43,15 @@ pub struct DatastoreConfig {
     pub mount: PathBuf,
     /// Role with which a new store of this node begins. After that the role file of the store has the role.
     pub role: Role,
-    /// When an acknowledged write must be on stable storage. Default [`Durability::Posix`].
-    pub durability: Durability,
-    /// Policy for the time after [`Self::pause_limit`]. Default [`OnPeerLoss::Continue`].
-    pub on_peer_loss: OnPeerLoss,
-    /// Behaviour of a primary that starts without its peer. Default [`OnPowerLoss::Wait`].
-    pub on_power_loss: OnPowerLoss,
-    /// Answer to requests on a mount in standby. Default [`Standby::Wait`].
-    pub standby: Standby,
-    /// The time that acknowledgements wait for a lost peer before [`Self::on_peer_loss`] decides. Default
+    /// The settings that are one word of a list.
+    pub policies: Policies,
+    /// The time that acknowledgements wait for a lost peer before [`Policies::on_peer_loss`] decides. Default
     /// [`PAUSE_LIMIT_DEFAULT`], bounds [`PAUSE_LIMIT_BOUNDS_MS`].
     pub pause_limit: Duration,
     /// The time that the peer may be silent before the connection is treated as lost. Default
     /// [`PEER_TIMEOUT_DEFAULT`], bounds [`PEER_TIMEOUT_BOUNDS_MS`].
     pub peer_timeout: Duration,
-    /// The time that an operation waits for the answer of a connected peer before [`Self::on_peer_loss`] decides.
+    /// The time that an operation waits for the answer of a connected peer before [`Policies::on_peer_loss`] decides.
     /// Default [`ANSWER_LIMIT_DEFAULT`], bounds [`ANSWER_LIMIT_BOUNDS_MS`].
     pub answer_limit: Duration,
     /// Threads that serve the mount. Default [`FUSE_THREADS_DEFAULT`], bounds
@@ -65,6 +59,19 @@ pub struct DatastoreConfig {
     pub fuse_threads: usize,
     /// The other node; `None` for a datastore that is deliberately not mirrored.
     pub peer: Option<PeerConfig>,
+}
+
+/// What a datastore promises, and what it does in trouble.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policies {
+    /// When an acknowledged write must be on stable storage. Default [`Durability::Posix`].
+    pub durability: Durability,
+    /// Policy for the time after [`DatastoreConfig::pause_limit`]. Default [`OnPeerLoss::Continue`].
+    pub on_peer_loss: OnPeerLoss,
+    /// Behaviour of a primary that starts without its peer. Default [`OnPowerLoss::Wait`].
+    pub on_power_loss: OnPowerLoss,
+    /// Answer to requests on a mount in standby. Default [`Standby::Wait`].
+    pub standby: Standby,
 }
 
 impl DatastoreConfig {

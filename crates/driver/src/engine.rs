@@ -62,7 +62,7 @@ impl Engine {
 
     /// Whether the configuration demands stable storage for every operation.
     pub fn is_always_durable(&self) -> bool {
-        self.config.durability == Durability::Always
+        self.config.policies.durability == Durability::Always
     }
 
     /// Sleeps for `wait`, or until the datastore is stopped, or until `is_over` says so.

@@ -34,7 +34,7 @@ use crate::engine::Engine;
 use crate::host::{Host, OsHost};
 use crate::ops::kept;
 use crate::service_gate::ServiceGate;
-use crate::session::build::{self, Part};
+use crate::session::build::{self, SessionPart};
 use crate::status_notes::StatusNotes;
 use copy_status::CopyLoss;
 pub use error::DatastoreError;
@@ -241,7 +241,10 @@ fn found_record(
         tracing::warn!(datastore = config.name, "{lost}: the copy is not complete");
     }
     let record = lost.map_or(record, |_| record.after_power_loss());
-    if record.is_primary() && !record.complete && config.on_power_loss == OnPowerLoss::Serve {
+    if record.is_primary()
+        && !record.complete
+        && config.policies.on_power_loss == OnPowerLoss::Serve
+    {
         return Ok(record.without_peer());
     }
     Ok(record)
@@ -260,14 +263,14 @@ const fn unmirrored(record: RoleRecord) -> RoleRecord {
 
 /// The part of a node that starts. A primary whose peer may hold more, or may have been promoted, waits for the peer
 /// (rules R9, R11).
-fn first_part(config: &DatastoreConfig, record: RoleRecord) -> Part {
+fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
     let serves_at_once = !record.peer_complete
-        || config.on_power_loss == OnPowerLoss::Serve
+        || config.policies.on_power_loss == OnPowerLoss::Serve
         || config.peer.is_none();
     if record.is_primary() && serves_at_once && record.complete {
-        Part::Lead
+        SessionPart::Lead
     } else {
-        Part::Follow
+        SessionPart::Follow
     }
 }
 

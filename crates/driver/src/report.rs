@@ -99,8 +99,8 @@ impl DatastoreStatus {
                 uuid: config.uuid.to_string(),
                 role: config.role,
                 mount: None,
-                durability: config.durability,
-                on_peer_loss: config.on_peer_loss,
+                durability: config.policies.durability,
+                on_peer_loss: config.policies.on_peer_loss,
             },
             sync: SyncStatus {
                 state: String::new(),

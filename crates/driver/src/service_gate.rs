@@ -12,18 +12,40 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::client::{RequestKind, Standing};
 use crate::host::{Host, Job};
 
 /// Time between two looks whether the gate is empty.
 const DRAIN_POLL: Duration = Duration::from_millis(1);
 
-/// See the head of this file.
-pub(crate) struct ServiceGate {
-    state: Mutex<GateState>,
+/// Whether this node serves the datastore, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Requests are executed.
+    Serving,
+    /// This node is about to give its role away. Only write-backs of the kernel's pages are still executed.
+    Retiring,
+    /// No other node has served since this node did, as far as known: this node was the primary, and may serve again once
+    /// it has met its peer. The kernel's caches are right.
+    Undecided,
+    /// The other node may serve. The kernel's caches may be stale.
+    Following,
 }
 
-struct GateState {
+/// The kind of a request at the gate of a datastore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// A request of a program.
+    Program,
+    /// The kernel writes back pages that a program has stored through a mapping.
+    WriteBack,
+}
+
+/// See the head of this file.
+pub(crate) struct ServiceGate {
+    state: Mutex<ServiceGateState>,
+}
+
+struct ServiceGateState {
     standing: Standing,
     /// Requests and operations inside.
     inside: usize,
@@ -61,7 +83,7 @@ impl Drop for Inside {
 impl ServiceGate {
     /// A closed gate.
     pub fn new() -> Self {
-        let state = GateState {
+        let state = ServiceGateState {
             standing: Standing::Following,
             inside: 0,
             waiting: Vec::new(),

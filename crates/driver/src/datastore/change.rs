@@ -15,10 +15,10 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::settings::Role;
 
 use super::Datastore;
-use crate::client::{RoleObserver, Standing};
+use crate::client::Standing;
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
-use crate::session::build::{self, Part};
+use crate::session::build::{self, SessionPart};
 
 /// The longest time that operations of clients may take to end before a planned change of the role.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
@@ -51,7 +51,8 @@ impl Datastore {
     /// Ends the operations of clients, and the session.
     fn give_away(&self) -> Result<(), CommandFailure> {
         self.drain()?;
-        for observer in self.observers() {
+        let observers = self.observers.lock().clone();
+        for observer in observers {
             observer.retiring();
         }
         self.drain()?;
@@ -59,7 +60,7 @@ impl Datastore {
         self.drain()?;
         self.check_synced()?;
         let mine = self.engine.role_file.state().record;
-        if self.assume(mine, mine.grant(), Part::Follow) {
+        if self.assume(mine, mine.grant(), SessionPart::Follow) {
             Ok(())
         } else {
             Err(CommandFailure::new(
@@ -143,7 +144,7 @@ impl Datastore {
             complete: true,
             ..mine.lead(generation, false)
         };
-        self.begin_as(mine, record, Part::Lead)?;
+        self.begin_as(mine, record, SessionPart::Lead)?;
         Ok(self.report(begin))
     }
 
@@ -186,7 +187,7 @@ impl Datastore {
             peer_complete: false,
             ..mine
         };
-        self.begin_as(mine, record, Part::Follow)?;
+        self.begin_as(mine, record, SessionPart::Follow)?;
         Ok(self.report(begin))
     }
 
@@ -194,7 +195,7 @@ impl Datastore {
         &self,
         mine: RoleRecord,
         record: RoleRecord,
-        part: Part,
+        part: SessionPart,
     ) -> Result<(), CommandFailure> {
         if self.assume(mine, record, part) {
             Ok(())
@@ -232,11 +233,11 @@ impl Datastore {
 
     /// Takes up a part with a record, in place of `mine`. Returns whether this node has the record now. The caller holds
     /// `changing`.
-    pub(super) fn assume(&self, mine: RoleRecord, record: RoleRecord, part: Part) -> bool {
+    pub(super) fn assume(&self, mine: RoleRecord, record: RoleRecord, part: SessionPart) -> bool {
         let session = self.session();
         let is_leading = matches!(session, Session::Primary(_));
-        let is_same_session =
-            is_leading == (part == Part::Lead) && record.generation == session.term().generation();
+        let is_same_session = is_leading == (part == SessionPart::Lead)
+            && record.generation == session.term().generation();
         if is_same_session && record.role == mine.role {
             return record == mine || self.write_record(mine, record);
         }
@@ -246,9 +247,9 @@ impl Datastore {
         let part = if is_written {
             part
         } else if is_leading {
-            Part::Lead
+            SessionPart::Lead
         } else {
-            Part::Follow
+            SessionPart::Follow
         };
         self.begin_session(part) && is_written
     }
@@ -262,8 +263,8 @@ impl Datastore {
         written.unwrap_or(false)
     }
 
-    fn close_gate(&self, record: RoleRecord, part: Part) {
-        let standing = if record.is_primary() && part == Part::Follow {
+    fn close_gate(&self, record: RoleRecord, part: SessionPart) {
+        let standing = if record.is_primary() && part == SessionPart::Follow {
             Standing::Undecided
         } else {
             Standing::Following
@@ -273,7 +274,7 @@ impl Datastore {
 
     /// Begins the next session of the record on the disk. If that is not possible, this node serves nothing until its
     /// process is started again.
-    fn begin_session(&self, part: Part) -> bool {
+    fn begin_session(&self, part: SessionPart) -> bool {
         let record = self.engine.role_file.state().record;
         let datastore = self.engine.name();
         match build::session(&self.engine, part) {
@@ -287,7 +288,7 @@ impl Datastore {
         let (role, generation) = (record.role, record.generation.get());
         tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
         self.engine.notes.forget_obstacles();
-        if part == Part::Lead {
+        if part == SessionPart::Lead {
             self.set_standing(Standing::Serving);
         } else {
             self.close_gate(record, part);
@@ -301,12 +302,9 @@ impl Datastore {
             return;
         }
         self.gate().set(&*self.engine.host, standing);
-        for observer in self.observers() {
+        let observers = self.observers.lock().clone();
+        for observer in observers {
             observer.changed(standing);
         }
-    }
-
-    fn observers(&self) -> Vec<std::sync::Arc<dyn RoleObserver>> {
-        self.observers.lock().clone()
     }
 }

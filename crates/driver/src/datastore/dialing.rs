@@ -16,6 +16,7 @@ use crate::role_judge::Discord;
 use crate::session::Session;
 use crate::session::connector::Connector;
 use crate::session::secondary::SecondarySession;
+use crate::status_notes::StatusNotes;
 
 /// Time before a secondary that starts meets the other node. A primary that can connect does so sooner.
 const FIRST: Duration = Duration::from_secs(2);
@@ -79,23 +80,12 @@ impl Datastore {
             && !session.term.is_over()
             && session.waits_for_primary()
         {
-            self.note_unmet(&unmet, dialer.was_refused(), is_undecided);
-        }
-    }
-
-    fn note_unmet(&self, unmet: &Unmet, was_refused: bool, is_undecided: bool) {
-        let notes = &self.engine.notes;
-        let reason = unmet.to_string();
-        match unmet {
-            Unmet::Meeting(MeetingError::PeerPoisoned(_)) => notes.set_peer_disk_failed(&reason),
-            Unmet::Meeting(
-                MeetingError::Discord(_)
-                | MeetingError::Greeting(_)
-                | MeetingError::RefusedByPeer(_),
-            ) => notes.set_obstacle(&reason),
-            Unmet::Unreachable(_) if was_refused => notes.set_obstacle(&reason),
-            _ if is_undecided => notes.set_reason(&reason),
-            _ => {}
+            note_unmet(
+                &self.engine.notes,
+                &unmet,
+                dialer.was_refused(),
+                is_undecided,
+            );
         }
     }
 }
@@ -107,4 +97,17 @@ enum Unmet {
     Unreachable(DialError),
     #[error(transparent)]
     Meeting(MeetingError<Discord>),
+}
+
+fn note_unmet(notes: &StatusNotes, unmet: &Unmet, was_refused: bool, is_undecided: bool) {
+    let reason = unmet.to_string();
+    match unmet {
+        Unmet::Meeting(MeetingError::PeerPoisoned(_)) => notes.set_peer_disk_failed(&reason),
+        Unmet::Meeting(
+            MeetingError::Discord(_) | MeetingError::Greeting(_) | MeetingError::RefusedByPeer(_),
+        ) => notes.set_obstacle(&reason),
+        Unmet::Unreachable(_) if was_refused => notes.set_obstacle(&reason),
+        _ if is_undecided => notes.set_reason(&reason),
+        _ => {}
+    }
 }

@@ -14,7 +14,7 @@ use crate::peer::greeting::{GreetingError, refuse, refuse_poisoned};
 use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
 use crate::session::Session;
-use crate::session::build::Part;
+use crate::session::build::SessionPart;
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
@@ -22,6 +22,15 @@ const NO_SECONDARY: &str = "the other node is no secondary of this datastore: th
 /// Why a greeting is refused before the nodes have met.
 const NOT_MET: &str =
     "the greeting came before the meeting: run the same version of lockstep on both";
+
+/// Why a caller is refused.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+    #[error(transparent)]
+    Discord(#[from] Discord),
+}
 
 impl Datastore {
     /// Serves an authenticated node that has dialled this one, from its first message on, until the connection is lost.
@@ -64,7 +73,11 @@ impl Datastore {
             if let Some(reason) = self.engine.failure_reason() {
                 return refuse_poisoned(&**sender, first, &reason);
             }
-            if let Err(reason) = self.answer(&**sender, first, meet, round > 0) {
+            if let Err(unfit) = self.answer_caller(&**sender, first, meet, round > 0) {
+                let reason = unfit.to_string();
+                if let Unfit::Greeting(_) = unfit {
+                    self.note_refused_peer(&reason);
+                }
                 return refuse(&**sender, first, &reason);
             }
             let Ok(frame) = receiver.recv() else {
@@ -83,21 +96,16 @@ impl Datastore {
     }
 
     /// Tells the caller the record of this node. From the second message on, the record of the caller counts.
-    fn answer(
+    fn answer_caller(
         &self,
         sender: &dyn SendFrames,
         first: &Envelope,
         meet: Meet,
         counts: bool,
-    ) -> Result<(), String> {
-        let checked = meeting::check(self, first.datastore, &meet);
-        checked.map_err(|error| {
-            let reason = error.to_string();
-            self.note_refused_peer(&reason);
-            reason
-        })?;
+    ) -> Result<(), Unfit> {
+        meeting::check(self, first.datastore, &meet)?;
         if counts {
-            self.hear(&meet).map_err(|discord| discord.to_string())?;
+            self.hear(&meet)?;
         }
         meeting::send(self, sender, self.tell(Some(meet.record)));
         Ok(())
@@ -115,14 +123,6 @@ impl Datastore {
                 session.serve_primary(sender, receiver, hello, envelope);
             }
             _ => refuse(&**sender, envelope, NO_SECONDARY),
-        }
-    }
-
-    fn attendee(&self) -> Attendee {
-        Attendee {
-            state: self.engine.role_file.state(),
-            has_data: self.engine.store.applied() != Osn::ZERO,
-            is_serving: self.gate().standing() == Standing::Serving,
         }
     }
 }
@@ -152,14 +152,18 @@ impl Meets for Datastore {
         }
         self.rival
             .fetch_max(theirs.record.generation.get(), Ordering::AcqRel);
-        let attendee = self.attendee();
+        let attendee = Attendee {
+            state: self.engine.role_file.state(),
+            has_data: self.engine.store.applied() != Osn::ZERO,
+            is_serving: self.gate().standing() == Standing::Serving,
+        };
         let mine = attendee.state.record;
         match attendee.judge(theirs) {
             Ok(judgment) => {
                 let part = if judgment.leads {
-                    Part::Lead
+                    SessionPart::Lead
                 } else {
-                    Part::Follow
+                    SessionPart::Follow
                 };
                 self.assume(mine, judgment.record, part);
                 Ok(self.engine.role_file.state().record != mine)
@@ -167,7 +171,7 @@ impl Meets for Datastore {
             Err(discord) => {
                 let is_deposed = theirs.record.generation > mine.generation;
                 if discord == Discord::BothServed && is_deposed {
-                    self.assume(mine, mine, Part::Follow);
+                    self.assume(mine, mine, SessionPart::Follow);
                 }
                 Err(discord)
             }

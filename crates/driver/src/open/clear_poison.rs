@@ -147,7 +147,7 @@ pub fn clear_poison(
 /// Whether the content of this disk becomes the datastore: the node is the primary, and does not wait for a secondary
 /// that is complete.
 fn counts(config: &DatastoreConfig, record: RoleRecord) -> bool {
-    let waits = record.peer_complete && config.on_power_loss == OnPowerLoss::Wait;
+    let waits = record.peer_complete && config.policies.on_power_loss == OnPowerLoss::Wait;
     record.is_primary() && !(waits && config.peer.is_some())
 }
 

@@ -86,10 +86,9 @@ impl From<RoleState> for StateFields {
     }
 }
 
-impl TryFrom<StateFields> for RoleState {
-    type Error = &'static str;
-
-    fn try_from(fields: StateFields) -> Result<Self, Self::Error> {
+impl RoleState {
+    /// The state of a file of this or an earlier version.
+    fn of(fields: StateFields) -> io::Result<Self> {
         let is_primary = fields.role == Role::Primary;
         let (complete, peer_complete) = match fields {
             StateFields {
@@ -104,7 +103,7 @@ impl TryFrom<StateFields> for RoleState {
                 peer_complete: None,
                 ..
             } => (is_primary || in_sync, is_primary && in_sync),
-            _ => return Err("the marks of the copies are not whole"),
+            _ => return Err(damaged("the marks of the copies are not whole")),
         };
         Ok(Self {
             record: RoleRecord {
@@ -430,18 +429,14 @@ fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
         }
     });
     if let Some(slot) = last {
-        return Ok((known(slot.state)?, Some(slot.change)));
+        return Ok((RoleState::of(slot.state)?, Some(slot.change)));
     }
     let whole: Unslotted =
         serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
     if whole.checksum != checksum(&whole.state)? {
         return Err(damaged("its checksum is wrong"));
     }
-    Ok((known(whole.state)?, None))
-}
-
-fn known(fields: StateFields) -> io::Result<RoleState> {
-    RoleState::try_from(fields).map_err(damaged)
+    Ok((RoleState::of(whole.state)?, None))
 }
 
 fn damaged(what: &str) -> io::Error {

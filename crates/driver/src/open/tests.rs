@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
+use lockstep_types::settings::{Encryption, OnPowerLoss, Role};
 use lockstep_types::{BootId, DatastoreUuid, Generation, Ino, Osn};
 
 use super::*;
 use crate::config::{
     ANSWER_LIMIT_DEFAULT, FUSE_THREADS_DEFAULT, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_DEFAULT,
-    PeerConfig,
+    PeerConfig, Policies,
 };
 use crate::host::ThreadKind;
 use crate::session::Session;
@@ -67,10 +67,10 @@ impl Place {
             store: dir.path().to_owned(),
             mount: PathBuf::from("/nonexistent/mount"),
             role: Role::Primary,
-            durability: Durability::Posix,
-            on_peer_loss: OnPeerLoss::Continue,
-            on_power_loss: OnPowerLoss::Serve,
-            standby: Standby::Wait,
+            policies: Policies {
+                on_power_loss: OnPowerLoss::Serve,
+                ..Policies::default()
+            },
             pause_limit: PAUSE_LIMIT_DEFAULT,
             peer_timeout: PEER_TIMEOUT_DEFAULT,
             answer_limit: ANSWER_LIMIT_DEFAULT,

@@ -25,7 +25,7 @@ const SLOTS_SPARE: usize = 128;
 
 /// The part of this node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SessionPart {
     /// Serves clients.
     Lead,
     /// Serves nobody: a secondary, or a primary that may not serve yet.
@@ -33,7 +33,7 @@ pub(crate) enum Part {
 }
 
 /// A session with the marks and the tables of the store.
-pub(crate) fn session(engine: &Arc<Engine>, part: Part) -> Result<Session, DatastoreError> {
+pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session, DatastoreError> {
     let (config, store) = (&engine.config, &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
@@ -45,7 +45,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: Part) -> Result<Session, Datas
     };
     let tables = tables.map_err(table_refused(config))?;
     let state = first_state(config, part, is_in_sync);
-    let is_secondary = part == Part::Follow && !role.record.is_primary();
+    let is_secondary = part == SessionPart::Follow && !role.record.is_primary();
     if is_secondary || state.service_mode() == ServiceMode::Alone {
         roll_back_in_doubt(store).map_err(refused(config))?;
     }
@@ -113,13 +113,13 @@ fn start_of(engine: &Engine, tables: &Tables, state: State) -> CoreStart {
     }
 }
 
-const fn first_state(config: &DatastoreConfig, part: Part, is_in_sync: bool) -> State {
+const fn first_state(config: &DatastoreConfig, part: SessionPart, is_in_sync: bool) -> State {
     match (part, &config.peer, is_in_sync) {
-        (Part::Lead, None, _) => State::Unmirrored,
-        (Part::Lead, Some(_), true) => State::Paused,
-        (Part::Lead, Some(_), false) => State::OutOfSync,
-        (Part::Follow, _, true) => State::SecondaryDisconnected,
-        (Part::Follow, _, false) => State::SecondaryOutOfSync,
+        (SessionPart::Lead, None, _) => State::Unmirrored,
+        (SessionPart::Lead, Some(_), true) => State::Paused,
+        (SessionPart::Lead, Some(_), false) => State::OutOfSync,
+        (SessionPart::Follow, _, true) => State::SecondaryDisconnected,
+        (SessionPart::Follow, _, false) => State::SecondaryOutOfSync,
     }
 }
 
@@ -127,7 +127,7 @@ fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
     CoreConfig {
         pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
         answer_limit: config.answer_limit_beats(),
-        on_peer_loss: config.on_peer_loss,
+        on_peer_loss: config.policies.on_peer_loss,
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
         bytes_max: host.bytes_in_flight_max(),
     }

@@ -5,11 +5,11 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_driver::config::{DatastoreConfig, PeerConfig};
+use lockstep_driver::config::{DatastoreConfig, PeerConfig, Policies};
 use lockstep_driver::{ClearError, Cleared, Datastore, Repair, clear_poison};
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
-use lockstep_types::settings::{Encryption, OnPowerLoss, Role, Standby};
+use lockstep_types::settings::{Encryption, OnPowerLoss, Role};
 use lockstep_types::{BootId, Errno, Ino, Timestamp};
 
 use super::coverage::{CoverageRecorder, CrashPoint, FileClass};
@@ -80,10 +80,12 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         store: "/simulated/store".into(),
         mount: "/simulated/mount".into(),
         role,
-        durability,
-        on_peer_loss,
-        on_power_loss: OnPowerLoss::Serve,
-        standby: Standby::Wait,
+        policies: Policies {
+            durability,
+            on_peer_loss,
+            on_power_loss: OnPowerLoss::Serve,
+            ..Policies::default()
+        },
         pause_limit,
         peer_timeout,
         answer_limit,
