@@ -22,6 +22,8 @@ mod network;
 mod nodes;
 #[path = "failover/operator.rs"]
 mod operator;
+#[path = "failover/orphans.rs"]
+mod orphans;
 #[path = "resume/programs.rs"]
 mod programs;
 #[path = "failover/records.rs"]
@@ -155,6 +157,13 @@ fn an_append_overwrites_nothing_of_the_other_node() {
 fn nothing_that_a_kernel_has_cached_survives_the_time_of_the_other_node() {
     if let Some(mut pair) = start(DEFAULT) {
         views::nothing_cached_survives(&mut pair);
+    }
+}
+
+#[test]
+fn a_file_without_a_name_is_freed_whichever_node_serves_next() {
+    if let Some(mut pair) = start(DEFAULT) {
+        orphans::are_freed(&mut pair);
     }
 }
 

@@ -169,10 +169,12 @@ impl Datastore {
         }
     }
 
-    /// Frees the inodes that lost their last name before a restart. No program has them open any more.
+    /// Frees the inodes that lost their last name before this node serves, unless a program of this node has them open.
+    /// On a node that does not serve yet, nothing happens.
     pub fn reap_orphans(&self) {
         if let Session::Primary(session) = self.session() {
-            session.reap_orphans();
+            let reaper = Arc::clone(&session);
+            session.term.spawn(move || reaper.reap_orphans());
         }
     }
 

@@ -290,6 +290,7 @@ impl Datastore {
         self.engine.notes.forget_obstacles();
         if part == SessionPart::Lead {
             self.set_standing(Standing::Serving);
+            self.reap_orphans();
         } else {
             self.close_gate(record, part);
         }
