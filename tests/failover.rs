@@ -39,8 +39,8 @@ use lockstepfs::config::Role;
 use nodes::Which::{Primary as A, Secondary as B};
 use nodes::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
 use operator::{
-    assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over, resyncs,
-    role, run,
+    assert_identical, await_alone, await_in_sync, await_status, begin, change, cut, end, fail_over,
+    resyncs, role, run,
 };
 use records::{Reader, Writer, assert_records, has_file};
 
@@ -157,6 +157,13 @@ fn an_append_overwrites_nothing_of_the_other_node() {
 fn nothing_that_a_kernel_has_cached_survives_the_time_of_the_other_node() {
     if let Some(mut pair) = start(DEFAULT) {
         views::nothing_cached_survives(&mut pair);
+    }
+}
+
+#[test]
+fn a_failover_to_a_node_that_does_not_answer_is_no_success() {
+    if let Some(mut pair) = start(DEFAULT) {
+        middle::silent_successor(&mut pair);
     }
 }
 
@@ -388,6 +395,63 @@ fn an_incomplete_copy_serves_only_if_the_operator_accepts_the_loss() {
     second.await_progress();
     let of_second = second.finish();
     assert_records(&on_b, "second", of_second);
+}
+
+/// Nothing can end a program that waits in standby, but the end of its node can.
+#[test]
+fn a_node_stops_cleanly_while_a_program_waits_in_its_mount() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    fail_over(&mut pair, A, 1);
+    pair.node_mut(A).stop();
+    let of_first = first.lose();
+    assert_records(&pair.node(B).mount(), "first", of_first);
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    fail_over(&mut pair, B, 2);
+    assert_records(&pair.node(A).mount(), "first", of_first);
+}
+
+#[test]
+fn of_two_commands_at_once_one_changes_the_role() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let both = [(); 2].map(|()| begin(pair.node(A), "failover"));
+    let codes = both.map(|command| end(command).code);
+    assert!(
+        codes == [Some(0), Some(2)] || codes == [Some(2), Some(0)],
+        "{codes:?}"
+    );
+    await_in_sync(&mut pair, B, 2);
+}
+
+#[test]
+fn a_comparison_beside_failovers_finds_no_difference() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    for round in 0..5 {
+        first.await_progress();
+        await_in_sync(&mut pair, A, 2 * round + 1);
+        let verify = begin(pair.node(A), "verify");
+        fail_over(&mut pair, A, 2 * round + 1);
+        let verified = end(verify);
+        assert_ne!(
+            verified.code,
+            Some(1),
+            "{}{}",
+            verified.output,
+            verified.error
+        );
+        await_in_sync(&mut pair, B, 2 * round + 2);
+        fail_over(&mut pair, B, 2 * round + 2);
+    }
+    first.finish();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use lockstepfs::config::Role;
 
 use crate::nodes::Which::{Primary as A, Secondary as B};
 use crate::nodes::{Pair, Which};
-use crate::operator::{assert_identical, begin, end, other};
+use crate::operator::{assert_identical, await_in_sync, begin, end, other, role};
 use crate::records::{Writer, assert_records};
 
 /// A failover takes some ten steps of this time.
@@ -60,6 +60,43 @@ fn kill_one(pair: &mut Pair, name: &'static str, after: Duration, kills_primary:
     }
     writer.await_progress();
     writer.finish()
+}
+
+/// Begins a failover while B does not answer, and returns what the command says of the failure.
+fn fail_to_silent(pair: &Pair) -> String {
+    pair.node(B).freeze();
+    let failover = end(begin(pair.node(A), "failover"));
+    assert_eq!(failover.code, Some(2), "{}", failover.output);
+    assert!(failover.error.contains("cure: "), "{}", failover.error);
+    failover.error
+}
+
+/// The other node does not answer any more, and its connection is still there.
+pub fn silent_successor(pair: &mut Pair) {
+    let mut writer = Writer::start(&pair.node(A).mount(), "first");
+    writer.await_progress();
+    // A record waits for B, so the role stays.
+    fail_to_silent(pair);
+    assert_eq!(role(&pair.node(A).status().unwrap()), (Role::Primary, 1));
+    pair.node(B).thaw();
+    await_in_sync(pair, A, 1);
+    writer.await_progress();
+    let acknowledged = writer.finish();
+
+    // Nothing waits for B, so the role is on its way to B, unless A has noticed the silence before.
+    let error = fail_to_silent(pair);
+    let is_given = error.contains("has given its role away");
+    let expected = if is_given {
+        (Role::Secondary, 2)
+    } else {
+        (Role::Primary, 1)
+    };
+    assert_eq!(role(&pair.node(A).status().unwrap()), expected, "{error}");
+    pair.node(B).thaw();
+    let (primary, generation) = if is_given { (B, 2) } else { (A, 1) };
+    await_in_sync(pair, primary, generation);
+    assert_records(&pair.node(primary).mount(), "first", acknowledged);
+    assert_identical(pair.node(primary));
 }
 
 /// In each round one node is killed at another moment of a failover.
