@@ -161,6 +161,13 @@ fn nothing_that_a_kernel_has_cached_survives_the_time_of_the_other_node() {
 }
 
 #[test]
+fn no_old_page_of_a_mapping_overwrites_what_the_other_node_wrote() {
+    if let Some(mut pair) = start(DEFAULT) {
+        views::no_old_page_overwrites(&mut pair);
+    }
+}
+
+#[test]
 fn a_failover_to_a_node_that_does_not_answer_is_no_success() {
     if let Some(mut pair) = start(DEFAULT) {
         middle::silent_successor(&mut pair);

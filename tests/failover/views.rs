@@ -159,3 +159,48 @@ pub fn nothing_cached_survives(pair: &mut Pair) {
     await_in_sync(pair, A, 3);
     assert_identical(pair.node(A));
 }
+
+/// Pages of a large file without content.
+const PAGES: usize = 16_384;
+
+/// Reads new pages of a mapping, so that the kernel waits for a page at any moment.
+fn read_pages(file: &File) -> thread::JoinHandle<u64> {
+    // SAFETY: the test only reads, and accepts any byte.
+    let mapping = unsafe { memmap2::Mmap::map(file) }.unwrap();
+    mapping.advise(memmap2::Advice::Random).unwrap();
+    thread::spawn(move || {
+        let firsts = mapping.chunks(PAGE).map(|page| u64::from(page[0]));
+        firsts.sum()
+    })
+}
+
+/// A kernel that waits for a page of a mapping still writes the other pages back before B serves, and none afterwards.
+pub fn no_old_page_overwrites(pair: &mut Pair) {
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let path = on_a.join("large");
+    let file = File::create_new(&path).unwrap();
+    file.set_len((PAGES * PAGE) as u64).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    // SAFETY: the test accesses the mapping while nobody writes to the file.
+    let mut mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    let last = (PAGES - 1) * PAGE;
+    mapping[last] = b'A';
+    let reader = read_pages(&file);
+    thread::sleep(std::time::Duration::from_millis(50));
+    fail_over(pair, A, 1);
+    let elsewhere = File::options()
+        .read(true)
+        .write(true)
+        .open(on_b.join("large"));
+    let elsewhere = elsewhere.unwrap();
+    let mut found = [0; 2];
+    elsewhere.read_exact_at(&mut found, last as u64).unwrap();
+    println!("B finds {found:?}");
+    elsewhere.write_all_at(b"B", last as u64 + 1).unwrap();
+    await_in_sync(pair, B, 2);
+    fail_over(pair, B, 2);
+    reader.join().unwrap();
+    println!("msync: {:?}", mapping.flush());
+    file.read_exact_at(&mut found, last as u64).unwrap();
+    assert_eq!(found[1], b'B', "{found:?}");
+}
