@@ -149,7 +149,7 @@ impl Call {
 
 /// Returns whether an error leaves the effect of the call uncertain. Every error does, except the
 /// refusals by the rules of file systems. Those refusals are given before any change.
-const fn leaves_doubt(errno: Errno) -> bool {
+pub const fn leaves_doubt(errno: Errno) -> bool {
     !matches!(
         errno,
         Errno::NoEntry
@@ -179,6 +179,10 @@ pub enum NodeEvent {
     Closed,
     /// The node started.
     Started,
+    /// The node serves clients from now on: before, another process served, or none.
+    Serves,
+    /// The node is the secondary, and its copy is now equal to that of the primary.
+    Equal,
     /// A flush of the node's disk failed. Unsynced data may be lost.
     FlushFailed,
 }
@@ -304,12 +308,27 @@ impl History {
         without
     }
 
-    /// Returns the times when the primary's store was closed cleanly.
+    /// Returns the times when the store of the machine that served was closed cleanly. A close makes
+    /// operations durable on this machine only. So a close before a loss of the other machine is left
+    /// out.
     pub fn closes(&self) -> Vec<u64> {
-        let closed = |(_, node, event): &&(u64, Side, NodeEvent)| {
-            *node == Side::Primary && *event == NodeEvent::Closed
+        let losses = self.losses();
+        let is_of_next_loss = |at, side| {
+            let next = losses.iter().find(|loss| loss.at > at);
+            next.is_none_or(|loss| loss.side == side)
         };
-        self.events.iter().filter(closed).map(|it| it.0).collect()
+        let mut serving = Side::A;
+        let mut closes = Vec::new();
+        for &(at, side, event) in &self.events {
+            match event {
+                NodeEvent::Serves => serving = side,
+                NodeEvent::Closed if side == serving && is_of_next_loss(at, side) => {
+                    closes.push(at);
+                }
+                _ => {}
+            }
+        }
+        closes
     }
 
     /// Returns the time of the last event so far.
@@ -317,11 +336,12 @@ impl History {
         self.last
     }
 
-    /// Returns the time of a node's last start. Returns zero if the node never started.
-    pub fn last_start(&self, node: Side) -> u64 {
+    /// Returns the time since which the present process serves, or the last one did. Returns zero if
+    /// no process has served.
+    pub fn serving_since(&self) -> u64 {
         let mut latest = self.events.iter().rev();
-        let start = latest.find(|event| event.1 == node && event.2 == NodeEvent::Started);
-        start.map_or(0, |event| event.0)
+        let serves = latest.find(|event| event.2 == NodeEvent::Serves);
+        serves.map_or(0, |event| event.0)
     }
 
     /// Returns whether every answered operation is durable.

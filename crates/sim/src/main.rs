@@ -210,14 +210,15 @@ fn print_progress(report: &SoakReport, failed: &[u64], start: Instant) {
         schedules,
         operations,
         faults,
+        role_changes,
         simulated,
         coverage,
         undecided,
     } = report;
     println!(
-        "{schedules} schedules, {operations} operations answered, {faults} faults, {:.1} hours \
-         simulated in {:.0?}; covered: {} transitions, {} crash points; {undecided} questions \
-         left undecided; failed: {failed:?}",
+        "{schedules} schedules, {operations} operations answered, {faults} faults, \
+         {role_changes} changes of roles, {:.1} hours simulated in {:.0?}; covered: {} transitions, \
+         {} crash points; {undecided} questions left undecided; failed: {failed:?}",
         simulated.as_secs_f64() / 3600.0,
         start.elapsed(),
         coverage.transitions.len(),

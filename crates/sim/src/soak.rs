@@ -17,6 +17,8 @@ pub struct SoakReport {
     pub operations: u64,
     /// Number of faults.
     pub faults: u64,
+    /// Number of times that the other node of a schedule began to serve.
+    pub role_changes: u64,
     /// The simulated time.
     pub simulated: Duration,
     /// The transitions and crash points that the schedules covered.
@@ -30,6 +32,7 @@ impl SoakReport {
         self.schedules += 1;
         self.operations += summary.operations;
         self.faults += summary.faults;
+        self.role_changes += summary.role_changes;
         self.simulated += summary.simulated;
         self.coverage.add(summary.coverage);
         self.undecided += summary.undecided;

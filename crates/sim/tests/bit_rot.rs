@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, IN_SYNC_WITHIN};
+use lockstep_sim::scenario::{Cluster, IN_SYNC_WITHIN, PRIMARY, SECONDARY};
 use lockstep_sim::test_output::print_result;
 use lockstep_sim::world::Side;
 use lockstep_types::Ino;
@@ -118,8 +118,8 @@ fn found_identical(cluster: &mut Cluster) -> Result<(), String> {
 
 /// Gives the secondary an empty store, as an operator does, and starts it again.
 fn replace_secondary(cluster: &mut Cluster) -> Result<(), String> {
-    cluster.empty_disk(Side::Secondary);
-    start(cluster, Side::Secondary)?;
+    cluster.empty_disk(SECONDARY);
+    start(cluster, SECONDARY)?;
     end_well(cluster)
 }
 
@@ -127,8 +127,8 @@ fn replace_secondary(cluster: &mut Cluster) -> Result<(), String> {
 fn verify_finds_changed_content_and_a_resync_of_the_secondary_repairs_it() {
     let outcomes = cases(|stores, random| {
         let mut cluster = stores.cluster(random);
-        start(&mut cluster, Side::Secondary)?;
-        start(&mut cluster, Side::Primary)?;
+        start(&mut cluster, SECONDARY)?;
+        start(&mut cluster, PRIMARY)?;
         end_well(&mut cluster)?;
         let side = *random.pick(&Side::BOTH);
         let Some(bit) = Bit::of_content(cluster.disk(side), random) else {
@@ -143,14 +143,15 @@ fn verify_finds_changed_content_and_a_resync_of_the_secondary_repairs_it() {
         if !is_named(&bit, &found) {
             return Err(format!("{bit} of {side:?}: verify finds {found:?}"));
         }
-        if side == Side::Secondary {
+        if side == SECONDARY {
             cluster.shut_down(side)?;
             replace_secondary(&mut cluster)?;
         }
         Ok(format!("{side:?}: found"))
     });
-    assert_met(&outcomes, "Primary: found");
-    assert_met(&outcomes, "Secondary: found");
+    for side in Side::BOTH {
+        assert_met(&outcomes, &format!("{side:?}: found"));
+    }
 }
 
 /// Returns whether verify found the bit and nothing else.
@@ -169,13 +170,13 @@ fn is_named(bit: &Bit, found: &Report) -> bool {
 
 #[test]
 fn a_secondary_refuses_rotten_metadata_or_gets_in_sync_and_is_identical() {
-    let outcomes = cases(|stores, random| metadata_rots(Side::Secondary, stores, random));
+    let outcomes = cases(|stores, random| metadata_rots(SECONDARY, stores, random));
     assert_all_met(&outcomes);
 }
 
 #[test]
 fn a_primary_refuses_rotten_metadata_or_has_all_data_of_the_clients() {
-    let outcomes = cases(|stores, random| metadata_rots(Side::Primary, stores, random));
+    let outcomes = cases(|stores, random| metadata_rots(PRIMARY, stores, random));
     assert_all_met(&outcomes);
 }
 
@@ -193,7 +194,7 @@ fn metadata_rots(side: Side, stores: &Stores, random: &mut Random) -> CaseResult
         return Ok("spared".to_owned());
     };
     bit.turn(cluster.disk(side));
-    if file == NAMESPACE && side == Side::Secondary {
+    if file == NAMESPACE && side == SECONDARY {
         // An operation may find the changed bit.
         cluster.expect_rotten_secondary();
     }
@@ -234,7 +235,7 @@ fn opened_well(cluster: &mut Cluster, side: Side, file: &str) -> Result<&'static
     if file != NAMESPACE || !why.contains(file) {
         return Err(format!("opened, and {outcome}: {why}"));
     }
-    if side == Side::Secondary {
+    if side == SECONDARY {
         cluster.shut_down(side)?;
         replace_secondary(cluster)?;
     }
@@ -273,8 +274,8 @@ fn refused_well(
         return Err(format!("the disk has changed: {why}"));
     }
     match side {
-        Side::Primary => Ok(()),
-        Side::Secondary => replace_secondary(cluster),
+        PRIMARY => Ok(()),
+        SECONDARY => replace_secondary(cluster),
     }
 }
 

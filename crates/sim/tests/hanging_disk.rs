@@ -10,8 +10,8 @@ use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
 use lockstep_sim::workload::{Generator, Options};
-use lockstep_sim::world::{Hang, Side};
-use lockstep_types::settings::{Durability, OnPeerLoss};
+use lockstep_sim::world::Hang;
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
 /// Number of seeds in each test.
 const SEEDS: u64 = 20;
@@ -42,6 +42,7 @@ fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
     let settings = Settings {
         durability: Durability::Always,
         on_peer_loss,
+        on_power_loss: OnPowerLoss::Serve,
         pause_limit: PAUSE_LIMIT,
         peer_timeout: PEER_TIMEOUT,
         answer_limit: ANSWER_LIMIT,
@@ -133,10 +134,10 @@ fn with_freeze_clients_wait_and_the_secondary_is_not_given_up() {
 fn a_resync_does_not_hold_clients_up() {
     for (moment, hang) in (0..RESYNC_MOMENTS).flat_map(|moment| HANGS.map(|hang| (moment, hang))) {
         let mut cluster = cluster(1, OnPeerLoss::Continue);
-        let lost = Fault::Down(Side::Secondary, Stop::Power);
+        let lost = Fault::Down(Role::Secondary, Stop::Power);
         cluster.apply_fault(lost).unwrap();
         cluster.run_for(PAUSE_LIMIT + GIVEN_UP_WITHIN).unwrap();
-        let back = Fault::Restart(Side::Secondary, Stop::Process);
+        let back = Fault::Restart(Role::Secondary, Stop::Process);
         cluster.apply_fault(back).unwrap();
         cluster.run_for(RESYNC_MOMENT * moment).unwrap();
         cluster.apply_fault(Fault::HangDisk(hang)).unwrap();

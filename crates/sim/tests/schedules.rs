@@ -41,10 +41,12 @@ fn no_schedule_finds_anything() {
     }
     let report = soak.report();
     let result = format!(
-        "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} \
-         transitions ({} of the table missing), {} crash points, {} questions left undecided",
+        "{} schedules, half of them fresh (from seed {fresh}): {} operations answered, {} changes \
+         of roles, {} transitions ({} of the table missing), {} crash points, {} questions left \
+         undecided",
         report.schedules,
         report.operations,
+        report.role_changes,
         report.coverage.transitions.len(),
         report.coverage.missing().len(),
         report.coverage.crash_points.len(),

@@ -32,7 +32,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 }
 
 /// A node's role in a datastore.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Serves the datastore and sends every operation to the secondary.

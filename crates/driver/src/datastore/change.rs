@@ -13,6 +13,7 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 use lockstep_roles::RoleRecord;
 use lockstep_types::settings::Role;
+use lockstep_types::{Generation, StoreId};
 
 use super::Datastore;
 use crate::client::Standing;
@@ -161,7 +162,7 @@ impl Datastore {
 
     /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
     /// stays in its generation, unless it has met a later one.
-    fn next_generation(&self, mine: RoleRecord) -> lockstep_types::Generation {
+    fn next_generation(&self, mine: RoleRecord) -> Generation {
         let met = self.rival_generation();
         if mine.is_primary() && met <= mine.generation {
             mine.generation
@@ -266,7 +267,8 @@ impl Datastore {
     }
 
     fn write_record(&self, mine: RoleRecord, record: RoleRecord) -> bool {
-        let written = self.engine.role_file.replace(mine, record);
+        let drawn = StoreId::from_bytes(self.engine.host.random_id());
+        let written = self.engine.role_file.replace(mine, record, drawn);
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");

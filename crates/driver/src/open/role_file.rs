@@ -300,12 +300,19 @@ impl RoleFile {
     }
 
     /// Makes a record durable, in place of `expected`. Returns `false`, and changes nothing, if the record is another by
-    /// now. A primary's copy counts as one that others are made from.
-    pub fn replace(&self, expected: RoleRecord, record: RoleRecord) -> io::Result<bool> {
+    /// now. A primary's copy counts as one that others are made from, and gets the name `drawn` if it has none.
+    pub fn replace(
+        &self,
+        expected: RoleRecord,
+        record: RoleRecord,
+        drawn: StoreId,
+    ) -> io::Result<bool> {
+        let is_primary = record.is_primary();
         self.change_if(|state| {
             (state.record == expected).then_some(RoleState {
                 record,
-                carried_over: state.carried_over || (record.is_primary() && state.sync.is_some()),
+                carried_over: state.carried_over || (is_primary && state.sync.is_some()),
+                store: state.store.or_else(|| is_primary.then_some(drawn)),
                 ..state
             })
         })
@@ -534,8 +541,13 @@ mod tests {
         let file = fresh(dir.path());
         let before = file.state().record;
         let lead = before.lead(FIRST.next(), false);
-        assert!(file.replace(before, lead).unwrap());
-        assert!(!file.replace(before, before).unwrap(), "it has changed");
+        let name = StoreId::from_bytes([5; 16]);
+        assert!(file.replace(before, lead, name).unwrap());
+        assert!(
+            !file.replace(before, before, name).unwrap(),
+            "it has changed"
+        );
+        assert_eq!(file.state().store, Some(name));
         assert!(file.mark(FIRST, false).is_err());
         assert!(file.carry_over(FIRST, [1; 16]).is_err());
         assert_eq!(again(dir.path()).unwrap().record, lead);

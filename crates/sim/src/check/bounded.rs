@@ -109,7 +109,7 @@ mod tests {
     fn sample(value: u64, is_idle: bool) -> Sample {
         Sample {
             at: 3,
-            node: Side::Primary,
+            node: Side::A,
             counter: Counter::PawEntries,
             value,
             is_idle,
@@ -125,10 +125,7 @@ mod tests {
         let over = check(&[sample(11, false)], &[BOUND])
             .unwrap_err()
             .to_string();
-        assert_eq!(
-            over,
-            "bounded: PawEntries of Primary at 3: 11, more than 10 ever"
-        );
+        assert_eq!(over, "bounded: PawEntries of A at 3: 11, more than 10 ever");
         let leak = check(&[sample(1, true)], &[BOUND]).unwrap_err().to_string();
         assert!(leak.contains("more than 0 when idle"), "{leak}");
     }

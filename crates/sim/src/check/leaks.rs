@@ -105,7 +105,7 @@ mod tests {
     ) -> Result<(), String> {
         let owned = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<Vec<_>>();
         let kept = Kept {
-            node: Side::Secondary,
+            node: Side::B,
             files: &owned(files),
             directories: &owned(directories),
             inodes: &Dump::default(),
@@ -128,11 +128,11 @@ mod tests {
         let violation = checked(&files, &directories, 2, 3).unwrap_err();
         assert_eq!(
             violation,
-            "leaks: Secondary still has at rest 2 inodes without a name, 3 locks, files without an \
+            "leaks: B still has at rest 2 inodes without a name, 3 locks, files without an \
              owner: [\"role.json.new\", \"content/0/7\"], directories with nothing in them: \
              [\"content/1\"]"
         );
-        assert!(check_locks(Side::Primary, 0).is_ok());
-        assert!(check_locks(Side::Primary, 1).is_err());
+        assert!(check_locks(Side::A, 0).is_ok());
+        assert!(check_locks(Side::A, 1).is_err());
     }
 }

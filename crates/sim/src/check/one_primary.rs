@@ -59,22 +59,22 @@ mod tests {
 
     #[test]
     fn one_primary_after_the_other_is_legal() {
-        use Side::{Primary, Secondary};
-        let answers = [(Primary, 1), (Primary, 1), (Secondary, 2), (Primary, 4)];
+        use Side::{A, B};
+        let answers = [(A, 1), (A, 1), (B, 2), (A, 4)];
         assert_eq!(checked(&answers), Ok(()));
     }
 
     #[test]
     fn two_in_one_generation_are_caught() {
-        use Side::{Primary, Secondary};
-        let what = checked(&[(Primary, 1), (Secondary, 1)]).unwrap_err();
-        assert!(what.contains("in which Primary did before"), "{what}");
+        use Side::{A, B};
+        let what = checked(&[(A, 1), (B, 1)]).unwrap_err();
+        assert!(what.contains("in which A did before"), "{what}");
     }
 
     #[test]
     fn one_that_does_not_know_it_is_over_is_caught() {
-        use Side::{Primary, Secondary};
-        let what = checked(&[(Primary, 1), (Secondary, 2), (Primary, 1)]).unwrap_err();
+        use Side::{A, B};
+        let what = checked(&[(A, 1), (B, 2), (A, 1)]).unwrap_err();
         assert!(what.contains("after one was acknowledged in 2"), "{what}");
     }
 }

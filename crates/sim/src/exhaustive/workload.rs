@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockstep_types::settings::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 
 use super::script::{Script, Step, TreeMaker};
 use super::tree::{MAKING, OPERATIONS, Operation, Tree};
@@ -138,6 +138,7 @@ const fn settings(durability: Durability, waits_for_peer: bool) -> Settings {
     Settings {
         durability,
         on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Serve,
         pause_limit: Duration::from_secs(if waits_for_peer { 2 } else { 0 }),
         peer_timeout: Duration::from_secs(2),
         answer_limit: ANSWER_LIMIT,

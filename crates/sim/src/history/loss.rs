@@ -1,10 +1,11 @@
 //! The moments at which acknowledged operations may be lost again.
 //!
-//! The primary serves the clients, and after a loss its copy decides (rule P12). So clients see
-//! only the losses of the primary's disk. Such a loss happens at a power loss of the primary, and
-//! after a failed flush. A failed flush drops pages. The loss of content may be visible at once.
-//! The loss of the log is visible when the process starts again. Data that the secondary loses is
-//! restored from the primary.
+//! A machine that loses power lacks the operations that it had not synced. Clients see the loss when
+//! this machine serves next. If the other machine serves instead, with a complete copy, nothing is
+//! lost: the first machine is made equal before it serves again.
+//!
+//! A failed flush drops pages. On the machine that serves, the loss of content may be visible at
+//! once. The loss of the log is visible when the process starts again.
 
 use super::{History, NodeEvent, Stop};
 use crate::world::Side;
@@ -28,6 +29,8 @@ pub struct Loss {
     pub at: u64,
     /// Reason of the loss.
     pub cause: Cause,
+    /// The machine that lost operations.
+    pub side: Side,
 }
 
 impl Loss {
@@ -43,26 +46,57 @@ impl Loss {
     }
 }
 
+/// The losses of one machine that no client has seen.
+#[derive(Default)]
+struct UnseenLosses {
+    losses: Vec<Loss>,
+    /// A flush has failed since the process started.
+    flush_failed: bool,
+}
+
+impl UnseenLosses {
+    /// Returns the cause of the loss that an event brings, if it brings one.
+    fn cause(&mut self, event: NodeEvent) -> Option<Cause> {
+        let cause = match event {
+            NodeEvent::FlushFailed => Cause::FlushFailed,
+            NodeEvent::Crashed(Stop::Power) => Cause::Power,
+            NodeEvent::Crashed(Stop::Process) if self.flush_failed => Cause::Restart,
+            _ => return None,
+        };
+        self.flush_failed = cause == Cause::FlushFailed;
+        Some(cause)
+    }
+}
+
 impl History {
     /// Returns all moments of loss, by time.
     pub fn losses(&self) -> Vec<Loss> {
-        let mut losses = Vec::new();
-        let mut flush_failed = false;
-        let of_primary = self
-            .events
-            .iter()
-            .filter(|(_, node, _)| *node == Side::Primary);
-        for (at, _, event) in of_primary {
-            let cause = match event {
-                NodeEvent::FlushFailed => Cause::FlushFailed,
-                NodeEvent::Crashed(Stop::Power) => Cause::Power,
-                NodeEvent::Crashed(Stop::Process) if flush_failed => Cause::Restart,
-                _ => continue,
+        let mut seen = Vec::new();
+        let mut unseen: [UnseenLosses; 2] = Default::default();
+        let mut serving = Side::A;
+        for &(at, side, event) in self.events() {
+            let unseen = side.of_mut(&mut unseen);
+            match event {
+                NodeEvent::Serves => {
+                    serving = side;
+                    seen.append(&mut unseen.losses);
+                }
+                NodeEvent::Equal => unseen.losses.clear(),
+                _ => {}
+            }
+            let Some(cause) = unseen.cause(event) else {
+                continue;
             };
-            flush_failed = cause == Cause::FlushFailed;
-            losses.push(Loss { at: *at, cause });
+            let is_seen = cause == Cause::FlushFailed && side == serving;
+            let losses = if is_seen {
+                &mut seen
+            } else {
+                &mut unseen.losses
+            };
+            losses.push(Loss { at, cause, side });
         }
-        losses
+        seen.sort_unstable_by_key(|loss| loss.at);
+        seen
     }
 }
 
@@ -70,30 +104,50 @@ impl History {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_what_the_primary_lost_counts() {
+    const POWER: NodeEvent = NodeEvent::Crashed(Stop::Power);
+    const PROCESS: NodeEvent = NodeEvent::Crashed(Stop::Process);
+
+    fn losses(events: &[(Side, NodeEvent)]) -> Vec<(u64, Side, Cause)> {
         let mut history = History::new(false);
-        let events = [
-            (Side::Secondary, NodeEvent::Crashed(Stop::Power)),
-            (Side::Primary, NodeEvent::Crashed(Stop::Process)),
-            (Side::Primary, NodeEvent::Crashed(Stop::Power)),
-            (Side::Primary, NodeEvent::FlushFailed),
-            (Side::Primary, NodeEvent::Crashed(Stop::Process)),
-            (Side::Primary, NodeEvent::Crashed(Stop::Process)),
-        ];
         for (at, (node, event)) in (1..).zip(events) {
-            history.node(node, event, at);
+            history.node(*node, *event, at);
         }
-        let found: Vec<_> = history
-            .losses()
-            .iter()
-            .map(|loss| (loss.at, loss.cause))
-            .collect();
+        let losses = history.losses().into_iter();
+        losses
+            .map(|loss| (loss.at, loss.side, loss.cause))
+            .collect()
+    }
+
+    #[test]
+    fn a_loss_counts_when_its_machine_serves() {
+        use NodeEvent::{FlushFailed, Serves};
+        let found = losses(&[
+            (Side::B, POWER),
+            (Side::A, PROCESS),
+            (Side::A, POWER),
+            (Side::A, Serves),
+            (Side::A, FlushFailed),
+            (Side::A, PROCESS),
+            (Side::A, PROCESS),
+            (Side::A, Serves),
+            (Side::A, POWER),
+        ]);
         let expected = [
-            (3, Cause::Power),
-            (4, Cause::FlushFailed),
-            (5, Cause::Restart),
+            (3, Side::A, Cause::Power),
+            (5, Side::A, Cause::FlushFailed),
+            (6, Side::A, Cause::Restart),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn nothing_is_lost_when_the_other_machine_takes_over() {
+        use NodeEvent::{Equal, Serves};
+        let taken_over = [(Side::A, POWER), (Side::B, Serves)];
+        let and_back = [(Side::A, Equal), (Side::A, Serves)];
+        assert_eq!(losses(&[taken_over, and_back].concat()), []);
+        let unequal = [(Side::A, Serves)];
+        let found = losses(&[&taken_over[..], &unequal].concat());
+        assert_eq!(found, [(1, Side::A, Cause::Power)]);
     }
 }

@@ -31,9 +31,10 @@ pub fn check(
     let load = datastore.usage();
     leaks::check_locks(node, load.locks.stray)?;
     let samples = samples(node, &load, history.last(), is_idle);
-    let limits = match node {
-        Side::Primary => Limits::of_primary(clients, history),
-        Side::Secondary => Limits::of_secondary(),
+    let limits = if datastore.state().is_secondary() {
+        Limits::of_secondary()
+    } else {
+        Limits::of_primary(clients, history)
     };
     bounded::check(&samples, &limits.bounds(&load))
 }

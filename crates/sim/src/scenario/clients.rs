@@ -1,22 +1,29 @@
-//! The clients: programs that use the mount. They start and end with the primary's process.
+//! The clients: programs that use the mount of the node that serves. They end with its process, or
+//! when the other node begins to serve.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_driver::client::{DirEntry, Done, FileService, WaitingRequests, WriteOptions};
+use lockstep_driver::client::{
+    DirEntry, Done, FileService, Inside, RequestKind, Standing, WaitingRequests, WriteOptions,
+};
 use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, XattrMode};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
 
 use super::nodes::Nodes;
+use super::sim_node::serves;
 use super::witness::Witness;
-use crate::history::{Answer, Entry, Outcome};
+use crate::history::{Answer, CallId, Entry, Outcome, leaves_doubt};
 use crate::op::{Op, WriteOp};
 use crate::workload::Source;
 use crate::world::{self, Latch, Process, RunningNode, Shutdown, Side, Wait};
+
+/// The interval between two attempts to enter a node that does not serve.
+const ENTER_POLL: Duration = Duration::from_millis(5);
 
 /// The clients of a mount.
 pub struct Users {
@@ -60,7 +67,7 @@ impl WaitingRequests for WaitingEstimate<'_> {
     }
 }
 
-/// The mount of the primary, as a program sees it.
+/// The mount of a node, as a program sees it.
 #[derive(Clone)]
 pub struct Mount {
     process: Arc<Process>,
@@ -95,23 +102,41 @@ impl Mount {
         self.call(DatastoreHandle::next_ino)
     }
 
-    /// Submits an operation, and waits for the answer.
+    /// Returns whether the node serves clients.
+    fn serves(&self) -> bool {
+        serves(Arc::clone(&self.service.0))
+    }
+
+    /// Lets a request in, or returns why not.
+    fn enter(&self) -> Result<Inside, Standing> {
+        self.service.enter(RequestKind::Program)
+    }
+
+    /// Submits an operation, and waits for the answer. The node must serve.
     pub fn submit(&self, op: &Op) -> Outcome {
+        let inside = self.enter().map_err(|_| Errno::Io)?;
+        self.submit_inside(op, inside)
+    }
+
+    /// Submits an operation that is inside, and waits for the answer.
+    fn submit_inside(&self, op: &Op, inside: Inside) -> Outcome {
         if !matches!(op, Op::Write(_)) {
             self.call(DatastoreHandle::flush_deferred_writes);
         }
         match op {
             Op::Change(request) => self
-                .wait_for(|service, done| service.change(request.clone(), done))
+                .wait_for(inside, |service, done| {
+                    service.change(request.clone(), done);
+                })
                 .map(|attr| attr.map_or(Answer::Done, Answer::Attr)),
-            Op::Write(write) => self.write(write),
+            Op::Write(write) => self.write(write, inside),
             Op::Read {
                 ino,
                 offset,
                 length,
-            } => self.read(*ino, *offset, *length),
+            } => self.read(*ino, *offset, *length, inside),
             Op::Sync { ino } => self
-                .wait_for(|service, done| service.sync(*ino, done))
+                .wait_for(inside, |service, done| service.sync(*ino, done))
                 .map(|()| Answer::Done),
             Op::Lookup { parent, name } => attr(self.call(|service| service.lookup(*parent, name))),
             Op::GetAttr { ino } => attr(self.call(|service| service.getattr(*ino))),
@@ -133,9 +158,10 @@ impl Mount {
         request(&self.service)
     }
 
-    /// Submits an operation, and waits until the service calls `done`.
+    /// Submits an operation that is inside, and waits until the service calls `done`.
     fn wait_for<T: Send + 'static>(
         &self,
+        inside: Inside,
         submit: impl FnOnce(&DatastoreHandle, Done<T>),
     ) -> Result<T, Errno> {
         let answered = Arc::new(Latch::default());
@@ -146,12 +172,13 @@ impl Mount {
             latch.open();
         });
         self.call(|service| submit(service, done));
+        drop(inside);
         self.process.wait_for(answered, None);
         let answer = answer.lock().take();
         answer.unwrap_or_else(|| unreachable!("the latch is opened with the answer in place"))
     }
 
-    fn write(&self, write: &WriteOp) -> Outcome {
+    fn write(&self, write: &WriteOp, inside: Inside) -> Outcome {
         let options = WriteOptions {
             durable: write.durable,
             waiting: Some(&WaitingEstimate(write)),
@@ -160,7 +187,7 @@ impl Mount {
         let data = write.bytes();
         let (ino, offset) = (write.ino, write.offset);
         let mut is_admitted = true;
-        let written = self.wait_for(|service, done| {
+        let written = self.wait_for(inside, |service, done| {
             let kept = service.admit_write(ino, offset, &data, options);
             is_admitted = kept.is_ok();
             match kept {
@@ -177,9 +204,9 @@ impl Mount {
         written.map(|()| Answer::Done)
     }
 
-    fn read(&self, ino: Ino, offset: u64, length: u64) -> Outcome {
+    fn read(&self, ino: Ino, offset: u64, length: u64, inside: Inside) -> Outcome {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let bytes = self.wait_for(|service, done: Done<Vec<u8>>| {
+        let bytes = self.wait_for(inside, |service, done: Done<Vec<u8>>| {
             let copied = move |read: Result<&[u8], Errno>| done(read.map(<[u8]>::to_vec));
             service.read(ino, offset, length, Box::new(copied));
         });
@@ -203,43 +230,72 @@ fn attr(found: Result<Attr, Errno>) -> Outcome {
     found.map(Answer::Attr)
 }
 
-/// One client.
+/// The clients that were started at one mount.
+#[derive(Clone)]
+struct Posting {
+    side: Side,
+    /// The clients must make no more requests at this mount.
+    is_over: Arc<AtomicBool>,
+}
+
+/// One client at a mount.
 struct Client {
     id: u32,
     mount: Mount,
     /// Gives the requests, and records the answers.
     witness: Arc<Mutex<Witness>>,
     pause_max: Duration,
-    /// The client must make no more requests.
-    is_stopped: Arc<AtomicBool>,
+    posting: Posting,
 }
 
 impl Client {
-    /// Works until the client has made all its requests, is stopped, or its process dies.
+    /// Works until the client has made all its requests, is stopped, moves to the other node, or its
+    /// process dies.
     fn run(&self) {
         let mut spare = None;
         loop {
             self.pause();
-            if self.is_stopped.load(Ordering::Relaxed) || self.mount.shutdown.is_unmounted() {
-                return;
-            }
+            let Some(inside) = self.enter() else { return };
             let ino = match spare.map_or_else(|| self.mount.next_ino(), Ok) {
                 Ok(ino) => ino,
-                Err(errno) => return self.witness.lock().no_number(self.id, errno),
+                Err(errno) => {
+                    let mut witness = self.witness.lock();
+                    return witness.no_number(self.posting.side, self.id, errno);
+                }
             };
             let request = self.witness.lock().next_request(self.id, ino);
             let Some((call, op)) = request else { return };
             spare = op.makes().is_none().then_some(ino);
-            let outcome = world::serving(|| self.mount.submit(&op));
+            let outcome = world::serving(|| self.mount.submit_inside(&op, inside));
             // No client sees the answer of a dying process.
             self.mount.process.stop_if_dead();
-            let mut witness = self.witness.lock();
-            if outcome.is_ok() {
-                let generation = self.mount.service.0.generation();
-                witness.acknowledged(Side::Primary, generation);
-            }
-            witness.answer(self.id, call, outcome);
+            self.answered(call, outcome);
         }
+    }
+
+    /// Waits until the node serves. Returns `None` if this client must make no more requests here.
+    fn enter(&self) -> Option<Inside> {
+        loop {
+            if self.posting.is_over.load(Ordering::Relaxed) || self.mount.shutdown.is_unmounted() {
+                return None;
+            }
+            if let Ok(inside) = self.mount.enter() {
+                return Some(inside);
+            }
+            world::wait(Wait::Until(self.mount.process.shared().now() + ENTER_POLL));
+        }
+    }
+
+    fn answered(&self, call: CallId, outcome: Outcome) {
+        let side = self.posting.side;
+        let mut witness = self.witness.lock();
+        match outcome {
+            // The node gave its role away while the operation was under way: the outcome is unknown.
+            Err(errno) if leaves_doubt(errno) && !self.mount.serves() => return,
+            Ok(_) => witness.acknowledged(side, self.mount.service.0.generation()),
+            Err(_) => {}
+        }
+        witness.answer(side, self.id, call, outcome);
     }
 
     fn pause(&self) {
@@ -252,7 +308,15 @@ impl Client {
 
 /// Requests a change from the secondary, as a misdirected client does. The secondary must never
 /// acknowledge the change.
-fn request_from_secondary(datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness>>) {
+fn request_from_secondary(side: Side, datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness>>) {
+    let service = DatastoreHandle(Arc::clone(datastore));
+    // Meanwhile the node may have become the primary.
+    if serves(Arc::clone(datastore)) {
+        return;
+    }
+    let Ok(_inside) = service.enter(RequestKind::Program) else {
+        return;
+    };
     let generation = datastore.generation();
     let change = MetaRequest::SetXattr {
         ino: Ino::ROOT,
@@ -262,23 +326,23 @@ fn request_from_secondary(datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness
     };
     let done = move |outcome: Result<_, Errno>| {
         if outcome.is_ok() {
-            witness.lock().acknowledged(Side::Secondary, generation);
+            witness.lock().acknowledged(side, generation);
         }
     };
-    DatastoreHandle(Arc::clone(datastore)).change(change, Box::new(done));
+    service.change(change, Box::new(done));
 }
 
-/// Starts the clients: all clients at each new mount of the primary, and one misdirected client at
-/// each new process of the secondary.
+/// Starts the clients: all clients at each node that begins to serve, and one misdirected client at
+/// each process of a secondary.
 pub struct ClientPool {
     count: u32,
     pause_max: Duration,
     witness: Arc<Mutex<Witness>>,
-    is_stopped: Arc<AtomicBool>,
-    /// The clients of the present primary process are started.
-    is_at_primary: bool,
-    /// The misdirected client of the present secondary process is started.
-    is_at_secondary: bool,
+    is_stopped: bool,
+    /// The clients of the process that serves, if they are started.
+    posting: Option<Posting>,
+    /// Whether the misdirected client of each machine's present process is started.
+    has_misdirected: [bool; 2],
 }
 
 impl ClientPool {
@@ -288,9 +352,9 @@ impl ClientPool {
             count,
             pause_max,
             witness,
-            is_stopped: Arc::default(),
-            is_at_primary: false,
-            is_at_secondary: false,
+            is_stopped: false,
+            posting: None,
+            has_misdirected: [false; 2],
         }
     }
 
@@ -300,57 +364,75 @@ impl ClientPool {
     }
 
     /// Sets the number of clients that the next mount gets, and gives the present mount new clients.
-    pub const fn set_count(&mut self, count: u32) {
+    pub fn set_count(&mut self, count: u32) {
         self.count = count;
-        self.is_at_primary = false;
+        self.end_posting();
     }
 
     /// Records that the process of a node has ended, and its clients with it.
-    pub const fn process_ended(&mut self, side: Side) {
-        match side {
-            Side::Primary => self.is_at_primary = false,
-            Side::Secondary => self.is_at_secondary = false,
-        }
+    pub fn process_ended(&mut self, side: Side) {
+        self.posting.take_if(|posting| posting.side == side);
+        *side.of_mut(&mut self.has_misdirected) = false;
     }
 
     /// Lets each client end after its next answer.
-    pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Relaxed);
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+        self.end_posting();
     }
 
-    /// Starts the clients of each process that has opened its datastore since the last call.
+    fn end_posting(&mut self) {
+        if let Some(posting) = self.posting.take() {
+            posting.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Starts the clients of a node that has begun to serve since the last call. The clients of the
+    /// other node end. Also starts the misdirected clients.
     pub fn start(&mut self, nodes: &Nodes) {
-        if !self.is_at_primary && !self.is_stopped.load(Ordering::Relaxed) {
-            let running = nodes.of(Side::Primary).node.running();
+        let is_posted = |side| self.posting.as_ref().is_some_and(|it| it.side == side);
+        let serving = nodes.serving().filter(|side| !is_posted(*side));
+        if let Some(side) = serving.filter(|_| !self.is_stopped) {
+            self.end_posting();
+            let running = nodes.of(side).node.running();
             if let Some(mount) = running.as_ref().and_then(Mount::of) {
-                self.start_clients(&mount);
-                self.is_at_primary = true;
+                self.start_clients(side, &mount);
             }
         }
-        if !self.is_at_secondary {
-            let running = nodes.of(Side::Secondary).node.running();
-            if let Some(running) = running
-                && let Some(datastore) = running.datastore()
-            {
-                let witness = Arc::clone(&self.witness);
-                running
-                    .process
-                    .start(move || request_from_secondary(&datastore, witness));
-                self.is_at_secondary = true;
+        for side in Side::BOTH {
+            if !side.of(&self.has_misdirected) {
+                self.start_misdirected(nodes, side);
             }
         }
     }
 
-    fn start_clients(&self, mount: &Mount) {
+    fn start_clients(&mut self, side: Side, mount: &Mount) {
+        let is_over = Arc::default();
+        let posting = Posting { side, is_over };
         for id in 0..self.count {
             let client = Client {
                 id,
                 mount: mount.clone(),
                 witness: Arc::clone(&self.witness),
                 pause_max: self.pause_max,
-                is_stopped: Arc::clone(&self.is_stopped),
+                posting: posting.clone(),
             };
             mount.process.start(move || client.run());
+        }
+        self.posting = Some(posting);
+    }
+
+    fn start_misdirected(&mut self, nodes: &Nodes, side: Side) {
+        let running = nodes.of(side).node.running();
+        if let Some(running) = running
+            && let Some(datastore) = running.datastore()
+            && datastore.state().is_secondary()
+        {
+            let witness = Arc::clone(&self.witness);
+            running
+                .process
+                .start(move || request_from_secondary(side, &datastore, witness));
+            *side.of_mut(&mut self.has_misdirected) = true;
         }
     }
 }

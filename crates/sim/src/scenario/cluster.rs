@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_types::settings::Durability;
+use lockstep_types::settings::{Durability, Role};
 use parking_lot::Mutex;
 
 use super::clients::{ClientPool, Users};
@@ -39,6 +39,8 @@ pub struct Cluster {
     pub(super) clients: ClientPool,
     pub(super) witness: Arc<Mutex<Witness>>,
     pub(super) checks: LiveChecks,
+    /// The node that an operator has told to become the primary, and that has not answered.
+    pub(super) unanswered: Option<Side>,
     coverage: CoverageRecorder,
     /// A test starts and stops the nodes. The cluster restarts no node.
     is_manual: bool,
@@ -57,6 +59,7 @@ impl Cluster {
             clients: ClientPool::new(users.clients, users.pause_max, Arc::clone(&witness)),
             checks: LiveChecks::new(Arc::clone(&witness)),
             witness,
+            unanswered: None,
             coverage: CoverageRecorder::default(),
             is_manual: false,
             random,
@@ -97,14 +100,15 @@ impl Cluster {
     pub fn start(&mut self, side: Side) {
         self.checks.before_start(&self.nodes, side);
         let process = self.world.spawn_process();
-        let peer = self.nodes.of(Side::Secondary).node.slot();
+        let peer = self.nodes.of(side.other()).node.slot();
+        let role = self.nodes.role_of(side);
         let node = self.nodes.of_mut(side);
         let backing = node.power_on(&process);
         let network = &self.world.network;
         node.node
             .start(&process, backing, node.boot(), network, peer);
         if let Some(crash) = node.planned.crash_at_start.take() {
-            node.crash_at_call(crash, &self.coverage);
+            node.crash_at_call(crash, role, &self.coverage);
         }
         self.witness.lock().node(side, NodeEvent::Started);
     }
@@ -123,7 +127,7 @@ impl Cluster {
         self.world.network.process_ended(side, &shared, is_notified);
         self.checks.after_stop(&self.nodes, side, stop);
         self.clients.process_ended(side);
-        self.nodes.of(side).node.clear_running();
+        self.nodes.process_ended(side);
     }
 
     /// Applies a fault.
@@ -132,28 +136,38 @@ impl Cluster {
         self.checks
             .before_fault(&self.nodes, &self.world.network, now);
         match fault {
-            Fault::Restart(side, stop) => {
+            Fault::Restart(role, stop) => {
+                let side = self.nodes.machine(role);
                 self.stop(side, stop);
                 let down = self.random.below(DOWN_MAX_US);
                 self.run_for(Duration::from_micros(down))?;
                 self.start(side);
             }
             Fault::RestartBoth(primary, secondary) => {
-                self.stop(Side::Primary, primary);
-                self.stop(Side::Secondary, secondary);
+                for (side, stop) in self.nodes.machines().into_iter().zip([primary, secondary]) {
+                    self.stop(side, stop);
+                }
                 self.start_both();
             }
-            Fault::Down(side, stop) => {
+            Fault::Down(role, stop) => {
+                let side = self.nodes.machine(role);
                 self.stop(side, stop);
                 self.nodes.of_mut(side).stays_down = true;
             }
             Fault::CleanShutdown(shutdown) => self.request_shutdown(shutdown),
-            Fault::CrashAtCall { side, crash } => {
-                self.nodes.of_mut(side).crash_at_call(crash, &self.coverage);
+            Fault::CrashAtCall { role, crash } => {
+                let node = self.nodes.of_mut(self.nodes.machine(role));
+                node.crash_at_call(crash, role, &self.coverage);
             }
             Fault::Disconnect => self.world.network.cut(&self.world.shared),
-            Fault::CorruptFrame(side) => self.world.network.corrupt_next(side),
-            Fault::Mute(side) => self.world.network.set_silent(side, true),
+            Fault::CorruptFrame(role) => self.world.network.corrupt_next(self.nodes.machine(role)),
+            Fault::Mute(role) => {
+                let side = self.nodes.machine(role);
+                self.world.network.set_silent(side, true);
+            }
+            Fault::HandOver => self.hand_over(),
+            Fault::TakeOver(stop) => self.take_over(stop)?,
+            Fault::EndStandStill => self.end_stand_still()?,
             Fault::Heal => self.heal()?,
             disk_fault => self.apply_disk_fault(disk_fault)?,
         }
@@ -163,57 +177,69 @@ impl Cluster {
     fn apply_disk_fault(&mut self, fault: Fault) -> Result<(), String> {
         match fault {
             Fault::FailCall {
-                side,
+                role,
                 class,
                 nth,
                 errno,
             } => {
+                let side = self.nodes.machine(role);
                 self.checks.expect_disk_errors(side);
                 self.nodes.of_mut(side).fail_disk(class, nth, errno);
             }
             Fault::FailRoleWrite => {
-                self.checks.expect_disk_errors(Side::Secondary);
-                self.nodes.of_mut(Side::Secondary).fail_next_role_write();
+                let side = self.nodes.machine(Role::Secondary);
+                self.checks.expect_disk_errors(side);
+                self.nodes.of_mut(side).fail_next_role_write();
             }
-            Fault::FillDisk(side) => {
+            Fault::FillDisk(role) => {
+                let side = self.nodes.machine(role);
                 self.checks.expect_disk_errors(side);
                 self.witness.lock().expect_full_disks();
                 let with_reserve = self.random.percent(RESERVE_USED_PERCENT);
                 self.nodes.of_mut(side).disk.fill(with_reserve);
             }
             Fault::UnmountDisk => self.unmount_secondary()?,
-            Fault::HangDisk(hang) => self.nodes.of_mut(Side::Secondary).hang_disk(Some(hang)),
+            Fault::HangDisk(hang) => {
+                let side = self.nodes.machine(Role::Secondary);
+                self.nodes.of_mut(side).hang_disk(Some(hang));
+            }
             _ => {}
         }
         Ok(())
     }
 
     fn unmount_secondary(&mut self) -> Result<(), String> {
-        let secondary = self.nodes.of(Side::Secondary);
+        let side = self.nodes.machine(Role::Secondary);
+        let secondary = self.nodes.of(side);
         if secondary.disk.can_be_unmounted() && !secondary.needs_operator {
-            self.stop(Side::Secondary, Stop::Process);
-            self.nodes.of_mut(Side::Secondary).disk.unmount()?;
-            self.start(Side::Secondary);
+            self.stop(side, Stop::Process);
+            let secondary = self.nodes.of_mut(side);
+            secondary.node.set_role(Role::Secondary);
+            secondary.disk.unmount()?;
+            self.start(side);
         }
         Ok(())
     }
 
-    fn remount_secondary(&mut self) {
-        if self.nodes.of(Side::Secondary).disk.is_unmounted() {
-            self.stop(Side::Secondary, Stop::Process);
-            self.nodes.of_mut(Side::Secondary).disk.remount();
-            self.start(Side::Secondary);
+    fn remount(&mut self) {
+        for side in Side::BOTH {
+            if self.nodes.of(side).disk.is_unmounted() {
+                self.stop(side, Stop::Process);
+                self.nodes.of_mut(side).disk.remount();
+                self.start(side);
+            }
         }
     }
 
     /// Records that an operation may meet a changed bit on the secondary's disk.
     pub fn expect_rotten_secondary(&mut self) {
-        self.nodes.of_mut(Side::Secondary).disk.set_rotten();
+        let side = self.nodes.machine(Role::Secondary);
+        self.nodes.of_mut(side).disk.set_rotten();
     }
 
     /// Lets frames pass, repairs and mounts the disks, and starts both nodes.
     pub fn heal(&mut self) -> Result<(), String> {
-        self.remount_secondary();
+        self.remount();
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
             let node = self.nodes.of_mut(side);
@@ -238,12 +264,12 @@ impl Cluster {
 
     /// Requests a clean shutdown. The events after the shutdown follow if nothing interrupts it.
     pub(super) fn request_shutdown(&mut self, shutdown: CleanShutdown) {
-        let node = self.nodes.of_mut(shutdown.side);
+        let node = self.nodes.of_mut(self.nodes.machine(shutdown.role));
         if !node.is_running() {
             return;
         }
         if let Some(crash) = shutdown.crash {
-            node.crash_at_call(crash, &self.coverage);
+            node.crash_at_call(crash, shutdown.role, &self.coverage);
         }
         node.planned.after_shutdown = Some(shutdown.then);
         node.node.request_shutdown();
@@ -313,6 +339,11 @@ impl Cluster {
         self.coverage.take()
     }
 
+    /// Returns the number of times that the other node began to serve.
+    pub const fn role_changes(&self) -> u64 {
+        self.nodes.role_changes()
+    }
+
     /// Returns the number of questions about the history that were left undecided.
     pub const fn undecided(&self) -> u64 {
         self.checks.undecided()
@@ -352,7 +383,7 @@ impl Cluster {
                     self.finish_shutdown(side);
                 }
             }
-            return Ok(());
+            return self.follow_roles();
         }
         // All ended processes first, then the starts: a start compares the two stores, and a process
         // that has just ended may hold locks in the other store.
@@ -372,25 +403,43 @@ impl Cluster {
                 self.start(side);
             }
         }
+        self.follow_roles()?;
         let now = self.now();
         self.checks
             .after_step(&self.nodes, &self.world.network, now);
-        let is_in_sync = self.is_in_sync();
-        self.nodes.of_mut(Side::Secondary).disk.has_old_copy &= !is_in_sync;
         self.clients.start(&self.nodes);
         Ok(())
     }
 
+    /// Records the node that has begun to serve, and the copies that have become equal.
+    fn follow_roles(&mut self) -> Result<(), String> {
+        let role_changes = self.nodes.role_changes();
+        if let Some(side) = self.nodes.look_for_server()? {
+            self.witness.lock().node(side, NodeEvent::Serves);
+        }
+        if self.nodes.role_changes() != role_changes {
+            self.checks.after_role_change();
+        }
+        if self.nodes.look_for_sync() {
+            let side = self.nodes.machine(Role::Secondary);
+            self.nodes.of_mut(side).disk.has_old_copy = false;
+            self.witness.lock().node(side, NodeEvent::Equal);
+            self.unanswered = None;
+        }
+        Ok(())
+    }
+
     /// Lets each client end after its next answer.
-    pub fn stop_clients(&self) {
+    pub fn stop_clients(&mut self) {
         self.clients.stop();
     }
 
     /// Ends all clients at once, with the process of the primary.
     pub fn kill_clients(&mut self) {
         self.stop_clients();
-        self.stop(Side::Primary, Stop::Process);
-        self.start(Side::Primary);
+        let side = self.nodes.machine(Role::Primary);
+        self.stop(side, Stop::Process);
+        self.start(side);
     }
 
     /// Runs the world until both nodes report that they are in sync.
@@ -421,11 +470,12 @@ impl Cluster {
 
     /// Returns a digest of both disks, the time, and the number of steps.
     pub fn digest(&self) -> u64 {
-        let nodes = self.nodes.both().iter();
-        let disks = nodes.map(|node| node.disk.disk().digest());
+        let disks = Side::BOTH.map(|side| self.nodes.of(side).disk.disk().digest());
         let time = u64::try_from(self.now().as_nanos()).unwrap_or(0);
-        disks.fold(time ^ self.world.steps(), |digest, disk| {
-            digest.rotate_left(17) ^ disk
-        })
+        disks
+            .into_iter()
+            .fold(time ^ self.world.steps(), |digest, disk| {
+                digest.rotate_left(17) ^ disk
+            })
     }
 }

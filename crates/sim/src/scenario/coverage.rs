@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use lockstep_repl::state::{State, TABLE};
 use lockstep_types::coverage;
+use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use crate::disk::{Call, CallKind, Verdict};
-use crate::world::Side;
 
 /// A kind of disk call at which a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashPoint {
-    side: Side,
+    role: Role,
     kind: CallKind,
     /// The purpose of the file.
     file: FileClass,
@@ -72,10 +72,10 @@ impl FileClass {
 }
 
 impl CrashPoint {
-    /// Returns the point at which `verdict` ends the process of a side.
-    pub fn new(side: Side, call: &Call<'_>, verdict: Verdict) -> Self {
+    /// Returns the point at which `verdict` ends the process of a node.
+    pub fn new(role: Role, call: &Call<'_>, verdict: Verdict) -> Self {
         Self {
-            side,
+            role,
             kind: call.kind,
             file: FileClass::of(call.path),
             when: match verdict {
@@ -90,12 +90,12 @@ impl CrashPoint {
 impl fmt::Display for CrashPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            side,
+            role,
             kind,
             file,
             when,
         } = self;
-        write!(f, "{side:?}: {when:?} {kind:?} of {file:?}")
+        write!(f, "{role:?}: {when:?} {kind:?} of {file:?}")
     }
 }
 

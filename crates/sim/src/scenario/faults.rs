@@ -1,12 +1,14 @@
-//! The faults of a schedule, as data, and the random choice of a fault.
+//! The faults of a schedule, as data, and the random choice of a fault. A fault names a node by the
+//! role that the node has when the fault happens.
 
 use lockstep_types::Errno;
+use lockstep_types::settings::Role;
 
 use super::coverage::FileClass;
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
-use crate::world::{Hang, Side};
+use crate::world::Hang;
 
 /// Most disk calls until a crash.
 const CALLS_MAX: u64 = 400;
@@ -21,6 +23,9 @@ const CALLS_OF_CLASS_MAX: u64 = 12;
 /// Share of torn writes that are cut after whole pages, in percent.
 const WHOLE_PAGES_PERCENT: u64 = 30;
 
+/// The roles of the two nodes.
+const ROLES: [Role; 2] = [Role::Primary, Role::Secondary];
+
 /// Most disk calls of a class until one of them fails.
 const FAILING_CALLS_MAX: u64 = 30;
 
@@ -28,15 +33,15 @@ const FAILING_CALLS_MAX: u64 = 30;
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// A node stops, and starts again.
-    Restart(Side, Stop),
-    /// Both nodes stop, and start again.
+    Restart(Role, Stop),
+    /// Both nodes stop, the primary as the first one says, and start again.
     RestartBoth(Stop, Stop),
     /// A node stops, and starts again only after a heal.
-    Down(Side, Stop),
+    Down(Role, Stop),
     /// A node stops at a call of its disk.
     CrashAtCall {
         /// The node.
-        side: Side,
+        role: Role,
         /// The crash.
         crash: Crash,
     },
@@ -45,13 +50,13 @@ pub enum Fault {
     /// The connection is lost.
     Disconnect,
     /// The next frame of a node is damaged.
-    CorruptFrame(Side),
+    CorruptFrame(Role),
     /// No frame of a node arrives, until a heal.
-    Mute(Side),
+    Mute(Role),
     /// A disk call fails. An operator starts the node again later.
     FailCall {
         /// The node.
-        side: Side,
+        role: Role,
         /// The class of the call.
         class: CallClass,
         /// Number of the call in its class from now on, from one.
@@ -62,13 +67,21 @@ pub enum Fault {
     /// The next change of the secondary's role file fails, although the disk works.
     FailRoleWrite,
     /// Nothing more fits on the disk of a node, until a heal.
-    FillDisk(Side),
+    FillDisk(Role),
     /// The disk of the secondary hangs, until a heal. The node answers pings and does everything
     /// that needs memory only. The node begins no other work.
     HangDisk(Hang),
     /// The secondary restarts without its disk. An empty store is in the place of the disk, until a
     /// heal.
     UnmountDisk,
+    /// An operator gives the role of the primary to the secondary.
+    HandOver,
+    /// The primary stops. An operator promotes the secondary, if its copy is complete. Then the node
+    /// that stopped starts.
+    TakeOver(Stop),
+    /// An operator promotes a node that serves nothing, if the other node is down and no other copy
+    /// can hold more.
+    EndStandStill,
     /// Frames pass again, the disks have room and are mounted, and stopped nodes start.
     Heal,
 }
@@ -77,7 +90,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug)]
 pub struct CleanShutdown {
     /// The node.
-    pub side: Side,
+    pub role: Role,
     /// A crash during the shutdown.
     pub crash: Option<Crash>,
     /// The events after the shutdown, if nothing interrupts it.
@@ -118,14 +131,14 @@ pub struct CallPoint {
 impl CleanShutdown {
     /// Draws a clean shutdown.
     pub fn random(random: &mut Random) -> Self {
-        let side = *random.pick(&Side::BOTH);
+        let role = *random.pick(&ROLES);
         let crash = random.percent(25).then(|| Crash::random(random));
         let then = AfterShutdown {
             loses_power: random.percent(50),
             stays_down: random.percent(20),
             crash: random.percent(25).then(|| Crash::random(random)),
         };
-        Self { side, crash, then }
+        Self { role, crash, then }
     }
 
     fn detailed(self, random: &mut Random) -> Self {
@@ -158,24 +171,24 @@ impl Crash {
 impl Fault {
     /// Draws the next fault. `needs_heal`: an earlier fault lasts until a heal.
     pub fn random(random: &mut Random, needs_heal: bool) -> Self {
-        let side = *random.pick(&Side::BOTH);
+        let role = *random.pick(&ROLES);
         let stop = stop(random);
         if needs_heal && random.percent(40) {
             return Self::Heal;
         }
         match random.below(14) {
-            0..=2 => Self::Restart(side, stop),
+            0..=2 => Self::Restart(role, stop),
             3 => Self::RestartBoth(stop, self::stop(random)),
-            4 => Self::Down(side, stop),
+            4 => Self::Down(role, stop),
             5..=7 => {
                 let at = CallPoint::random(random, CALLS_MAX);
                 let crash = Crash { stop, at };
-                Self::CrashAtCall { side, crash }
+                Self::CrashAtCall { role, crash }
             }
             8 | 9 => Self::Disconnect,
-            10 => Self::CorruptFrame(side),
+            10 => Self::CorruptFrame(role),
             11 => Self::FailCall {
-                side,
+                role,
                 class: *random.pick(&[
                     CallClass::Write,
                     CallClass::Name,
@@ -185,8 +198,17 @@ impl Fault {
                 nth: 1 + random.below(FAILING_CALLS_MAX),
                 errno: Errno::Io,
             },
-            12 => Self::FillDisk(side),
-            _ => Self::Mute(side),
+            12 => Self::FillDisk(role),
+            _ => Self::Mute(role),
+        }
+    }
+
+    /// Draws an act of an operator.
+    pub fn of_operator(random: &mut Random) -> Self {
+        match random.below(10) {
+            0..=4 => Self::HandOver,
+            5..=7 => Self::TakeOver(stop(random)),
+            _ => Self::EndStandStill,
         }
     }
 
@@ -196,15 +218,15 @@ impl Fault {
     pub fn detailed(self, random: &mut Random) -> Self {
         match self {
             Self::FailCall {
-                side, class, nth, ..
+                role, class, nth, ..
             } => Self::FailCall {
-                side,
+                role,
                 class,
                 nth,
                 errno: errno(class, random),
             },
-            Self::CrashAtCall { side, crash } => Self::CrashAtCall {
-                side,
+            Self::CrashAtCall { role, crash } => Self::CrashAtCall {
+                role,
                 crash: crash.detailed(random),
             },
             Self::CleanShutdown(shutdown) => Self::CleanShutdown(shutdown.detailed(random)),

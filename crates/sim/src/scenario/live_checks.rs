@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::bounds;
@@ -35,11 +36,9 @@ struct Events {
     first_in_sync: Option<Duration>,
 }
 
-/// The checks of a running schedule.
-pub struct LiveChecks {
-    witness: Arc<Mutex<Witness>>,
-    /// The checks are off: a test exchanges disks, so that no history explains their content.
-    is_off: bool,
+/// The past of the node that is the primary.
+#[derive(Default)]
+struct PrimaryPast {
     /// The primary's process ended in sync: at the next start PAW and SAW must say where the nodes
     /// differ.
     tables_are_due: bool,
@@ -47,6 +46,17 @@ pub struct LiveChecks {
     /// secondary does not know: the size after a write that was in flight when the previous process
     /// ended.
     has_recovered: bool,
+    /// The primary has stopped, and the secondary held every acknowledged operation.
+    could_take_over: bool,
+}
+
+/// The checks of a running schedule.
+pub struct LiveChecks {
+    witness: Arc<Mutex<Witness>>,
+    /// The checks are off: a test exchanges disks, so that no history explains their content.
+    is_off: bool,
+    /// The past of the primary.
+    primary: PrimaryPast,
     /// The events that excuse the secondary.
     events: Events,
     /// Number of questions about the history that were too complex to decide.
@@ -59,8 +69,7 @@ impl LiveChecks {
         Self {
             witness,
             is_off: false,
-            tables_are_due: false,
-            has_recovered: false,
+            primary: PrimaryPast::default(),
             events: Events::default(),
             undecided: 0,
         }
@@ -81,12 +90,15 @@ impl LiveChecks {
         self.events.disk_failed
     }
 
-    /// Allows the errors of a failing disk. Clients see the errors of the primary's disk.
+    /// Returns whether the primary has stopped, and the secondary held every acknowledged operation.
+    pub const fn could_take_over(&self) -> bool {
+        self.primary.could_take_over
+    }
+
+    /// Allows the errors of a failing disk. Clients see these errors while the machine's node serves.
     pub fn expect_disk_errors(&mut self, side: Side) {
         self.events.disk_failed = true;
-        if side == Side::Primary {
-            self.witness.lock().expect_disk_errors();
-        }
+        self.witness.lock().expect_disk_errors(side);
     }
 
     /// Allows the errors of disks with little room.
@@ -109,12 +121,18 @@ impl LiveChecks {
 
     /// A node is about to start.
     pub fn before_start(&mut self, nodes: &Nodes, side: Side) {
-        if side == Side::Primary {
-            if std::mem::take(&mut self.tables_are_due) {
+        if nodes.role_of(side) == Role::Primary {
+            if std::mem::take(&mut self.primary.tables_are_due) {
                 self.record(self.check_tables(nodes));
             }
-            self.has_recovered = false;
+            self.primary.has_recovered = false;
+            self.primary.could_take_over = false;
         }
+    }
+
+    /// The other node has begun to serve.
+    pub fn after_role_change(&mut self) {
+        self.primary = PrimaryPast::default();
     }
 
     /// A node has stopped. Its process is still known to `nodes`.
@@ -128,13 +146,17 @@ impl LiveChecks {
             NodeEvent::Crashed(stop)
         };
         self.witness.lock().node(side, event);
-        self.tables_are_due =
-            side == Side::Primary && stop == Stop::Process && nodes.secondary_holds_all();
+        let is_secondary_complete = nodes.secondary_holds_all();
+        let is_primary = nodes.role_of(side) == Role::Primary;
+        self.primary.tables_are_due = is_primary && stop == Stop::Process && is_secondary_complete;
+        if is_primary {
+            self.primary.could_take_over = self.primary.has_recovered && is_secondary_complete;
+        }
     }
 
     /// An operator has cleared the poison of a node's store: the next resync compares everything.
     pub fn after_repair(&mut self, side: Side) {
-        self.tables_are_due = false;
+        self.primary.tables_are_due = false;
         let event = NodeEvent::Crashed(Stop::Power);
         self.witness.lock().node(side, event);
     }
@@ -154,7 +176,7 @@ impl LiveChecks {
             self.events.first_in_sync = Some(now);
         }
         self.events.had_fault |= self.room_was_unknown(network, now);
-        self.has_recovered |= are_in_sync;
+        self.primary.has_recovered |= are_in_sync;
     }
 
     /// Checks the data that a stopped node leaves, while both nodes are treated as in sync. Returns
@@ -163,7 +185,7 @@ impl LiveChecks {
         if self.is_off {
             return Ok(true);
         }
-        let secondary = nodes.of(Side::Secondary);
+        let [_, secondary] = nodes.both();
         if nodes.are_resyncing() {
             // The resync has changed records of the secondary, so the mark must have come before.
             disk_checks::check_marked_out_of_sync(secondary.disk.disk())?;
@@ -173,13 +195,13 @@ impl LiveChecks {
         }
         let witness = self.witness.lock();
         let history = witness.history();
-        match (side, stop) {
-            (Side::Secondary, Stop::Process) => Ok(true),
-            (Side::Secondary, Stop::Power) => {
+        match (nodes.role_of(side), stop) {
+            (Role::Secondary, Stop::Process) => Ok(true),
+            (Role::Secondary, Stop::Power) => {
                 disk_checks::check_durable(&secondary.dump()?, history).map(|()| true)
             }
-            (Side::Primary, _) if !self.has_recovered => Ok(true),
-            (Side::Primary, _) => disk_checks::check_could_take_over(&secondary.dump()?, history),
+            (Role::Primary, _) if !self.primary.has_recovered => Ok(true),
+            (Role::Primary, _) => disk_checks::check_could_take_over(&secondary.dump()?, history),
         }
     }
 
@@ -207,9 +229,11 @@ impl LiveChecks {
 
     fn check_bounds(&self, nodes: &Nodes, clients: u32) -> Result<(), String> {
         let witness = self.witness.lock();
-        for (side, datastore) in Side::BOTH.into_iter().zip(nodes.datastores()) {
-            let Some(datastore) = datastore else { continue };
-            let checked = bounds::check(side, &datastore, clients, witness.history(), false);
+        for node in nodes.both() {
+            let Some(datastore) = node.datastore() else {
+                continue;
+            };
+            let checked = bounds::check(node.side(), &datastore, clients, witness.history(), false);
             checked.map_err(|violation| violation.to_string())?;
         }
         Ok(())
@@ -228,7 +252,8 @@ impl LiveChecks {
 
     /// Checks that the secondary could do every operation that the primary accepted.
     fn check_secondary_follows(&self, nodes: &Nodes, network: &Network) -> Result<(), String> {
-        let is_rotten = nodes.of(Side::Secondary).disk.is_rotten();
+        let [_, secondary] = nodes.both();
+        let is_rotten = secondary.disk.is_rotten();
         let must_follow = !self.events.disk_failed && !is_rotten;
         match network.refused_by_secondary().filter(|_| must_follow) {
             None => Ok(()),
@@ -270,6 +295,7 @@ impl LiveChecks {
         };
         let [ours, theirs] = nodes.both();
         let nodes = [(&primary, ours), (&secondary, theirs)].map(|(datastore, node)| FinalNode {
+            side: node.side(),
             datastore,
             disk: node.disk.disk(),
         });

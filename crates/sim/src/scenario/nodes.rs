@@ -1,46 +1,126 @@
-//! Both nodes of a schedule, and the statements about the two together.
+//! Both nodes of a schedule, their roles, and the statements about the two together.
+//!
+//! The primary is the node that serves clients, or that served last. The roles are those that a
+//! client can see: they change when the other node begins to serve.
 
 use std::sync::Arc;
 
 use lockstep_driver::Datastore;
 use lockstep_repl::state::State;
+use lockstep_types::settings::Role;
 
 use super::settings::Settings;
 use super::sim_node::SimNode;
 use crate::world::Side;
 
 /// Both nodes.
-pub struct Nodes([SimNode; 2]);
+pub struct Nodes {
+    of_machines: [SimNode; 2],
+    primary: Side,
+    /// The present process of the primary has served.
+    has_served: bool,
+    /// Both nodes reported at the last look that they are in sync.
+    were_in_sync: bool,
+    role_changes: u64,
+}
 
 impl Nodes {
     /// Returns two nodes that have never run.
     pub fn new(settings: &Settings) -> Self {
-        Self(Side::BOTH.map(|side| SimNode::new(side, settings)))
+        Self {
+            of_machines: Side::BOTH.map(|side| SimNode::new(side, settings)),
+            primary: Side::A,
+            has_served: false,
+            were_in_sync: false,
+            role_changes: 0,
+        }
+    }
+
+    /// Returns the node of a machine.
+    pub const fn of(&self, side: Side) -> &SimNode {
+        side.of(&self.of_machines)
+    }
+
+    /// Returns the node of a machine.
+    pub const fn of_mut(&mut self, side: Side) -> &mut SimNode {
+        side.of_mut(&mut self.of_machines)
+    }
+
+    /// Returns the machine whose node has a role.
+    pub const fn machine(&self, role: Role) -> Side {
+        match role {
+            Role::Primary => self.primary,
+            Role::Secondary => self.primary.other(),
+        }
+    }
+
+    /// Returns the role of a machine's node.
+    pub fn role_of(&self, side: Side) -> Role {
+        if side == self.primary {
+            Role::Primary
+        } else {
+            Role::Secondary
+        }
+    }
+
+    /// Returns both machines, that of the primary first.
+    pub const fn machines(&self) -> [Side; 2] {
+        [self.primary, self.primary.other()]
     }
 
     /// Returns both nodes, the primary first.
-    pub const fn both(&self) -> &[SimNode; 2] {
-        &self.0
+    pub fn both(&self) -> [&SimNode; 2] {
+        self.machines().map(|side| self.of(side))
     }
 
-    /// Returns the node of a side.
-    pub const fn of(&self, side: Side) -> &SimNode {
-        side.of(&self.0)
+    /// Returns the machine whose node serves clients.
+    pub fn serving(&self) -> Option<Side> {
+        self.has_served.then_some(self.primary)
     }
 
-    /// Returns the node of a side.
-    pub const fn of_mut(&mut self, side: Side) -> &mut SimNode {
-        side.of_mut(&mut self.0)
+    /// Returns the number of times that the other node began to serve.
+    pub const fn role_changes(&self) -> u64 {
+        self.role_changes
     }
 
-    /// Returns the states of both nodes, of each node whose process has opened its datastore.
+    /// Looks which node serves. Returns its machine, if its process has begun to serve since the last
+    /// look.
+    pub fn look_for_server(&mut self) -> Result<Option<Side>, String> {
+        let side = match Side::BOTH.map(|side| self.of(side).serves()) {
+            [true, true] => return Err("one_primary: both nodes serve clients".to_owned()),
+            [true, false] => Side::A,
+            [false, true] => Side::B,
+            [false, false] => return Ok(None),
+        };
+        let is_known = self.has_served && side == self.primary;
+        self.role_changes += u64::from(side != self.primary);
+        (self.primary, self.has_served) = (side, true);
+        Ok((!is_known).then_some(side))
+    }
+
+    /// Records that the process of a node has ended.
+    pub fn process_ended(&mut self, side: Side) {
+        self.of(side).node.clear_running();
+        self.has_served &= side != self.primary;
+    }
+
+    /// Looks whether both nodes are in sync. Returns whether they have come in sync since the last
+    /// look.
+    pub fn look_for_sync(&mut self) -> bool {
+        let are_in_sync = self.are_in_sync();
+        let were_in_sync = std::mem::replace(&mut self.were_in_sync, are_in_sync);
+        are_in_sync && !were_in_sync
+    }
+
+    /// Returns the states of both nodes, the primary first, of each node whose process has opened its
+    /// datastore.
     pub fn states(&self) -> [Option<State>; 2] {
-        self.0.each_ref().map(SimNode::state)
+        self.both().map(SimNode::state)
     }
 
-    /// Returns the open datastores.
+    /// Returns the open datastores, that of the primary first.
     pub fn datastores(&self) -> [Option<Arc<Datastore>>; 2] {
-        self.0.each_ref().map(SimNode::datastore)
+        self.both().map(SimNode::datastore)
     }
 
     /// Returns whether both nodes report that they are in sync.
@@ -51,7 +131,7 @@ impl Nodes {
     /// Returns whether the secondary must hold all acknowledged operations, according to the states
     /// of both nodes.
     pub fn secondary_holds_all(&self) -> bool {
-        let [primary, secondary] = &self.0;
+        let [primary, secondary] = self.both();
         let primary = primary.state().is_some_and(|state| {
             matches!(
                 state,

@@ -4,16 +4,22 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lockstep_types::settings::OnPowerLoss;
+
 use super::faults::{CleanShutdown, Fault};
 use super::settings::Settings;
 use crate::random::Random;
 use crate::workload::Options;
 use crate::world::Hang;
 
-/// Most faults of a schedule, besides clean shutdowns.
+/// Share of the schedules in which an operator changes the roles, in percent.
+pub const CHANGES_ROLES_PERCENT: u64 = 30;
+/// Most faults of a schedule, besides clean shutdowns and the acts of an operator.
 const FAULTS_MAX: u64 = 10;
 /// Most time between two faults, in microseconds.
 const FAULT_EVERY_MAX_US: u64 = 1_500_000;
+/// Most acts of an operator, where an operator changes the roles.
+const OPERATOR_ACTS_MAX: u64 = 4;
 /// Most room for clients on a small disk, in KiB.
 const SMALL_DISK_KIB_MAX: u64 = 400;
 /// The longest pauses of clients between two operations.
@@ -52,6 +58,10 @@ const CLEAN_SHUTDOWNS: Feature = Feature {
 const SMALL_DISKS: Feature = Feature {
     salt: 0x7363_6172_6365,
     percent: 20,
+};
+const CHANGED_ROLES: Feature = Feature {
+    salt: 0x0072_6f6c_6573,
+    percent: CHANGES_ROLES_PERCENT,
 };
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
@@ -110,7 +120,7 @@ impl Plan {
     /// Returns the plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let settings = Settings::random(&mut random);
+        let mut settings = Settings::random(&mut random);
         let step_percent = *random.pick(&[0, 10, 50, 100]);
         let workload = Options {
             clients: 1 + u32::try_from(random.below(6)).unwrap_or(0),
@@ -130,6 +140,8 @@ impl Plan {
             Fault::FailRoleWrite
         });
         add_clean_shutdowns(&mut faults, &mut CLEAN_SHUTDOWNS.source(seed));
+        let changes_roles = change_roles(&mut faults, &mut CHANGED_ROLES.source(seed));
+        settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
         for (_, fault) in &mut faults {
             *fault = fault.detailed(&mut details);
@@ -205,18 +217,44 @@ fn add_clean_shutdowns(faults: &mut Vec<(Duration, Fault)>, random: &mut Random)
         return;
     }
     for _ in 0..=random.below(2) {
-        let place = usize::try_from(random.below(faults.len() as u64 + 1)).unwrap_or(0);
-        let next = faults.get_mut(place).map(|(wait, _)| wait);
-        let most = next.as_ref().map_or(FAULT_EVERY_MAX_US, |next| {
-            u64::try_from(next.as_micros()).unwrap_or(0)
+        add(faults, random, |random| {
+            Fault::CleanShutdown(CleanShutdown::random(random))
         });
-        let wait = Duration::from_micros(random.below(most + 1));
-        if let Some(next) = next {
-            *next -= wait;
-        }
-        let shutdown = CleanShutdown::random(random);
-        faults.insert(place, (wait, Fault::CleanShutdown(shutdown)));
     }
+}
+
+/// Adds the acts of an operator, in some schedules. The other faults keep their times. Returns the
+/// setting `on_power_loss` of such a schedule.
+fn change_roles(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) -> Option<OnPowerLoss> {
+    if !random.percent(CHANGED_ROLES.percent) {
+        return None;
+    }
+    for _ in 0..=random.below(OPERATOR_ACTS_MAX) {
+        add(faults, random, Fault::of_operator);
+    }
+    Some(if random.percent(75) {
+        OnPowerLoss::Wait
+    } else {
+        OnPowerLoss::Serve
+    })
+}
+
+/// Adds a fault at a random place.
+fn add(
+    faults: &mut Vec<(Duration, Fault)>,
+    random: &mut Random,
+    fault: impl FnOnce(&mut Random) -> Fault,
+) {
+    let place = usize::try_from(random.below(faults.len() as u64 + 1)).unwrap_or(0);
+    let next = faults.get_mut(place).map(|(wait, _)| wait);
+    let most = next.as_ref().map_or(FAULT_EVERY_MAX_US, |next| {
+        u64::try_from(next.as_micros()).unwrap_or(0)
+    });
+    let wait = Duration::from_micros(random.below(most + 1));
+    if let Some(next) = next {
+        *next -= wait;
+    }
+    faults.insert(place, (wait, fault(random)));
 }
 
 fn faults(random: &mut Random) -> Vec<(Duration, Fault)> {

@@ -20,6 +20,8 @@ pub struct Summary {
     pub operations: u64,
     /// Number of faults.
     pub faults: u64,
+    /// Number of times that the other node began to serve.
+    pub role_changes: u64,
     /// The simulated time.
     pub simulated: Duration,
     /// The transitions and crash points that the schedule covered.
@@ -105,6 +107,7 @@ impl Schedule {
         Summary {
             operations: self.cluster.answered(),
             faults: self.faults.len() as u64,
+            role_changes: self.cluster.role_changes(),
             simulated: self.cluster.now(),
             coverage,
             undecided: self.cluster.undecided(),

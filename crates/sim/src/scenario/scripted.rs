@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_driver::{ClearError, Cleared, RoleMarks};
 use lockstep_repl::state::State;
+use lockstep_types::settings::Role;
 use lockstep_types::{BootId, Errno};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
@@ -23,6 +24,11 @@ use crate::disk::{CallClass, Disk, Survivors};
 use crate::history::Stop;
 use crate::random::Random;
 use crate::world::Side;
+
+/// The machine of the primary, in a cluster whose roles never change.
+pub const PRIMARY: Side = Side::A;
+/// The machine of the secondary, in a cluster whose roles never change.
+pub const SECONDARY: Side = Side::B;
 
 impl Cluster {
     /// Returns two nodes without clients. The test starts and stops the nodes, may exchange disks,
@@ -98,7 +104,8 @@ impl Cluster {
 
     /// Returns the reason that the primary reports for its state.
     pub fn reason(&self) -> Option<String> {
-        self.status(Side::Primary)?.sync.reason
+        let primary = self.nodes.machine(Role::Primary);
+        self.status(primary)?.sync.reason
     }
 
     /// Clears the poison of a node's store, as an operator does. Kills the node's process first.
@@ -110,7 +117,7 @@ impl Cluster {
     /// Shuts a node down cleanly, as SIGTERM does. The node stays down.
     pub fn shut_down(&mut self, side: Side) -> Result<(), String> {
         self.request_shutdown(CleanShutdown {
-            side,
+            role: self.nodes.role_of(side),
             crash: None,
             then: AfterShutdown {
                 stays_down: true,
@@ -157,7 +164,8 @@ impl Cluster {
         &mut self,
         body: impl FnOnce(&Mount) -> T + Send + 'static,
     ) -> Result<T, String> {
-        let running = self.nodes.of(Side::Primary).node.running();
+        let primary = self.nodes.machine(Role::Primary);
+        let running = self.nodes.of(primary).node.running();
         let mount = running.as_ref().and_then(Mount::of);
         let mount = mount.ok_or("the primary is not running")?;
         let done = Arc::new(Mutex::new(None));

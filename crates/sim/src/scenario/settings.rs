@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_types::settings::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 
 use crate::random::Random;
 
@@ -21,6 +21,8 @@ pub struct Settings {
     pub durability: Durability,
     /// The reaction to a lost peer.
     pub on_peer_loss: OnPeerLoss,
+    /// The behaviour of a primary that starts and cannot reach its peer.
+    pub on_power_loss: OnPowerLoss,
     /// The time for which acknowledgements pause before that reaction.
     pub pause_limit: Duration,
     /// The silence after which a peer is treated as lost.
@@ -44,6 +46,7 @@ impl Settings {
             } else {
                 OnPeerLoss::Continue
             },
+            on_power_loss: OnPowerLoss::Serve,
             pause_limit: Duration::from_millis(random.below(longest)),
             peer_timeout: Duration::from_millis(200 + random.below(1000)),
             answer_limit: ANSWER_LIMIT,

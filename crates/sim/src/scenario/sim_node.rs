@@ -5,11 +5,12 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockstep_driver::client::{FileService, Standing};
 use lockstep_driver::config::{DatastoreConfig, PeerConfig, Policies};
-use lockstep_driver::{ClearError, Cleared, Datastore, Repair, clear_poison};
+use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
-use lockstep_types::settings::{Encryption, OnPowerLoss, Role};
+use lockstep_types::settings::{Encryption, Role};
 use lockstep_types::{BootId, Errno, Ino, Timestamp};
 
 use super::coverage::{CoverageRecorder, CrashPoint, FileClass};
@@ -70,6 +71,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
     let Settings {
         durability,
         on_peer_loss,
+        on_power_loss,
         pause_limit,
         peer_timeout,
         answer_limit,
@@ -83,7 +85,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         policies: Policies {
             durability,
             on_peer_loss,
-            on_power_loss: OnPowerLoss::Serve,
+            on_power_loss,
             ..Policies::default()
         },
         pause_limit,
@@ -92,6 +94,12 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         fuse_threads: 4,
         peer: Some(peer()),
     }
+}
+
+/// Returns whether the node of a datastore serves clients.
+pub fn serves(datastore: Arc<Datastore>) -> bool {
+    let is_secondary = datastore.state().is_secondary();
+    !is_secondary && DatastoreHandle(datastore).standing() == Standing::Serving
 }
 
 /// Returns a peer configuration. The simulated dialer does not use it.
@@ -112,12 +120,12 @@ impl SimNode {
     /// Returns a node that has never run.
     pub fn new(side: Side, settings: &Settings) -> Self {
         let role = match side {
-            Side::Primary => Role::Primary,
-            Side::Secondary => Role::Secondary,
+            Side::A => Role::Primary,
+            Side::B => Role::Secondary,
         };
         Self {
             side,
-            node: Node::new(config(role, settings)),
+            node: Node::new(side, config(role, settings)),
             disk: NodeDisk::new(),
             boots: 1,
             planned: Planned::default(),
@@ -152,9 +160,19 @@ impl SimNode {
         Some(self.datastore()?.state())
     }
 
+    /// Returns whether the node serves clients.
+    pub fn serves(&self) -> bool {
+        self.datastore().is_some_and(serves)
+    }
+
     /// Returns the reason why the process refused to start, if it refused.
     pub fn refusal(&self) -> Option<String> {
         self.node.running()?.refusal()
+    }
+
+    /// Returns the machine.
+    pub const fn side(&self) -> Side {
+        self.side
     }
 
     /// Returns whether this secondary reports its copy as in sync, and the copy is not an old one.
@@ -277,8 +295,8 @@ impl SimNode {
         self.refusals_allowed += u32::from(self.disk.mend());
     }
 
-    /// Ends the process at a call of its disk.
-    pub fn crash_at_call(&mut self, crash: Crash, coverage: &CoverageRecorder) {
+    /// Ends the process of this node, which has `role`, at a call of its disk.
+    pub fn crash_at_call(&mut self, crash: Crash, role: Role, coverage: &CoverageRecorder) {
         let Some(running) = self.node.running() else {
             return;
         };
@@ -286,7 +304,7 @@ impl SimNode {
         let CallPoint { verdict, .. } = at;
         self.planned.crash_stop = Some(stop);
         let left = AtomicU64::new(at.skipped);
-        let (side, coverage) = (self.side, coverage.clone());
+        let coverage = coverage.clone();
         let observer = move |call: &Call<'_>| {
             let is_counted = at
                 .class
@@ -294,7 +312,7 @@ impl SimNode {
             if !is_counted || left.fetch_sub(1, Ordering::Relaxed) != 0 {
                 return Verdict::Go;
             }
-            coverage.record_crash(CrashPoint::new(side, call, verdict));
+            coverage.record_crash(CrashPoint::new(role, call, verdict));
             running.process.die();
             if verdict == Verdict::CrashBefore && world::is_in_fiber() {
                 // The fiber must do nothing after this point.

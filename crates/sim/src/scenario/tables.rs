@@ -15,7 +15,6 @@ use lockstep_types::{Ino, MetaRequest};
 use crate::disk::Disk;
 use crate::history::{Fate, History};
 use crate::op::{Mark, Op, mark};
-use crate::world::Side;
 
 /// Compares the tables of two nodes in sync with the content of their disks. `exists` says whether
 /// both nodes have an inode: each node removes the content of a freed inode at a time of its own.
@@ -154,11 +153,11 @@ fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
     open.filter_map(|(_, call)| changed(&call.op)).collect()
 }
 
-/// Returns the writes to a file that are in progress in the primary's present process. An earlier
-/// write may have been overwritten on one side since: a write that ended with an error, or a write
-/// of an earlier process.
+/// Returns the writes to a file that are in progress in the process that serves. An earlier write
+/// may have been overwritten on one side since: a write that ended with an error, or a write of an
+/// earlier process.
 fn open_marks(history: &History, ino: Ino) -> BTreeSet<Mark> {
-    let start = history.last_start(Side::Primary);
+    let start = history.serving_since();
     let recent = history.calls().filter(|(_, call)| call.invoked > start);
     let open = recent.filter(|(_, call)| call.latest() == u64::MAX);
     open.filter_map(|(_, call)| match &call.op {

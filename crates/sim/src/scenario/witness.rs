@@ -14,8 +14,8 @@ pub struct Witness {
     source: Box<dyn Source>,
     clock: u64,
     answered: u64,
-    /// A disk of the primary was made to fail, so clients may receive its errors.
-    disk_failed: bool,
+    /// The machines whose disks were made to fail, so clients may receive their errors.
+    disk_failed: [bool; 2],
     /// The disks have little room, so clients may receive `ENOSPC`.
     may_be_full: bool,
     wrong: Option<String>,
@@ -30,7 +30,7 @@ impl Witness {
             source,
             clock: 0,
             answered: 0,
-            disk_failed: false,
+            disk_failed: [false; 2],
             may_be_full: false,
             wrong: None,
         }
@@ -60,15 +60,16 @@ impl Witness {
         Some((self.history.invoked(client, op.clone(), at), op))
     }
 
-    /// Records the answer to a request of `client`.
-    pub fn answer(&mut self, client: u32, call: CallId, outcome: Outcome) {
+    /// Records the answer of a node to a request of `client`.
+    pub fn answer(&mut self, from: Side, client: u32, call: CallId, outcome: Outcome) {
         self.answered += 1;
         let op = self.history.call(call).op.clone();
         self.source.observe(client, &op, &outcome);
         let is_full = self.may_be_full && outcome == Err(Errno::NoSpace);
+        let is_excused = is_full || *from.of(&self.disk_failed);
         let at = self.tick();
         self.history.returned(call, outcome, at);
-        if self.history.call(call).fate() == Fate::Unsure && !self.disk_failed && !is_full {
+        if self.history.call(call).fate() == Fate::Unsure && !is_excused {
             self.wrong(format!(
                 "a client saw an error: {}",
                 self.history.show(call)
@@ -82,10 +83,10 @@ impl Witness {
         self.history.acknowledged(primary, generation, at);
     }
 
-    /// Records that `client` got no number for a new inode. The reservation of numbers writes to
-    /// the disk.
-    pub fn no_number(&mut self, client: u32, errno: Errno) {
-        if !self.disk_failed {
+    /// Records that `client` got no number for a new inode from a node. The reservation of numbers
+    /// writes to the disk.
+    pub fn no_number(&mut self, from: Side, client: u32, errno: Errno) {
+        if !from.of(&self.disk_failed) {
             self.wrong(format!(
                 "client {client} got no number for an inode: {errno}"
             ));
@@ -98,9 +99,9 @@ impl Witness {
         self.history.node(side, event, at);
     }
 
-    /// Allows clients to receive errors of the primary's disk.
-    pub const fn expect_disk_errors(&mut self) {
-        self.disk_failed = true;
+    /// Allows clients to receive errors of a machine's disk.
+    pub const fn expect_disk_errors(&mut self, side: Side) {
+        *side.of_mut(&mut self.disk_failed) = true;
     }
 
     /// Allows clients to receive `ENOSPC`.

@@ -220,9 +220,7 @@ impl Pipe {
         while self.state.lock().waiting_for_room > 0
             && let Some(frame) = self.next_with_room()
         {
-            if self.from == Side::Secondary {
-                self.link.note_failure(&frame.header);
-            }
+            self.link.note_failure(&frame.header);
             self.send(frame, shared);
             self.note_waiting();
         }
@@ -256,10 +254,15 @@ impl Pipe {
 }
 
 impl Network {
-    /// Makes a connection. The first endpoint is the dialing side's.
-    pub fn connect(&self, dialing: &Arc<Process>, listening: &Arc<Process>) -> [Endpoint; 2] {
-        let there = Pipe::new(Side::Primary, &self.link);
-        let back = Pipe::new(Side::Secondary, &self.link);
+    /// Makes a connection from a machine to the other one. The first endpoint is the dialing side's.
+    pub fn connect(
+        &self,
+        from: Side,
+        dialing: &Arc<Process>,
+        listening: &Arc<Process>,
+    ) -> [Endpoint; 2] {
+        let there = Pipe::new(from, &self.link);
+        let back = Pipe::new(from.other(), &self.link);
         let mut pipes = self.pipes.lock();
         // Only this list holds a pipe that both ends have given up.
         pipes.retain(|pipe| Arc::strong_count(pipe) > 1);
@@ -417,9 +420,7 @@ impl Endpoint {
     }
 
     fn send_frame(&self, frame: Frame) {
-        if self.outgoing.from == Side::Secondary {
-            self.outgoing.link.note_failure(&frame.header);
-        }
+        self.outgoing.link.note_failure(&frame.header);
         if let FrameVerdict::Disconnect { kept } = self.outgoing.link.verdict(self.outgoing.from) {
             self.lose(kept);
         }

@@ -17,6 +17,7 @@ use super::network::{Endpoint, Network};
 use super::process::{Process, ProcessHost};
 use super::run_dir::RunDir;
 use super::shutdown::Shutdown;
+use super::side::Side;
 
 /// The duration of a dial that is not answered.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -62,6 +63,7 @@ pub type RunningSlot = Arc<Mutex<Option<RunningNode>>>;
 
 /// One node.
 pub struct Node {
+    side: Side,
     config: DatastoreConfig,
     running: RunningSlot,
     run_dir: RunDir,
@@ -69,8 +71,9 @@ pub struct Node {
 
 impl Node {
     /// Returns a node without a process.
-    pub fn new(config: DatastoreConfig) -> Self {
+    pub fn new(side: Side, config: DatastoreConfig) -> Self {
         Self {
+            side,
             config,
             running: RunningSlot::default(),
             run_dir: RunDir::default(),
@@ -80,6 +83,11 @@ impl Node {
     /// Returns the configuration.
     pub const fn config(&self) -> &DatastoreConfig {
         &self.config
+    }
+
+    /// Sets the role with which a new store begins.
+    pub const fn set_role(&mut self, role: Role) {
+        self.config.role = role;
     }
 
     /// Returns the `/run` of the node's machine.
@@ -97,7 +105,7 @@ impl Node {
         Arc::clone(&self.running)
     }
 
-    /// Starts a process on `backing`, in the run `boot` of the machine. A primary dials the node in
+    /// Starts a process on `backing`, in the run `boot` of the machine. The node dials the node in
     /// `peer`.
     pub fn start(
         &self,
@@ -116,6 +124,7 @@ impl Node {
             stamp: Some(self.run_dir.handle(Some(process))),
         };
         let dialer = Dialer {
+            side: self.side,
             process: Arc::clone(process),
             network: Arc::clone(network),
             peer,
@@ -160,18 +169,17 @@ fn run(config: DatastoreConfig, place: Place, running: &RunningNode, dialer: Dia
     running
         .shutdown
         .start(process, move || maintained.run_maintenance());
-    if datastore.config().role == Role::Primary {
-        datastore.reap_orphans();
-        let leading = Arc::clone(&datastore);
-        running
-            .shutdown
-            .start(process, move || leading.run_dialer(&dialer));
-    }
+    datastore.reap_orphans();
+    let dialing = Arc::clone(&datastore);
+    running
+        .shutdown
+        .start(process, move || dialing.run_dialer(&dialer));
     *running.datastore.lock() = Some(datastore);
 }
 
-/// The simulated dialer of the primary.
+/// The simulated dialer of a node.
 struct Dialer {
+    side: Side,
     process: Arc<Process>,
     network: Arc<Network>,
     peer: RunningSlot,
@@ -195,7 +203,7 @@ impl Dial for Dialer {
         let Some((datastore, process)) = listening else {
             return Err(io::Error::other("the peer does not listen").into());
         };
-        let [ours, theirs] = self.network.connect(&self.process, &process);
+        let [ours, theirs] = self.network.connect(self.side, &self.process, &process);
         process.start(move || accept(&datastore, &theirs));
         Ok((ours.sender(), ours.receiver()))
     }

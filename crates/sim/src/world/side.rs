@@ -1,40 +1,40 @@
-//! The names of the two nodes.
+//! The names of the two machines.
 
-/// One of the two nodes. The roles never change.
+/// One of the two machines. A machine keeps its name when the roles of the nodes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// The node that serves clients and dials its peer.
-    Primary,
-    /// The node that mirrors the primary and listens for connections.
-    Secondary,
+    /// The machine whose node begins as the primary.
+    A,
+    /// The machine whose node begins as the secondary.
+    B,
 }
 
 impl Side {
-    /// Both sides, the primary first.
-    pub const BOTH: [Self; 2] = [Self::Primary, Self::Secondary];
+    /// Both machines.
+    pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// Returns the peer of this side.
+    /// Returns the other machine.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
-            Self::Primary => Self::Secondary,
-            Self::Secondary => Self::Primary,
+            Self::A => Self::B,
+            Self::B => Self::A,
         }
     }
 
-    /// Returns the element of this side.
-    pub const fn of<T>(self, [primary, secondary]: &[T; 2]) -> &T {
+    /// Returns the element of this machine.
+    pub const fn of<T>(self, [a, b]: &[T; 2]) -> &T {
         match self {
-            Self::Primary => primary,
-            Self::Secondary => secondary,
+            Self::A => a,
+            Self::B => b,
         }
     }
 
-    /// Returns the element of this side.
-    pub const fn of_mut<T>(self, [primary, secondary]: &mut [T; 2]) -> &mut T {
+    /// Returns the element of this machine.
+    pub const fn of_mut<T>(self, [a, b]: &mut [T; 2]) -> &mut T {
         match self {
-            Self::Primary => primary,
-            Self::Secondary => secondary,
+            Self::A => a,
+            Self::B => b,
         }
     }
 }

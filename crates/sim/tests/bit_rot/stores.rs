@@ -5,11 +5,11 @@ use std::time::Duration;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
-    ANSWER_LIMIT, Baseline, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users,
+    ANSWER_LIMIT, Baseline, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, Settings, Users,
 };
 use lockstep_sim::workload::{Generator, Mix, Options};
 use lockstep_sim::world::Side;
-use lockstep_types::settings::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
 const CLIENTS: u32 = 3;
 /// Number of names that each client uses in a directory. The large number gives the namespace parts
@@ -30,6 +30,7 @@ fn settings(random: &mut Random) -> Settings {
     Settings {
         durability: *random.pick(&[Durability::Posix, Durability::Always]),
         on_peer_loss: *random.pick(&[OnPeerLoss::Continue, OnPeerLoss::Freeze]),
+        on_power_loss: OnPowerLoss::Serve,
         pause_limit: Duration::from_secs(3),
         peer_timeout: Duration::from_secs(1),
         answer_limit: ANSWER_LIMIT,
@@ -86,7 +87,12 @@ impl Stores {
         }
         for side in [first, first.other()] {
             if killed {
-                cluster.apply_fault(Fault::Down(side, Stop::Process))?;
+                let role = if side == PRIMARY {
+                    Role::Primary
+                } else {
+                    Role::Secondary
+                };
+                cluster.apply_fault(Fault::Down(role, Stop::Process))?;
             } else {
                 cluster.shut_down(side)?;
             }

@@ -78,9 +78,13 @@ impl Hand {
     }
 
     pub fn primary(&mut self, stop: Stop) {
-        for event in [NodeEvent::Crashed(stop), NodeEvent::Started] {
+        for event in [
+            NodeEvent::Crashed(stop),
+            NodeEvent::Started,
+            NodeEvent::Serves,
+        ] {
             let at = self.tick();
-            self.history.node(Side::Primary, event, at);
+            self.history.node(Side::A, event, at);
         }
     }
 }

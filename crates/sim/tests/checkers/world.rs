@@ -279,11 +279,11 @@ impl World {
         match (faults, self.random.below(8)) {
             (Faults::None, _) => {}
             (_, 0..3) => self.stop_primary(Stop::Process),
-            (_, 3) => self.node(Side::Secondary, NodeEvent::Crashed(Stop::Process)),
+            (_, 3) => self.node(Side::B, NodeEvent::Crashed(Stop::Process)),
             (Faults::All, 4..6) => self.stop_primary(Stop::Power),
-            (Faults::All, 6) => self.node(Side::Secondary, NodeEvent::Crashed(Stop::Power)),
+            (Faults::All, 6) => self.node(Side::B, NodeEvent::Crashed(Stop::Power)),
             (Faults::All, 7) => {
-                self.node(Side::Primary, NodeEvent::FlushFailed);
+                self.node(Side::A, NodeEvent::FlushFailed);
                 self.fs.lose_content(&mut self.random);
                 self.poisoned = true;
             }
@@ -305,7 +305,7 @@ impl World {
                 _ => {}
             }
         }
-        self.node(Side::Primary, NodeEvent::Crashed(stop));
+        self.node(Side::A, NodeEvent::Crashed(stop));
         if stop == Stop::Power {
             self.in_doubt.clear();
         }
@@ -314,6 +314,7 @@ impl World {
             self.fs.lose_all(&mut self.random);
         }
         self.poisoned = false;
-        self.node(Side::Primary, NodeEvent::Started);
+        self.node(Side::A, NodeEvent::Started);
+        self.node(Side::A, NodeEvent::Serves);
     }
 }

@@ -8,8 +8,7 @@ use lockstep_sim::scenario::{
     ANSWER_LIMIT, AfterShutdown, CallPoint, CleanShutdown, Crash, Ending, Fault, FileClass,
     Settings,
 };
-use lockstep_sim::world::Side;
-use lockstep_types::settings::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 use lockstep_types::{AllocateMode, Errno, NodeKind, RenameMode};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -57,6 +56,7 @@ fn settings() -> impl Strategy<Value = Settings> {
         |(durability, on_peer_loss, pause_ms, timeout_ms)| Settings {
             durability,
             on_peer_loss,
+            on_power_loss: OnPowerLoss::Serve,
             pause_limit: Duration::from_millis(pause_ms),
             peer_timeout: Duration::from_millis(timeout_ms),
             answer_limit: ANSWER_LIMIT,
@@ -90,24 +90,24 @@ fn fault() -> impl Strategy<Value = Fault> {
         2 => Just(Fault::Disconnect),
         2 => Just(Fault::Heal),
         1 => Just(Fault::UnmountDisk),
-        3 => (side(), stop()).prop_map(|(side, stop)| Fault::Restart(side, stop)),
+        3 => (role(), stop()).prop_map(|(role, stop)| Fault::Restart(role, stop)),
         1 => (stop(), stop()).prop_map(|(one, two)| Fault::RestartBoth(one, two)),
-        1 => (side(), stop()).prop_map(|(side, stop)| Fault::Down(side, stop)),
-        3 => (side(), stop(), call_point(), verdict()).prop_map(
-            |(side, stop, (class, skipped), verdict)| {
+        1 => (role(), stop()).prop_map(|(role, stop)| Fault::Down(role, stop)),
+        3 => (role(), stop(), call_point(), verdict()).prop_map(
+            |(role, stop, (class, skipped), verdict)| {
                 let at = CallPoint { class, skipped, verdict };
-                Fault::CrashAtCall { side, crash: Crash { stop, at } }
+                Fault::CrashAtCall { role, crash: Crash { stop, at } }
             }
         ),
-        1 => (side(), any::<bool>(), any::<bool>()).prop_map(|(side, loses_power, stays_down)| {
+        1 => (role(), any::<bool>(), any::<bool>()).prop_map(|(role, loses_power, stays_down)| {
             let then = AfterShutdown { loses_power, stays_down, crash: None };
-            Fault::CleanShutdown(CleanShutdown { side, crash: None, then })
+            Fault::CleanShutdown(CleanShutdown { role, crash: None, then })
         }),
-        1 => side().prop_map(Fault::CorruptFrame),
-        1 => side().prop_map(Fault::Mute),
-        1 => side().prop_map(Fault::FillDisk),
-        1 => (side(), class, 1..30_u64)
-            .prop_map(|(side, (class, errno), nth)| Fault::FailCall { side, class, nth, errno }),
+        1 => role().prop_map(Fault::CorruptFrame),
+        1 => role().prop_map(Fault::Mute),
+        1 => role().prop_map(Fault::FillDisk),
+        1 => (role(), class, 1..30_u64)
+            .prop_map(|(role, (class, errno), nth)| Fault::FailCall { role, class, nth, errno }),
     ]
 }
 
@@ -119,8 +119,8 @@ fn call_point() -> impl Strategy<Value = (Option<FileClass>, u64)> {
     prop_oneof![any_file, of_class]
 }
 
-fn side() -> impl Strategy<Value = Side> + Clone {
-    select(vec![Side::Secondary, Side::Primary])
+fn role() -> impl Strategy<Value = Role> + Clone {
+    select(vec![Role::Secondary, Role::Primary])
 }
 
 fn stop() -> impl Strategy<Value = Stop> + Clone {

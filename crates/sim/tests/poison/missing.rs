@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_sim::disk::Disk;
-use lockstep_sim::scenario::Cluster;
+use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY};
 use lockstep_sim::world::Side;
 use lockstep_types::settings::OnPeerLoss;
 
@@ -22,24 +22,24 @@ const LONG: Duration = Duration::from_secs(30);
 fn a_new_store_never_replaces_the_data_of_the_other_node() {
     for is_used in [false, true] {
         let mut cluster = in_sync();
-        kill(&mut cluster, Side::Primary);
-        let good = stable(&cluster, Side::Secondary);
-        let mounted = cluster.empty_disk(Side::Primary);
-        start_until_it_runs(&mut cluster, Side::Primary);
+        kill(&mut cluster, PRIMARY);
+        let good = stable(&cluster, SECONDARY);
+        let mounted = cluster.empty_disk(PRIMARY);
+        start_until_it_runs(&mut cluster, PRIMARY);
         if is_used {
             let created = cluster.use_mount(|mount| program::create(mount, "new"));
             assert_eq!(created, Ok(Ok(())));
             make_file(&mut cluster, WRONG);
         }
         assert_refused(&mut cluster, "the primary's store is new");
-        let left = stable(&cluster, Side::Secondary);
+        let left = stable(&cluster, SECONDARY);
         assert_eq!(left, good, "used: {is_used}");
-        kill(&mut cluster, Side::Primary);
-        cluster.replace_disk(Side::Primary, mounted);
-        cluster.start(Side::Primary);
+        kill(&mut cluster, PRIMARY);
+        cluster.replace_disk(PRIMARY, mounted);
+        cluster.start(PRIMARY);
         until_in_sync(&mut cluster);
         assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
-        assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
+        assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
     }
 }
 
@@ -49,18 +49,18 @@ fn a_new_store_never_replaces_the_data_of_the_other_node() {
 fn a_copy_that_another_copy_replaced_is_not_treated_as_in_sync() {
     let mut cluster = in_sync();
     let old = replace_secondary(&mut cluster);
-    shut_down(&mut cluster, Side::Secondary);
-    cluster.replace_disk(Side::Secondary, old);
-    restart(&mut cluster, Side::Secondary);
+    shut_down(&mut cluster, SECONDARY);
+    cluster.replace_disk(SECONDARY, old);
+    restart(&mut cluster, SECONDARY);
     until_in_sync(&mut cluster);
-    assert_eq!(stable(&cluster, Side::Secondary).content, Some(LATER));
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(LATER));
 }
 
 /// Neither disk is mounted, both new stores get in sync, and then one of the disks is mounted again.
 /// The other node's new store must not overwrite it. With both disks, everything is as before.
 #[test]
 fn a_copy_of_another_store_is_left_as_it_is() {
-    for back in [Side::Primary, Side::Secondary] {
+    for back in [PRIMARY, SECONDARY] {
         let mut cluster = in_sync();
         shut_down_both(&mut cluster);
         let disks = Side::BOTH.map(|side| cluster.empty_disk(side));
@@ -68,35 +68,35 @@ fn a_copy_of_another_store_is_left_as_it_is() {
         make_file(&mut cluster, WRONG);
         shut_down(&mut cluster, back);
         cluster.replace_disk(back, back.of(&disks).fork());
-        let left = stable(&cluster, Side::Secondary).content;
+        let left = stable(&cluster, SECONDARY).content;
         restart(&mut cluster, back);
         assert_refused(&mut cluster, "a copy of another store");
-        let found = stable(&cluster, Side::Secondary).content;
+        let found = stable(&cluster, SECONDARY).content;
         assert_eq!(found, left, "{back:?}");
-        assert!(is_stably_in_sync(&cluster, Side::Secondary), "{back:?}");
+        assert!(is_stably_in_sync(&cluster, SECONDARY), "{back:?}");
         shut_down_both(&mut cluster);
         for (side, disk) in Side::BOTH.into_iter().zip(disks) {
             cluster.replace_disk(side, disk);
         }
         start_in_sync(&mut cluster);
         assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
-        assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
+        assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
     }
 }
 
 #[track_caller]
 fn shut_down_both(cluster: &mut Cluster) {
-    shut_down(cluster, Side::Secondary);
-    shut_down(cluster, Side::Primary);
+    shut_down(cluster, SECONDARY);
+    shut_down(cluster, PRIMARY);
 }
 
 /// Gives the secondary an empty disk, which a resync fills, and writes to the file. Returns the old
 /// disk.
 #[track_caller]
 fn replace_secondary(cluster: &mut Cluster) -> Disk {
-    shut_down(cluster, Side::Secondary);
-    let old = cluster.empty_disk(Side::Secondary);
-    restart(cluster, Side::Secondary);
+    shut_down(cluster, SECONDARY);
+    let old = cluster.empty_disk(SECONDARY);
+    restart(cluster, SECONDARY);
     until_in_sync(cluster);
     assert_eq!(write(cluster, LATER, true), Ok(()));
     old
@@ -105,9 +105,9 @@ fn replace_secondary(cluster: &mut Cluster) -> Disk {
 /// Returns a copy of the primary's disk, made during a clean shutdown.
 #[track_caller]
 fn copy_primary(cluster: &mut Cluster) -> Disk {
-    shut_down(cluster, Side::Primary);
-    let copy = cluster.disk(Side::Primary).fork();
-    restart(cluster, Side::Primary);
+    shut_down(cluster, PRIMARY);
+    let copy = cluster.disk(PRIMARY).fork();
+    restart(cluster, PRIMARY);
     until_in_sync(cluster);
     copy
 }
@@ -115,10 +115,10 @@ fn copy_primary(cluster: &mut Cluster) -> Disk {
 /// Asserts that the secondary refuses the primary for a long time, and that the primary says why.
 #[track_caller]
 fn assert_refused(cluster: &mut Cluster, why: &str) {
-    start_until_it_runs(cluster, Side::Primary);
-    start_until_it_runs(cluster, Side::Secondary);
+    start_until_it_runs(cluster, PRIMARY);
+    start_until_it_runs(cluster, SECONDARY);
     cluster.run_for(LONG).unwrap();
-    let reason = status(cluster, Side::Primary).sync.reason.unwrap();
+    let reason = status(cluster, PRIMARY).sync.reason.unwrap();
     assert!(reason.contains(why), "{reason}");
 }
 
@@ -127,14 +127,14 @@ fn an_older_copy_of_the_primary_does_not_overwrite_the_secondary() {
     let mut cluster = in_sync();
     let old = copy_primary(&mut cluster);
     replace_secondary(&mut cluster);
-    shut_down(&mut cluster, Side::Primary);
-    let newer = cluster.replace_disk(Side::Primary, old);
-    restart(&mut cluster, Side::Primary);
+    shut_down(&mut cluster, PRIMARY);
+    let newer = cluster.replace_disk(PRIMARY, old);
+    restart(&mut cluster, PRIMARY);
     assert_refused(&mut cluster, "an older copy");
-    assert_eq!(stable(&cluster, Side::Secondary).content, Some(LATER));
-    shut_down(&mut cluster, Side::Primary);
-    cluster.replace_disk(Side::Primary, newer);
-    restart(&mut cluster, Side::Primary);
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(LATER));
+    shut_down(&mut cluster, PRIMARY);
+    cluster.replace_disk(PRIMARY, newer);
+    restart(&mut cluster, PRIMARY);
     until_in_sync(&mut cluster);
     assert_eq!(read(&mut cluster), Ok(Some(LATER)));
 }
@@ -144,16 +144,16 @@ fn an_older_copy_of_the_primary_is_refused_after_an_unfinished_resync() {
     let mut cluster = in_sync();
     let old = copy_primary(&mut cluster);
     let away = replace_secondary(&mut cluster);
-    shut_down(&mut cluster, Side::Secondary);
-    cluster.replace_disk(Side::Secondary, away);
-    restart(&mut cluster, Side::Secondary);
+    shut_down(&mut cluster, SECONDARY);
+    cluster.replace_disk(SECONDARY, away);
+    restart(&mut cluster, SECONDARY);
     until(&mut cluster, "a resync has begun", |cluster| {
-        names(cluster, Side::Secondary) == names(cluster, Side::Primary)
+        names(cluster, SECONDARY) == names(cluster, PRIMARY)
     });
     assert!(!cluster.is_in_sync());
-    kill(&mut cluster, Side::Secondary);
-    kill(&mut cluster, Side::Primary);
-    cluster.replace_disk(Side::Primary, old);
+    kill(&mut cluster, SECONDARY);
+    kill(&mut cluster, PRIMARY);
+    cluster.replace_disk(PRIMARY, old);
     cluster.start_both();
     assert_refused(&mut cluster, "an older copy");
 }
@@ -163,12 +163,12 @@ fn an_older_copy_of_the_primary_is_refused_after_an_unfinished_resync() {
 fn an_empty_copy_follows_any_primary() {
     let mut cluster = two_nodes(OnPeerLoss::Continue);
     start_in_sync(&mut cluster);
-    shut_down(&mut cluster, Side::Primary);
-    cluster.empty_disk(Side::Primary);
-    restart(&mut cluster, Side::Primary);
+    shut_down(&mut cluster, PRIMARY);
+    cluster.empty_disk(PRIMARY);
+    restart(&mut cluster, PRIMARY);
     until_in_sync(&mut cluster);
     make_file(&mut cluster, FIRST);
-    assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
 }
 
 /// A version without names has left both stores in sync. The nodes compare the stores once, and give
@@ -176,11 +176,11 @@ fn an_empty_copy_follows_any_primary() {
 #[test]
 fn stores_without_names_are_compared_once() {
     let mut cluster = in_sync();
-    for side in [Side::Secondary, Side::Primary] {
+    for side in [SECONDARY, PRIMARY] {
         shut_down(&mut cluster, side);
         remove_names(&cluster, side);
     }
-    assert_eq!(names(&cluster, Side::Secondary), None);
+    assert_eq!(names(&cluster, SECONDARY), None);
     start_in_sync(&mut cluster);
     let [primary, secondary] = Side::BOTH.map(|side| names(&cluster, side));
     assert!(
@@ -194,9 +194,9 @@ fn stores_without_names_are_compared_once() {
 #[test]
 fn a_copy_without_a_name_is_left_as_it_is() {
     let mut cluster = in_sync();
-    shut_down(&mut cluster, Side::Secondary);
-    remove_names(&cluster, Side::Secondary);
-    restart(&mut cluster, Side::Secondary);
+    shut_down(&mut cluster, SECONDARY);
+    remove_names(&cluster, SECONDARY);
+    restart(&mut cluster, SECONDARY);
     assert_refused(&mut cluster, "a copy of another store");
-    assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
 }

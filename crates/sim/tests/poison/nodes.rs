@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_driver::{ClearError, RoleMarks};
 use lockstep_repl::state::State;
 use lockstep_sim::disk::CallClass;
-use lockstep_sim::scenario::{Cluster, Mount};
+use lockstep_sim::scenario::{Cluster, Mount, PRIMARY, SECONDARY};
 use lockstep_sim::world::Side;
 use lockstep_types::Errno;
 use lockstep_types::settings::OnPeerLoss;
@@ -46,38 +46,38 @@ fn says_in_sync(cluster: &Cluster) -> bool {
 #[test]
 fn a_secondary_whose_disk_failed_is_left_behind_until_an_operator_acts() {
     let mut cluster = in_sync();
-    fail_next_sync(&mut cluster, Side::Secondary);
+    fail_next_sync(&mut cluster, SECONDARY);
     // At once, and not after the pause limit of an hour: the secondary answers, and reports its
     // failure.
     assert_eq!(write(&mut cluster, OTHER, true), Ok(()));
-    until_poisoned(&mut cluster, Side::Secondary);
-    assert!(is_marked(&cluster, Side::Secondary));
+    until_poisoned(&mut cluster, SECONDARY);
+    assert!(is_marked(&cluster, SECONDARY));
     for _restart in 0..3 {
         cluster.run_for(LONG).unwrap();
         let states = Side::BOTH.map(|side| cluster.state(side));
         let expected = [State::OutOfSync, State::SecondaryPoisoned];
         assert_eq!(states, expected.map(Some));
         assert!(!says_in_sync(&cluster));
-        let reason = status(&cluster, Side::Primary).sync.reason.unwrap();
+        let reason = status(&cluster, PRIMARY).sync.reason.unwrap();
         assert!(
             reason.contains("the secondary's disk failed at ") && reason.contains("clear-poison"),
             "{reason}"
         );
-        let own = status(&cluster, Side::Secondary).poisoned.unwrap();
+        let own = status(&cluster, SECONDARY).poisoned.unwrap();
         assert!(own.reason.contains("cannot sync"), "{own:?}");
         // A restart of the process clears nothing.
-        restart(&mut cluster, Side::Secondary);
-        until_poisoned(&mut cluster, Side::Secondary);
+        restart(&mut cluster, SECONDARY);
+        until_poisoned(&mut cluster, SECONDARY);
     }
-    let cleared = cluster.clear_poison(Side::Secondary, false).unwrap();
+    let cleared = cluster.clear_poison(SECONDARY, false).unwrap();
     assert!(cleared.was_in_sync && cleared.cache_dropped);
-    assert!(!is_marked(&cluster, Side::Secondary));
-    cluster.start(Side::Secondary);
+    assert!(!is_marked(&cluster, SECONDARY));
+    cluster.start(SECONDARY);
     until_in_sync(&mut cluster);
     cluster.run_for(LONG).unwrap();
     // The data of the new sync is on the disk, not only in the cache that the failed sync left.
-    assert!(is_stably_in_sync(&cluster, Side::Secondary));
-    assert_eq!(stable(&cluster, Side::Secondary).content, Some(OTHER));
+    assert!(is_stably_in_sync(&cluster, SECONDARY));
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(OTHER));
 }
 
 /// The policy is about a peer that does not answer. This peer answers.
@@ -85,49 +85,49 @@ fn a_secondary_whose_disk_failed_is_left_behind_until_an_operator_acts() {
 fn a_frozen_primary_continues_when_the_secondary_reports_that_its_disk_failed() {
     let mut cluster = two_nodes(OnPeerLoss::Freeze);
     start_in_sync(&mut cluster);
-    fail_next_sync(&mut cluster, Side::Secondary);
+    fail_next_sync(&mut cluster, SECONDARY);
     let created = run(&mut cluster, |mount| program::create(mount, FILE));
     assert_eq!(created, Ok(()));
     assert_eq!(run(&mut cluster, program::sync), Ok(()));
-    assert_eq!(cluster.state(Side::Primary), Some(State::OutOfSync));
+    assert_eq!(cluster.state(PRIMARY), Some(State::OutOfSync));
 }
 
 #[test]
 fn a_primary_whose_disk_failed_serves_reads_and_leaves_the_good_copy_alone() {
     let mut cluster = in_sync();
-    fail_next_sync(&mut cluster, Side::Primary);
+    fail_next_sync(&mut cluster, PRIMARY);
     assert_eq!(write(&mut cluster, OTHER, true), EIO);
-    until_poisoned(&mut cluster, Side::Primary);
-    let good = stable(&cluster, Side::Secondary);
+    until_poisoned(&mut cluster, PRIMARY);
+    let good = stable(&cluster, SECONDARY);
     for _restart in 0..3 {
         cluster.run_for(LONG).unwrap();
         assert_read_only(&mut cluster, OTHER);
         assert!(!says_in_sync(&cluster));
-        assert!(status(&cluster, Side::Primary).poisoned.is_some());
+        assert!(status(&cluster, PRIMARY).poisoned.is_some());
         // The good copy is still marked as in sync.
         let states = Side::BOTH.map(|side| cluster.state(side));
         let expected = [State::Poisoned, State::SecondaryDisconnected];
         assert_eq!(states, expected.map(Some));
-        assert_eq!(stable(&cluster, Side::Secondary), good);
-        assert!(is_stably_in_sync(&cluster, Side::Primary));
-        let reason = status(&cluster, Side::Secondary).sync.reason.unwrap();
+        assert_eq!(stable(&cluster, SECONDARY), good);
+        assert!(is_stably_in_sync(&cluster, PRIMARY));
+        let reason = status(&cluster, SECONDARY).sync.reason.unwrap();
         assert!(reason.contains("the primary's disk failed at "), "{reason}");
-        restart(&mut cluster, Side::Primary);
-        until_poisoned(&mut cluster, Side::Primary);
+        restart(&mut cluster, PRIMARY);
+        until_poisoned(&mut cluster, PRIMARY);
     }
-    let refused = cluster.clear_poison(Side::Primary, false).unwrap_err();
+    let refused = cluster.clear_poison(PRIMARY, false).unwrap_err();
     assert!(
         matches!(refused, ClearError::LossNotAccepted { .. }),
         "{refused}"
     );
-    assert!(is_marked(&cluster, Side::Primary));
-    cluster.clear_poison(Side::Primary, true).unwrap();
-    cluster.start(Side::Primary);
+    assert!(is_marked(&cluster, PRIMARY));
+    cluster.clear_poison(PRIMARY, true).unwrap();
+    cluster.start(PRIMARY);
     until_in_sync(&mut cluster);
     // The failed write was not acknowledged, and its sync failed: the disk has the older content.
     assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
     cluster.run_for(LONG).unwrap();
-    assert_eq!(stable(&cluster, Side::Secondary).content, Some(FIRST));
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
     assert_eq!(write(&mut cluster, LATER, true), Ok(()), "in use again");
 }
 
@@ -135,15 +135,15 @@ fn a_primary_whose_disk_failed_serves_reads_and_leaves_the_good_copy_alone() {
 #[test]
 fn nothing_waits_forever_on_a_primary_whose_disk_failed() {
     let mut cluster = in_sync();
-    kill(&mut cluster, Side::Secondary);
+    kill(&mut cluster, SECONDARY);
     until(&mut cluster, "paused", |cluster| {
-        cluster.state(Side::Primary) == Some(State::Paused)
+        cluster.state(PRIMARY) == Some(State::Paused)
     });
     // The write waits, because the secondary is down. A checkpoint meets the failure meanwhile.
-    fail_next_sync(&mut cluster, Side::Primary);
+    fail_next_sync(&mut cluster, PRIMARY);
     assert_eq!(write(&mut cluster, OTHER, false), EIO);
-    assert_eq!(cluster.state(Side::Primary), Some(State::Poisoned));
-    assert!(is_stably_in_sync(&cluster, Side::Primary));
+    assert_eq!(cluster.state(PRIMARY), Some(State::Poisoned));
+    assert!(is_stably_in_sync(&cluster, PRIMARY));
 }
 
 fn is_any_marked(cluster: &Cluster) -> bool {
@@ -161,7 +161,7 @@ fn first_sync(cluster: &mut Cluster) {
         }
         cluster.run_for(Duration::from_millis(100)).unwrap();
     }
-    if is_marked(cluster, Side::Primary) {
+    if is_marked(cluster, PRIMARY) {
         return;
     }
     let _created = cluster.use_mount(|mount| program::create(mount, FILE));
@@ -206,12 +206,12 @@ fn fails_at_every_sync(side: Side) {
 
 #[test]
 fn a_secondary_promises_nothing_after_any_sync_that_failed() {
-    fails_at_every_sync(Side::Secondary);
+    fails_at_every_sync(SECONDARY);
 }
 
 #[test]
 fn a_primary_promises_nothing_after_any_sync_that_failed() {
-    fails_at_every_sync(Side::Primary);
+    fails_at_every_sync(PRIMARY);
 }
 
 /// Any call of the disk may fail, and any operations may wait for each other then.
@@ -268,20 +268,20 @@ fn an_interrupted_clear_leaves_the_marker() {
     let mut interrupted = 0;
     for nth in 1.. {
         let mut cluster = in_sync();
-        fail_next_sync(&mut cluster, Side::Secondary);
+        fail_next_sync(&mut cluster, SECONDARY);
         write(&mut cluster, OTHER, true).unwrap();
-        until_poisoned(&mut cluster, Side::Secondary);
-        cluster.fail_disk(Side::Secondary, CallClass::Sync, nth, Errno::Io);
-        let cleared = cluster.clear_poison(Side::Secondary, false);
-        cluster.disk(Side::Secondary).stop_failing();
+        until_poisoned(&mut cluster, SECONDARY);
+        cluster.fail_disk(SECONDARY, CallClass::Sync, nth, Errno::Io);
+        let cleared = cluster.clear_poison(SECONDARY, false);
+        cluster.disk(SECONDARY).stop_failing();
         if cleared.is_ok() {
             break;
         }
-        assert!(is_marked(&cluster, Side::Secondary), "sync {nth}");
-        cluster.start(Side::Secondary);
-        until_poisoned(&mut cluster, Side::Secondary);
-        cluster.clear_poison(Side::Secondary, false).unwrap();
-        cluster.start(Side::Secondary);
+        assert!(is_marked(&cluster, SECONDARY), "sync {nth}");
+        cluster.start(SECONDARY);
+        until_poisoned(&mut cluster, SECONDARY);
+        cluster.clear_poison(SECONDARY, false).unwrap();
+        cluster.start(SECONDARY);
         until_in_sync(&mut cluster);
         interrupted += 1;
     }
@@ -291,8 +291,8 @@ fn an_interrupted_clear_leaves_the_marker() {
 #[test]
 fn there_is_nothing_to_clear_without_a_marker() {
     let mut cluster = in_sync();
-    let refused = cluster.clear_poison(Side::Secondary, false).unwrap_err();
+    let refused = cluster.clear_poison(SECONDARY, false).unwrap_err();
     assert!(matches!(refused, ClearError::NotPoisoned { .. }));
-    cluster.start(Side::Secondary);
+    cluster.start(SECONDARY);
     until_in_sync(&mut cluster);
 }

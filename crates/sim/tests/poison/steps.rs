@@ -11,7 +11,7 @@ use lockstep_sim::op::{Mark, mark};
 use lockstep_sim::scenario::{Cluster, Mount, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::backing::replace;
-use lockstep_types::settings::{Durability, OnPeerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 use lockstep_types::{Errno, Hash128, Ino};
 
 use super::program::{self, FILE, FIRST};
@@ -24,6 +24,7 @@ pub fn two_nodes(on_peer_loss: OnPeerLoss) -> Cluster {
     Cluster::scripted(&Settings {
         durability: Durability::Posix,
         on_peer_loss,
+        on_power_loss: OnPowerLoss::Serve,
         pause_limit: Duration::from_secs(3600),
         peer_timeout: Duration::from_secs(1),
         answer_limit: Duration::from_secs(3),
