@@ -7,17 +7,19 @@
 
 #[path = "model/gated.rs"]
 mod gated;
+#[path = "standby/mapping_child.rs"]
+mod mapping_child;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]
 mod mounted;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use lockstep_driver::client::{FileService, Standing, WriteOptions};
@@ -29,6 +31,7 @@ use rustix::io::Errno;
 
 use gated::{Gated, await_true};
 use lockstepfs::fuse::Unmounted;
+use mapping_child::{MappingChild, given, read_write, stored};
 use mounted::Fixture;
 
 /// A mount with two threads, whose node serves.
@@ -55,14 +58,6 @@ fn end<T>(program: JoinHandle<T>) -> T {
 
 fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap()
-}
-
-fn read_write(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .unwrap()
 }
 
 /// The changes that the other node makes, which the kernel does not learn of.
@@ -372,99 +367,14 @@ fn requests_may_wait_several_times() {
     assert!(fs::read(&path).unwrap() == [1; 400]);
 }
 
-/// Names the file that the child maps.
-const FILE: &str = "LOCKSTEP_TEST_FILE";
-/// Names the directory in which the child and its parent signal their progress.
-const SIGNALS: &str = "LOCKSTEP_TEST_SIGNALS";
-
-/// A child with a mapping of the file `f` of one page of `a`.
-struct MappingChild {
-    process: Child,
-    signals: Signals,
-    _directory: tempfile::TempDir,
-}
-
-impl MappingChild {
-    fn start(name: &str, mount: &Fixture) -> Self {
-        Self::start_after(name, mount, || {})
-    }
-
-    /// The same. `prepare` runs when the file is made.
-    fn start_after(name: &str, mount: &Fixture, prepare: impl FnOnce()) -> Self {
-        let path = mount.path("f");
-        fs::write(&path, [b'a'; 4096]).unwrap();
-        prepare();
-        let directory = tempfile::tempdir().unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", name, "--ignored", "--nocapture"]);
-        command.env(FILE, &path).env(SIGNALS, directory.path());
-        let process = command.stdout(Stdio::inherit()).spawn().unwrap();
-        Self {
-            process,
-            signals: Signals(directory.path().to_owned()),
-            _directory: directory,
-        }
-    }
-
-    fn expect_success(mut self) {
-        let process = &mut self.process;
-        let mut status = None;
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while status.is_none() {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "the child does not end"
-            );
-            status = process.try_wait().unwrap();
-            thread::sleep(std::time::Duration::from_millis(2));
-        }
-        assert!(status.unwrap().success());
-    }
-}
-
-struct Signals(PathBuf);
-
-impl Signals {
-    fn give(&self, name: &str) {
-        File::create(self.0.join(name)).unwrap();
-    }
-
-    fn is_given(&self, name: &str) -> bool {
-        self.0.join(name).exists()
-    }
-
-    fn await_one(&self, name: &str) {
-        await_true(|| self.is_given(name));
-    }
-}
-
-/// The child's side: the file and the signals; `None` outside a child.
-fn given() -> Option<(File, Signals)> {
-    let path = std::env::var_os(FILE)?;
-    let signals = Signals(PathBuf::from(std::env::var_os(SIGNALS)?));
-    Some((read_write(Path::new(&path)), signals))
-}
-
-/// The mapping, in which the child has stored `m` at 100, and the signals.
-fn stored() -> Option<(MmapMut, Signals)> {
-    let (file, signals) = given()?;
-    // SAFETY: no process truncates the file while it is mapped.
-    let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
-    shared[100] = b'm';
-    signals.give("stored");
-    Some((shared, signals))
-}
-
 fn content(mount: &Fixture) -> Vec<u8> {
     let ino = OtherNode(mount).find("f");
-    let found = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let shared = Arc::clone(&found);
+    let (send, receive) = channel();
     let done = Box::new(move |outcome: Result<&[u8], _>| {
-        *shared.lock() = outcome.unwrap().to_vec();
+        send.send(outcome.unwrap().to_vec()).unwrap();
     });
     mount.model.read(ino, 0, 4096, done);
-    let found = found.lock().clone();
-    found
+    receive.recv().unwrap()
 }
 
 #[test]

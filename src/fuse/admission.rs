@@ -25,7 +25,7 @@ use super::request_gate::{InFlightGuard, RequestGate};
 const PARKED_BYTES_MAX: usize = 256 << 20;
 
 /// The answer to a request that asks for admission.
-pub(super) enum Admission<'a> {
+pub(super) enum AdmissionAnswer<'a> {
     /// The request may run.
     Inside(Admitted<'a>),
     /// The request must be parked ([`Admissions::park`]), with this guard.
@@ -97,13 +97,13 @@ impl Admissions {
     }
 
     /// Asks for the admission of a request.
-    pub fn enter(&self, kind: RequestKind) -> Admission<'_> {
+    pub fn enter(&self, kind: RequestKind) -> AdmissionAnswer<'_> {
         let Some(in_flight) = self.gate.enter() else {
-            return Admission::Refused(Errno::Io);
+            return AdmissionAnswer::Refused(Errno::Io);
         };
         let standing = match self.service.enter(kind) {
             Ok(inside) => {
-                return Admission::Inside(Admitted {
+                return AdmissionAnswer::Inside(Admitted {
                     _inside: inside,
                     _in_flight: in_flight,
                 });
@@ -113,8 +113,8 @@ impl Admissions {
         // A write may have been deferred because this request was seen in the queue.
         self.service.flush_deferred_writes();
         match self.refusal(kind, standing) {
-            Some(errno) => Admission::Refused(errno),
-            None => Admission::Waits(in_flight),
+            Some(errno) => AdmissionAnswer::Refused(errno),
+            None => AdmissionAnswer::Waits(in_flight),
         }
     }
 
@@ -188,9 +188,9 @@ impl Admissions {
         for request in batch {
             let bytes = request.counted_bytes();
             match self.enter(request.kind) {
-                Admission::Inside(admitted) => (request.answer)(Ok(admitted)),
-                Admission::Refused(errno) => request.refuse(errno),
-                Admission::Waits(_) => {
+                AdmissionAnswer::Inside(admitted) => (request.answer)(Ok(admitted)),
+                AdmissionAnswer::Refused(errno) => request.refuse(errno),
+                AdmissionAnswer::Waits(_) => {
                     waiting.push_back(request);
                     continue;
                 }

@@ -144,7 +144,7 @@ impl CacheDropper {
         if first > Ino::ROOT.get() {
             tracing::warn!(first, "the kernel may show old attributes of older inodes");
         }
-        let mut knows = |range| invalidator.drop_inodes(&[range], false);
+        let knows = |range| invalidator.drop_inodes(&[range], false);
         let (large, small) = SEARCH_STEPS;
         let mut found = Vec::new();
         for step in steps(first..below, large) {

@@ -13,7 +13,7 @@ use std::vec;
 use lockstep_driver::client::{Done, FileService, RequestKind};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
-use super::admission::{Admission, Admissions, Admitted, ParkedRequest};
+use super::admission::{AdmissionAnswer, Admissions, Admitted, ParkedRequest};
 use super::error::MountError;
 use super::kernel_cache::KernelCache;
 use super::known_inodes::KnownInodes;
@@ -121,9 +121,11 @@ impl Context {
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) {
         match self.admissions.enter(RequestKind::Program) {
-            Admission::Inside(admitted) => self.run(operation, admitted, || body(self, reply)),
-            Admission::Refused(errno) => reply.refuse(errno),
-            Admission::Waits(in_flight) => {
+            AdmissionAnswer::Inside(admitted) => {
+                self.run(operation, admitted, || body(self, reply));
+            }
+            AdmissionAnswer::Refused(errno) => reply.refuse(errno),
+            AdmissionAnswer::Waits(in_flight) => {
                 let request = self.parked(operation, RequestKind::Program, reply, body);
                 self.admissions.park(request, in_flight);
             }
@@ -143,9 +145,11 @@ impl Context {
         B: FnOnce(&Arc<Self>, R) + Send + 'static,
     {
         match self.admissions.enter(kind) {
-            Admission::Inside(admitted) => self.run(operation, admitted, || body(self, reply)),
-            Admission::Refused(errno) => reply.refuse(errno),
-            Admission::Waits(in_flight) => {
+            AdmissionAnswer::Inside(admitted) => {
+                self.run(operation, admitted, || body(self, reply));
+            }
+            AdmissionAnswer::Refused(errno) => reply.refuse(errno),
+            AdmissionAnswer::Waits(in_flight) => {
                 let (bytes, body) = keep();
                 let request = self.parked(operation, kind, reply, body);
                 let request = ParkedRequest { bytes, ..request };
