@@ -158,6 +158,20 @@ impl Context {
         }
     }
 
+    /// Runs `body`, which answers `reply`, whether this node serves or not. `body` only counts references, or needs nothing
+    /// that the other node may change.
+    pub fn answer_counting<R: Refuse>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        body: impl FnOnce(R),
+    ) {
+        match self.admissions.pass() {
+            Some(_in_flight) => self.catch_panic(operation, || body(reply)),
+            None => reply.refuse(Errno::Io),
+        }
+    }
+
     /// Runs `body`, which answers `reply`, whether this node serves or not. `body` learns whether it serves.
     pub fn answer_anywhere<R: Refuse>(
         &self,
@@ -175,7 +189,7 @@ impl Context {
 
     /// Runs `body` for a request without a reply, unless the mount is closed. `body` only counts references.
     pub fn run_without_reply(&self, operation: &'static str, body: impl FnOnce()) {
-        if let Some(_in_flight) = self.admissions.enter_anywhere() {
+        if let Some(_in_flight) = self.admissions.pass() {
             self.catch_panic(operation, body);
         }
     }

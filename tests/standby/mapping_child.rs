@@ -81,11 +81,16 @@ impl Signals {
     }
 }
 
+/// The path of the file that a child maps; `None` outside a child.
+pub fn child_file() -> Option<PathBuf> {
+    std::env::var_os(FILE).map(PathBuf::from)
+}
+
 /// The child's side: the file and the signals; `None` outside a child.
 pub fn given() -> Option<(File, Signals)> {
-    let path = std::env::var_os(FILE)?;
+    let path = child_file()?;
     let signals = Signals(PathBuf::from(std::env::var_os(SIGNALS)?));
-    Some((read_write(Path::new(&path)), signals))
+    Some((read_write(&path), signals))
 }
 
 /// The mapping, in which the child has stored `m` at 100, and the signals.
