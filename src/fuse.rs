@@ -68,6 +68,7 @@ mod request_queue;
 mod resent;
 mod session_end;
 mod setattr;
+mod unfinished_drops;
 mod write;
 
 pub use error::MountError;

@@ -10,6 +10,8 @@
 //!
 //! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
 
+use std::io;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,12 +63,16 @@ impl MountRole {
         role
     }
 
+    fn begin_drop(&self) -> io::Result<Receiver<()>> {
+        self.dropper.begin(self.admissions.drops().begin())
+    }
+
     fn retiring(&self) {
         let start = Instant::now();
         *self.last.lock() = Standing::Retiring;
         // Write-backs that have waited are let in now.
         self.admissions.run_parked_soon();
-        match self.dropper.begin() {
+        match self.begin_drop() {
             Ok(is_done) => {
                 if is_done.recv_timeout(DROP_WAIT_MAX).is_err() {
                     tracing::warn!("the kernel has not dropped its caches yet");
@@ -85,12 +91,13 @@ impl MountRole {
         if standing != Standing::Following || before == Standing::Following {
             return;
         }
-        self.admissions.refuse_write_backs();
         if before != Standing::Retiring
-            && let Err(error) = self.dropper.begin()
+            && let Err(error) = self.begin_drop()
         {
             tracing::error!(%error, "the kernel does not drop its caches");
         }
+        self.admissions.drops().note_other_node();
+        self.admissions.refuse_write_backs();
     }
 }
 
