@@ -68,6 +68,7 @@ mod request_queue;
 mod resent;
 mod session_end;
 mod setattr;
+mod unfinished_drops;
 mod write;
 
 pub use error::MountError;
@@ -202,6 +203,10 @@ fn start(
             LIFETIME_WITHOUT_EPOCHS
         },
     ));
+    if !is_new {
+        // The other node may have served in the time of the earlier process.
+        context.known().note_old_sizes();
+    }
     let threads = ReaderThreads::prepare(&held.devices, &context).map_err(failed)?;
     if let Some(notifier) = threads.notifier() {
         context.kernel_cache().connect(notifier, invalidator);

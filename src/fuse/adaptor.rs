@@ -339,7 +339,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         let context = &self.context;
-        context.answer_anywhere("release", reply, |reply, _is_serving| {
+        context.answer_counting("release", reply, |reply| {
             context.service().flush_deferred_writes();
             let outcome = ino(node).map(|ino| context.close_one(ino));
             reply::empty(reply, outcome);
@@ -514,7 +514,7 @@ impl Filesystem for Adaptor {
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
         let context = &self.context;
-        context.answer_anywhere("statfs", reply, |reply, _is_serving| {
+        context.answer_counting("statfs", reply, |reply| {
             context.service().flush_deferred_writes();
             reply::space(reply, context.service().space());
         });

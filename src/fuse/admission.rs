@@ -7,6 +7,7 @@
 //! Invariants:
 //! - A parked request runs or is refused, once. [`Admissions::close`] refuses all that are left.
 //! - A write-back is parked only while no other node has served: a node that follows refuses it.
+//! - A write-back that may bring bytes from before the time of the other node does not run ([`UnfinishedDrops`]).
 //! - No lock is held while a request runs or the service is called.
 
 use std::collections::VecDeque;
@@ -19,13 +20,14 @@ use parking_lot::Mutex;
 
 use super::page_cache::Worker;
 use super::request_gate::{InFlightGuard, RequestGate};
+use super::unfinished_drops::UnfinishedDrops;
 
 /// Most bytes of parked writes of programs. Further ones are refused. The write-backs are not counted: the kernel itself
 /// limits them (`init::BACKGROUND_MAX`).
 const PARKED_BYTES_MAX: usize = 256 << 20;
 
 /// The answer to a request that asks for admission.
-pub(super) enum Admission<'a> {
+pub(super) enum AdmissionAnswer<'a> {
     /// The request may run.
     Inside(Admitted<'a>),
     /// The request must be parked ([`Admissions::park`]), with this guard.
@@ -55,6 +57,7 @@ pub(super) struct ParkedRequest {
 pub(super) struct Admissions {
     service: Arc<dyn FileService>,
     standby: Standby,
+    drops: Arc<UnfinishedDrops>,
     gate: RequestGate,
     state: Mutex<ParkedList>,
     /// Runs the parked requests.
@@ -90,20 +93,35 @@ impl Admissions {
         Ok(Arc::new(Self {
             service,
             standby,
+            drops: Arc::default(),
             gate: RequestGate::default(),
             state: Mutex::default(),
             worker: Worker::start("fuse-standby")?,
         }))
     }
 
+    /// The drops of the kernel's caches that are under way.
+    pub const fn drops(&self) -> &Arc<UnfinishedDrops> {
+        &self.drops
+    }
+
+    /// Lets a request through that only counts references, or that needs nothing of the datastore; `None` if the mount is
+    /// closed.
+    pub fn pass(&self) -> Option<InFlightGuard<'_>> {
+        self.gate.enter()
+    }
+
     /// Asks for the admission of a request.
-    pub fn enter(&self, kind: RequestKind) -> Admission<'_> {
+    pub fn enter(&self, kind: RequestKind) -> AdmissionAnswer<'_> {
         let Some(in_flight) = self.gate.enter() else {
-            return Admission::Refused(Errno::Io);
+            return AdmissionAnswer::Refused(Errno::Io);
         };
         let standing = match self.service.enter(kind) {
+            Ok(_) if kind == RequestKind::WriteBack && self.drops.may_hold_old_pages() => {
+                return AdmissionAnswer::Refused(Errno::Io);
+            }
             Ok(inside) => {
-                return Admission::Inside(Admitted {
+                return AdmissionAnswer::Inside(Admitted {
                     _inside: inside,
                     _in_flight: in_flight,
                 });
@@ -113,8 +131,8 @@ impl Admissions {
         // A write may have been deferred because this request was seen in the queue.
         self.service.flush_deferred_writes();
         match self.refusal(kind, standing) {
-            Some(errno) => Admission::Refused(errno),
-            None => Admission::Waits(in_flight),
+            Some(errno) => AdmissionAnswer::Refused(errno),
+            None => AdmissionAnswer::Waits(in_flight),
         }
     }
 
@@ -188,9 +206,9 @@ impl Admissions {
         for request in batch {
             let bytes = request.counted_bytes();
             match self.enter(request.kind) {
-                Admission::Inside(admitted) => (request.answer)(Ok(admitted)),
-                Admission::Refused(errno) => request.refuse(errno),
-                Admission::Waits(_) => {
+                AdmissionAnswer::Inside(admitted) => (request.answer)(Ok(admitted)),
+                AdmissionAnswer::Refused(errno) => request.refuse(errno),
+                AdmissionAnswer::Waits(_) => {
                     waiting.push_back(request);
                     continue;
                 }
@@ -261,5 +279,38 @@ impl ParkedList {
         self.bytes = bytes;
         self.requests.push_back(request);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(kind: RequestKind, bytes: usize) -> ParkedRequest {
+        ParkedRequest {
+            kind,
+            bytes,
+            answer: Box::new(|_| {}),
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_parked_writes_are_limited() {
+        let mut list = ParkedList::default();
+        let mut add = |kind, bytes| list.add(request(kind, bytes)).map_err(|(_, errno)| errno);
+        assert_eq!(add(RequestKind::Program, PARKED_BYTES_MAX), Ok(()));
+        assert_eq!(add(RequestKind::Program, 1), Err(Errno::ReadOnly));
+        assert_eq!(add(RequestKind::Program, 0), Ok(()));
+        assert_eq!(add(RequestKind::WriteBack, 1 << 20), Ok(()));
+    }
+
+    #[test]
+    fn a_closed_list_takes_nothing() {
+        let mut list = ParkedList {
+            is_closed: true,
+            ..ParkedList::default()
+        };
+        let added = list.add(request(RequestKind::Program, 0));
+        assert_eq!(added.map_err(|(_, errno)| errno), Err(Errno::Io));
     }
 }

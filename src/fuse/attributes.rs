@@ -124,6 +124,12 @@ pub(super) fn is_durable(flags: OpenFlags) -> bool {
     flags.intersects(OFlags::SYNC | OFlags::DSYNC)
 }
 
+/// Whether a write through a file with these open flags goes behind the end of the file.
+pub(super) fn appends(flags: OpenFlags) -> bool {
+    let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
+    flags.contains(OFlags::APPEND)
+}
+
 /// The treatment of an existing target by a rename.
 pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
     match flags {

@@ -1,8 +1,8 @@
 //! The drop of everything that the kernel caches of a mount: names, attributes, listings, access lists and pages.
 //!
 //! The order of a drop: first each name expires, then the attributes of each known inode go, and last the pages. Only
-//! the last step waits: the kernel writes dirty pages back before it drops them. The last step drops the attributes again,
-//! of an inode that the kernel was just learning of at the first time, too.
+//! the last step waits: the kernel writes dirty pages back before it drops them. A moment later the attributes go once
+//! more: the kernel may just have been learning of an inode.
 //!
 //! A resumed mount: the numbers of the inodes that the kernel has learned of from the earlier process are not known. So
 //! this process asks the kernel for each number below the one at which it has begun, the newest first. That takes about
@@ -18,6 +18,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use lockstep_driver::threads;
 use lockstep_types::Ino;
@@ -27,12 +29,16 @@ use super::device::Device;
 use super::invalidator::Invalidator;
 use super::known_inodes::KnownInodes;
 use super::page_cache::PageCache;
+use super::unfinished_drops::UnfinishedDrop;
 
 /// Most numbers of inodes that a search asks the kernel for.
 const SEARCH_MAX: u64 = 1 << 26;
 
 /// Numbers in one question of a search, and in one range of its result.
 const SEARCH_STEPS: (u64, u64) = (4096, 64);
+
+/// Time in which the kernel reads an answer.
+const LATE: Duration = Duration::from_millis(200);
 
 /// Two known inodes whose numbers differ by less go into one range, with the numbers between them.
 const GAP_MAX: u64 = 16;
@@ -65,17 +71,24 @@ impl CacheDropper {
         }
     }
 
+    /// The inodes that the kernel knows.
+    pub fn known(&self) -> &KnownInodes {
+        &self.known
+    }
+
     /// Begins a drop. The receiver gets its message when the drop is done.
-    pub fn begin(self: &Arc<Self>) -> io::Result<Receiver<()>> {
+    pub fn begin(self: &Arc<Self>, unfinished: UnfinishedDrop) -> io::Result<Receiver<()>> {
         let (done, is_done) = channel();
         let shared = Arc::clone(self);
         threads::spawn("fuse-drop-caches", move || {
-            match shared.drop_all() {
+            let dropped = shared.drop_all();
+            drop(unfinished);
+            // The receiver may have given up.
+            let _sent = done.send(());
+            match dropped.and_then(|invalidator| shared.drop_late(&invalidator)) {
                 Ok(()) => tracing::debug!("the kernel has dropped its caches"),
                 Err(error) => tracing::warn!(%error, "the kernel may not have dropped its caches"),
             }
-            // The receiver may have given up.
-            let _sent = done.send(());
         })?;
         Ok(is_done)
     }
@@ -98,10 +111,22 @@ impl CacheDropper {
     }
 
     fn invalidator(&self) -> io::Result<Arc<Invalidator>> {
-        Invalidator::start(self.device.again()?, self.program.as_deref())
+        let program = self.program.as_deref();
+        Invalidator::start(self.device.again()?, program).or_else(|error| {
+            tracing::warn!(%error, "no process that drops caches: this process does so");
+            Invalidator::start(self.device.again()?, None)
+        })
     }
 
-    fn drop_all(&self) -> io::Result<()> {
+    /// Drops the attributes of known inodes once more. A thread of the kernel may have been about to read the answer that
+    /// brought an inode, and so the kernel did not know the inode before.
+    fn drop_late(&self, invalidator: &Invalidator) -> io::Result<()> {
+        thread::sleep(LATE);
+        invalidator.drop_inodes(&self.known_ranges(), false)?;
+        Ok(())
+    }
+
+    fn drop_all(&self) -> io::Result<Arc<Invalidator>> {
         // A kernel without epochs keeps names for a second only.
         let expired = self.device.expire_names();
         let invalidator = self.invalidator()?;
@@ -117,7 +142,7 @@ impl CacheDropper {
             let found = self.search(&invalidator)?;
             invalidator.drop_inodes(&found, true)?;
         }
-        Ok(())
+        Ok(invalidator)
     }
 
     /// Ranges with the inodes that the kernel knows, as far as this process has learned of them.
@@ -144,7 +169,7 @@ impl CacheDropper {
         if first > Ino::ROOT.get() {
             tracing::warn!(first, "the kernel may show old attributes of older inodes");
         }
-        let mut knows = |range| invalidator.drop_inodes(&[range], false);
+        let knows = |range| invalidator.drop_inodes(&[range], false);
         let (large, small) = SEARCH_STEPS;
         let mut found = Vec::new();
         for step in steps(first..below, large) {

@@ -13,7 +13,7 @@ use std::vec;
 use lockstep_driver::client::{Done, FileService, RequestKind};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
-use super::admission::{Admission, Admissions, Admitted, ParkedRequest};
+use super::admission::{AdmissionAnswer, Admissions, Admitted, ParkedRequest};
 use super::error::MountError;
 use super::kernel_cache::KernelCache;
 use super::known_inodes::KnownInodes;
@@ -121,9 +121,11 @@ impl Context {
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) {
         match self.admissions.enter(RequestKind::Program) {
-            Admission::Inside(admitted) => self.run(operation, admitted, || body(self, reply)),
-            Admission::Refused(errno) => reply.refuse(errno),
-            Admission::Waits(in_flight) => {
+            AdmissionAnswer::Inside(admitted) => {
+                self.run(operation, admitted, || body(self, reply));
+            }
+            AdmissionAnswer::Refused(errno) => reply.refuse(errno),
+            AdmissionAnswer::Waits(in_flight) => {
                 let request = self.parked(operation, RequestKind::Program, reply, body);
                 self.admissions.park(request, in_flight);
             }
@@ -143,14 +145,30 @@ impl Context {
         B: FnOnce(&Arc<Self>, R) + Send + 'static,
     {
         match self.admissions.enter(kind) {
-            Admission::Inside(admitted) => self.run(operation, admitted, || body(self, reply)),
-            Admission::Refused(errno) => reply.refuse(errno),
-            Admission::Waits(in_flight) => {
+            AdmissionAnswer::Inside(admitted) => {
+                self.run(operation, admitted, || body(self, reply));
+            }
+            AdmissionAnswer::Refused(errno) => reply.refuse(errno),
+            AdmissionAnswer::Waits(in_flight) => {
                 let (bytes, body) = keep();
                 let request = self.parked(operation, kind, reply, body);
                 let request = ParkedRequest { bytes, ..request };
                 self.admissions.park(request, in_flight);
             }
+        }
+    }
+
+    /// Runs `body`, which answers `reply`, whether this node serves or not. `body` only counts references, or needs nothing
+    /// that the other node may change.
+    pub fn answer_counting<R: Refuse>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        body: impl FnOnce(R),
+    ) {
+        match self.admissions.pass() {
+            Some(_in_flight) => self.catch_panic(operation, || body(reply)),
+            None => reply.refuse(Errno::Io),
         }
     }
 
@@ -171,7 +189,7 @@ impl Context {
 
     /// Runs `body` for a request without a reply, unless the mount is closed. `body` only counts references.
     pub fn run_without_reply(&self, operation: &'static str, body: impl FnOnce()) {
-        if let Some(_in_flight) = self.admissions.enter_anywhere() {
+        if let Some(_in_flight) = self.admissions.pass() {
             self.catch_panic(operation, body);
         }
     }

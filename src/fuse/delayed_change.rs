@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lockstep_types::Errno;
 
-use super::admission::{Admission, Admitted, ParkedRequest};
+use super::admission::{AdmissionAnswer, Admitted, ParkedRequest};
 use super::context::Context;
 use super::page_cache::ContentChange;
 
@@ -43,16 +43,16 @@ impl DelayedChange {
         let Self { operation, change } = self;
         let kind = change.kind.admission_kind();
         match context.admissions().enter(kind) {
-            Admission::Inside(admitted) => {
+            AdmissionAnswer::Inside(admitted) => {
                 context.run(operation, admitted, || {
                     body(context, DelayedTurn::Begin(change));
                 });
             }
-            Admission::Refused(errno) => {
+            AdmissionAnswer::Refused(errno) => {
                 context.page_cache().abandon(&change);
                 body(context, DelayedTurn::Refused(errno));
             }
-            Admission::Waits(in_flight) => {
+            AdmissionAnswer::Waits(in_flight) => {
                 context.page_cache().abandon(&change);
                 let shared = Arc::clone(context);
                 let answer = move |turn: Result<Admitted<'_>, Errno>| match turn {

@@ -7,6 +7,7 @@
 //! after the kernel has forgotten the inode, never the other way round.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_types::Ino;
 use parking_lot::Mutex;
@@ -17,12 +18,23 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct KnownInodes {
     shards: [Mutex<HashMap<Ino, u64>>; SHARDS],
+    has_old_sizes: AtomicBool,
 }
 
 impl KnownInodes {
     #[allow(clippy::indexing_slicing)] // the remainder is below the length
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
+    }
+
+    /// The other node may have served. A drop of the caches does not reach the size by which the kernel places an append.
+    pub fn note_old_sizes(&self) {
+        self.has_old_sizes.store(true, Ordering::Release);
+    }
+
+    /// Whether the kernel may place an append by an old size.
+    pub fn has_old_sizes(&self) -> bool {
+        self.has_old_sizes.load(Ordering::Acquire)
     }
 
     /// Counts more references.

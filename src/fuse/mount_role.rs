@@ -4,12 +4,14 @@
 //! |---|---|
 //! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that, at most [`DROP_WAIT_MAX`] |
 //! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
-//! | the other node may serve | waiting write-backs are refused |
+//! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
 //! | it is undecided which node serves | none: the caches are right, and stay |
 //! | the node serves | the waiting requests run (`admission`) |
 //!
 //! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
 
+use std::io;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,12 +63,16 @@ impl MountRole {
         role
     }
 
+    fn begin_drop(&self) -> io::Result<Receiver<()>> {
+        self.dropper.begin(self.admissions.drops().begin())
+    }
+
     fn retiring(&self) {
         let start = Instant::now();
         *self.last.lock() = Standing::Retiring;
         // Write-backs that have waited are let in now.
         self.admissions.run_parked_soon();
-        match self.dropper.begin() {
+        match self.begin_drop() {
             Ok(is_done) => {
                 if is_done.recv_timeout(DROP_WAIT_MAX).is_err() {
                     tracing::warn!("the kernel has not dropped its caches yet");
@@ -79,15 +85,19 @@ impl MountRole {
 
     fn changed(&self, standing: Standing) {
         let before = std::mem::replace(&mut *self.last.lock(), standing);
+        if standing == Standing::Following {
+            self.dropper.known().note_old_sizes();
+        }
         if standing != Standing::Following || before == Standing::Following {
             return;
         }
-        self.admissions.refuse_write_backs();
         if before != Standing::Retiring
-            && let Err(error) = self.dropper.begin()
+            && let Err(error) = self.begin_drop()
         {
             tracing::error!(%error, "the kernel does not drop its caches");
         }
+        self.admissions.drops().note_other_node();
+        self.admissions.refuse_write_backs();
     }
 }
 

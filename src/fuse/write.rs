@@ -5,6 +5,8 @@
 //!   keeps its bytes meanwhile.
 //! - Stale bytes of a write-back do not reach the file.
 //! - The set-id bits that a write clears are gone before the write is answered.
+//! - An append overwrites nothing that the other node has appended. The kernel chooses the place of an append by the size
+//!   that it knows, before this node may serve, and keeps that size until something else asks for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use lockstep_driver::client::{Done, FileService, KeptBytes, RequestKind, WriteOp
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
-use super::attributes::{ino, is_durable};
+use super::attributes::{appends, ino, is_durable};
 use super::context::Context;
 use super::delayed_change::{DelayedChange, DelayedTurn};
 use super::page_cache::{ChangeKind, ContentChange};
@@ -29,6 +31,8 @@ use super::resent::RequestDelivery;
 pub(super) struct WriteRequest<'a> {
     caller: Caller,
     kind: ChangeKind,
+    /// The file was opened with `O_APPEND`.
+    appends: bool,
     durable: bool,
     drop_set_id: bool,
     /// An earlier process may have executed the request.
@@ -52,6 +56,7 @@ impl<'a> WriteRequest<'a> {
             } else {
                 ChangeKind::Direct
             },
+            appends: appends(flags),
             durable: is_durable(flags),
             drop_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
             is_resent: delivery.is_resent,
@@ -70,6 +75,7 @@ impl<'a> WriteRequest<'a> {
         let Self {
             caller,
             kind,
+            appends,
             durable,
             drop_set_id,
             is_resent,
@@ -78,11 +84,27 @@ impl<'a> WriteRequest<'a> {
         WriteRequest {
             caller,
             kind,
+            appends,
             durable,
             drop_set_id,
             is_resent,
             queue: None,
         }
+    }
+
+    /// The bytes of the file that the write changes. `given` is the choice of the kernel, which lets one append of a file
+    /// run at a time.
+    fn range(self, context: &Context, ino: Ino, given: Range<u64>) -> Result<Range<u64>, Errno> {
+        if !self.appends || self.kind != ChangeKind::Direct || !context.known().has_old_sizes() {
+            return Ok(given);
+        }
+        let size = context.service().getattr(ino)?.size;
+        if !self.is_resent {
+            return Ok(size..size.saturating_add(given.end - given.start));
+        }
+        // An earlier process may have executed it. If the end is elsewhere, the bytes may be those of the other node.
+        let is_place_known = size == given.start || size == given.end;
+        is_place_known.then_some(given).ok_or(Errno::Io)
     }
 
     fn options(self) -> WriteOptions<'a> {
@@ -184,10 +206,14 @@ pub(super) fn write(
 fn begin_or_wait(
     context: &Arc<Context>,
     request: WriteRequest<'_>,
-    (ino, range): (Ino, Range<u64>),
+    (ino, given): (Ino, Range<u64>),
     bytes: WriteBytes<'_>,
     reply: ReplyWrite,
 ) {
+    let range = match request.range(context, ino, given) {
+        Ok(range) => range,
+        Err(errno) => return reply.refuse(errno),
+    };
     let changes = context.page_cache().changes();
     match changes.begin(ino, request.kind, range.clone()) {
         Some(change) => begin(context, request, change, bytes, reply),

@@ -172,6 +172,11 @@ impl Node {
         &self.store
     }
 
+    /// The mount of the datastore on this node.
+    pub fn mount(&self) -> PathBuf {
+        self.dir.join("mount")
+    }
+
     fn log(&self) -> PathBuf {
         self.dir.join("node.log")
     }
@@ -341,7 +346,10 @@ impl Node {
 pub struct Pair {
     pub primary: Node,
     pub secondary: Node,
+    /// The network in front of the secondary.
     pub network: Network,
+    /// The network in front of the primary, for a secondary that dials.
+    pub way_back: Network,
     dir: TempDir,
     ended: bool,
 }
@@ -351,13 +359,14 @@ impl Pair {
     pub fn prepare(settings: Settings, [of_primary, of_secondary]: [NodeEnvironment; 2]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let host = own_address();
-        // Held until the network has its own ports, so that all four differ.
+        // Held until the network has its own ports, so that all differ.
         let held = [(); 2].map(|()| TcpListener::bind((host, 0)).unwrap());
         let listens = held.each_ref().map(|port| port.local_addr().unwrap());
         let pair = Self {
             primary: Node::new(dir.path(), Which::Primary, of_primary),
             secondary: Node::new(dir.path(), Which::Secondary, of_secondary),
             network: Network::start(host, listens[1], settings.bytes_per_sec),
+            way_back: Network::start(host, listens[0], settings.bytes_per_sec),
             dir,
             ended: false,
         };
@@ -384,16 +393,16 @@ impl Pair {
         let of_primary = identity(&self.primary).fingerprint().to_string();
         let of_secondary = identity(&self.secondary).fingerprint().to_string();
         let [primary, secondary] = listens.map(|address| address.to_string());
-        let reached = self.network.address().to_string();
+        let reached = [&self.network, &self.way_back].map(|way| way.address().to_string());
         self.primary
-            .configure(&primary, &reached, &of_secondary, &rest);
+            .configure(&primary, &reached[0], &of_secondary, &rest);
         self.secondary
-            .configure(&secondary, &primary, &of_primary, &rest);
+            .configure(&secondary, &reached[1], &of_primary, &rest);
     }
 
     /// The mount of the datastore.
     pub fn mount(&self) -> PathBuf {
-        self.primary.dir.join("mount")
+        self.primary.mount()
     }
 
     /// A directory of that name outside the mount.
@@ -480,8 +489,10 @@ impl Pair {
                 let _ = process.wait();
             }
         }
-        // A killed primary leaves a dead mount; a stopped one leaves none.
-        while rustix::mount::unmount(self.mount(), UnmountFlags::DETACH).is_ok() {}
+        // A killed node leaves a dead mount; a stopped one leaves none.
+        for mount in [self.primary.mount(), self.secondary.mount()] {
+            while rustix::mount::unmount(&mount, UnmountFlags::DETACH).is_ok() {}
+        }
     }
 
     fn report(&mut self) {

@@ -131,7 +131,7 @@ impl Gated {
 }
 
 /// Waits until something holds.
-pub fn await_true(holds: impl Fn() -> bool) {
+pub fn await_true(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < TIMEOUT, "the event does not come");
@@ -253,12 +253,11 @@ impl FileService for Gated {
             model.write(ino, offset, &data, options, done);
         };
         let mut held = self.held.lock();
-        match held.as_mut() {
-            Some(held) => held.push(Box::new(write)),
-            None => {
-                drop(held);
-                write();
-            }
+        if let Some(held) = held.as_mut() {
+            held.push(Box::new(write));
+        } else {
+            drop(held);
+            write();
         }
     }
 

@@ -171,11 +171,12 @@ impl Datastore {
         }
     }
 
-    /// Frees the inodes that lost their last name before this node serves, unless a client of this node refers to them.
-    /// Clients of the other node cannot refer to them any more.
+    /// Frees the inodes that lost their last name before this node serves, unless a program of this node has them open.
+    /// On a node that does not serve yet, nothing happens.
     pub fn reap_orphans(&self) {
         if let Session::Primary(session) = self.session() {
-            session.reap_orphans();
+            let reaper = Arc::clone(&session);
+            session.term.spawn(move || reaper.reap_orphans());
         }
     }
 

@@ -27,12 +27,18 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
 /// Time between two looks for that word.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
+/// Why a planned change of the role is not complete.
+const NO_SUCCESSOR: &str = "this node has given its role away and is the secondary now, but the other node has not taken the role \
+                            yet: none of them serves";
+const NO_SUCCESSOR_CURE: &str = "the other node serves as soon as the nodes meet: start it, and see `lockstep status`; if this node is lost, \
+                                 run `lockstep promote` on the other one";
 
 impl Datastore {
     /// Gives the role of the primary to the other node, which is in sync. No operation of a client fails.
     ///
     /// # Errors
-    /// If this node is not the primary, or the nodes are not in sync. Then nothing has changed.
+    /// If this node is not the primary, or the nodes are not in sync: then nothing has changed. Or if the other node does
+    /// not take the role in time: then it takes the role when the nodes meet.
     pub fn hand_over(&self) -> Result<RoleReport, CommandFailure> {
         let begin = self.engine.host.now();
         {
@@ -45,8 +51,11 @@ impl Datastore {
                 return Err(failure);
             }
         }
-        self.wait_for_successor();
-        Ok(self.report(begin))
+        if self.wait_for_successor() {
+            Ok(self.report(begin))
+        } else {
+            Err(CommandFailure::new(NO_SUCCESSOR, NO_SUCCESSOR_CURE))
+        }
     }
 
     /// Ends the operations of clients, and the session.
@@ -100,15 +109,17 @@ impl Datastore {
         }
     }
 
-    /// Waits until the new primary is connected, so that the caller knows that the change is complete.
-    fn wait_for_successor(&self) {
+    /// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
+    /// that was in time.
+    fn wait_for_successor(&self) -> bool {
         let start = self.engine.host.now();
         while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
             if self.session().term().peer.is_connected() {
-                return;
+                return true;
             }
             self.engine.host.sleep(SUCCESSOR_POLL);
         }
+        false
     }
 
     /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.

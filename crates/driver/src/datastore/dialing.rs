@@ -22,8 +22,9 @@ use crate::status_notes::StatusNotes;
 const FIRST: Duration = Duration::from_secs(2);
 /// Time between two meetings of a secondary without a primary.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Time between two meetings of a primary that may not serve yet.
-const UNDECIDED: Duration = Duration::from_millis(200);
+/// Time between two meetings of a primary that may not serve yet, and of a node whose role has just changed: it may be that
+/// no node serves until they meet.
+const SOON: Duration = Duration::from_millis(200);
 
 /// Time between two looks for the next session.
 const CHANGING: Duration = Duration::from_millis(1);
@@ -32,39 +33,38 @@ impl Datastore {
     /// Dials the peer until the datastore is stopped. A primary keeps up the connection. Any other node meets the other
     /// node from time to time.
     pub fn run_dialer(&self, dialer: &dyn Dial) {
-        let mut pause = FIRST;
+        let mut pauses = [FIRST, AGAIN];
         while !self.engine.is_stopping() {
             match self.session() {
                 Session::Primary(session) => Connector::new(&session, dialer, self).run(),
-                Session::Secondary(session) => self.wait_for_primary(&session, dialer, pause),
+                Session::Secondary(session) => self.wait_for_primary(&session, dialer, pauses),
             }
             // The role changes: the other node is to learn of that at once. The next session may not have begun yet.
             self.engine.host.sleep(CHANGING);
-            pause = Duration::ZERO;
+            pauses = [Duration::ZERO, SOON];
         }
     }
 
-    /// Meets the other node from time to time while no primary is connected, until the session is over.
+    /// Meets the other node from time to time while no primary is connected, until the session is over. `pauses`: before the
+    /// first meeting, and before each further one until a primary has been connected.
     fn wait_for_primary(
         &self,
         session: &Arc<SecondarySession>,
         dialer: &dyn Dial,
-        first: Duration,
+        [first, mut again]: [Duration; 2],
     ) {
         let mut pause = first;
         while !session.term.is_over() {
             let is_undecided = self.engine.role_file.state().record.is_primary();
-            let pause_now = if is_undecided {
-                pause.min(UNDECIDED)
-            } else {
-                pause
-            };
+            let pause_now = if is_undecided { pause.min(SOON) } else { pause };
             self.engine
                 .sleep_unless(pause_now, || session.term.is_over());
-            if !session.term.is_over() && session.waits_for_primary() {
+            if !session.waits_for_primary() {
+                again = AGAIN;
+            } else if !session.term.is_over() {
                 self.visit(session, dialer, is_undecided);
             }
-            pause = AGAIN;
+            pause = again;
         }
     }
 

@@ -253,7 +253,9 @@ impl<'a, M: Meets<Discord = Discord>> Connector<'a, M> {
         let Ok((sender, mut receiver)) = self.dialer.dial() else {
             return;
         };
-        if receiver.set_timeout(Some(engine.config.peer_timeout)).is_ok()
+        if receiver
+            .set_timeout(Some(engine.config.peer_timeout))
+            .is_ok()
             && let Err(error) = meeting::call(self.node, &*sender, &mut *receiver)
         {
             tracing::debug!(datastore = engine.name(), %error, "not met");

@@ -359,7 +359,7 @@ impl PrimarySession {
         }
     }
 
-    /// Frees the inodes that lost their last name before a restart. No program has them open any more.
+    /// Frees the inodes that lost their last name before this node serves. Those that a program of this node has open stay.
     pub fn reap_orphans(&self) {
         match self.engine.store.tree().orphans() {
             Ok(orphans) => {

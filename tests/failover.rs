@@ -1,0 +1,483 @@
+//! Roles that change: planned failovers, promotions and demotions of real nodes with programs on both mounts.
+//!
+//! Each test runs two node processes with the settings of a new configuration, two mounts and TCP between the nodes. The
+//! programs keep their accounts outside the mounts (`records`). Needs root and /dev/fuse.
+//!
+//! *A* is the node that begins as the primary, and *B* is the other one. `LOCKSTEP_FAULT_KEEP` keeps the directory of a
+//! failed test.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+#[path = "faults/address.rs"]
+mod address;
+#[path = "failover/busy.rs"]
+mod busy;
+#[path = "failover/middle.rs"]
+mod middle;
+#[path = "resume/names.rs"]
+mod names;
+#[path = "faults/network.rs"]
+mod network;
+#[path = "faults/nodes.rs"]
+mod nodes;
+#[path = "failover/operator.rs"]
+mod operator;
+#[path = "failover/orphans.rs"]
+mod orphans;
+#[path = "resume/programs.rs"]
+mod programs;
+#[path = "failover/records.rs"]
+mod records;
+#[path = "failover/views.rs"]
+mod views;
+
+use std::fs;
+
+use lockstep_driver::report::ServiceStatus;
+use lockstepfs::config::Role;
+
+use nodes::Which::{Primary as A, Secondary as B};
+use nodes::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
+use operator::{
+    assert_identical, await_alone, await_in_sync, await_status, begin, change, cut, end, fail_over,
+    resyncs, role, run,
+};
+use records::{Reader, Writer, assert_records, has_file};
+
+/// The settings of a new configuration.
+const DEFAULT: Settings = Settings {
+    pause_limit_ms: 10_000,
+    peer_timeout_ms: 3000,
+    ..PATIENT
+};
+/// A primary that soon goes on alone.
+const IMPATIENT: Settings = Settings {
+    pause_limit_ms: 400,
+    ..DEFAULT
+};
+
+/// Two nodes that are not started; `None` if this machine cannot mount.
+fn prepare(settings: Settings) -> Option<Pair> {
+    repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
+    let environments = [NodeEnvironment::default(), NodeEnvironment::default()];
+    Some(Pair::prepare(settings, environments))
+}
+
+/// Two nodes in sync.
+fn start(settings: Settings) -> Option<Pair> {
+    let mut pair = prepare(settings)?;
+    pair.start();
+    Some(pair)
+}
+
+#[test]
+fn a_planned_failover_is_a_wait_for_programs_and_nothing_else() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let before = resyncs(&pair);
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    let mut reader = Reader::start(&on_a, "first", &first);
+    reader.await_progress();
+
+    fail_over(&mut pair, A, 1);
+    let kept = first.acknowledged();
+    assert_records(&on_b, "first", kept);
+    let mut second = Writer::start(&on_b, "second");
+    second.await_progress();
+    let of_second = second.finish();
+    assert_eq!(
+        first.acknowledged(),
+        kept,
+        "a mount in standby serves nothing"
+    );
+    await_in_sync(&mut pair, B, 2);
+
+    fail_over(&mut pair, B, 2);
+    first.await_progress();
+    reader.await_progress();
+    reader.finish();
+    let of_first = first.finish();
+    await_in_sync(&mut pair, A, 3);
+    assert_records(&on_a, "first", of_first);
+    assert_records(&on_a, "second", of_second);
+    assert_identical(pair.node(A));
+    assert_eq!(resyncs(&pair), before, "a failover needs no resync");
+}
+
+#[test]
+fn programs_on_both_nodes_go_on_through_many_failovers() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let before = resyncs(&pair);
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    fail_over(&mut pair, A, 1);
+    let mut second = Writer::start(&on_b, "second");
+    for round in 1..4 {
+        second.await_progress();
+        await_in_sync(&mut pair, B, 2 * round);
+        fail_over(&mut pair, B, 2 * round);
+        assert_records(&on_a, "second", second.acknowledged());
+        first.await_progress();
+        await_in_sync(&mut pair, A, 2 * round + 1);
+        fail_over(&mut pair, A, 2 * round + 1);
+        assert_records(&on_b, "first", first.acknowledged());
+    }
+    let of_second = second.finish();
+    await_in_sync(&mut pair, B, 8);
+    fail_over(&mut pair, B, 8);
+    let of_first = first.finish();
+    assert_records(&on_a, "first", of_first);
+    assert_records(&on_a, "second", of_second);
+    await_in_sync(&mut pair, A, 9);
+    assert_identical(pair.node(A));
+    assert_eq!(resyncs(&pair), before, "a failover needs no resync");
+}
+
+#[test]
+fn programs_of_every_kind_go_on_through_failovers() {
+    if let Some(mut pair) = start(DEFAULT) {
+        busy::programs_go_on(&mut pair, 5);
+    }
+}
+
+#[test]
+fn an_append_overwrites_nothing_of_the_other_node() {
+    if let Some(mut pair) = start(DEFAULT) {
+        views::appends_never_overwrite(&mut pair);
+    }
+}
+
+#[test]
+fn nothing_that_a_kernel_has_cached_survives_the_time_of_the_other_node() {
+    if let Some(mut pair) = start(DEFAULT) {
+        views::nothing_cached_survives(&mut pair);
+    }
+}
+
+#[test]
+fn no_old_page_of_a_mapping_overwrites_what_the_other_node_wrote() {
+    if let Some(mut pair) = start(DEFAULT) {
+        views::no_old_page_overwrites(&mut pair);
+    }
+}
+
+#[test]
+fn a_failover_to_a_node_that_does_not_answer_is_no_success() {
+    if let Some(mut pair) = start(DEFAULT) {
+        middle::silent_successor(&mut pair);
+    }
+}
+
+#[test]
+fn a_file_without_a_name_is_freed_whichever_node_serves_next() {
+    if let Some(mut pair) = start(DEFAULT) {
+        orphans::are_freed(&mut pair);
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_in_the_middle_of_a_failover_costs_nothing() {
+    if let Some(mut pair) = start(PATIENT) {
+        middle::kills(&mut pair);
+    }
+}
+
+#[test]
+fn a_promotion_after_the_death_of_the_primary_keeps_every_acknowledged_record() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    await_alone(pair.node(B));
+    let promoted = change(pair.node(B), "promote", &[]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 2));
+    assert_records(&on_b, "first", of_first);
+    let mut second = Writer::start(&on_b, "second");
+    second.await_progress();
+
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    second.await_progress();
+    let of_second = second.finish();
+    assert_records(&on_b, "second", of_second);
+    assert_identical(pair.node(B));
+
+    fail_over(&mut pair, B, 2);
+    await_in_sync(&mut pair, A, 3);
+    assert_records(&on_a, "first", of_first);
+    assert_records(&on_a, "second", of_second);
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn a_primary_that_restarts_beside_its_secondary_serves_by_itself() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let on_a = pair.node(A).mount();
+    let before = resyncs(&pair);
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, A, 1);
+    assert_records(&on_a, "first", of_first);
+    assert_identical(pair.node(A));
+    assert_eq!(resyncs(&pair), before, "both copies were complete");
+}
+
+/// Both nodes are killed while a program writes, and A alone is started. Returns the acknowledged records.
+fn leave_undecided(pair: &mut Pair) -> u64 {
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    pair.node_mut(B).kill();
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    pair.node_mut(A).start();
+    let status = await_status(pair.node(A), "a primary that waits", |status| {
+        status.sync.service == ServiceStatus::Undecided && status.sync.reason.is_some()
+    });
+    assert_eq!(role(&status), (Role::Primary, 1));
+    let shown = run(pair.node(A), "status", &[]);
+    assert_eq!(shown.code, Some(1), "{}", shown.output);
+    assert!(
+        shown.output.contains("lockstep promote"),
+        "{}",
+        shown.output
+    );
+    of_first
+}
+
+#[test]
+fn a_primary_without_its_secondary_is_undecided_until_the_secondary_is_back() {
+    let Some(mut pair) = start(PATIENT) else {
+        return;
+    };
+    let of_first = leave_undecided(&mut pair);
+    let mut waiting = Writer::start(&pair.node(A).mount(), "second");
+    pair.node_mut(B).start();
+    await_in_sync(&mut pair, A, 1);
+    waiting.await_progress();
+    let of_second = waiting.finish();
+    assert_records(&pair.node(A).mount(), "first", of_first);
+    assert_records(&pair.node(A).mount(), "second", of_second);
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn a_primary_without_its_secondary_serves_once_an_operator_promotes_it() {
+    let Some(mut pair) = start(PATIENT) else {
+        return;
+    };
+    let of_first = leave_undecided(&mut pair);
+    let mut waiting = Writer::start(&pair.node(A).mount(), "second");
+    let promoted = change(pair.node(A), "promote", &[]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 1));
+    waiting.await_progress();
+    assert_records(&pair.node(A).mount(), "first", of_first);
+    pair.node_mut(B).start();
+    await_in_sync(&mut pair, A, 1);
+    let of_second = waiting.finish();
+    assert_records(&pair.node(A).mount(), "second", of_second);
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn two_nodes_that_both_served_alone_wait_for_a_demotion() {
+    let Some(mut pair) = start(IMPATIENT) else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let mut common = Writer::start(&on_a, "common");
+    common.await_progress();
+    let of_common = common.finish();
+    cut(&pair, true);
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    let of_first = first.finish();
+    await_alone(pair.node(B));
+    let promoted = change(pair.node(B), "promote", &[]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 2));
+    let mut second = Writer::start(&on_b, "second");
+    second.await_progress();
+    assert_records(&on_a, "first", of_first);
+
+    cut(&pair, false);
+    let status = await_status(pair.node(A), "the earlier primary to stop", |status| {
+        status.sync.service == ServiceStatus::Undecided
+    });
+    assert_eq!(role(&status), (Role::Primary, 1));
+    for which in [A, B] {
+        await_status(pair.node(which), "the cure", |status| {
+            let reason = status.sync.reason.as_deref();
+            reason.is_some_and(|reason| reason.contains("lockstep demote"))
+        });
+    }
+    second.await_progress();
+
+    let demoted = change(pair.node(A), "demote", &[]);
+    assert_eq!(demoted.role, Role::Secondary);
+    await_in_sync(&mut pair, B, 2);
+    let of_second = second.finish();
+    assert_identical(pair.node(B));
+    fail_over(&mut pair, B, 2);
+    assert_records(&on_a, "common", of_common);
+    assert_records(&on_a, "second", of_second);
+    assert!(
+        !has_file(&on_a, "first"),
+        "the demotion drops the changes of A"
+    );
+}
+
+/// Checks that a node refuses a command with a cause and a cure, and that its role stays.
+fn assert_refused(pair: &Pair, which: nodes::Which, command: &str, cause: &str, cure: &str) {
+    let roles = || [A, B].map(|it| pair.node(it).status().map(|status| role(&status)));
+    let before = roles();
+    let refused = run(pair.node(which), command, &[]);
+    let (output, error) = (&refused.output, &refused.error);
+    assert_eq!(refused.code, Some(2), "{command}: {output}{error}");
+    assert!(output.is_empty(), "{command}: {output}");
+    assert!(error.contains(cause), "{command}: {error}");
+    let (_, named) = error.split_once("cure: ").expect("a cure");
+    assert!(named.contains(cure), "{command}: {error}");
+    assert_eq!(roles(), before, "{command}");
+}
+
+#[test]
+fn commands_that_would_harm_are_refused_and_change_nothing() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let before = resyncs(&pair);
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    assert_refused(&pair, B, "failover", "not the primary", "on the primary");
+    assert_refused(&pair, A, "promote", "the primary already", "nothing");
+    assert_refused(
+        &pair,
+        B,
+        "promote",
+        "primary is connected",
+        "lockstep failover",
+    );
+    assert_refused(&pair, A, "demote", "in sync", "lockstep failover");
+    assert_refused(&pair, B, "demote", "not the primary", "nothing");
+    first.await_progress();
+    await_in_sync(&mut pair, A, 1);
+    assert_eq!(resyncs(&pair), before, "no connection was lost");
+
+    pair.node_mut(B).stop();
+    await_alone(pair.node(A));
+    assert_refused(&pair, A, "failover", "not in sync", "lockstep status");
+    pair.node_mut(B).start();
+    await_in_sync(&mut pair, A, 1);
+    let of_first = first.finish();
+    assert_records(&pair.node(A).mount(), "first", of_first);
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn an_incomplete_copy_serves_only_if_the_operator_accepts_the_loss() {
+    let Some(mut pair) = prepare(DEFAULT) else {
+        return;
+    };
+    pair.node_mut(B).start();
+    await_status(pair.node(B), "the start", |status| status.sync.started);
+    assert_refused(&pair, B, "promote", "may lack", "--force-data-loss");
+    let promoted = change(pair.node(B), "promote", &["--force-data-loss"]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 2));
+    let on_b = pair.node(B).mount();
+    let mut second = Writer::start(&on_b, "second");
+    second.await_progress();
+    let of_second = second.finish();
+    assert_records(&on_b, "second", of_second);
+}
+
+/// Nothing can end a program that waits in standby, but the end of its node can.
+#[test]
+fn a_node_stops_cleanly_while_a_program_waits_in_its_mount() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    fail_over(&mut pair, A, 1);
+    pair.node_mut(A).stop();
+    let of_first = first.lose();
+    assert_records(&pair.node(B).mount(), "first", of_first);
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    fail_over(&mut pair, B, 2);
+    assert_records(&pair.node(A).mount(), "first", of_first);
+}
+
+#[test]
+fn of_two_commands_at_once_one_changes_the_role() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let both = [(); 2].map(|()| begin(pair.node(A), "failover"));
+    let codes = both.map(|command| end(command).code);
+    assert!(
+        codes == [Some(0), Some(2)] || codes == [Some(2), Some(0)],
+        "{codes:?}"
+    );
+    await_in_sync(&mut pair, B, 2);
+}
+
+#[test]
+fn a_comparison_beside_failovers_finds_no_difference() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    for round in 0..5 {
+        first.await_progress();
+        await_in_sync(&mut pair, A, 2 * round + 1);
+        let verify = begin(pair.node(A), "verify");
+        fail_over(&mut pair, A, 2 * round + 1);
+        let verified = end(verify);
+        assert_ne!(
+            verified.code,
+            Some(1),
+            "{}{}",
+            verified.output,
+            verified.error
+        );
+        await_in_sync(&mut pair, B, 2 * round + 2);
+        fail_over(&mut pair, B, 2 * round + 2);
+    }
+    first.finish();
+}
+
+#[test]
+fn each_node_keeps_its_role_over_a_restart_whatever_node_toml_says() {
+    let Some(mut pair) = start(DEFAULT) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    let of_first = first.finish();
+    fail_over(&mut pair, A, 1);
+    await_in_sync(&mut pair, B, 2);
+    let before = resyncs(&pair);
+    pair.stop();
+    let text = fs::read_to_string(pair.node(A).config()).unwrap();
+    assert!(text.contains("role = \"primary\""), "{text}");
+    pair.start();
+    await_in_sync(&mut pair, B, 2);
+    assert_eq!(resyncs(&pair), before, "both copies were complete");
+    assert_records(&pair.node(B).mount(), "first", of_first);
+    assert_identical(pair.node(B));
+}
