@@ -148,16 +148,16 @@ impl Admissions {
         match (kind, standing) {
             // The other node may have changed the file since the page was read.
             (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
-            (RequestKind::WriteBack, _) => None,
-            (RequestKind::Program, _) => {
+            (RequestKind::Program, Standing::Following) => {
                 (self.standby == Standby::Erofs).then_some(Errno::ReadOnly)
             }
+            // The node is likely to serve again soon: a restart stays unnoticed.
+            (_, _) => None,
         }
     }
 
     /// Parks a request that waits.
     pub fn park(self: &Arc<Self>, request: ParkedRequest, in_flight: InFlightGuard<'_>) {
-        let kind = request.kind;
         let added = self.state.lock().add(request);
         drop(in_flight);
         if let Err((request, errno)) = added {
@@ -165,8 +165,8 @@ impl Admissions {
         }
         self.await_service();
         // The standing may have changed before the request was in the list.
-        if kind == RequestKind::WriteBack && self.service.standing() == Standing::Following {
-            self.refuse_write_backs();
+        if self.service.standing() == Standing::Following {
+            self.refuse_following();
         }
     }
 
@@ -232,22 +232,24 @@ impl Admissions {
         }
         self.await_service();
         if self.service.standing() == Standing::Following {
-            self.refuse_write_backs();
+            self.refuse_following();
         }
     }
 
-    /// Refuses the parked write-backs: the other node may have changed the files.
-    pub fn refuse_write_backs(&self) {
+    /// Refuses the parked requests that do not wait while the other node may serve.
+    pub fn refuse_following(&self) {
+        let refusal = |request: &ParkedRequest| self.refusal(request.kind, Standing::Following);
         let refused = {
             let mut state = self.state.lock();
             let all = std::mem::take(&mut state.requests).into_iter();
             let (refused, kept): (VecDeque<_>, VecDeque<_>) =
-                all.partition(|request| request.kind == RequestKind::WriteBack);
+                all.partition(|request| refusal(request).is_some());
             state.requests = kept;
             refused
         };
         for request in refused {
-            request.refuse(Errno::Io);
+            let errno = refusal(&request).unwrap_or(Errno::Io);
+            request.refuse(errno);
         }
     }
 

@@ -97,7 +97,7 @@ impl MountRole {
             tracing::error!(%error, "the kernel does not drop its caches");
         }
         self.admissions.drops().note_other_node();
-        self.admissions.refuse_write_backs();
+        self.admissions.refuse_following();
     }
 }
 

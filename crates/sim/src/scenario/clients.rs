@@ -261,6 +261,7 @@ impl Client {
                 // The role of the node has changed meanwhile.
                 Err(_) if !self.mount.serves() => continue,
                 Err(errno) => {
+                    self.mount.process.stop_if_dead();
                     let mut witness = self.witness.lock();
                     return witness.no_number(self.posting.side, self.id, errno);
                 }
