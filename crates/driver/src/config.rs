@@ -61,7 +61,7 @@ pub struct DatastoreConfig {
     pub peer: Option<PeerConfig>,
 }
 
-/// What a datastore promises, and what it does in trouble.
+/// The promise of a datastore to its clients, and its behaviour in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
     /// When an acknowledged write must be on stable storage. Default [`Durability::Posix`].

@@ -189,3 +189,165 @@ impl Attendee {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_repl::message::PROTOCOL_VERSION;
+    use lockstep_types::{BootId, Generation, StoreId, SyncId};
+
+    use super::*;
+
+    fn sync(number: usize) -> Option<SyncId> {
+        let next = |last: Option<SyncId>, _| Some(SyncId::next(last, [3; 16]));
+        (0..number).fold(None, next)
+    }
+
+    fn generation(number: u64) -> Generation {
+        Generation::new(number).unwrap()
+    }
+
+    const fn record(
+        role: Role,
+        generation: Generation,
+        complete: bool,
+        peer_complete: bool,
+    ) -> RoleRecord {
+        RoleRecord {
+            generation,
+            role,
+            is_candidate: false,
+            complete,
+            peer_complete,
+        }
+    }
+
+    /// A node with data that has taken part in two resyncs, and does not serve.
+    fn node(record: RoleRecord) -> Attendee {
+        Attendee {
+            state: RoleState {
+                record,
+                carried_over: true,
+                store: Some(StoreId::from_bytes([1; 16])),
+                sync: sync(2),
+                boot: Some(BootId::from_bytes([1; 16])),
+            },
+            has_data: true,
+            is_serving: false,
+        }
+    }
+
+    /// The record of the other node of the same copies, which has seen the record of `by`.
+    fn told(by: &Attendee, record: RoleRecord) -> Meet {
+        Meet {
+            version: PROTOCOL_VERSION,
+            record,
+            seen: Some(by.state.record),
+            store: by.state.store,
+            sync: by.state.sync,
+        }
+    }
+
+    const G1: Generation = Generation::FIRST;
+    const PRIMARY: RoleRecord = record(Role::Primary, G1, true, true);
+    const ALONE: RoleRecord = record(Role::Primary, G1, true, false);
+    const COMPLETE: RoleRecord = record(Role::Secondary, G1, true, false);
+    const INCOMPLETE: RoleRecord = record(Role::Secondary, G1, false, false);
+
+    #[test]
+    fn a_primary_that_starts_leads_once_it_has_met_its_secondary() {
+        let node = node(PRIMARY);
+        let unseen = Meet {
+            seen: None,
+            ..told(&node, COMPLETE)
+        };
+        assert!(!node.judge(&unseen).unwrap().leads, "not met yet");
+        let met = node.judge(&told(&node, COMPLETE)).unwrap();
+        assert_eq!((met.leads, met.record), (true, PRIMARY));
+        let met = node.judge(&told(&node, INCOMPLETE)).unwrap();
+        assert_eq!((met.leads, met.record), (true, ALONE));
+    }
+
+    #[test]
+    fn a_primary_that_lost_power_gives_its_role_to_a_complete_secondary_of_the_same_sync_only() {
+        let node = node(PRIMARY.after_power_loss());
+        let met = node.judge(&told(&node, COMPLETE)).unwrap();
+        let granted = record(Role::Secondary, G1.next(), false, false);
+        assert_eq!((met.leads, met.record), (false, granted));
+        let older = Meet {
+            sync: sync(1),
+            ..told(&node, COMPLETE)
+        };
+        let met = node.judge(&older).unwrap();
+        assert_eq!((met.leads, met.record), (true, ALONE), "the copy is old");
+        let newer = Meet {
+            sync: sync(3),
+            ..told(&node, COMPLETE)
+        };
+        assert_eq!(node.judge(&newer), Err(Discord::OtherCopy));
+    }
+
+    #[test]
+    fn a_grant_makes_the_same_copy_the_primary_and_no_other() {
+        let node = node(COMPLETE);
+        let grant = record(Role::Secondary, G1.next(), true, false);
+        let met = node.judge(&told(&node, grant)).unwrap();
+        let lead = record(Role::Primary, G1.next(), true, true);
+        assert_eq!((met.leads, met.record), (true, lead));
+        for other in [sync(1), sync(3)] {
+            let strange = Meet {
+                sync: other,
+                ..told(&node, grant)
+            };
+            assert_eq!(node.judge(&strange), Err(Discord::OtherCopy));
+        }
+    }
+
+    #[test]
+    fn a_primary_that_served_alone_follows_nobody_and_one_that_did_not_follows() {
+        let promoted = record(Role::Primary, G1.next(), true, false);
+        let alone = node(ALONE);
+        assert_eq!(
+            alone.judge(&told(&alone, promoted)),
+            Err(Discord::BothServed)
+        );
+        let waiting = node(PRIMARY);
+        let met = waiting.judge(&told(&waiting, promoted)).unwrap();
+        let follows = record(Role::Secondary, G1.next(), false, false);
+        assert_eq!((met.leads, met.record), (false, follows));
+        let mut empty = node(ALONE);
+        (empty.has_data, empty.state.carried_over) = (false, false);
+        (empty.state.sync, empty.state.store) = (None, Some(StoreId::from_bytes([7; 16])));
+        let newer = Meet {
+            store: Some(StoreId::from_bytes([1; 16])),
+            sync: sync(2),
+            ..told(&empty, promoted)
+        };
+        assert!(!empty.judge(&newer).unwrap().record.is_primary());
+    }
+
+    #[test]
+    fn two_nodes_of_one_role_do_not_fit() {
+        let first = node(PRIMARY);
+        assert_eq!(
+            first.judge(&told(&first, ALONE)),
+            Err(Discord::TwoPrimaries)
+        );
+        let second = node(COMPLETE);
+        assert_eq!(
+            second.judge(&told(&second, INCOMPLETE)),
+            Err(Discord::TwoSecondaries)
+        );
+    }
+
+    #[test]
+    fn a_primary_that_serves_takes_nothing_from_its_secondary() {
+        let mut serving = node(PRIMARY);
+        serving.is_serving = true;
+        let met = serving.judge(&told(&serving, INCOMPLETE)).unwrap();
+        assert_eq!((met.leads, met.record), (true, PRIMARY));
+        let later = record(Role::Primary, generation(3), true, false);
+        let met = serving.judge(&told(&serving, later)).unwrap();
+        assert_eq!(met.record.generation, generation(3));
+        assert!(!met.leads && !met.record.is_primary());
+    }
+}

@@ -299,17 +299,12 @@ impl RoleFile {
         *self.state.lock()
     }
 
-    /// Makes a record durable, in place of `expected`. Returns `false`, and changes nothing, if the record is another by
+    /// Makes the record `new` durable, in place of `old`. Returns `false`, and changes nothing, if the record is another by
     /// now. A primary's copy counts as one that others are made from, and gets the name `drawn` if it has none.
-    pub fn replace(
-        &self,
-        expected: RoleRecord,
-        record: RoleRecord,
-        drawn: StoreId,
-    ) -> io::Result<bool> {
-        let is_primary = record.is_primary();
+    pub fn replace(&self, old: RoleRecord, new: RoleRecord, drawn: StoreId) -> io::Result<bool> {
+        let (record, is_primary) = (new, new.is_primary());
         self.change_if(|state| {
-            (state.record == expected).then_some(RoleState {
+            (state.record == old).then_some(RoleState {
                 record,
                 carried_over: state.carried_over || (is_primary && state.sync.is_some()),
                 store: state.store.or_else(|| is_primary.then_some(drawn)),

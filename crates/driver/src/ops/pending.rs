@@ -231,8 +231,8 @@ impl PendingOps {
         )
     }
 
-    /// Ends all operations of clients without an outcome: the session is over, and what the operations did on either node
-    /// is not known. The callers are answered with `EIO`.
+    /// Ends all operations of clients: the session is over, and the outcome of the operations is not known. The callers are
+    /// answered with `EIO`.
     pub fn abandon(&self) {
         let ops = std::mem::take(&mut *self.ops.lock());
         for op in ops.into_values() {

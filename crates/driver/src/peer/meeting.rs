@@ -3,7 +3,7 @@
 //! The caller tells its record, and the other node answers with its own, until each has seen the present record of the
 //! other. Then the primary sends its greeting, if the caller is the primary.
 //!
-//! Invariant: nobody acts on the first message of the caller. That message may have been on its way for long: the
+//! Invariant: no node acts on the first message of the caller. That message may have been on its way for long: the
 //! answer to a later one proves that this node has been heard over the same connection.
 
 use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
