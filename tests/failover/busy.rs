@@ -77,9 +77,13 @@ pub fn programs_go_on(pair: &mut Pair, rounds: u64, takes_part: impl Fn(&str) ->
     }
     programs.iter().for_each(Running::await_progress);
     let left: Vec<_> = programs.into_iter().map(Running::finish).collect();
-    left.iter().for_each(|it| assert_left(&on_a, it));
+    for it in &left {
+        assert_left(&on_a, it);
+    }
     await_in_sync(pair, A, 2 * rounds + 1);
     assert_identical(pair.node(A));
     fail_over(pair, A, 2 * rounds + 1);
-    left.iter().for_each(|it| assert_left(&on_b, it));
+    for it in &left {
+        assert_left(&on_b, it);
+    }
 }
