@@ -24,6 +24,7 @@ use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyRepor
 use crate::resync_jobs::verify_report;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
+use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
 use crate::status;
 use crate::usage::DatastoreUsage;
@@ -42,14 +43,15 @@ pub struct Datastore {
 }
 
 impl Datastore {
-    /// A datastore with an open store.
-    pub(crate) fn new(engine: Arc<Engine>, session: Session) -> Self {
+    /// A datastore with an open store. A primary whose disk has failed has a session, and serves reads only if its
+    /// `part` says so.
+    pub(crate) fn new(engine: Arc<Engine>, session: Session, part: SessionPart) -> Self {
         let maintenance = Maintenance::new(engine.now_ms());
         let record = engine.role_file.state().record;
         let standing = match &session {
-            Session::Primary(_) => Standing::Serving,
-            Session::Secondary(_) if record.is_primary() => Standing::Undecided,
-            Session::Secondary(_) => Standing::Following,
+            Session::Primary(_) if part == SessionPart::Lead => Standing::Serving,
+            _ if record.is_primary() => Standing::Undecided,
+            _ => Standing::Following,
         };
         engine.gate.set(&*engine.host, standing);
         Self {

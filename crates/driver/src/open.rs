@@ -233,10 +233,12 @@ fn found_record(
     if config.peer.is_none() {
         return Ok(unmirrored(record));
     }
-    if !role.is_in_sync() {
-        return Ok(record);
-    }
-    let lost = CopyLoss::of(role, backing, boot).map_err(table_refused(config))?;
+    // An earlier start may have found the loss, and ended before it made new tables.
+    let lost = if role.is_in_sync() && record.complete {
+        CopyLoss::of(role, backing, boot).map_err(table_refused(config))?
+    } else {
+        None
+    };
     if let Some(lost) = lost {
         tracing::warn!(datastore = config.name, "{lost}: the copy is not complete");
     }
@@ -326,7 +328,7 @@ impl Prepared {
         let engine = engine(config, parts, place.host);
         let part = first_part(&engine.config, record);
         let session = build::session(&engine, part)?;
-        Ok(Arc::new(Datastore::new(engine, session)))
+        Ok(Arc::new(Datastore::new(engine, session, part)))
     }
 }
 
@@ -348,7 +350,8 @@ fn open_poisoned(
     };
     let engine = engine(config, parts, host);
     let session = build::poisoned(&engine)?;
-    Ok(Arc::new(Datastore::new(engine, session)))
+    let part = first_part(&engine.config, role.record);
+    Ok(Arc::new(Datastore::new(engine, session, part)))
 }
 
 /// Makes the store of a datastore, not in sync with any other, unless there is a store; returns whether one was made.

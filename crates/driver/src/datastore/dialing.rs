@@ -26,6 +26,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// no node serves until they meet.
 const SOON: Duration = Duration::from_millis(200);
 
+/// Time between two looks for the next session.
+const CHANGING: Duration = Duration::from_millis(1);
+
 impl Datastore {
     /// Dials the peer until the datastore is stopped. A primary keeps up the connection. Any other node meets the other
     /// node from time to time.
@@ -36,7 +39,8 @@ impl Datastore {
                 Session::Primary(session) => Connector::new(&session, dialer, self).run(),
                 Session::Secondary(session) => self.wait_for_primary(&session, dialer, pauses),
             }
-            // The role has changed: the other node is to learn of that at once.
+            // The role changes: the other node is to learn of that at once. The next session may not have begun yet.
+            self.engine.host.sleep(CHANGING);
             pauses = [Duration::ZERO, SOON];
         }
     }

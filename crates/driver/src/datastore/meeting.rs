@@ -89,6 +89,9 @@ impl Datastore {
             match &envelope.message {
                 Message::Meet(next) => meet = *next,
                 Message::Hello(_) => return self.serve_primary(sender, receiver, &envelope),
+                Message::Poisoned { reason } => {
+                    return self.engine.notes.set_peer_disk_failed(reason);
+                }
                 _ => return sender.shutdown("a message that belongs to no meeting"),
             }
         }
@@ -109,6 +112,18 @@ impl Datastore {
         }
         meeting::send(self, sender, self.tell(Some(meet.record)));
         Ok(())
+    }
+
+    /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve.
+    fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
+        let is_deposed = theirs.record.generation > attendee.state.record.generation;
+        if is_deposed {
+            self.set_standing(Standing::Following);
+        } else if attendee.state.record.is_primary()
+            && attendee.judge(theirs).is_ok_and(|judgment| judgment.leads)
+        {
+            self.set_standing(Standing::Serving);
+        }
     }
 
     fn serve_primary(
@@ -147,7 +162,7 @@ impl Meets for Datastore {
 
     fn hear(&self, theirs: &Meet) -> Result<bool, Discord> {
         let _changing = self.changing.acquire(&*self.engine.host);
-        if self.engine.is_stopping() || self.engine.poison.has_failed() {
+        if self.engine.is_stopping() {
             return Ok(false);
         }
         self.rival
@@ -158,6 +173,10 @@ impl Meets for Datastore {
             is_serving: self.gate().standing() == Standing::Serving,
         };
         let mine = attendee.state.record;
+        if self.engine.poison.has_failed() {
+            self.hear_poisoned(&attendee, theirs);
+            return Ok(false);
+        }
         match attendee.judge(theirs) {
             Ok(judgment) => {
                 let part = if judgment.leads {

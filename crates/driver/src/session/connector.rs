@@ -243,19 +243,28 @@ impl<'a, M: Meets<Discord = Discord>> Connector<'a, M> {
         })
     }
 
-    /// Tells the secondary, if it can be reached, why this node does not connect any more.
+    /// Meets the other node, if it can be reached, and tells it why this node does not connect any more. After a restart
+    /// the meeting says whether this node may serve reads, or has been deposed.
     fn tell_peer_poisoned(&self) {
-        let (term, engine) = (&self.session.term, &self.session.engine);
+        let engine = &self.session.engine;
         let Some(reason) = engine.failure_reason() else {
             return;
         };
-        if let Ok((sender, mut receiver)) = self.dialer.dial() {
-            term.reply(&*sender, Message::Poisoned { reason }, Delivery::Wait);
-            // The secondary closes the connection once it has read the message. Any answer says no more.
-            let limited = receiver.set_timeout(Some(engine.config.peer_timeout));
-            let _heard = limited.map(|()| receiver.recv().is_ok());
-            sender.shutdown("it was told");
+        let Ok((sender, mut receiver)) = self.dialer.dial() else {
+            return;
+        };
+        if receiver
+            .set_timeout(Some(engine.config.peer_timeout))
+            .is_ok()
+            && let Err(error) = meeting::call(self.node, &*sender, &mut *receiver)
+        {
+            tracing::debug!(datastore = engine.name(), %error, "not met");
         }
+        let term = &self.session.term;
+        term.reply(&*sender, Message::Poisoned { reason }, Delivery::Wait);
+        // The other node closes the connection once it has read the message. Any answer says no more.
+        let _heard = receiver.recv().is_ok();
+        sender.shutdown("it was told");
     }
 
     /// Uses a connection until it is lost.

@@ -258,6 +258,8 @@ impl Client {
             let Some(inside) = self.enter() else { return };
             let ino = match spare.map_or_else(|| self.mount.next_ino(), Ok) {
                 Ok(ino) => ino,
+                // The role of the node has changed meanwhile.
+                Err(_) if !self.mount.serves() => continue,
                 Err(errno) => {
                     let mut witness = self.witness.lock();
                     return witness.no_number(self.posting.side, self.id, errno);
