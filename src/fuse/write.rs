@@ -31,13 +31,21 @@ use super::resent::RequestDelivery;
 pub(super) struct WriteRequest<'a> {
     caller: Caller,
     kind: ChangeKind,
-    /// The file was opened with `O_APPEND`.
-    appends: bool,
+    place: WritePlace,
     durable: bool,
     drop_set_id: bool,
     /// An earlier process may have executed the request.
     is_resent: bool,
     queue: Option<&'a RequestQueue>,
+}
+
+/// Where the bytes of a write go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WritePlace {
+    /// To the offset of the request.
+    Given,
+    /// To the end of the file, which is the offset of the request as far as the kernel knows.
+    End,
 }
 
 impl<'a> WriteRequest<'a> {
@@ -49,14 +57,19 @@ impl<'a> WriteRequest<'a> {
         flags: OpenFlags,
         queue: &'a RequestQueue,
     ) -> Self {
+        let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         Self {
             caller,
-            kind: if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            kind: if is_write_back {
                 ChangeKind::WriteBack
             } else {
                 ChangeKind::Direct
             },
-            appends: appends(flags),
+            place: if appends(flags) && !is_write_back {
+                WritePlace::End
+            } else {
+                WritePlace::Given
+            },
             durable: is_durable(flags),
             drop_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
             is_resent: delivery.is_resent,
@@ -75,7 +88,7 @@ impl<'a> WriteRequest<'a> {
         let Self {
             caller,
             kind,
-            appends,
+            place,
             durable,
             drop_set_id,
             is_resent,
@@ -84,7 +97,7 @@ impl<'a> WriteRequest<'a> {
         WriteRequest {
             caller,
             kind,
-            appends,
+            place,
             durable,
             drop_set_id,
             is_resent,
@@ -95,7 +108,7 @@ impl<'a> WriteRequest<'a> {
     /// The bytes of the file that the write changes. `given` is the choice of the kernel, which lets one append of a file
     /// run at a time.
     fn range(self, context: &Context, ino: Ino, given: Range<u64>) -> Result<Range<u64>, Errno> {
-        if !self.appends || self.kind != ChangeKind::Direct || !context.known().has_old_sizes() {
+        if self.place == WritePlace::Given || !context.known().has_old_sizes() {
             return Ok(given);
         }
         let size = context.service().getattr(ino)?.size;

@@ -50,12 +50,10 @@ impl Running {
     }
 }
 
-/// Files without a name may be gone after a change of the role, so the program that keeps some does not take part.
-fn start_programs(root: &Path) -> Vec<Running> {
-    let named = PROGRAMS.into_iter().filter(|(name, _)| *name != "unlinked");
-    named
-        .map(|(name, body)| Running::start(root, name, body))
-        .collect()
+fn start_programs(root: &Path, takes_part: impl Fn(&str) -> bool) -> Vec<Running> {
+    let taking_part = PROGRAMS.into_iter().filter(|(name, _)| takes_part(name));
+    let running = taking_part.map(|(name, body)| Running::start(root, name, body));
+    running.collect()
 }
 
 fn assert_left(root: &Path, (name, left): &(&'static str, Tree)) {
@@ -66,9 +64,9 @@ fn assert_left(root: &Path, (name, left): &(&'static str, Tree)) {
 }
 
 /// The programs run on A. The role goes to B and back at other moments of their work each time.
-pub fn programs_go_on(pair: &mut Pair, rounds: u64) {
+pub fn programs_go_on(pair: &mut Pair, rounds: u64, takes_part: impl Fn(&str) -> bool) {
     let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
-    let programs = start_programs(&on_a);
+    let programs = start_programs(&on_a, takes_part);
     for round in 0..rounds {
         programs.iter().for_each(Running::await_progress);
         await_in_sync(pair, A, 2 * round + 1);
@@ -79,9 +77,13 @@ pub fn programs_go_on(pair: &mut Pair, rounds: u64) {
     }
     programs.iter().for_each(Running::await_progress);
     let left: Vec<_> = programs.into_iter().map(Running::finish).collect();
-    left.iter().for_each(|it| assert_left(&on_a, it));
+    for it in &left {
+        assert_left(&on_a, it);
+    }
     await_in_sync(pair, A, 2 * rounds + 1);
     assert_identical(pair.node(A));
     fail_over(pair, A, 2 * rounds + 1);
-    left.iter().for_each(|it| assert_left(&on_b, it));
+    for it in &left {
+        assert_left(&on_b, it);
+    }
 }

@@ -35,8 +35,8 @@ fn await_primary(pair: &mut Pair) -> Which {
 /// on the old primary.
 fn kill_one(pair: &mut Pair, name: &'static str, after: Duration, kills_primary: bool) -> u64 {
     let primary = await_primary(pair);
-    let mut writer = Writer::start(&pair.node(primary).mount(), name);
-    writer.await_progress();
+    let mut writer = Some(Writer::start(&pair.node(primary).mount(), name));
+    writer.as_mut().unwrap().await_progress();
     let failover = begin(pair.node(primary), "failover");
     std::thread::sleep(after);
     let victim = if kills_primary {
@@ -45,14 +45,13 @@ fn kill_one(pair: &mut Pair, name: &'static str, after: Duration, kills_primary:
         other(primary)
     };
     pair.node_mut(victim).kill();
+    let lost = kills_primary.then(|| writer.take().unwrap().lose());
+    pair.node_mut(victim).start();
     // The command has failed or not: both are right.
     let _ = end(failover);
-    if kills_primary {
-        let acknowledged = writer.lose();
-        pair.node_mut(victim).start();
-        return acknowledged;
-    }
-    pair.node_mut(victim).start();
+    let Some(mut writer) = writer else {
+        return lost.unwrap();
+    };
     if await_primary(pair) == victim {
         // The writer waits until its node serves again.
         let back = end(begin(pair.node(victim), "failover"));

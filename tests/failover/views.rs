@@ -163,15 +163,24 @@ pub fn nothing_cached_survives(pair: &mut Pair) {
 /// Pages of a large file without content.
 const PAGES: usize = 16_384;
 
-/// Reads new pages of a mapping, so that the kernel waits for a page at any moment.
-fn read_pages(file: &File) -> thread::JoinHandle<u64> {
+/// Reads new pages of a mapping, so that the kernel waits for a page at any moment. Returns when the first are read. The
+/// kernel does the reads for a system call: a page that cannot be read is an error, and no signal for the whole test.
+fn read_pages(file: &File) -> thread::JoinHandle<()> {
     // SAFETY: the test only reads, and accepts any byte.
     let mapping = unsafe { memmap2::Mmap::map(file) }.unwrap();
     mapping.advise(memmap2::Advice::Random).unwrap();
-    thread::spawn(move || {
-        let firsts = mapping.chunks(PAGE).map(|page| u64::from(page[0]));
-        firsts.sum()
-    })
+    let (begun, is_begun) = channel();
+    let sink = tempfile::tempfile().unwrap();
+    let reader = thread::spawn(move || {
+        for (number, page) in mapping.chunks(PAGE).enumerate() {
+            sink.write_all_at(&page[..1], 0).unwrap();
+            if number == PAGES / 64 {
+                begun.send(()).unwrap();
+            }
+        }
+    });
+    is_begun.recv_timeout(WAIT_LIMIT).unwrap();
+    reader
 }
 
 /// A kernel that waits for a page of a mapping still writes the other pages back before B serves, and none afterwards.
@@ -186,7 +195,6 @@ pub fn no_old_page_overwrites(pair: &mut Pair) {
     let last = (PAGES - 1) * PAGE;
     mapping[last] = b'A';
     let reader = read_pages(&file);
-    thread::sleep(std::time::Duration::from_millis(50));
     fail_over(pair, A, 1);
     let elsewhere = File::options()
         .read(true)
