@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::Store;
 use lockstep_fs::store::SyncPoint;
@@ -141,6 +141,8 @@ pub(crate) enum LocalChange {
 /// The operations in flight of one session.
 pub(crate) struct PendingOps {
     ops: Mutex<HashMap<OpId, PendingOp>>,
+    /// Set under the lock of the map: the session is over, and takes no operation any more.
+    is_over: AtomicBool,
     next: AtomicU64,
 }
 
@@ -148,16 +150,23 @@ impl Default for PendingOps {
     fn default() -> Self {
         Self {
             ops: Mutex::default(),
+            is_over: AtomicBool::new(false),
             next: AtomicU64::new(1),
         }
     }
 }
 
 impl PendingOps {
-    /// Adds an operation and returns its number.
+    /// Adds an operation and returns its number. Once the session is over, the operation ends at once.
     pub fn insert(&self, op: PendingOp) -> OpId {
         let id = OpId(self.next.fetch_add(1, Ordering::Relaxed));
-        self.ops.lock().insert(id, op);
+        let mut ops = self.ops.lock();
+        if self.is_over.load(Ordering::Relaxed) {
+            drop(ops);
+            end_without_outcome(op);
+        } else {
+            ops.insert(id, op);
+        }
         id
     }
 
@@ -231,23 +240,15 @@ impl PendingOps {
         )
     }
 
-    /// Ends all operations of clients: the session is over, and the outcome of the operations is not known. The callers are
-    /// answered with `EIO`.
+    /// Ends all operations, and each that is added later: the session is over.
     pub fn abandon(&self) {
-        let ops = std::mem::take(&mut *self.ops.lock());
+        let ops = {
+            let mut ops = self.ops.lock();
+            self.is_over.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *ops)
+        };
         for op in ops.into_values() {
-            match op {
-                PendingOp::Read(read) => (read.done)(Err(Errno::Io)),
-                PendingOp::Sync(sync) => (sync.done)(Err(Errno::Io)),
-                PendingOp::Write(write) => {
-                    if let Some(ticket) = &write.ticket {
-                        ticket.abandon();
-                    }
-                    (write.done)(Err(Errno::Io));
-                }
-                PendingOp::Meta(meta) => (meta.done)(Err(Errno::Io)),
-                PendingOp::Locks(ready) => drop(ready),
-            }
+            end_without_outcome(op);
         }
     }
 
@@ -259,6 +260,22 @@ impl PendingOps {
                 drop(ready.take());
             }
         }
+    }
+}
+
+/// Answers the client of an operation with `EIO`: whether either node has done the operation is not known.
+fn end_without_outcome(op: PendingOp) {
+    match op {
+        PendingOp::Read(read) => (read.done)(Err(Errno::Io)),
+        PendingOp::Sync(sync) => (sync.done)(Err(Errno::Io)),
+        PendingOp::Write(write) => {
+            if let Some(ticket) = &write.ticket {
+                ticket.abandon();
+            }
+            (write.done)(Err(Errno::Io));
+        }
+        PendingOp::Meta(meta) => (meta.done)(Err(Errno::Io)),
+        PendingOp::Locks(ready) => drop(ready),
     }
 }
 
@@ -288,6 +305,26 @@ mod tests {
         assert!(pending.with_write(first, |_| ()).is_none(), "it is a sync");
         assert!(pending.remove(first).is_some() && pending.remove(first).is_none());
         assert_eq!(pending.len(), 1);
+    }
+
+    #[test]
+    fn an_operation_that_comes_after_the_end_of_the_session_is_answered() {
+        let pending = PendingOps::default();
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let sync = || {
+            let outcomes = Arc::clone(&outcomes);
+            PendingOp::Sync(PendingSync {
+                ino: Ino::ROOT,
+                point: None,
+                done: Box::new(move |outcome| outcomes.lock().push(outcome)),
+                inside: Inside::ungated(),
+            })
+        };
+        pending.insert(sync());
+        pending.abandon();
+        pending.insert(sync());
+        assert_eq!(*outcomes.lock(), [Err(Errno::Io); 2]);
+        assert_eq!(pending.len(), 0);
     }
 
     #[test]

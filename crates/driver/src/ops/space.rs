@@ -350,8 +350,7 @@ impl SpaceAdmission {
     /// Has another thread decide on a change that was left undecided.
     pub fn apply(self: &Arc<Self>, room: Room, begin: Begin) {
         if self.term.is_over() {
-            // This session answers no client any more.
-            return;
+            return self.abandon(begin);
         }
         let looks = 0;
         let applicant = Applicant { room, begin, looks };
@@ -360,6 +359,10 @@ impl SpaceAdmission {
             applicants.waiting.push_back(applicant);
             mem::replace(&mut applicants.is_served, true)
         };
+        if self.term.is_over() {
+            // The end may have abandoned all applicants before this one was there.
+            return self.abandon_applicants();
+        }
         if !is_served {
             let space = Arc::clone(self);
             let job = move || space.serve_applicants();
@@ -396,7 +399,16 @@ impl SpaceAdmission {
     /// Drops all applicants: the session is over.
     pub fn abandon_applicants(&self) {
         let abandoned = mem::take(&mut self.rooms.applicants.lock().waiting);
-        drop(abandoned);
+        for applicant in abandoned {
+            self.abandon(applicant.begin);
+        }
+    }
+
+    /// Ends a change that has not begun. A node that is stopping answers no client any more.
+    fn abandon(&self, begin: Begin) {
+        if !self.engine.is_stopping() {
+            begin(Err(Errno::Io));
+        }
     }
 
     /// Decides on applicants by the present room of both disks. Returns the applicants that must wait for others.
