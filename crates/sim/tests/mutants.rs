@@ -43,9 +43,9 @@ const MARKED: &str = "is being resynced and says";
 const fn finders(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
         Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
-        Mutant::AnswerBeforePeer | Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => {
-            &[TABLES, IDENTICAL, SURVIVES]
-        }
+        // A durable write is answered, too.
+        Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
+        Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
         // A recovery also waits for messages that were not sent again.
         Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
@@ -53,18 +53,20 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // a file whose content and record have different lengths.
         Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
         Mutant::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
-        Mutant::RepeatMetadata
-        | Mutant::MetadataOutOfOrder
-        | Mutant::ForgetInDoubt
-        | Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE],
+        Mutant::RepeatMetadata | Mutant::MetadataOutOfOrder | Mutant::ForgetInDoubt => {
+            &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
+        }
+        // The end of an earlier write removes the entry of a write with the same number.
+        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
         Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         // The log is not synced either: a client may see that a metadata operation is lost on the primary.
         Mutant::NoLocalSync => &[DURABLE, READS, EXACTLY_ONCE],
+        // A file without its name has no content.
+        Mutant::NoNameSync => &[DURABLE, READS],
         Mutant::SyncHereOnly
         | Mutant::NoRemoteSync
-        | Mutant::NoNameSync
         | Mutant::NoContentSync
         | Mutant::MarkBeforeSync => &[DURABLE],
         // Removed content also returns. A file whose content is missing cannot be sent.
