@@ -25,6 +25,7 @@ use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_intentlog::LogOptions;
 use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::OnPowerLoss;
 use lockstep_types::{BootId, StoreId};
 
@@ -242,7 +243,13 @@ fn found_record(
     if let Some(lost) = lost {
         tracing::warn!(datastore = config.name, "{lost}: the copy is not complete");
     }
-    let record = lost.map_or(record, |_| record.after_power_loss());
+    let record = match lost {
+        Some(_) if record.is_primary() && is_active(Mutant::LeadAfterPowerLoss) => {
+            record.without_peer()
+        }
+        Some(_) => record.after_power_loss(),
+        None => record,
+    };
     if record.is_primary()
         && !record.complete
         && config.policies.on_power_loss == OnPowerLoss::Serve
@@ -268,7 +275,8 @@ const fn unmirrored(record: RoleRecord) -> RoleRecord {
 fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
     let serves_at_once = !record.peer_complete
         || config.policies.on_power_loss == OnPowerLoss::Serve
-        || config.peer.is_none();
+        || config.peer.is_none()
+        || is_active(Mutant::ServeUndecided);
     if record.is_primary() && serves_at_once && record.complete {
         SessionPart::Lead
     } else {

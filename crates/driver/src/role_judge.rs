@@ -9,6 +9,7 @@
 
 use lockstep_repl::message::Meet;
 use lockstep_roles::{Member, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{OnPowerLoss, Role};
 use thiserror::Error;
 
@@ -178,7 +179,8 @@ impl Attendee {
             RoleEffect::Record(record) => Some(*record),
             _ => None,
         });
-        let record = changed.unwrap_or(mine);
+        let mut record = changed.unwrap_or(mine);
+        record.complete |= mine.is_primary() && is_active(Mutant::KeepLoserComplete);
         let is_met = theirs.seen == Some(mine);
         Judgment {
             record,

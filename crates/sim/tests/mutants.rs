@@ -38,43 +38,53 @@ const ERROR: &str = "a client saw an error";
 const WAITED: &str = "has waited for the other node to read";
 /// A secondary under resync reports that its copy is in sync.
 const MARKED: &str = "is being resynced and says";
+/// A node that does not serve lets a request in.
+const GATE: &str = "gate: ";
+/// A client saw an error in a planned failover.
+const HANDED_OVER: &str = "handed_over: ";
 
 /// Returns the messages that may report a mutant. The first message depends on the order of events.
 const fn finders(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
         Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
-        Mutant::AnswerBeforePeer | Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => {
-            &[TABLES, IDENTICAL, SURVIVES]
-        }
+        // A durable write is answered, too.
+        Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
+        Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
         // A recovery also waits for messages that were not sent again.
-        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        Mutant::NoResend | Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
         // A write without locks also collides with the end of its file. The resync also cannot send
         // a file whose content and record have different lengths.
         Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
         Mutant::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
-        Mutant::RepeatMetadata
-        | Mutant::MetadataOutOfOrder
-        | Mutant::ForgetInDoubt
-        | Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE],
+        Mutant::RepeatMetadata | Mutant::MetadataOutOfOrder | Mutant::ForgetInDoubt => {
+            &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
+        }
+        // The end of an earlier write removes the entry of a write with the same number.
+        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
         Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         // The log is not synced either: a client may see that a metadata operation is lost on the primary.
         Mutant::NoLocalSync => &[DURABLE, READS, EXACTLY_ONCE],
+        // A file without its name has no content.
+        Mutant::NoNameSync => &[DURABLE, READS],
         Mutant::SyncHereOnly
         | Mutant::NoRemoteSync
-        | Mutant::NoNameSync
         | Mutant::NoContentSync
         | Mutant::MarkBeforeSync => &[DURABLE],
         // Removed content also returns. A file whose content is missing cannot be sent.
         Mutant::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
         Mutant::ResyncUnmarked => &[MARKED, IN_TIME],
-        Mutant::TrustAfterPowerLoss => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES],
+        Mutant::TrustAfterPowerLoss | Mutant::KeepLoserComplete => {
+            &[IDENTICAL, TABLES, FOLLOWS, SURVIVES]
+        }
         Mutant::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
         Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
-        Mutant::SecondaryServes => &[ONE_PRIMARY, IN_TIME],
+        Mutant::SecondaryServes | Mutant::RecordUnwritten | Mutant::PromoteInSameGeneration => {
+            &[ONE_PRIMARY, IN_TIME]
+        }
         // A resync waits forever for the lock.
         Mutant::KeepLock => &[LEAKS, IN_TIME],
         Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
@@ -88,6 +98,14 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::OneSlot => &[ERROR],
         Mutant::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
         Mutant::ClosedTooEarly => &[CLOSED],
+        Mutant::ServeUndecided => &[ONE_PRIMARY],
+        // Where no node was promoted, the primary lacks what only the secondary still has.
+        Mutant::LeadAfterPowerLoss => &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE],
+        Mutant::AdmitInAnyStanding => &[GATE],
+        Mutant::HandOverBusy => &[HANDED_OVER],
+        Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
+        // The resync waits for the operations in doubt.
+        Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
     }
 }
 

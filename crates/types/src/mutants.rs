@@ -108,6 +108,26 @@ mutants! {
     KeepWithoutLimit,
     /// A change begins without a check of the room on the secondary's disk (P20).
     IgnorePeerRoom,
+    /// A primary that starts serves at once, although its peer may have been promoted (R11).
+    ServeUndecided,
+    /// The gate lets programs in while this node does not serve.
+    AdmitInAnyStanding,
+    /// A planned failover does not wait for operations in flight.
+    HandOverBusy,
+    /// A planned failover does not check that the nodes are in sync (R2).
+    HandOverUnsynced,
+    /// The copy of a deposed primary stays complete.
+    KeepLoserComplete,
+    /// A primary that lost power serves without the peer, which may hold more (R9).
+    LeadAfterPowerLoss,
+    /// A node acts on a new role record that is not on its disk (R3).
+    RecordUnwritten,
+    /// A promoted node stays in the generation of its primary (R2).
+    PromoteInSameGeneration,
+    /// A new secondary keeps the operations in doubt of its time as the primary.
+    KeepInDoubt,
+    /// The session of an earlier role does not end.
+    KeepSession,
 }
 
 #[cfg(feature = "mutants")]

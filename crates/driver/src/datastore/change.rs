@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use lockstep_repl::state::State;
 use lockstep_roles::RoleRecord;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 use lockstep_types::{Generation, StoreId};
 
@@ -81,7 +82,7 @@ impl Datastore {
     }
 
     fn drain(&self) -> Result<(), CommandFailure> {
-        if self.gate().drain(&*self.engine.host, DRAIN_LIMIT) {
+        if is_active(Mutant::HandOverBusy) || self.gate().drain(&*self.engine.host, DRAIN_LIMIT) {
             return Ok(());
         }
         Err(CommandFailure::new(
@@ -102,6 +103,7 @@ impl Datastore {
                 "run the command on the primary; if that is dead, see `lockstep promote --help`",
             )),
             Session::Primary(_) if state == State::Synced && is_connected => Ok(()),
+            Session::Primary(_) if is_active(Mutant::HandOverUnsynced) => Ok(()),
             Session::Primary(_) => Err(CommandFailure::new(
                 format!("the nodes are not in sync ({})", state.describe()),
                 "wait until `lockstep status` says in sync, then try again",
@@ -164,7 +166,8 @@ impl Datastore {
     /// stays in its generation, unless it has met a later one.
     fn next_generation(&self, mine: RoleRecord) -> Generation {
         let met = self.rival_generation();
-        if mine.is_primary() && met <= mine.generation {
+        let is_own = mine.is_primary() || is_active(Mutant::PromoteInSameGeneration);
+        if is_own && met <= mine.generation {
             mine.generation
         } else {
             met.max(mine.generation).next()
@@ -254,7 +257,9 @@ impl Datastore {
             return record == mine || self.write_record(mine, record);
         }
         self.close_gate(record, part);
-        session.retire("the role of this node changes");
+        if !is_active(Mutant::KeepSession) {
+            session.retire("the role of this node changes");
+        }
         let is_written = record == mine || self.write_record(mine, record);
         let part = if is_written {
             part

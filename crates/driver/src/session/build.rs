@@ -46,7 +46,8 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let tables = tables.map_err(table_refused(config))?;
     let state = first_state(config, part, is_in_sync);
     let is_secondary = part == SessionPart::Follow && !role.record.is_primary();
-    if is_secondary || state.service_mode() == ServiceMode::Alone {
+    let drops_doubts = is_secondary || state.service_mode() == ServiceMode::Alone;
+    if drops_doubts && !is_active(Mutant::KeepInDoubt) {
         roll_back_in_doubt(store).map_err(refused(config))?;
     }
     Ok(with(engine, tables, state))

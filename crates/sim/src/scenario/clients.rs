@@ -283,6 +283,10 @@ impl Client {
                 return None;
             }
             if let Ok(inside) = self.mount.enter() {
+                if !self.mount.serves() {
+                    let what = "gate: a request is let in, though the node does not serve";
+                    self.witness.lock().wrong(what.to_owned());
+                }
                 return Some(inside);
             }
             world::wait(Wait::Until(self.mount.process.shared().now() + ENTER_POLL));
@@ -294,6 +298,7 @@ impl Client {
         let mut witness = self.witness.lock();
         match outcome {
             // The node gave its role away while the operation was under way: the outcome is unknown.
+            Err(Errno::Io) if !self.mount.serves() => return witness.in_doubt(side),
             Err(errno) if leaves_doubt(errno) && !self.mount.serves() => return,
             Ok(_) => witness.acknowledged(side, self.mount.service.0.generation()),
             Err(_) => {}

@@ -21,11 +21,20 @@ const PROMOTED_WITHIN: Duration = Duration::from_secs(3);
 
 impl Cluster {
     /// Asks the primary to give its role to the secondary. The primary refuses, unless the nodes are
-    /// in sync.
+    /// in sync. No operation of a client may fail by the change.
     pub(super) fn hand_over(&self) {
-        let primary = self.nodes.of(self.nodes.machine(Role::Primary));
+        let side = self.nodes.machine(Role::Primary);
+        let primary = self.nodes.of(side);
         if let (Some(process), Some(datastore)) = (primary.process(), primary.datastore()) {
-            process.start(move || drop(datastore.hand_over()));
+            let witness = Arc::clone(&self.witness);
+            process.start(move || {
+                let before = witness.lock().doubts(side);
+                let is_done = datastore.hand_over().is_ok();
+                let mut witness = witness.lock();
+                if is_done && witness.doubts(side) > before {
+                    witness.wrong("handed_over: a planned failover ended an operation".to_owned());
+                }
+            });
         }
     }
 

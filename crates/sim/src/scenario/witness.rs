@@ -18,6 +18,9 @@ pub struct Witness {
     disk_failed: [bool; 2],
     /// The disks have little room, so clients may receive `ENOSPC`.
     may_be_full: bool,
+    /// Number of operations at each machine whose outcome is unknown, because the role of the node
+    /// changed.
+    doubts: [u64; 2],
     wrong: Option<String>,
 }
 
@@ -32,6 +35,7 @@ impl Witness {
             answered: 0,
             disk_failed: [false; 2],
             may_be_full: false,
+            doubts: [0; 2],
             wrong: None,
         }
     }
@@ -75,6 +79,16 @@ impl Witness {
                 self.history.show(call)
             ));
         }
+    }
+
+    /// Records that the outcome of an operation is unknown, because the role of the node changed.
+    pub const fn in_doubt(&mut self, from: Side) {
+        *from.of_mut(&mut self.doubts) += 1;
+    }
+
+    /// Returns the number of such operations at a machine.
+    pub const fn doubts(&self, from: Side) -> u64 {
+        *from.of(&self.doubts)
     }
 
     /// Records that `primary` acknowledged an operation.
