@@ -62,8 +62,8 @@ use chance::Chance;
 use load::Load;
 use network::{Fault, LASTING_FAULTS};
 use nodes::{
-    FREEZING, HASTY, IMPATIENT, NodeEnvironment, PATIENT, Pair, Settings, Which, await_that,
-    repetitions,
+    FREEZING, HASTY, IMPATIENT, KEEPING, NodeEnvironment, PATIENT, Pair, Settings, Which,
+    await_that, repetitions,
 };
 use pile::Pile;
 use programs::Programs;
@@ -387,7 +387,7 @@ fn a_failed_disk_of_the_secondary_stops_no_client_and_waits_for_an_operator() {
 fn a_failed_disk_of_the_primary_leaves_reads_and_waits_for_an_operator() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
-    let mut site = Site::start(PATIENT, &mut chance);
+    let mut site = Site::start(KEEPING, &mut chance);
     for _ in 0..rounds {
         for failure in failed_disk::ways(&mut chance) {
             failed_disk::of_the_primary(&mut site, failure, &mut chance);

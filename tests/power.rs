@@ -41,7 +41,7 @@ mod writers;
 
 use chance::Chance;
 use check::Ending;
-use nodes::{IMPATIENT, PATIENT, Settings, Which, repetitions};
+use nodes::{IMPATIENT, KEEPING, Settings, Which, repetitions};
 use pile::Pile;
 use site::Site;
 
@@ -54,7 +54,13 @@ const WENT_DOWN: &str = "this machine went down while the store was open";
 /// Everything acknowledged is on stable storage.
 const ALWAYS: Settings = Settings {
     durability: "always",
-    ..PATIENT
+    ..KEEPING
+};
+
+/// An absent peer is soon given up.
+const KEEPING_IMPATIENT: Settings = Settings {
+    on_power_loss: "serve",
+    ..IMPATIENT
 };
 
 /// How a node goes down.
@@ -108,12 +114,12 @@ fn rounds() -> Option<u64> {
 
 #[test]
 fn power_losses_take_nothing_that_was_synced() {
-    run_with_outages(PATIENT, &ANY_OUTAGE, false);
+    run_with_outages(KEEPING, &ANY_OUTAGE, false);
 }
 
 #[test]
 fn power_losses_take_nothing_that_was_synced_by_one_node_alone() {
-    run_with_outages(IMPATIENT, &ANY_OUTAGE, false);
+    run_with_outages(KEEPING_IMPATIENT, &ANY_OUTAGE, false);
 }
 
 #[test]
@@ -123,14 +129,14 @@ fn power_losses_take_nothing_where_everything_is_durable() {
 
 #[test]
 fn a_power_loss_of_the_secondary_takes_nothing_at_all() {
-    run_with_outages(PATIENT, &SECONDARY_POWER_LOSS, true);
+    run_with_outages(KEEPING, &SECONDARY_POWER_LOSS, true);
 }
 
 #[test]
 fn a_power_loss_after_a_clean_shutdown_takes_nothing_and_needs_no_resync() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();
-    let mut site = Site::start(PATIENT, &mut chance);
+    let mut site = Site::start(KEEPING, &mut chance);
     let root = site.load.pair.mount();
     let mut pile = Pile::default();
     for _ in 0..rounds {

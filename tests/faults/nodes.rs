@@ -55,6 +55,8 @@ pub struct Settings {
     pub answer_limit_ms: u64,
     /// `continue` or `freeze`.
     pub on_peer_loss: &'static str,
+    /// `wait` or `serve`.
+    pub on_power_loss: &'static str,
     /// `on` or `off`.
     pub encryption: &'static str,
     /// `posix` or `always`.
@@ -69,6 +71,7 @@ pub const PATIENT: Settings = Settings {
     peer_timeout_ms: 500,
     answer_limit_ms: 60_000,
     on_peer_loss: "continue",
+    on_power_loss: "wait",
     encryption: "on",
     durability: "posix",
     bytes_per_sec: None,
@@ -76,6 +79,12 @@ pub const PATIENT: Settings = Settings {
 /// An absent peer is soon given up.
 pub const IMPATIENT: Settings = Settings {
     pause_limit_ms: 400,
+    ..PATIENT
+};
+
+/// A primary that lost its power, or its disk, serves from its own copy.
+pub const KEEPING: Settings = Settings {
+    on_power_loss: "serve",
     ..PATIENT
 };
 
@@ -378,11 +387,12 @@ impl Pair {
     fn configure(&self, settings: Settings, listens: [SocketAddr; 2]) {
         let rest = format!(
             "uuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\n\
-             on_peer_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
+             on_peer_loss = \"{}\"\non_power_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
              answer_limit_ms = {}\n\
              durability = \"{}\"\n\n\
              [datastore.peer]\nencryption = \"{}\"",
             settings.on_peer_loss,
+            settings.on_power_loss,
             settings.pause_limit_ms,
             settings.peer_timeout_ms,
             settings.answer_limit_ms,

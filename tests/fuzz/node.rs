@@ -17,6 +17,7 @@ use lockstep_repl::state::State;
 use lockstep_types::{StoreId, SyncId};
 use lockstepfs::config::{Encryption, Role};
 use lockstepfs::control::ControlClient;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -67,6 +68,7 @@ impl AttackedNode {
             process: None,
         };
         store::make(&node.dir.path().join("store"));
+        fs::create_dir(node.mount()).unwrap();
         node.configure();
         node.make_true_peer();
         node.start_process();
@@ -120,6 +122,10 @@ impl AttackedNode {
             .spawn();
         self.process = Some(process.unwrap());
         self.await_that("the node to answer", |node| node.status().is_some());
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.dir.path().join("mount")
     }
 
     fn log(&self) -> PathBuf {
@@ -264,6 +270,8 @@ impl Drop for AttackedNode {
             let _ = process.kill();
             let _ = process.wait();
         }
+        // A killed node leaves its mount.
+        let _ = unmount(self.mount(), UnmountFlags::DETACH);
     }
 }
 

@@ -281,11 +281,14 @@ impl Datastore {
         written.unwrap_or(false)
     }
 
+    /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel
+    /// are right.
     fn close_gate(&self, record: RoleRecord, part: SessionPart) {
-        let standing = if record.is_primary() && part == SessionPart::Follow {
-            Standing::Undecided
-        } else {
-            Standing::Following
+        let standing = match (part, self.gate().standing()) {
+            (SessionPart::Lead, Standing::Serving | Standing::Retiring) => Standing::Undecided,
+            (SessionPart::Lead, closed) => closed,
+            (SessionPart::Follow, _) if record.is_primary() => Standing::Undecided,
+            (SessionPart::Follow, _) => Standing::Following,
         };
         self.set_standing(standing);
     }

@@ -186,8 +186,17 @@ pub fn remove_names(cluster: &Cluster, side: Side) {
         let (_, rest) = text.split_once(&format!("\"{key}\": ")).unwrap();
         rest.split([',', '\n']).next().unwrap().to_owned()
     };
-    let keys = ["generation", "role", "in_sync", "carried_over", "boot"];
-    let fields = keys.map(|key| format!("\"{key}\":{}", value(key)));
+    // The mark of a node whose role never changes.
+    let mark = if value("role") == "\"primary\"" {
+        "peer_complete"
+    } else {
+        "complete"
+    };
+    let keys = ["generation", "role", mark, "carried_over", "boot"];
+    let fields = keys.map(|key| {
+        let name = if key == mark { "in_sync" } else { key };
+        format!("\"{name}\":{}", value(key))
+    });
     let state = format!("{{{}}}", fields.join(","));
     let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
     let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
