@@ -118,7 +118,7 @@ cut_to_a_slot_in_part() { truncate -s 4000 "$1"; }
 flip_header() { flip "$1" 20; }
 flip_checkpoint() { flip_all "$1" mcheckpoint 1; }
 flip_log_header() { flip_all "$1" LSINTENT 20; }
-flip_in_sync() { sed -i 's/"in_sync": true/"in_sync": false/' "$1"; }
+flip_mark() { sed -i 's/"complete": true/"complete": false/' "$1"; }
 flip_generation() { sed -i 's/"generation": 1/"generation": 3/' "$1"; }
 flip_slot() { flip "$1" 640; }
 zero_page() { dd if=/dev/zero of="$1" bs=4096 count=1 conv=notrunc status=none; }
@@ -140,7 +140,7 @@ damaged_stores() {
     done
     damaged primary role.json 'role.json is damaged' cut_to_a_slot_in_part
     damaged primary role.json 'role.json is damaged' cut_to_nothing
-    damaged primary role.json 'role.json is damaged' flip_in_sync
+    damaged primary role.json 'role.json is damaged' flip_mark
     damaged primary role.json 'role.json is damaged' flip_generation
     for file in tables/paw tables/saw; do
         damaged primary $file "$file is damaged: it has" cut_in_half
