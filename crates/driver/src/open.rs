@@ -270,29 +270,21 @@ const fn unmirrored(record: RoleRecord) -> RoleRecord {
     }
 }
 
+/// Whether this node is a primary that does not wait for its peer: no peer may hold more, or the operator accepts that.
+pub(crate) fn needs_no_peer(config: &DatastoreConfig, record: RoleRecord) -> bool {
+    let waits = record.peer_complete && config.policies.on_power_loss == OnPowerLoss::Wait;
+    record.is_primary() && !(waits && config.peer.is_some())
+}
+
 /// The part of a node that starts. A primary whose peer may hold more, or may have been promoted, waits for the peer
 /// (rules R9, R11).
 fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
-    let serves_at_once = !record.peer_complete
-        || config.policies.on_power_loss == OnPowerLoss::Serve
-        || config.peer.is_none()
-        || is_active(Mutant::ServeUndecided);
-    if record.is_primary() && serves_at_once && record.complete {
+    let serves_at_once = needs_no_peer(config, record) || is_active(Mutant::ServeUndecided);
+    if serves_at_once && record.is_primary() && record.complete {
         SessionPart::Lead
     } else {
         SessionPart::Follow
     }
-}
-
-/// Gives a primary's store its name when the store is first used (rule P17).
-fn named(role: RoleState, host: &dyn Host) -> RoleState {
-    let store = if role.record.is_primary() {
-        role.store
-            .or_else(|| Some(StoreId::from_bytes(host.random_id())))
-    } else {
-        role.store
-    };
-    RoleState { store, ..role }
 }
 
 impl Prepared {
@@ -318,7 +310,7 @@ impl Prepared {
             record,
         } = *found;
         let Disk { backing, reserve } = disk;
-        let role = named(role, &*place.host);
+        let role = role.named(|| StoreId::from_bytes(place.host.random_id()));
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;

@@ -282,8 +282,7 @@ impl FileService for DatastoreHandle {
 }
 
 impl DatastoreHandle {
-    /// Frees an inode that nothing refers to. On a node that does not serve, the inode stays until a node that starts as
-    /// the primary frees it.
+    /// Frees an inode that nothing refers to. On a node that does not serve, the inode stays until a node begins to serve.
     fn reap(&self, ino: Ino) {
         if let Ok(session) = self.session() {
             session.pipeline.reap(ino);

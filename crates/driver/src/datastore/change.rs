@@ -17,7 +17,7 @@ use lockstep_types::settings::Role;
 use lockstep_types::{Generation, StoreId};
 
 use super::Datastore;
-use crate::client::Standing;
+use crate::client::{RoleObserver, Standing};
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
 use crate::session::build::{self, SessionPart};
@@ -62,23 +62,13 @@ impl Datastore {
     /// Ends the operations of clients, and the session.
     fn give_away(&self) -> Result<(), CommandFailure> {
         self.drain()?;
-        let observers = self.observers.lock().clone();
-        for observer in observers {
-            observer.retiring();
-        }
+        self.tell_observers(|observer| observer.retiring());
         self.drain()?;
         self.set_standing(Standing::Following);
         self.drain()?;
         self.check_synced()?;
         let mine = self.engine.role_file.state().record;
-        if self.assume(mine, mine.grant(), SessionPart::Follow) {
-            Ok(())
-        } else {
-            Err(CommandFailure::new(
-                "the role of this node could not be written to its disk",
-                "see the log of this node",
-            ))
-        }
+        self.begin_as(mine, mine.grant(), SessionPart::Follow)
     }
 
     fn drain(&self) -> Result<(), CommandFailure> {
@@ -324,9 +314,13 @@ impl Datastore {
             return;
         }
         self.gate().set(&*self.engine.host, standing);
+        self.tell_observers(|observer| observer.changed(standing));
+    }
+
+    fn tell_observers(&self, tell: impl Fn(&dyn RoleObserver)) {
         let observers = self.observers.lock().clone();
         for observer in observers {
-            observer.changed(standing);
+            tell(&*observer);
         }
     }
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use super::Datastore;
 use crate::peer::dial::{Dial, DialError};
 use crate::peer::meeting::{self, MeetingError};
-use crate::role_judge::Discord;
 use crate::session::Session;
 use crate::session::connector::Connector;
 use crate::session::secondary::SecondarySession;
@@ -100,16 +99,14 @@ enum Unmet {
     #[error(transparent)]
     Unreachable(DialError),
     #[error(transparent)]
-    Meeting(MeetingError<Discord>),
+    Meeting(MeetingError),
 }
 
 fn note_unmet(notes: &StatusNotes, unmet: &Unmet, was_refused: bool, is_undecided: bool) {
     let reason = unmet.to_string();
     match unmet {
         Unmet::Meeting(MeetingError::PeerPoisoned(_)) => notes.set_peer_disk_failed(&reason),
-        Unmet::Meeting(
-            MeetingError::Discord(_) | MeetingError::Greeting(_) | MeetingError::RefusedByPeer(_),
-        ) => notes.set_obstacle(&reason),
+        Unmet::Meeting(error) if error.is_obstacle() => notes.set_obstacle(&reason),
         Unmet::Unreachable(_) if was_refused => notes.set_obstacle(&reason),
         _ if is_undecided => notes.set_reason(&reason),
         _ => {}

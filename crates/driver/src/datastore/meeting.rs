@@ -10,7 +10,7 @@ use lockstep_types::{DatastoreUuid, Osn};
 
 use super::Datastore;
 use crate::client::Standing;
-use crate::peer::greeting::{GreetingError, refuse, refuse_poisoned};
+use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
 use crate::session::Session;
@@ -106,7 +106,7 @@ impl Datastore {
         meet: Meet,
         counts: bool,
     ) -> Result<(), Unfit> {
-        meeting::check(self, first.datastore, &meet)?;
+        greeting::check_peer(self.uuid(), first.datastore, meet.version)?;
         if counts {
             self.hear(&meet)?;
         }
@@ -143,8 +143,6 @@ impl Datastore {
 }
 
 impl Meets for Datastore {
-    type Discord = Discord;
-
     fn datastore(&self) -> DatastoreUuid {
         self.uuid()
     }

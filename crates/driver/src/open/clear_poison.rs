@@ -12,16 +12,17 @@ use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserved, Withheld};
-use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
-use lockstep_types::settings::{OnPowerLoss, Role};
+use lockstep_types::settings::Role;
 use lockstep_types::{BootId, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::poison_marker::RunDirMarker;
 use super::role_file::RoleFile;
-use super::{DatastoreError, failed, open_existing, open_options, read_role, refused};
+use super::{
+    DatastoreError, failed, needs_no_peer, open_existing, open_options, read_role, refused,
+};
 use crate::config::DatastoreConfig;
 
 /// The place of a store that is not in use.
@@ -120,7 +121,8 @@ pub fn clear_poison(
         return Err(ClearError::NotPoisoned { path: path() });
     };
     let role = read_role(config, repair.backing.as_ref())?;
-    if counts(config, role.record) && !accept_loss {
+    // Otherwise the content of this disk does not become the datastore: a complete secondary takes over.
+    if needs_no_peer(config, role.record) && !accept_loss {
         let name = config.name.clone();
         return Err(ClearError::LossNotAccepted { name });
     }
@@ -144,13 +146,6 @@ pub fn clear_poison(
     })
 }
 
-/// Whether the content of this disk becomes the datastore: the node is the primary, and does not wait for a secondary
-/// that is complete.
-fn counts(config: &DatastoreConfig, record: RoleRecord) -> bool {
-    let waits = record.peer_complete && config.policies.on_power_loss == OnPowerLoss::Wait;
-    record.is_primary() && !(waits && config.peer.is_some())
-}
-
 /// Recovers the store as after a power loss, and closes it.
 fn recover(
     config: &DatastoreConfig,
@@ -166,7 +161,7 @@ fn recover(
     let boot = repair.boot.of_no_run();
     let found = read_role(config, guarded.as_ref())?;
     let lost = found.record.after_power_loss();
-    let record = if counts(config, lost) && !lost.complete {
+    let record = if needs_no_peer(config, lost) && !lost.complete {
         lost.without_peer()
     } else {
         lost

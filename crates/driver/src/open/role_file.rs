@@ -65,19 +65,13 @@ struct StateFields {
 
 impl From<RoleState> for StateFields {
     fn from(state: RoleState) -> Self {
-        let RoleRecord {
-            generation,
-            role,
-            complete,
-            peer_complete,
-            is_candidate: _,
-        } = state.record;
+        let record = state.record;
         Self {
-            generation,
-            role,
+            generation: record.generation,
+            role: record.role,
             in_sync: None,
-            complete: Some(complete),
-            peer_complete: Some(peer_complete),
+            complete: Some(record.complete),
+            peer_complete: Some(record.peer_complete),
             carried_over: state.carried_over,
             store: state.store,
             sync: state.sync,
@@ -206,6 +200,13 @@ impl RoleState {
         }
     }
 
+    /// Gives a primary's store its name when the store is first used (rule P17).
+    pub fn named(self, draw: impl FnOnce() -> StoreId) -> Self {
+        let is_primary = self.record.is_primary();
+        let store = self.store.or_else(|| is_primary.then(draw));
+        Self { store, ..self }
+    }
+
     /// The state with the mark "in sync" set or removed.
     const fn marked(self, in_sync: bool) -> Self {
         let mut record = self.record;
@@ -306,14 +307,13 @@ impl RoleFile {
             self.state.lock().record = new;
             return Ok(true);
         }
-        let (record, is_primary) = (new, new.is_primary());
         self.change_if(|state| {
-            (state.record == old).then_some(RoleState {
-                record,
-                carried_over: state.carried_over || (is_primary && state.sync.is_some()),
-                store: state.store.or_else(|| is_primary.then_some(drawn)),
+            let next = RoleState {
+                record: new,
+                carried_over: state.carried_over || (new.is_primary() && state.sync.is_some()),
                 ..state
-            })
+            };
+            (state.record == old).then(|| next.named(|| drawn))
         })
     }
 

@@ -33,15 +33,24 @@ pub(crate) enum GreetingError {
     Generation { peer: Generation, own: Generation },
 }
 
-/// Checks the envelope and the version of a greeting.
-pub(crate) fn check(term: &Term, envelope: &Envelope, version: u32) -> Result<(), GreetingError> {
+/// Checks the version of the peer, and its datastore, before any word of it counts.
+pub(crate) fn check_peer(
+    own: DatastoreUuid,
+    peer: DatastoreUuid,
+    version: u32,
+) -> Result<(), GreetingError> {
     if version != PROTOCOL_VERSION {
         return Err(GreetingError::Version(version));
     }
-    let (peer, own) = (envelope.datastore, term.engine.store.uuid());
     if peer != own {
         return Err(GreetingError::Datastore { peer, own });
     }
+    Ok(())
+}
+
+/// Checks the envelope and the version of a greeting.
+pub(crate) fn check(term: &Term, envelope: &Envelope, version: u32) -> Result<(), GreetingError> {
+    check_peer(term.engine.store.uuid(), envelope.datastore, version)?;
     let (peer, own) = (envelope.generation, term.generation());
     if peer != own {
         return Err(GreetingError::Generation { peer, own });

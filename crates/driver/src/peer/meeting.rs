@@ -7,20 +7,21 @@
 //! answer to a later one proves that this node has been heard over the same connection.
 
 use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
-use lockstep_repl::message::{Envelope, Meet, Message, MessageError, PROTOCOL_VERSION};
+use lockstep_repl::message::{Envelope, Meet, Message, MessageError};
 use lockstep_roles::RoleRecord;
 use lockstep_types::{DatastoreUuid, Osn};
 use thiserror::Error;
 
 use super::connection::{Delivery, deliver};
-use super::greeting::GreetingError;
+use super::greeting::{self, GreetingError};
+use crate::role_judge::Discord;
 
 /// Messages of one side in a meeting. Each change of a record needs one more, and two nodes agree after two changes.
 pub(crate) const ROUNDS_MAX: usize = 8;
 
-/// Why a meeting came to no end.
+/// Why a meeting, or the greeting after it, came to no end.
 #[derive(Debug, Error)]
-pub(crate) enum MeetingError<D> {
+pub(crate) enum MeetingError {
     /// The other node refuses this one.
     #[error("the peer refuses: {0}")]
     RefusedByPeer(String),
@@ -32,7 +33,7 @@ pub(crate) enum MeetingError<D> {
     Greeting(#[from] GreetingError),
     /// The records of the nodes do not fit.
     #[error(transparent)]
-    Discord(D),
+    Discord(#[from] Discord),
     /// The connection was lost.
     #[error(transparent)]
     Lost(#[from] LinkError),
@@ -49,11 +50,18 @@ pub(crate) enum MeetingError<D> {
     NoEnd,
 }
 
+impl MeetingError {
+    /// Whether an operator has to act: waiting for the other node does not help.
+    pub const fn is_obstacle(&self) -> bool {
+        matches!(
+            self,
+            Self::RefusedByPeer(_) | Self::Greeting(_) | Self::Discord(_)
+        )
+    }
+}
+
 /// A node in a meeting.
 pub(crate) trait Meets {
-    /// Why two nodes do not agree.
-    type Discord;
-
     /// The datastore.
     fn datastore(&self) -> DatastoreUuid;
 
@@ -61,7 +69,7 @@ pub(crate) trait Meets {
     fn tell(&self, seen: Option<RoleRecord>) -> Meet;
 
     /// Acts on the record of the other node. Returns whether the record of this node has changed.
-    fn hear(&self, theirs: &Meet) -> Result<bool, Self::Discord>;
+    fn hear(&self, theirs: &Meet) -> Result<bool, Discord>;
 }
 
 /// Meets the node that was dialled. Returns the last message of that node: both nodes have seen each other's record.
@@ -69,13 +77,13 @@ pub(crate) fn call<M: Meets>(
     node: &M,
     sender: &dyn SendFrames,
     receiver: &mut dyn ReceiveFrames,
-) -> Result<Meet, MeetingError<M::Discord>> {
+) -> Result<Meet, MeetingError> {
     let mut seen = None;
     for _ in 0..ROUNDS_MAX {
         let own = node.tell(seen);
         send(node, sender, own);
         let theirs = read_answer(node, receiver)?;
-        let has_changed = node.hear(&theirs).map_err(MeetingError::Discord)?;
+        let has_changed = node.hear(&theirs)?;
         if !has_changed && theirs.seen == Some(own.record) && seen == Some(theirs.record) {
             return Ok(theirs);
         }
@@ -96,37 +104,21 @@ pub(crate) fn send<M: Meets>(node: &M, sender: &dyn SendFrames, meet: Meet) {
     let _sent = deliver(sender, &envelope, &[], Delivery::Wait);
 }
 
-fn read_answer<M: Meets>(
-    node: &M,
-    receiver: &mut dyn ReceiveFrames,
-) -> Result<Meet, MeetingError<M::Discord>> {
-    let envelope = Envelope::decode(receiver.recv()?.header)?;
-    match envelope.message {
-        Message::Meet(meet) => {
-            check(node, envelope.datastore, &meet)?;
-            Ok(meet)
-        }
-        Message::Refuse { reason } => Err(MeetingError::RefusedByPeer(reason)),
-        Message::Poisoned { reason } => Err(MeetingError::PeerPoisoned(reason)),
-        _ => Err(MeetingError::NoMeeting),
-    }
+fn read_answer<M: Meets>(node: &M, receiver: &mut dyn ReceiveFrames) -> Result<Meet, MeetingError> {
+    let envelope = receive(receiver)?;
+    let Message::Meet(meet) = envelope.message else {
+        return Err(MeetingError::NoMeeting);
+    };
+    greeting::check_peer(node.datastore(), envelope.datastore, meet.version)?;
+    Ok(meet)
 }
 
-/// Checks what both nodes must agree on before any record counts.
-pub(crate) fn check<M: Meets>(
-    node: &M,
-    datastore: DatastoreUuid,
-    meet: &Meet,
-) -> Result<(), GreetingError> {
-    if meet.version != PROTOCOL_VERSION {
-        return Err(GreetingError::Version(meet.version));
+/// Receives the answer of the node that was dialled. A refusal is an error.
+pub(crate) fn receive(receiver: &mut dyn ReceiveFrames) -> Result<Envelope, MeetingError> {
+    let envelope = Envelope::decode(receiver.recv()?.header)?;
+    match envelope.message {
+        Message::Refuse { reason } => Err(MeetingError::RefusedByPeer(reason)),
+        Message::Poisoned { reason } => Err(MeetingError::PeerPoisoned(reason)),
+        _ => Ok(envelope),
     }
-    let own = node.datastore();
-    if datastore != own {
-        return Err(GreetingError::Datastore {
-            peer: datastore,
-            own,
-        });
-    }
-    Ok(())
 }

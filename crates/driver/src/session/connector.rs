@@ -16,9 +16,8 @@ use thiserror::Error;
 use crate::host::{Reading, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::dial::{Dial, DialError, Halves};
-use crate::peer::greeting::{self, GreetingError};
+use crate::peer::greeting;
 use crate::peer::meeting::{self, MeetingError, Meets};
-use crate::role_judge::Discord;
 use crate::session::primary::PrimarySession;
 
 /// Time between two attempts to connect.
@@ -58,27 +57,12 @@ enum Unconnected {
     /// One of the nodes refuses the other.
     #[error(transparent)]
     Refused(DialError),
-    /// The nodes have met, and the peer is no secondary of this node.
+    /// The meeting, or the greeting after it, has failed.
     #[error(transparent)]
-    Meeting(#[from] MeetingError<Discord>),
+    Meeting(#[from] MeetingError),
     /// This session is over: the meeting has changed the role of this node.
     #[error("the role of this node has changed")]
     Ended,
-    /// The peer refuses this node.
-    #[error("the peer refuses: {0}")]
-    RefusedByPeer(String),
-    /// This node refuses the peer's greeting.
-    #[error(transparent)]
-    Greeting(#[from] GreetingError),
-    /// The disk of the peer has failed.
-    #[error("{0}")]
-    PeerPoisoned(String),
-    /// The connection was lost.
-    #[error(transparent)]
-    Lost(#[from] LinkError),
-    /// The answer cannot be decoded.
-    #[error(transparent)]
-    Message(#[from] MessageError),
     /// The answer is no answer to a greeting.
     #[error(
         "the peer did not answer the greeting as a secondary does: run the same version of lockstep on both"
@@ -93,7 +77,7 @@ impl Unconnected {
     /// Time until the next attempt.
     const fn retry(&self) -> Duration {
         match self {
-            Self::PeerPoisoned(_) | Self::Meeting(MeetingError::PeerPoisoned(_)) => RETRY_MAX,
+            Self::Meeting(MeetingError::PeerPoisoned(_)) => RETRY_MAX,
             _ if self.is_obstacle() => RETRY_REFUSED,
             _ => RETRY,
         }
@@ -101,14 +85,11 @@ impl Unconnected {
 
     /// Whether an operator has to act: waiting for the other node does not help.
     const fn is_obstacle(&self) -> bool {
-        use MeetingError::{Discord, Greeting, RefusedByPeer};
-        matches!(
-            self,
-            Self::Refused(_)
-                | Self::RefusedByPeer(_)
-                | Self::Greeting(_)
-                | Self::Meeting(RefusedByPeer(_) | Greeting(_) | Discord(_))
-        )
+        match self {
+            Self::Refused(_) => true,
+            Self::Meeting(error) => error.is_obstacle(),
+            _ => false,
+        }
     }
 }
 
@@ -133,7 +114,7 @@ pub(crate) struct Connector<'a, M> {
     node: &'a M,
 }
 
-impl<'a, M: Meets<Discord = Discord>> Connector<'a, M> {
+impl<'a, M: Meets> Connector<'a, M> {
     /// The connector of one session.
     pub const fn new(session: &'a Arc<PrimarySession>, dialer: &'a dyn Dial, node: &'a M) -> Self {
         Self {
@@ -170,9 +151,7 @@ impl<'a, M: Meets<Discord = Discord>> Connector<'a, M> {
         let notes = &self.session.engine.notes;
         let reason = unconnected.to_string();
         match unconnected {
-            Unconnected::PeerPoisoned(_) | Unconnected::Meeting(MeetingError::PeerPoisoned(_)) => {
-                self.note_peer_poisoned(&reason);
-            }
+            Unconnected::Meeting(MeetingError::PeerPoisoned(_)) => self.note_peer_poisoned(&reason),
             _ if unconnected.is_obstacle() => notes.set_obstacle(&reason),
             _ => notes.set_reason(&reason),
         }
@@ -195,19 +174,23 @@ impl<'a, M: Meets<Discord = Discord>> Connector<'a, M> {
                 Unconnected::Unreachable(error)
             }
         })?;
-        receiver.set_timeout(Some(engine.config.peer_timeout))?;
+        let limited = receiver.set_timeout(Some(engine.config.peer_timeout));
+        limited.map_err(MeetingError::from)?;
         self.meet(&*sender, &mut *receiver)?;
         term.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
-        let envelope = Envelope::decode(receiver.recv()?.header)?;
-        if let Message::Welcome(welcome) = &envelope.message {
-            greeting::check(term, &envelope, welcome.version)?;
-        }
-        match envelope.message {
+        match self.read_greeting(&mut *receiver)? {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
-            Message::Refuse { reason } => Err(Unconnected::RefusedByPeer(reason)),
-            Message::Poisoned { reason } => Err(Unconnected::PeerPoisoned(reason)),
             _ => Err(Unconnected::NoSecondary),
         }
+    }
+
+    /// Reads the answer to the greeting.
+    fn read_greeting(&self, receiver: &mut dyn ReceiveFrames) -> Result<Message, MeetingError> {
+        let envelope = meeting::receive(receiver)?;
+        if let Message::Welcome(welcome) = &envelope.message {
+            greeting::check(&self.session.term, &envelope, welcome.version)?;
+        }
+        Ok(envelope.message)
     }
 
     /// Meets the peer, which must be the secondary of this generation.
