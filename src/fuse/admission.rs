@@ -165,9 +165,7 @@ impl Admissions {
         }
         self.await_service();
         // The standing may have changed before the request was in the list.
-        if self.service.standing() == Standing::Following {
-            self.refuse_following();
-        }
+        self.refuse_if_following();
     }
 
     /// Asks the service for a message when this node serves, if requests wait for that.
@@ -231,6 +229,10 @@ impl Admissions {
             request.refuse(Errno::Io);
         }
         self.await_service();
+        self.refuse_if_following();
+    }
+
+    fn refuse_if_following(&self) {
         if self.service.standing() == Standing::Following {
             self.refuse_following();
         }
@@ -239,14 +241,10 @@ impl Admissions {
     /// Refuses the parked requests that do not wait while the other node may serve.
     pub fn refuse_following(&self) {
         let refusal = |request: &ParkedRequest| self.refusal(request.kind, Standing::Following);
-        let refused = {
-            let mut state = self.state.lock();
-            let all = std::mem::take(&mut state.requests).into_iter();
-            let (refused, kept): (VecDeque<_>, VecDeque<_>) =
-                all.partition(|request| refusal(request).is_some());
-            state.requests = kept;
-            refused
-        };
+        let refused = self
+            .state
+            .lock()
+            .take_if(|request| refusal(request).is_some());
         for request in refused {
             let errno = refusal(&request).unwrap_or(Errno::Io);
             request.refuse(errno);
@@ -282,6 +280,18 @@ impl ParkedList {
         self.requests.push_back(request);
         Ok(())
     }
+
+    /// Takes some requests out, and gives their bytes back.
+    fn take_if(&mut self, is_taken: impl Fn(&ParkedRequest) -> bool) -> VecDeque<ParkedRequest> {
+        let all = std::mem::take(&mut self.requests).into_iter();
+        let (taken, kept): (VecDeque<_>, VecDeque<_>) = all.partition(is_taken);
+        self.requests = kept;
+        self.bytes -= taken
+            .iter()
+            .map(ParkedRequest::counted_bytes)
+            .sum::<usize>();
+        taken
+    }
 }
 
 #[cfg(test)]
@@ -304,6 +314,20 @@ mod tests {
         assert_eq!(add(RequestKind::Program, 1), Err(Errno::ReadOnly));
         assert_eq!(add(RequestKind::Program, 0), Ok(()));
         assert_eq!(add(RequestKind::WriteBack, 1 << 20), Ok(()));
+    }
+
+    #[test]
+    fn requests_that_are_taken_out_give_their_bytes_back() {
+        let mut list = ParkedList::default();
+        for (kind, bytes) in [
+            (RequestKind::Program, PARKED_BYTES_MAX),
+            (RequestKind::WriteBack, 7),
+        ] {
+            assert!(list.add(request(kind, bytes)).is_ok());
+        }
+        let taken = list.take_if(|request| request.kind == RequestKind::Program);
+        assert_eq!((taken.len(), list.requests.len(), list.bytes), (1, 1, 0));
+        assert!(list.add(request(RequestKind::Program, 1)).is_ok());
     }
 
     #[test]
