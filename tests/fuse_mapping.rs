@@ -8,6 +8,8 @@
 
 #[path = "model/faulty.rs"]
 mod faulty;
+#[path = "model/forward.rs"]
+mod forward;
 #[path = "playground/mirrored.rs"]
 mod mirrored;
 #[path = "model/fs.rs"]

@@ -4,6 +4,8 @@
 
 #[path = "model/faulty.rs"]
 mod faulty;
+#[path = "model/forward.rs"]
+mod forward;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]

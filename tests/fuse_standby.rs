@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "model/forward.rs"]
+mod forward;
 #[path = "model/gated.rs"]
 mod gated;
 #[path = "standby/mapping_child.rs"]

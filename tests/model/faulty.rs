@@ -4,17 +4,16 @@
 #![allow(dead_code)] // No test uses all of it.
 #![allow(clippy::unwrap_used)]
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
-use lockstep_types::backing::Space;
+use lockstep_driver::client::{Done, FileService, WriteOptions};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use parking_lot::Mutex;
 
+use crate::forward::forward_to_model;
 use crate::model::ModelFs;
 
 /// An event that has not come by then never comes.
@@ -145,54 +144,7 @@ impl FileService for Faulty {
         panic!("a fault made on purpose")
     }
 
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.model.getxattr(ino, name)
-    }
-
-    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.model.listxattr(ino)
-    }
-
-    fn readdir(
-        &self,
-        directory: Ino,
-        after: u64,
-        each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
-    ) -> Result<(), Errno> {
-        self.model.readdir(directory, after, each)
-    }
-
-    fn space(&self) -> Result<Space, Errno> {
-        self.model.space()
-    }
-
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        self.model.seek(ino, offset, what)
-    }
-
-    fn opened(&self, ino: Ino) -> Result<(), Errno> {
-        self.model.opened(ino)
-    }
-
-    fn closed(&self, ino: Ino) {
-        self.model.closed(ino);
-    }
-
-    fn remembered(&self, ino: Ino, count: u64) {
-        self.model.remembered(ino, count);
-    }
-
-    fn forgotten(&self, ino: Ino, count: u64) {
-        self.model.forgotten(ino, count);
-    }
-
-    fn next_ino(&self) -> Result<Ino, Errno> {
-        self.model.next_ino()
-    }
-
-    fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
-        self.model.read(ino, offset, length, done);
-    }
+    forward_to_model!();
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         self.durable
