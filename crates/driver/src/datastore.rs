@@ -159,11 +159,6 @@ impl Datastore {
         }
     }
 
-    /// The latest generation that the other node has told of.
-    fn rival_generation(&self) -> Generation {
-        Generation::new(self.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST)
-    }
-
     fn waits_for_primary(&self) -> bool {
         match self.session() {
             Session::Primary(_) => false,

@@ -8,6 +8,7 @@
 //! - One change at a time.
 //! - The record on the disk decides: if it cannot be written, the earlier role stays.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_repl::state::State;
@@ -155,7 +156,7 @@ impl Datastore {
     /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
     /// stays in its generation, unless it has met a later one.
     fn next_generation(&self, mine: RoleRecord) -> Generation {
-        let met = self.rival_generation();
+        let met = Generation::new(self.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST);
         let is_own = mine.is_primary() || is_active(Mutant::PromoteInSameGeneration);
         if is_own && met <= mine.generation {
             mine.generation
