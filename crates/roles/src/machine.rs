@@ -287,14 +287,20 @@ impl RoleMachine {
 
     // The witness.
 
-    /// Claims what `purpose` needs, as soon as the record of the witness is known.
+    /// Claims what `purpose` needs, as soon as the record of the witness is known. A secondary that may take over records
+    /// its candidature before its first claim.
     fn pursue(&mut self, purpose: Purpose, effects: &mut RoleEffects) {
         self.want = Some(purpose);
+        let is_takeover = purpose == Purpose::TakeOver;
         match self.witness {
-            Some(known) if purpose != Purpose::TakeOver || self.may_replace(known) => {
-                self.claim(Some(known), purpose, effects);
+            Some(known) if is_takeover && !self.may_replace(known) => {
+                effects.push(RoleEffect::AskWitness);
             }
-            _ => effects.push(RoleEffect::AskWitness),
+            Some(_) if is_takeover && !self.record.is_candidate => {
+                self.record(self.record.stand(), Phase::Standby, effects);
+            }
+            Some(known) => self.claim(Some(known), purpose, effects),
+            None => effects.push(RoleEffect::AskWitness),
         }
     }
 
@@ -459,12 +465,8 @@ impl RoleMachine {
         match self.phase {
             Phase::TakingOver => self.lead(self.record, effects),
             Phase::Unsure | Phase::Standby if !self.settings.has_witness => {}
-            Phase::Standby if self.record.complete && self.record.is_candidate => {
-                self.pursue(Purpose::TakeOver, effects);
-            }
-            Phase::Standby if self.record.complete => {
-                self.record(self.record.stand(), Phase::Standby, effects);
-            }
+            // The witness comes first: if the primary serves alone already, its generation stays the latest one.
+            Phase::Standby if self.record.complete => self.pursue(Purpose::TakeOver, effects),
             Phase::Unsure | Phase::Standby => effects.push(RoleEffect::AskWitness),
             _ => {}
         }
