@@ -23,6 +23,7 @@ mod section;
 mod sections;
 mod template;
 mod value;
+mod witness_section;
 mod witness_server;
 
 use std::fs::File;

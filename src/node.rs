@@ -116,7 +116,10 @@ impl RunningNode {
                 .datastores
                 .iter()
                 .cloned()
-                .map(|config| DatastoreSlot::new(config, Arc::clone(&descriptors)))
+                .map(|store| {
+                    let witness = config.witness(store.uuid).cloned();
+                    DatastoreSlot::new(store, witness, Arc::clone(&descriptors))
+                })
                 .collect(),
             stopping: AtomicBool::new(false),
             refusals: WarningLimiter::default(),

@@ -170,6 +170,7 @@ fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, located: &Loc
         lines,
         has_peer,
         peer_lines,
+        ..
     } = located;
     if datastore.role == Role::Secondary && !has_peer {
         let rejection = Rejection::new(
@@ -177,6 +178,13 @@ fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, located: &Loc
             "add [datastore.peer], or make this node the primary",
         );
         problems.report(lines.line("role"), &lines.title, "role", rejection);
+    }
+    if located.witness.is_some() && !has_peer {
+        let rejection = Rejection::new(
+            "a witness decides between two nodes, and this datastore has no peer",
+            "add [datastore.peer], or remove [datastore.witness]",
+        );
+        problems.report(lines.line("witness"), &lines.title, "witness", rejection);
     }
     let (Some(peer), Some(lines)) = (&datastore.peer, peer_lines) else {
         return;

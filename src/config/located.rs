@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use lockstep_driver::config::DatastoreConfig;
+use lockstep_witness::WitnessConfig;
 
 use super::node_config::LinkConfig;
 use super::problem::Problems;
@@ -48,6 +49,8 @@ impl NodeSection<'_> {
 pub(super) struct LocatedDatastore {
     /// The datastore; its peer is missing if the file has a refused one.
     pub(super) datastore: DatastoreConfig,
+    /// The witness, if the file has a valid one.
+    pub(super) witness: Option<WitnessConfig>,
     pub(super) lines: KeyLines,
     /// Whether the file has a peer, valid or not.
     pub(super) has_peer: bool,

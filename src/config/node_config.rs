@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use lockstep_driver::config::DatastoreConfig;
+use lockstep_types::DatastoreUuid;
+use lockstep_witness::WitnessConfig;
 
 /// Longest name of a node or datastore, in bytes: the name of a node goes into its certificate.
 pub const NAME_BYTES_MAX: usize = 63;
@@ -21,12 +23,20 @@ pub struct NodeConfig {
     pub link: Option<LinkConfig>,
     /// The datastores, in the order of the file; never empty.
     pub datastores: Vec<DatastoreConfig>,
+    /// The witnesses of the datastores that have one.
+    pub witnesses: Vec<(DatastoreUuid, WitnessConfig)>,
 }
 
 impl NodeConfig {
     /// Returns the datastore of that name.
     pub fn datastore(&self, name: &str) -> Option<&DatastoreConfig> {
         self.datastores.iter().find(|store| store.name == name)
+    }
+
+    /// Returns the witness of a datastore.
+    pub fn witness(&self, uuid: DatastoreUuid) -> Option<&WitnessConfig> {
+        let mut all = self.witnesses.iter();
+        all.find(|(of, _)| *of == uuid).map(|(_, witness)| witness)
     }
 }
 

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockstep_driver::config::{
-    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FUSE_THREADS_BOUNDS,
-    FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
-    PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
+    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FAILOVER_AFTER_BOUNDS_MS,
+    FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS,
+    PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
 };
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Choice, Encryption, Role};
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::check;
 use super::located::{LocatedDatastore, NodeSection};
@@ -18,6 +18,7 @@ use super::node_config::NodeConfig;
 use super::problem::{LISTED_MAX, Listed, Problems, Rejection};
 use super::section::{KeyLines, Section};
 use super::value;
+use super::witness_section;
 
 /// Sections of a file.
 pub(super) const DOCUMENT_KEYS: &[&str] = &["node", "datastore"];
@@ -37,8 +38,10 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
     "pause_limit_ms",
     "peer_timeout_ms",
     "answer_limit_ms",
+    "failover_after_ms",
     "fuse_threads",
     "peer",
+    "witness",
 ];
 /// Keys of `[datastore.peer]`.
 pub(super) const PEER_KEYS: &[&str] = &["address", "fingerprint", "encryption"];
@@ -91,6 +94,10 @@ fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<
         name: node.name?,
         control: node.control?,
         link,
+        witnesses: datastores
+            .iter()
+            .filter_map(|located| Some((located.datastore.uuid, located.witness.clone()?)))
+            .collect(),
         datastores: datastores
             .into_iter()
             .map(|located| located.datastore)
@@ -150,7 +157,9 @@ fn read_datastore(
     }
     section.refuse_unknown(problems, DATASTORE_KEYS);
     let policies = read_policies(problems, &section);
-    let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section);
+    let failover_after = read_failover(problems, &section);
+    let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section, failover_after);
+    let witness = witness_section::read(problems, &section);
     let fuse_threads = read_fuse_threads(problems, &section);
     let lines = section.key_lines(problems);
     let (peer, peer_lines) = read_peer(problems, &section).unzip();
@@ -167,11 +176,13 @@ fn read_datastore(
         peer_timeout,
         answer_limit,
         fuse_threads,
+        failover_after,
         peer: peer.flatten(),
     };
     Some(LocatedDatastore {
         datastore,
         lines,
+        witness,
         has_peer: section.has("peer"),
         peer_lines,
     })
@@ -214,21 +225,48 @@ fn read_choice<T: Choice + Default>(
     section.optional(problems, key, T::default(), value::choice)
 }
 
-/// Reads `pause_limit_ms`, `peer_timeout_ms` and `answer_limit_ms`.
+/// Reads `failover_after_ms`; `None` without a witness.
+fn read_failover(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<Duration> {
+    const KEY: &str = "failover_after_ms";
+    if witness_section::is_named(section) {
+        let millis = |value: &DeValue<'_>| value::millis(value, FAILOVER_AFTER_BOUNDS_MS);
+        return Some(section.optional(problems, KEY, FAILOVER_AFTER_DEFAULT, millis));
+    }
+    let no_witness = |_: &DeValue<'_>| {
+        Err::<Duration, _>(Rejection::new(
+            "without a witness no node takes over by itself",
+            "add the section [datastore.witness], or remove this key",
+        ))
+    };
+    section.read(problems, KEY, no_witness).value()
+}
+
+/// Reads `pause_limit_ms`, `peer_timeout_ms` and `answer_limit_ms`. With a witness, the first follows from
+/// `failover_after_ms`, and so does the default of the second.
 fn read_limits(
     problems: &mut Problems<'_>,
     section: &Section<'_>,
+    failover_after: Option<Duration>,
 ) -> (Duration, Duration, Duration) {
+    if failover_after.is_some() {
+        let follows = |_: &DeValue<'_>| {
+            Err::<(), _>(Rejection::new(
+                "with a witness the pause follows from failover_after_ms",
+                "remove this key",
+            ))
+        };
+        let _none = section.read(problems, "pause_limit_ms", follows).value();
+    }
+    let (least, most) = PEER_TIMEOUT_BOUNDS_MS;
+    let timeout_default = failover_after.map_or(PEER_TIMEOUT_DEFAULT, |after| {
+        (after * 2).clamp(Duration::from_millis(least), Duration::from_millis(most))
+    });
     let mut millis = |key, default, bounds| {
         section.optional(problems, key, default, |value| value::millis(value, bounds))
     };
     (
         millis("pause_limit_ms", PAUSE_LIMIT_DEFAULT, PAUSE_LIMIT_BOUNDS_MS),
-        millis(
-            "peer_timeout_ms",
-            PEER_TIMEOUT_DEFAULT,
-            PEER_TIMEOUT_BOUNDS_MS,
-        ),
+        millis("peer_timeout_ms", timeout_default, PEER_TIMEOUT_BOUNDS_MS),
         millis(
             "answer_limit_ms",
             ANSWER_LIMIT_DEFAULT,

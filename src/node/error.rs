@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use lockstep_driver::DatastoreError;
 use lockstep_link::LinkError;
+use lockstep_witness::WitnessSetupError;
 
 use crate::control::ControlError;
 use crate::fuse::MountError;
@@ -31,6 +32,9 @@ pub enum NodeError {
     /// The keys of this node cannot be used.
     #[error(transparent)]
     Identity(#[from] LinkError),
+    /// The witness of a datastore cannot be asked.
+    #[error(transparent)]
+    Witness(#[from] WitnessSetupError),
     /// A datastore cannot be mounted, or its mount failed.
     #[error(transparent)]
     Mount(#[from] MountError),

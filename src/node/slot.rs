@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_link::Identity;
+use lockstep_witness::{NodePair, WitnessClient, WitnessConfig};
 use parking_lot::Mutex;
 
 use super::error::{NodeError, system};
@@ -22,6 +23,7 @@ use crate::service_manager::one_line;
 /// One datastore of the configuration.
 pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
+    witness: Option<WitnessConfig>,
     descriptors: Arc<DescriptorStore>,
     state: Mutex<SlotState>,
 }
@@ -50,13 +52,18 @@ struct RunningDatastore {
 
 impl DatastoreSlot {
     /// A datastore before its first start.
-    pub fn new(config: DatastoreConfig, descriptors: Arc<DescriptorStore>) -> Self {
+    pub fn new(
+        config: DatastoreConfig,
+        witness: Option<WitnessConfig>,
+        descriptors: Arc<DescriptorStore>,
+    ) -> Self {
         let stopped = StoppedDatastore {
             since: Instant::now(),
             reason: None,
         };
         Self {
             config,
+            witness,
             descriptors,
             state: Mutex::new(SlotState::Stopped(stopped)),
         }
@@ -165,7 +172,32 @@ impl DatastoreSlot {
             let datastore = Arc::clone(&running.datastore);
             running.start_thread("dialer", move || datastore.run_dialer(&dialer))?;
         }
+        if let Some(identity) = identity {
+            self.ask_witness(running, identity)?;
+        }
         Ok(())
+    }
+
+    /// Starts the thread that asks the witness, if the datastore has one.
+    fn ask_witness(
+        &self,
+        running: &mut RunningDatastore,
+        identity: &Identity,
+    ) -> Result<(), NodeError> {
+        let (Some(config), Some(peer)) = (&self.witness, &self.config.peer) else {
+            return Ok(());
+        };
+        let (own, uuid) = (identity.fingerprint(), self.config.uuid);
+        let client = WitnessClient::new(config, identity)?;
+        let witness = client.datastore(uuid, peer.fingerprint)?;
+        let pair = NodePair::new(own, peer.fingerprint);
+        let Some(me) = pair.and_then(|pair| pair.member(own)) else {
+            return Ok(());
+        };
+        let datastore = Arc::clone(&running.datastore);
+        running.start_thread("witness", move || {
+            datastore.run_arbitration(&*witness, me);
+        })
     }
 
     fn mount_options(&self) -> MountOptions {

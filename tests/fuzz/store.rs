@@ -62,6 +62,7 @@ pub fn config(
         peer_timeout: Duration::from_secs(3),
         answer_limit: Duration::from_secs(60),
         fuse_threads: 1,
+        failover_after: None,
         peer: Some(PeerConfig {
             address: "127.0.0.1:1".parse().unwrap(),
             fingerprint: peer,

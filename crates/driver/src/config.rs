@@ -30,6 +30,11 @@ const BEAT_MAX: Duration = Duration::from_millis(500);
 pub const FUSE_THREADS_DEFAULT: usize = 8;
 /// Bounds of `fuse_threads`.
 pub const FUSE_THREADS_BOUNDS: (u64, u64) = (1, 64);
+/// Default of [`DatastoreConfig::failover_after`] with a witness.
+pub const FAILOVER_AFTER_DEFAULT: Duration = Duration::from_millis(1500);
+/// Bounds of `failover_after_ms`, in milliseconds.
+pub const FAILOVER_AFTER_BOUNDS_MS: (u64, u64) = (300, 60_000);
+
 /// One datastore of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatastoreConfig {
@@ -57,6 +62,9 @@ pub struct DatastoreConfig {
     /// Threads that serve the mount. Default [`FUSE_THREADS_DEFAULT`], bounds
     /// [`FUSE_THREADS_BOUNDS`].
     pub fuse_threads: usize,
+    /// With a witness: the time from the loss of the connection to the takeover by the secondary. All times of a failover
+    /// follow from this one ([`FailoverTimes`]). `None` without a witness. Bounds [`FAILOVER_AFTER_BOUNDS_MS`].
+    pub failover_after: Option<Duration>,
     /// The other node; `None` for a datastore that is deliberately not mirrored.
     pub peer: Option<PeerConfig>,
 }
@@ -77,7 +85,13 @@ pub struct Policies {
 impl DatastoreConfig {
     /// Time between two pings.
     pub fn beat(&self) -> Duration {
-        BEAT_MAX.min(self.peer_timeout / 4)
+        let beat = BEAT_MAX.min(self.peer_timeout / 4);
+        self.failover().map_or(beat, |times| beat.min(times.beat()))
+    }
+
+    /// The times of a failover; `None` without a witness.
+    pub fn failover(&self) -> Option<FailoverTimes> {
+        self.failover_after.map(FailoverTimes)
     }
 
     /// [`Self::answer_limit`] in beats, the signs of life of the peer. One beat is added, because the first beat may
@@ -85,6 +99,49 @@ impl DatastoreConfig {
     pub fn answer_limit_beats(&self) -> u64 {
         let beats = self.answer_limit.as_nanos() / self.beat().as_nanos().max(1);
         u64::try_from(beats).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}
+
+/// The times of a failover through the witness. Each follows from the time `F` from the loss of the connection to the
+/// takeover.
+///
+/// | time | value |
+/// |---|---|
+/// | the secondary asks the witness to take over | `F` after the loss of the connection |
+/// | the primary asks to serve alone | `F / 2` after the loss of the connection |
+/// | a lease | `0.9 F` from the moment at which the primary sent the `Ping` |
+/// | two pings | at most `F / 6` |
+/// | one call of the witness | at most `F / 2` |
+///
+/// A secondary that has answered a `Ping` takes over `F` after its answer at the earliest: the connection is lost after
+/// the answer. So the lease ends first while the clocks of the nodes run alike to 10 %.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailoverTimes(Duration);
+
+impl FailoverTimes {
+    /// From the loss of the connection to the takeover.
+    pub const fn takeover(self) -> Duration {
+        self.0
+    }
+
+    /// From the loss of the connection to the primary's wish to serve alone.
+    pub fn alone(self) -> Duration {
+        self.0 / 2
+    }
+
+    /// The time for which an answered `Ping` lets the primary serve, from the moment of the `Ping`.
+    pub fn lease(self) -> Duration {
+        self.0 * 9 / 10
+    }
+
+    /// The longest time between two pings.
+    pub fn beat(self) -> Duration {
+        self.0 / 6
+    }
+
+    /// Limit of one call of the witness.
+    pub fn call(self) -> Duration {
+        self.0 / 2
     }
 }
 

@@ -1,5 +1,6 @@
 //! One datastore on this node, open and running: the façade over its engine and its session.
 
+mod arbitration;
 mod change;
 mod dialing;
 mod meeting;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use lockstep_fs::Store;
 use lockstep_repl::state::State;
+use lockstep_roles::{Member, Witness};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
 use parking_lot::{Mutex, RwLock};
@@ -24,10 +26,11 @@ use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyRepor
 use crate::resync_jobs::verify_report;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
-use crate::session::build::SessionPart;
+use crate::session::build::{self, SessionPart};
 use crate::session::primary::PrimarySession;
 use crate::status;
 use crate::usage::DatastoreUsage;
+use arbitration::Arbitration;
 
 /// See the head of this file.
 pub struct Datastore {
@@ -53,6 +56,9 @@ impl Datastore {
             _ if record.is_primary() => Standing::Undecided,
             _ => Standing::Following,
         };
+        engine
+            .gate
+            .need_lease(&*engine.host, build::needs_lease(&engine));
         engine.gate.set(&*engine.host, standing);
         Self {
             engine,
@@ -137,6 +143,14 @@ impl Datastore {
     /// Runs periodic work until the datastore is stopped.
     pub fn run_maintenance(&self) {
         self.maintenance.run(&self.engine, &|| self.session());
+    }
+
+    /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
+    /// without a witness in its configuration.
+    pub fn run_arbitration(&self, witness: &dyn Witness, me: Member) {
+        if let Some(arbitration) = Arbitration::new(self, witness, me) {
+            arbitration.run();
+        }
     }
 
     /// Time since periodic work ran last.

@@ -18,6 +18,7 @@ use crate::open::role_file::RoleFile;
 use crate::ops::references::References;
 use crate::service_gate::ServiceGate;
 use crate::status_notes::StatusNotes;
+use crate::witness_view::WitnessView;
 
 /// The longest sleep of a thread that has to see a stop of the datastore, or a change of its role.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -36,6 +37,8 @@ pub(crate) struct Engine {
     pub notes: StatusNotes,
     /// The references of clients to inodes. The mount, and so its references, outlives a session.
     pub references: Arc<References>,
+    /// What the witness has said.
+    pub witness: WitnessView,
     /// Lets clients in while this node serves.
     pub gate: Arc<ServiceGate>,
     /// Counts changes of the state, in all sessions.

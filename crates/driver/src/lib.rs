@@ -9,6 +9,7 @@
 //! | `term` | the core, its generation and the connection |
 //! | `ops` | operations of clients on the primary |
 //! | `peer` | the connection, and the requests over it |
+//! | `witness_view` | the last word of the witness, and the permit to serve alone |
 //! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
 //! | `open` | opening a store: the role file, the tables of writes in flight, a repaired disk |
 //! | `host` | time and threads |
@@ -48,6 +49,7 @@ mod sync_mark;
 mod term;
 pub mod threads;
 mod usage;
+mod witness_view;
 
 pub use datastore::Datastore;
 pub use host::{Gate, Host, Job, KeptLimits, OsHost, RoomLimits};

@@ -37,6 +37,7 @@ use crate::ops::kept;
 use crate::service_gate::ServiceGate;
 use crate::session::build::{self, SessionPart};
 use crate::status_notes::StatusNotes;
+use crate::witness_view::WitnessView;
 use copy_status::CopyLoss;
 pub use error::DatastoreError;
 pub(crate) use error::{failed, refused, table_refused};
@@ -250,8 +251,10 @@ fn found_record(
         Some(_) => record.after_power_loss(),
         None => record,
     };
+    // With a witness, this node asks first: the secondary may have taken over.
     if record.is_primary()
         && !record.complete
+        && config.failover_after.is_none()
         && config.policies.on_power_loss == OnPowerLoss::Serve
     {
         return Ok(record.without_peer());
@@ -271,15 +274,24 @@ const fn unmirrored(record: RoleRecord) -> RoleRecord {
 }
 
 /// Whether this node is a primary that does not wait for its peer: no peer may hold more, or the operator accepts that.
+/// With a witness, the peer may have taken over.
 pub(crate) fn needs_no_peer(config: &DatastoreConfig, record: RoleRecord) -> bool {
-    let waits = record.peer_complete && config.policies.on_power_loss == OnPowerLoss::Wait;
+    let accepts_loss = config.policies.on_power_loss == OnPowerLoss::Serve && !has_witness(config);
+    let waits = record.peer_complete && !accepts_loss;
     record.is_primary() && !(waits && config.peer.is_some())
+}
+
+/// Whether this node asks a witness.
+pub(crate) const fn has_witness(config: &DatastoreConfig) -> bool {
+    config.peer.is_some() && config.failover_after.is_some()
 }
 
 /// The part of a node that starts. A primary whose peer may hold more, or may have been promoted, waits for the peer
 /// (rules R9, R11).
 fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
-    let serves_at_once = needs_no_peer(config, record) || is_active(Mutant::ServeUndecided);
+    // With a witness, peer or witness must say first that no other node serves.
+    let serves_at_once =
+        needs_no_peer(config, record) && !has_witness(config) || is_active(Mutant::ServeUndecided);
     if serves_at_once && record.is_primary() && record.complete {
         SessionPart::Lead
     } else {
@@ -404,6 +416,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
     } = parts;
     Arc::new(Engine {
         notes: StatusNotes::new(config.name.clone(), host.now()),
+        witness: WitnessView::new(has_witness(&config)),
         config,
         store,
         host,

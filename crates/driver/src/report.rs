@@ -63,6 +63,17 @@ pub struct WorkStatus {
     pub saw: u64,
 }
 
+/// The witness of a datastore, as this node knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WitnessStatus {
+    /// The witness has answered the last call.
+    pub answers: bool,
+    /// The witness lets the secondary take over, as far as this node knows.
+    pub protects: bool,
+    /// Why the witness did not answer the last call.
+    pub trouble: Option<String>,
+}
+
 /// Status of one datastore on this node. In JSON the fields of the first three parts stand beside the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatastoreStatus {
@@ -79,6 +90,8 @@ pub struct DatastoreStatus {
     pub poisoned: Option<PoisonStatus>,
     /// The other node; `None` for an unmirrored datastore.
     pub peer: Option<PeerStatus>,
+    /// The witness; `None` for a datastore without one.
+    pub witness: Option<WitnessStatus>,
     /// Space on the disk of the store, if the disk answers.
     pub space: Option<SpaceStatus>,
     /// Progress of the resync of content, while there is one; on the primary.
@@ -127,6 +140,11 @@ impl DatastoreStatus {
                 encryption: peer.encryption,
                 disk_failed: false,
                 obstacle: false,
+            }),
+            witness: config.failover_after.map(|_| WitnessStatus {
+                answers: false,
+                protects: false,
+                trouble: None,
             }),
             space: None,
             resync: None,

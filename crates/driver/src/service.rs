@@ -45,7 +45,7 @@ impl FileService for DatastoreHandle {
     }
 
     fn enter(&self, kind: RequestKind) -> Result<Inside, Standing> {
-        self.0.gate().enter(kind)
+        self.0.gate().enter(&*self.0.engine().host, kind)
     }
 
     fn when_serving(&self, job: Job) {

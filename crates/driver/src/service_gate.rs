@@ -4,8 +4,13 @@
 //! datastore. The operations that the request has begun count until each is answered. So once the gate is closed and
 //! empty, no client can see or cause a change on this node.
 //!
-//! Invariant: a job that waits for the service runs once, when the node serves, unless the datastore is stopped before: then
-//! it is dropped.
+//! With a witness, a primary whose secondary may take over serves under a *lease* (rule R7): the gate lets nothing in once
+//! the lease is over.
+//!
+//! Invariants:
+//! - A job that waits for the service runs once, when the node serves, unless the datastore is stopped before: then it is
+//!   dropped.
+//! - The clock is read when a request comes in. So a process that was suspended lets nothing in after its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,12 +53,45 @@ pub(crate) struct ServiceGate {
 
 struct ServiceGateState {
     standing: Standing,
+    lease: Lease,
     /// Requests and operations inside.
     inside: usize,
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
     /// No job waits any more: the datastore is stopped.
     is_stopped: bool,
+}
+
+/// The time for which no other node takes over.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease {
+    /// The other node may take over once the lease is over.
+    is_needed: bool,
+    /// End of the lease on the host's clock.
+    until: Duration,
+}
+
+impl Lease {
+    /// Whether the other node may serve at the time `now`.
+    fn is_over(self, now: impl FnOnce() -> Duration) -> bool {
+        self.is_needed && now() >= self.until && !is_active(Mutant::ServeWithoutLease)
+    }
+}
+
+impl ServiceGateState {
+    /// Whether requests of programs are let in.
+    fn serves(&self, host: &dyn Host) -> bool {
+        self.standing == Standing::Serving && !self.lease.is_over(|| host.now())
+    }
+
+    /// Takes the jobs that wait for the service, if the node serves.
+    fn take_due(&mut self, host: &dyn Host) -> Vec<Job> {
+        if self.serves(host) {
+            std::mem::take(&mut self.waiting)
+        } else {
+            Vec::new()
+        }
+    }
 }
 
 /// A request or an operation inside a gate. A drop ends it.
@@ -86,6 +124,7 @@ impl ServiceGate {
     pub fn new() -> Self {
         let state = ServiceGateState {
             standing: Standing::Following,
+            lease: Lease::default(),
             inside: 0,
             waiting: Vec::new(),
             is_stopped: false,
@@ -100,9 +139,12 @@ impl ServiceGate {
         self.state.lock().standing
     }
 
-    /// Lets a request in, or returns why not.
-    pub fn enter(self: &Arc<Self>, kind: RequestKind) -> Result<Inside, Standing> {
+    /// Lets a request in, or returns why not. A node without a lease is undecided.
+    pub fn enter(self: &Arc<Self>, host: &dyn Host, kind: RequestKind) -> Result<Inside, Standing> {
         let mut state = self.state.lock();
+        if state.standing == Standing::Serving && state.lease.is_over(|| host.now()) {
+            return Err(Standing::Undecided);
+        }
         let is_admitted = match state.standing {
             Standing::Serving => true,
             Standing::Retiring => kind == RequestKind::WriteBack,
@@ -124,7 +166,7 @@ impl ServiceGate {
     /// Has the worker pool do a job once the node serves.
     pub fn when_serving(&self, host: &dyn Host, job: Job) {
         let mut state = self.state.lock();
-        if state.standing == Standing::Serving {
+        if state.serves(host) {
             drop(state);
             host.spawn(job);
         } else if !state.is_stopped {
@@ -134,16 +176,33 @@ impl ServiceGate {
 
     /// Changes the standing. Jobs that wait for the service run if the node serves now.
     pub fn set(&self, host: &dyn Host, standing: Standing) {
-        let waiting = {
+        self.change(host, |state| state.standing = standing);
+    }
+
+    /// Notes whether the other node may take over once the lease is over. Otherwise the node serves without a lease.
+    pub fn need_lease(&self, host: &dyn Host, is_needed: bool) {
+        self.change(host, |state| state.lease.is_needed = is_needed);
+    }
+
+    /// Extends the lease up to a moment of the host's clock.
+    pub fn extend_lease(&self, host: &dyn Host, until: Duration) {
+        self.change(host, |state| {
+            state.lease.until = until.max(state.lease.until);
+        });
+    }
+
+    /// Whether the node serves now: its gate is open, and its lease holds.
+    pub fn serves(&self, host: &dyn Host) -> bool {
+        self.state.lock().serves(host)
+    }
+
+    fn change(&self, host: &dyn Host, change: impl FnOnce(&mut ServiceGateState)) {
+        let due = {
             let mut state = self.state.lock();
-            state.standing = standing;
-            if standing == Standing::Serving {
-                std::mem::take(&mut state.waiting)
-            } else {
-                Vec::new()
-            }
+            change(&mut state);
+            state.take_due(host)
         };
-        for job in waiting {
+        for job in due {
             host.spawn(job);
         }
     }

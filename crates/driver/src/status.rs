@@ -26,7 +26,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     status.settings.mount = Some(engine.config.mount.display().to_string());
     status.sync = SyncStatus {
         state: state.describe().to_owned(),
-        service: if engine.gate.standing() == Standing::Undecided {
+        service: if is_undecided(engine) {
             ServiceStatus::Undecided
         } else {
             serving(state)
@@ -43,6 +43,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         ..status.work
     };
     status.poisoned = poisoned;
+    status.witness = engine.witness.status();
     let space = engine.store.capacity().space().ok();
     status.space = space.map(|space| SpaceStatus {
         total_bytes: space.total_bytes,
@@ -82,6 +83,15 @@ fn add_role(
             status.work.osn = engine.store.applied_lately().to_string();
             status.work.saw = in_flight;
         }
+    }
+}
+
+/// Whether this primary waits for the word of peer, witness or operator before it serves.
+fn is_undecided(engine: &Engine) -> bool {
+    match engine.gate.standing() {
+        Standing::Undecided => true,
+        Standing::Serving => !engine.gate.serves(&*engine.host),
+        Standing::Retiring | Standing::Following => false,
     }
 }
 

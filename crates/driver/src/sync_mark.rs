@@ -1,7 +1,10 @@
 //! The durable mark whether the nodes are in sync, made when the core says so.
 //!
-//! Invariant: the core learns of a mark after the mark is durable (rule P1). The courier thread makes the marks, in the
-//! order of the core's decisions.
+//! Invariants:
+//! - The core learns of a mark after the mark is durable (rule P1). The courier thread makes the marks, in the order of the
+//!   core's decisions.
+//! - With a witness, a primary marks its peer out of sync only with the permit to serve alone (rule R1).
+//! - A primary serves without a lease only while the mark says "out of sync" (rule R7).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +18,8 @@ use crate::term::Term;
 
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time between two looks for the permit.
+const PERMIT_POLL: Duration = Duration::from_millis(5);
 
 /// The reaction to a mark that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,14 @@ fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
     if in_sync && term.state() != State::EnteringSync {
         return false;
     }
+    let is_primary = on_failure == OnFailure::Retry;
+    if is_primary && !in_sync && !wait_for_permit(term) {
+        return false;
+    }
+    let needs_lease = is_primary && engine.witness.has_witness();
+    if needs_lease && in_sync {
+        engine.gate.need_lease(&*engine.host, true);
+    }
     while let Err(error) = mark(term, in_sync) {
         tracing::error!(datastore = engine.name(), %error, "cannot mark the sync state");
         // A failed disk takes no mark. The mark on it stays right, because nothing is acknowledged any more.
@@ -63,6 +76,21 @@ fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
             return false;
         }
         engine.host.sleep(RETRY);
+    }
+    if needs_lease && !in_sync {
+        engine.gate.need_lease(&*engine.host, false);
+    }
+    true
+}
+
+/// Waits until this primary may serve alone. Returns `false` if the term ends before, or the disk fails.
+fn wait_for_permit(term: &Term) -> bool {
+    let engine = &*term.engine;
+    while !engine.witness.permits(term.generation()) {
+        if term.is_over() || engine.poison.has_failed() {
+            return false;
+        }
+        engine.host.sleep(PERMIT_POLL);
     }
     true
 }

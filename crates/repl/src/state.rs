@@ -93,7 +93,7 @@ pub enum Trigger {
     TakeoverDue,
     /// Later. The witness has made this node the primary of the next generation.
     TakeoverGranted,
-    /// Later. The witness has noted that the secondary is out of sync (paper, section 3.3, point 6).
+    /// The witness has noted that the secondary is out of sync (paper, section 3.3, point 6).
     OutOfSyncGranted,
     /// Later. The witness has refused this node's request: the other node was first.
     RaceLost,

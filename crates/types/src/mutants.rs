@@ -112,6 +112,14 @@ mutants! {
     ServeUndecided,
     /// The gate lets programs in while this node does not serve.
     AdmitInAnyStanding,
+    /// A primary serves although its lease is over (R7).
+    ServeWithoutLease,
+    /// A primary serves alone without the word of the witness (R1).
+    GoAloneUnasked,
+    /// A secondary takes over before the lease of its primary is over (R7).
+    TakeOverEarly,
+    /// A secondary stands for the next generation, and still follows the earlier primary (R4).
+    StandUnrecorded,
     /// A planned failover does not wait for operations in flight.
     HandOverBusy,
     /// A planned failover does not check that the nodes are in sync (R2).

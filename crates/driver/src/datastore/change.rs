@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockstep_repl::state::State;
+use lockstep_repl::state::{ServiceMode, State};
 use lockstep_roles::RoleRecord;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
@@ -248,6 +248,11 @@ impl Datastore {
             return record == mine || self.write_record(mine, record);
         }
         self.close_gate(record, part);
+        let serves_alone = session.term().state().service_mode() == ServiceMode::Alone;
+        if is_leading && part == SessionPart::Lead && serves_alone {
+            // The next generation of a primary that needs no other node: no operation fails.
+            let _is_empty = self.gate().drain(&*self.engine.host, DRAIN_LIMIT);
+        }
         if !is_active(Mutant::KeepSession) {
             session.retire("the role of this node changes");
         }
@@ -300,6 +305,9 @@ impl Datastore {
         let (role, generation) = (record.role, record.generation.get());
         tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
         self.engine.notes.forget_obstacles();
+        self.engine.witness.forget_protection();
+        let (gate, host) = (self.gate(), &*self.engine.host);
+        gate.need_lease(host, build::needs_lease(&self.engine));
         if part == SessionPart::Lead {
             self.set_standing(Standing::Serving);
             self.reap_orphans();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Meet, Message, PROTOCOL_VERSION};
+use lockstep_repl::state::State;
 use lockstep_roles::RoleRecord;
 use lockstep_types::{DatastoreUuid, Osn};
 
@@ -114,6 +115,26 @@ impl Datastore {
         Ok(())
     }
 
+    /// A secondary that lacks operations by its own record takes over from nobody, so its primary needs no witness to
+    /// serve alone (rule R1).
+    fn note_incomplete_peer(&self, mine: RoleRecord, theirs: &Meet) {
+        let peer = theirs.record;
+        let is_secondary = !peer.is_primary() && peer.generation == mine.generation;
+        if !mine.is_primary() || !is_secondary || peer.complete || theirs.seen != Some(mine) {
+            return;
+        }
+        let session = self.session();
+        // The lock keeps the nodes from being in sync before the permit is there.
+        let core = session.term().core.lock();
+        let waits = matches!(
+            core.state(),
+            State::Paused | State::Frozen | State::LeavingSync
+        );
+        if waits {
+            self.engine.witness.permit(mine.generation);
+        }
+    }
+
     /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve.
     fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
         let is_deposed = theirs.record.generation > attendee.state.record.generation;
@@ -177,6 +198,7 @@ impl Meets for Datastore {
         }
         match attendee.judge(theirs) {
             Ok(judgment) => {
+                self.note_incomplete_peer(mine, theirs);
                 let part = if judgment.leads {
                     SessionPart::Lead
                 } else {

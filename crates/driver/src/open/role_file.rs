@@ -48,6 +48,9 @@ pub(crate) struct RoleState {
 struct StateFields {
     generation: Generation,
     role: Role,
+    /// Only with a witness, while a secondary stands for the next generation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    candidate: bool,
     /// In versions whose roles do not change, in place of the next two fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     in_sync: Option<bool>,
@@ -69,6 +72,7 @@ impl From<RoleState> for StateFields {
         Self {
             generation: record.generation,
             role: record.role,
+            candidate: record.is_candidate,
             in_sync: None,
             complete: Some(record.complete),
             peer_complete: Some(record.peer_complete),
@@ -103,7 +107,7 @@ impl RoleState {
             record: RoleRecord {
                 generation: fields.generation,
                 role: fields.role,
-                is_candidate: false,
+                is_candidate: fields.candidate && !is_primary,
                 complete,
                 peer_complete,
             },

@@ -75,6 +75,7 @@ impl Place {
             peer_timeout: PEER_TIMEOUT_DEFAULT,
             answer_limit: ANSWER_LIMIT_DEFAULT,
             fuse_threads: FUSE_THREADS_DEFAULT,
+            failover_after: None,
             peer: Some(peer),
         };
         Self { dir, config }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use lockstep_link::{LinkError, SendFrames};
 use lockstep_paw_saw::InFlightEntry;
@@ -96,6 +97,8 @@ pub(crate) struct Course {
     coalescer: WriteCoalescer,
     /// Primary: the secondary has not answered the last `Ping` yet.
     awaits_pong: AtomicBool,
+    /// Primary: the moment of the last `Ping` on the host's clock, in nanoseconds.
+    pinged_ns: AtomicU64,
 }
 
 impl Course {
@@ -123,9 +126,14 @@ impl ActiveConnection {
         self.sender.shutdown(reason);
     }
 
-    /// Notes that a `Ping` goes out; returns whether the last one is still unanswered.
-    pub fn begin_ping(&self) -> bool {
-        self.course.awaits_pong.swap(true, Ordering::AcqRel)
+    /// Notes that a `Ping` goes out at the time `now`; returns whether the last one is still unanswered.
+    pub fn begin_ping(&self, now: Duration) -> bool {
+        if self.course.awaits_pong.swap(true, Ordering::AcqRel) {
+            return true;
+        }
+        let now = u64::try_from(now.as_nanos()).unwrap_or(0);
+        self.course.pinged_ns.store(now, Ordering::Release);
+        false
     }
 }
 
@@ -140,7 +148,12 @@ pub(crate) struct PeerConnection {
 impl PeerConnection {
     /// A number that no other connection of this term has.
     pub fn next_id(&self) -> ConnectionId {
-        ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed) + 1)
+        ConnectionId(self.connections.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// Number of connections so far.
+    pub fn count(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
     }
 
     /// Makes a connection the current one.
@@ -198,12 +211,14 @@ impl PeerConnection {
         }
     }
 
-    /// The peer has answered the last `Ping`.
-    pub fn note_pong(&self) {
-        if let Some(connection) = &*self.current.read() {
-            let course = &connection.course;
-            course.awaits_pong.store(false, Ordering::Release);
-        }
+    /// The peer has answered the last `Ping`. Returns the moment of that `Ping`, or of an earlier one.
+    pub fn note_pong(&self) -> Option<Duration> {
+        let current = self.current.read();
+        let course = &current.as_ref()?.course;
+        // Read first: the next `Ping` may go out as soon as this one is answered.
+        let pinged = course.pinged_ns.load(Ordering::Acquire);
+        course.awaits_pong.store(false, Ordering::Release);
+        Some(Duration::from_nanos(pinged))
     }
 
     /// Sends the write that was deferred, if there is one, and all frames that were queued meanwhile. Never

@@ -8,6 +8,7 @@ use lockstep_fs::{Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::settings::OnPeerLoss;
 use lockstep_types::{Osn, limits};
 
 use super::Session;
@@ -17,7 +18,7 @@ use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::open::tables::Tables;
-use crate::open::{DatastoreError, refused, table_refused};
+use crate::open::{DatastoreError, has_witness, refused, table_refused};
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.
@@ -30,6 +31,11 @@ pub(crate) enum SessionPart {
     Lead,
     /// Serves nobody: a secondary, or a primary that may not serve yet.
     Follow,
+}
+
+/// Whether this node serves under a lease: the secondary may take over by the word of the witness (rule R7).
+pub(crate) fn needs_lease(engine: &Engine) -> bool {
+    engine.witness.has_witness() && engine.role_file.state().record.peer_complete
 }
 
 /// A session with the marks and the tables of the store.
@@ -125,10 +131,17 @@ const fn first_state(config: &DatastoreConfig, part: SessionPart, is_in_sync: bo
 }
 
 fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
+    let policy = config.policies.on_peer_loss;
+    let asks_witness = has_witness(config) && policy == OnPeerLoss::Continue;
     CoreConfig {
-        pause_limit_ms: u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX),
+        // The word of the witness ends the pause (rule R1).
+        pause_limit_ms: if asks_witness && !is_active(Mutant::GoAloneUnasked) {
+            u64::MAX
+        } else {
+            u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX)
+        },
         answer_limit: config.answer_limit_beats(),
-        on_peer_loss: config.policies.on_peer_loss,
+        on_peer_loss: policy,
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
         bytes_max: host.bytes_in_flight_max(),
     }

@@ -277,6 +277,8 @@ impl<'a, M: Meets> Connector<'a, M> {
         let reason = {
             let _reading = Reading::on(&*engine.host);
             session.handle_event(ThreadKind::Reader, up);
+            // Programs may wait for the lease that the answer gives.
+            session.ping();
             self.read_answers(receiver).to_string()
         };
         sender.shutdown(&reason);
@@ -375,7 +377,7 @@ impl<'a, M: Meets> Connector<'a, M> {
             }
             Message::Pong { room } => {
                 session.space.note_pong(room);
-                session.term.peer.note_pong();
+                session.note_pong();
                 self.end_if_overdue();
                 Event::Beat
             }

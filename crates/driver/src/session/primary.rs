@@ -380,13 +380,22 @@ impl PrimarySession {
         let Some(connection) = self.term.peer.current() else {
             return;
         };
-        let message = if connection.begin_ping() {
+        let message = if connection.begin_ping(self.engine.host.now()) {
             Message::Alive
         } else {
             self.space.note_ping();
             Message::Ping
         };
         self.term.send(connection.id, message, &[], Delivery::Post);
+    }
+
+    /// The secondary has answered the last `Ping`: it does not take over for a time (rule R7).
+    pub fn note_pong(&self) {
+        let pinged = self.term.peer.note_pong();
+        if let (Some(pinged), Some(times)) = (pinged, self.engine.config.failover()) {
+            let (gate, host) = (&self.engine.gate, &*self.engine.host);
+            gate.extend_lease(host, pinged + times.lease());
+        }
     }
 
     /// Gives back the space that waiting writes have taken: the file once it is unused, memory once few operations are
@@ -448,6 +457,12 @@ impl CoreDriver for PrimarySession {
                     self.pending.publish_write(*op, &self.engine.store);
                 }
                 Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
+                // Here, because the secondary hears of that only later: it may become complete then.
+                Effect::Entered(State::Synced) => self.engine.witness.revoke(),
+                // The secondary has begun to follow a resync, so its own record says that it is not complete.
+                Effect::Entered(State::EnteringSync) => {
+                    self.engine.witness.permit(self.term.generation());
+                }
                 _ => {}
             }
         }

@@ -236,10 +236,29 @@ pub const REFUSED: &[RefusedRow] = {
         ),
 
         (
+            &[
+                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, Frozen,
+                CatchingUp, LeavingSync, Poisoned,
+            ],
+            &[OutOfSyncGranted],
+            Outdated,
+            "the nodes have connected again while the witness answered, or the disk has failed",
+        ),
+        (
+            &[
+                Unmirrored, SecondaryOutOfSync, SecondaryResyncing, SecondarySynced,
+                SecondaryDisconnected, SecondaryCatchingUp, SecondaryPoisoned,
+            ],
+            &[OutOfSyncGranted],
+            OtherRole,
+            "only a primary with a peer asks to serve alone",
+        ),
+
+        (
             State::VARIANTS,
             &[
-                TakeoverDue, TakeoverGranted, OutOfSyncGranted, RaceLost, LeaseOver, LeaseRenewed,
-                Deposed, FailoverAsked, PromoteAsked, PromoteForced, DemoteAsked,
+                TakeoverDue, TakeoverGranted, RaceLost, LeaseOver, LeaseRenewed, Deposed,
+                FailoverAsked, PromoteAsked, PromoteForced, DemoteAsked,
             ],
             NoFailoverYet,
             "no code sends it",

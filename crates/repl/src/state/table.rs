@@ -22,7 +22,8 @@ pub const TABLE: &[Row] = {
     };
     use Trigger::{
         ContentDone, ImageDone, ImageSent, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
-        MarkedOutOfSync, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered, StorePoisoned,
+        MarkedOutOfSync, OutOfSyncGranted, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered,
+        StorePoisoned,
     };
     &[
         (OutOfSync, LinkUpInSync, ResyncNamespace, &[SendImage]),
@@ -53,6 +54,7 @@ pub const TABLE: &[Row] = {
         (Paused, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
         (Paused, PauseOverContinue, LeavingSync, &[MarkOutOfSync]),
         (Paused, PauseOverFreeze, Frozen, &[]),
+        (Paused, OutOfSyncGranted, LeavingSync, &[MarkOutOfSync]),
         (Paused, PeerFailed, LeavingSync, &[MarkOutOfSync]),
 
         (Frozen, LinkUpInSync, CatchingUp, &[Recover]),

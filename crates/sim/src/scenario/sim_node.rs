@@ -92,6 +92,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         peer_timeout,
         answer_limit,
         fuse_threads: 4,
+        failover_after: None,
         peer: Some(peer()),
     }
 }

@@ -1,0 +1,429 @@
+//! Asks the witness for what this node may not decide alone: to serve without the secondary, to take over from the primary,
+//! and to let the secondary take over (docs/protocol/roles.md).
+//!
+//! One thread asks, so one question at a time is under way. Each question gets a role machine that starts with the present
+//! record. So a question whose answer was lost leaves nothing behind but a record of the witness that the next question
+//! reads.
+//!
+//! Invariants:
+//! - A secondary takes over once it has been without a primary for `failover_after`, and so once each lease that it has
+//!   given is over (rule R7). A secondary that starts does not know when its process last gave one: it waits from its start on.
+//! - An answer changes nothing if the record of this node has changed since the question.
+
+use std::time::Duration;
+
+use lockstep_repl::core::Event;
+use lockstep_repl::state::{State, Trigger};
+use lockstep_roles::{
+    InSyncSet, Member, Phase, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told,
+    Witness, WitnessError, WitnessRecord,
+};
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::{Generation, Osn};
+
+use super::Datastore;
+use crate::config::FailoverTimes;
+use crate::host::ThreadKind;
+use crate::role_judge::Discord;
+use crate::session::Session;
+use crate::session::build::SessionPart;
+
+/// Time between two looks whether there is something to ask.
+const POLL: Duration = Duration::from_millis(20);
+/// Time between two questions that only keep the status and the protection right.
+const LOOK: Duration = Duration::from_secs(5);
+/// Most calls of the witness for one question. A claim that another one has overtaken is made again.
+const CALLS_MAX: usize = 8;
+
+/// Why an empty witness decides nothing (rule R10).
+const EMPTY_WITNESS: &str = "the witness has no record of this datastore, so it cannot tell whether the other node serves: connect the nodes, \
+                             or run `lockstep promote` on the node whose copy is to be kept";
+
+/// A question to the witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    /// Primary: may this node serve without the peer?
+    Alone,
+    /// Secondary: may this node take over?
+    TakeOver,
+    /// Primary: the secondary may take over from now on.
+    Protect,
+    /// How do things stand?
+    Look,
+}
+
+/// The answer to a question.
+struct Ruling {
+    /// The record of this node from now on, if it changes.
+    record: Option<RoleRecord>,
+    /// The phase of the machine at the end.
+    phase: Phase,
+    /// The record of the witness.
+    known: Option<WitnessRecord>,
+}
+
+/// The time for which this node has had no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Silence {
+    since: Duration,
+    /// The session: its generation, and whether it is that of the primary.
+    session: (Generation, bool),
+    /// The number of connections of the session so far.
+    connections: u64,
+}
+
+impl Silence {
+    /// A silence that begins now.
+    fn of(session: &Session, now: Duration) -> Self {
+        let term = session.term();
+        Self {
+            since: now,
+            session: (term.generation(), matches!(session, Session::Primary(_))),
+            connections: term.peer.count(),
+        }
+    }
+}
+
+/// See the head of this file.
+pub(super) struct Arbitration<'a> {
+    datastore: &'a Datastore,
+    witness: &'a dyn Witness,
+    me: Member,
+    times: FailoverTimes,
+    silence: Silence,
+    /// The moment before which no question is asked again.
+    not_before: Duration,
+    /// The moment of the next question without a need.
+    look_at: Duration,
+}
+
+impl<'a> Arbitration<'a> {
+    /// The questions of one node, which is `me` for the witness. `None` for a datastore without a witness.
+    pub fn new(datastore: &'a Datastore, witness: &'a dyn Witness, me: Member) -> Option<Self> {
+        let times = datastore.engine.config.failover()?;
+        let now = datastore.engine.host.now();
+        Some(Self {
+            datastore,
+            witness,
+            me,
+            times,
+            silence: Silence::of(&datastore.session(), now),
+            not_before: now,
+            look_at: now,
+        })
+    }
+
+    /// Asks until the datastore is stopped.
+    pub fn run(mut self) {
+        let engine = &self.datastore.engine;
+        while !engine.is_stopping() {
+            engine.host.sleep(POLL);
+            if engine.poison.has_failed() {
+                continue;
+            }
+            self.listen();
+            if engine.host.now() < self.not_before {
+                continue;
+            }
+            if let Some(question) = self.question() {
+                self.ask(question);
+            }
+        }
+    }
+
+    /// Measures the silence of the peer. A connection between two looks ends it, too.
+    fn listen(&mut self) {
+        let session = self.datastore.session();
+        let heard = Silence::of(&session, self.datastore.engine.host.now());
+        let is_same = Silence {
+            since: self.silence.since,
+            ..heard
+        } == self.silence;
+        if !is_same || session.term().peer.is_connected() {
+            self.silence = heard;
+        }
+    }
+
+    fn has_been_silent(&self, limit: Duration) -> bool {
+        self.datastore.engine.host.since(self.silence.since) >= limit
+    }
+
+    /// The question of this moment.
+    fn question(&self) -> Option<Question> {
+        let engine = &self.datastore.engine;
+        let record = engine.role_file.state().record;
+        let is_due = engine.host.now() >= self.look_at;
+        let look = is_due.then_some(Question::Look);
+        match self.datastore.session() {
+            Session::Primary(session) => {
+                let (state, is_connected) = session.term.state_and_connected();
+                let policy = engine.config.policies.on_peer_loss;
+                let may_pause = policy == OnPeerLoss::Freeze;
+                match state {
+                    State::LeavingSync if !engine.witness.permits(record.generation) => {
+                        Some(Question::Alone)
+                    }
+                    State::Paused if !may_pause && self.has_been_silent(self.times.alone()) => {
+                        Some(Question::Alone)
+                    }
+                    State::Synced if is_connected && !engine.witness.protects() => {
+                        Some(Question::Protect)
+                    }
+                    _ => look,
+                }
+            }
+            Session::Secondary(_) if record.is_primary() => {
+                // A primary whose secondary may be complete gives the peer the time to meet it.
+                let waits = record.complete && record.peer_complete;
+                if !waits || self.has_been_silent(self.times.alone()) {
+                    Some(Question::Alone)
+                } else {
+                    None
+                }
+            }
+            Session::Secondary(_) => {
+                let early = is_active(Mutant::TakeOverEarly);
+                let limit = if early {
+                    Duration::ZERO
+                } else {
+                    self.times.takeover()
+                };
+                if record.complete && self.has_been_silent(limit) {
+                    Some(Question::TakeOver)
+                } else {
+                    look
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, question: Question) {
+        let engine = &self.datastore.engine;
+        let mine = engine.role_file.state().record;
+        // The next permit is given by the answer. A secondary that may take over ends every earlier one.
+        if question == Question::Protect {
+            engine.witness.revoke();
+        }
+        let ruling = self.rule(question, mine);
+        let now = engine.host.now();
+        self.look_at = now + LOOK;
+        match ruling {
+            Ok(ruling) => {
+                let protects = ruling
+                    .known
+                    .is_some_and(|known| self.lets_secondary_take_over(mine, known));
+                engine.witness.note_answer(protects);
+                self.not_before = now + self.pause_after(question, &ruling);
+                if ruling.known.is_none() && !matches!(question, Question::Look | Question::Protect)
+                {
+                    engine.notes.set_reason(EMPTY_WITNESS);
+                }
+                self.act(question, mine, &ruling);
+            }
+            Err(error) => {
+                engine
+                    .witness
+                    .note_silence(&error, question != Question::Look);
+                tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
+                if matches!(question, Question::Alone | Question::TakeOver) {
+                    engine.notes.set_reason(&error.to_string());
+                }
+                self.not_before = now + self.times.beat();
+            }
+        }
+    }
+
+    /// Time before the next question. A question whose answer has changed nothing is asked again, but not at once.
+    fn pause_after(&self, question: Question, ruling: &Ruling) -> Duration {
+        let is_settled = ruling.record.is_some() || question == Question::Look;
+        if is_settled {
+            Duration::ZERO
+        } else {
+            self.times.beat()
+        }
+    }
+
+    fn lets_secondary_take_over(&self, mine: RoleRecord, known: WitnessRecord) -> bool {
+        known.generation == mine.generation
+            && known.in_sync == InSyncSet::Both
+            && (known.primary == self.me) == mine.is_primary()
+    }
+
+    /// Lets a role machine decide on the answers of the witness.
+    fn rule(&self, question: Question, mine: RoleRecord) -> Result<Ruling, WitnessError> {
+        if question == Question::Look {
+            return Ok(look(mine, self.witness.read(self.times.call())?));
+        }
+        let settings = RoleSettings {
+            me: self.me,
+            has_witness: true,
+            on_power_loss: self.on_power_loss(),
+        };
+        let mine = if question == Question::TakeOver && is_active(Mutant::StandUnrecorded) {
+            mine.stand()
+        } else {
+            mine
+        };
+        let (mut machine, _) = RoleMachine::start(settings, mine, false);
+        let mut queue = begin(&mut machine, question, mine);
+        let mut known = None;
+        for _ in 0..CALLS_MAX {
+            let now = match queue.iter().find(|effect| is_call(effect)) {
+                Some(RoleEffect::Claim(claim)) => self.witness.claim(claim, self.times.call())?,
+                Some(RoleEffect::AskWitness) => self.witness.read(self.times.call())?,
+                _ => break,
+            };
+            known = now;
+            queue = machine.handle(RoleEvent::WitnessAnswered(now));
+        }
+        Ok(Ruling {
+            record: queue.iter().find_map(recorded),
+            phase: machine.phase(),
+            known,
+        })
+    }
+
+    fn on_power_loss(&self) -> OnPowerLoss {
+        self.datastore.engine.config.policies.on_power_loss
+    }
+
+    /// Acts on an answer, unless this node has another record by now.
+    fn act(&mut self, question: Question, mine: RoleRecord, ruling: &Ruling) {
+        let datastore = self.datastore;
+        let engine = &datastore.engine;
+        let _changing = datastore.changing.acquire(&*engine.host);
+        if engine.is_stopping() || engine.role_file.state().record != mine {
+            return;
+        }
+        let goes_alone = question == Question::Alone && ruling.phase == Phase::Alone
+            || ruling
+                .record
+                .is_some_and(|record| record == mine.without_peer() && mine.is_primary());
+        match ruling.record {
+            _ if goes_alone => self.go_alone(mine),
+            Some(record) if record.is_primary() => self.take_over(mine, record),
+            Some(record) if record.is_candidate => self.stand(mine, record),
+            Some(record) => self.follow(mine, record),
+            None => {}
+        }
+    }
+
+    /// The witness has recorded that only this primary is in sync.
+    fn go_alone(&self, mine: RoleRecord) {
+        let datastore = self.datastore;
+        match datastore.session() {
+            Session::Primary(session) => {
+                let term = &session.term;
+                let state = term.state();
+                if matches!(state, State::Paused | State::LeavingSync) {
+                    datastore.engine.witness.permit(mine.generation);
+                }
+                if state == State::Paused {
+                    let granted = Event::Trigger(Trigger::OutOfSyncGranted);
+                    term.handle_event(ThreadKind::MayWait, granted);
+                }
+            }
+            Session::Secondary(_) => {
+                datastore.assume(mine, mine.without_peer(), SessionPart::Lead);
+            }
+        }
+    }
+
+    /// The witness has made this candidate the primary.
+    fn take_over(&self, mine: RoleRecord, record: RoleRecord) {
+        let (datastore, generation) = (self.datastore.name(), record.generation.get());
+        tracing::warn!(
+            datastore,
+            generation,
+            "the witness has made this node the primary"
+        );
+        self.datastore.assume(mine, record, SessionPart::Lead);
+    }
+
+    /// This secondary stands for the next generation. From then on it follows no earlier primary (rule R4).
+    fn stand(&mut self, mine: RoleRecord, record: RoleRecord) {
+        let datastore = self.datastore;
+        let session = datastore.session();
+        let peer = &session.term().peer;
+        let connections = self.silence.connections;
+        let is_silent = !peer.is_connected() && peer.count() == connections;
+        if matches!(session, Session::Primary(_)) || !is_silent {
+            return;
+        }
+        let since = self.silence.since;
+        let is_recorded = datastore.assume(mine, record, SessionPart::Follow);
+        self.silence = Silence::of(&datastore.session(), datastore.engine.host.now());
+        // A primary that was here meanwhile has got a lease.
+        if is_recorded && peer.count() == connections {
+            self.silence.since = since;
+        }
+    }
+
+    /// The witness knows a later generation: the other node is its primary.
+    fn follow(&self, mine: RoleRecord, record: RoleRecord) {
+        let datastore = self.datastore;
+        let has_data = datastore.engine.store.applied() != Osn::ZERO;
+        let served_alone = mine.is_primary() && !mine.peer_complete && has_data;
+        if served_alone {
+            datastore
+                .engine
+                .notes
+                .set_obstacle(&Discord::BothServed.to_string());
+            datastore.assume(mine, mine, SessionPart::Follow);
+        } else {
+            datastore.assume(mine, record, SessionPart::Follow);
+        }
+    }
+}
+
+/// Gives a machine the events after which it asks.
+fn begin(machine: &mut RoleMachine, question: Question, mine: RoleRecord) -> Vec<RoleEffect> {
+    match question {
+        Question::Alone => {
+            let paused = machine.handle(RoleEvent::PauseOver);
+            if paused.is_empty() {
+                // A primary that starts has promised nothing to anybody.
+                machine.handle(RoleEvent::LeaseOver)
+            } else {
+                paused
+            }
+        }
+        Question::TakeOver => machine.handle(RoleEvent::LeaseOver),
+        Question::Protect => {
+            let theirs = RoleRecord {
+                role: Role::Secondary,
+                peer_complete: false,
+                ..mine
+            };
+            let told = Told {
+                record: theirs,
+                seen: Some(mine),
+            };
+            machine.handle(RoleEvent::PeerTold(told));
+            machine.handle(RoleEvent::CopiesEqual)
+        }
+        Question::Look => Vec::new(),
+    }
+}
+
+/// A look at the record of the witness asks for nothing. It may show that another node leads.
+fn look(mine: RoleRecord, known: Option<WitnessRecord>) -> Ruling {
+    let later = known.filter(|known| known.generation > mine.generation);
+    Ruling {
+        record: later.map(|known| mine.follow(known.generation, false)),
+        phase: Phase::Unsure,
+        known,
+    }
+}
+
+const fn is_call(effect: &RoleEffect) -> bool {
+    matches!(effect, RoleEffect::AskWitness | RoleEffect::Claim(_))
+}
+
+const fn recorded(effect: &RoleEffect) -> Option<RoleRecord> {
+    match effect {
+        RoleEffect::Record(record) => Some(*record),
+        _ => None,
+    }
+}

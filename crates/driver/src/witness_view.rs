@@ -1,0 +1,135 @@
+//! The last word of the witness, and the permit to serve alone that follows from it.
+//!
+//! A primary whose secondary may be complete acknowledges nothing alone without a *permit* (rule R1): the witness has
+//! recorded that only the primary is in sync, or the secondary itself lacks operations by its own record.
+//!
+//! Invariant: a permit ends before the secondary may become complete, and before the witness is asked to let the secondary
+//! take over.
+
+use lockstep_roles::WitnessError;
+use lockstep_types::Generation;
+use lockstep_types::mutants::{Mutant, is_active};
+use parking_lot::Mutex;
+
+use crate::report::WitnessStatus;
+
+/// See the head of this file.
+pub(crate) struct WitnessView {
+    has_witness: bool,
+    state: Mutex<WitnessViewState>,
+}
+
+#[derive(Default)]
+struct WitnessViewState {
+    /// The generation in which this primary may acknowledge alone.
+    permit: Option<Generation>,
+    /// The witness has answered the last call.
+    answers: bool,
+    /// Why the witness gave no answer.
+    trouble: Option<String>,
+    /// The witness lets the secondary take over.
+    protects: bool,
+}
+
+impl WitnessView {
+    /// Nothing is known yet.
+    pub fn new(has_witness: bool) -> Self {
+        Self {
+            has_witness,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether a witness is configured.
+    pub const fn has_witness(&self) -> bool {
+        self.has_witness
+    }
+
+    /// Permits a primary to acknowledge alone in a generation.
+    pub fn permit(&self, generation: Generation) {
+        self.state.lock().permit = Some(generation);
+    }
+
+    /// Ends the permit.
+    pub fn revoke(&self) {
+        self.state.lock().permit = None;
+    }
+
+    /// Whether a primary may acknowledge alone in a generation.
+    pub fn permits(&self, generation: Generation) -> bool {
+        !self.has_witness
+            || self.state.lock().permit == Some(generation)
+            || is_active(Mutant::GoAloneUnasked)
+    }
+
+    /// Notes an answer of the witness. `protects`: the secondary may take over.
+    pub fn note_answer(&self, protects: bool) {
+        let mut state = self.state.lock();
+        (state.answers, state.protects, state.trouble) = (true, protects, None);
+    }
+
+    /// Notes that the witness gave no answer. A claim may have changed its record, or may change it later.
+    pub fn note_silence(&self, error: &WitnessError, is_claim: bool) {
+        let mut state = self.state.lock();
+        (state.answers, state.trouble) = (false, Some(error.to_string()));
+        state.protects &= !is_claim;
+    }
+
+    /// Forgets that the secondary may take over: the generation has changed.
+    pub fn forget_protection(&self) {
+        self.state.lock().protects = false;
+    }
+
+    /// Whether the witness lets the secondary take over, as far as this node knows.
+    pub fn protects(&self) -> bool {
+        self.state.lock().protects
+    }
+
+    /// The status for operators; `None` without a witness.
+    pub fn status(&self) -> Option<WitnessStatus> {
+        if !self.has_witness {
+            return None;
+        }
+        let state = self.state.lock();
+        Some(WitnessStatus {
+            answers: state.answers,
+            protects: state.protects,
+            trouble: state.trouble.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permit_belongs_to_a_generation_and_ends() {
+        let view = WitnessView::new(true);
+        let first = Generation::FIRST;
+        assert!(!view.permits(first));
+        view.permit(first);
+        assert!(view.permits(first) && !view.permits(first.next()));
+        view.revoke();
+        assert!(!view.permits(first));
+        assert!(WitnessView::new(false).permits(first));
+    }
+
+    #[test]
+    fn a_claim_without_an_answer_protects_nobody() {
+        let view = WitnessView::new(true);
+        let error = WitnessError::Unreachable {
+            witness: "w".into(),
+            cause: "silence".into(),
+            cure: "start it".into(),
+        };
+        view.note_answer(true);
+        view.note_silence(&error, false);
+        let status = view.status().unwrap();
+        assert!(status.protects && !status.answers);
+        view.note_silence(&error, true);
+        assert!(!view.protects());
+        view.note_answer(false);
+        assert!(view.status().unwrap().answers);
+    }
+}
