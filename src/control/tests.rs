@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     CommandFailure, DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus,
     RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
-    VerifiedStatus, VerifyProgress, VerifyReport, WorkStatus,
+    VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -52,6 +52,11 @@ fn fake_status() -> NodeStatus {
             encryption: Encryption::Off,
             disk_failed: true,
             obstacle: true,
+        }),
+        witness: Some(WitnessStatus {
+            answers: false,
+            protects: true,
+            trouble: Some("no answer".to_owned()),
         }),
         space: Some(SpaceStatus {
             total_bytes: 100,

@@ -256,9 +256,9 @@ mod tests {
     fn a_second_ping_knows_that_the_first_is_unanswered() {
         let peer = PeerConnection::default();
         let connection = peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
-        assert!(!connection.begin_ping());
-        assert!(connection.begin_ping());
+        assert!(!connection.begin_ping(Duration::ZERO));
+        assert!(connection.begin_ping(Duration::ZERO));
         peer.note_pong();
-        assert!(!connection.begin_ping());
+        assert!(!connection.begin_ping(Duration::ZERO));
     }
 }
