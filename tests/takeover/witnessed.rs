@@ -14,7 +14,7 @@ use lockstep_witness::{
 use tempfile::TempDir;
 
 use crate::network::{Fault, Network};
-use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which};
+use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which, await_that};
 
 /// The witness of a pair.
 pub struct Witness {
@@ -94,7 +94,13 @@ impl Witness {
             listen: self.listen,
             nodes: self.nodes.iter().map(Identity::fingerprint).collect(),
         };
-        let store = WitnessStore::open(&self.store()).unwrap();
+        let mut store = None;
+        // A process that another test starts has a copy of the lock for a moment.
+        await_that("the store of the witness", || {
+            store = WitnessStore::open(&self.store()).ok();
+            store.is_some()
+        });
+        let store = store.unwrap();
         self.server = Some(WitnessServer::start(options, store).unwrap());
     }
 
