@@ -246,6 +246,7 @@ mod tests {
             seen: Some(by.state.record),
             store: by.state.store,
             sync: by.state.sync,
+            leaves_sync: false,
         }
     }
 
