@@ -96,6 +96,8 @@ pub(crate) struct Course {
     coalescer: WriteCoalescer,
     /// Primary: the secondary has not answered the last `Ping` yet.
     awaits_pong: AtomicBool,
+    /// Primary: the secondary has said that its copy is complete.
+    has_complete_peer: AtomicBool,
 }
 
 impl Course {
@@ -121,6 +123,12 @@ impl ActiveConnection {
     pub fn give_up(&self, reason: &str) {
         self.course.is_given_up.store(true, Ordering::Release);
         self.sender.shutdown(reason);
+    }
+
+    /// Notes that the secondary has said over this connection that its copy is complete.
+    pub fn note_complete_peer(&self) {
+        let course = &self.course;
+        course.has_complete_peer.store(true, Ordering::Release);
     }
 
     /// Notes that a `Ping` goes out; returns whether the last one is still unanswered.
@@ -174,6 +182,14 @@ impl PeerConnection {
     /// Whether there is a connection.
     pub fn is_connected(&self) -> bool {
         self.current.read().is_some()
+    }
+
+    /// Whether the secondary has said over the connection of the moment that its copy is complete. Its record on the disk
+    /// says so, too.
+    pub fn is_complete(&self) -> bool {
+        let is_complete =
+            |found: &ActiveConnection| found.course.has_complete_peer.load(Ordering::Acquire);
+        self.current.read().as_ref().is_some_and(is_complete)
     }
 
     /// Ends the connection of the moment.
@@ -235,6 +251,23 @@ mod tests {
         peer.close("the test ends it");
         assert!(!peer.is_connected());
         assert!(second.course.is_given_up() && !first.course.is_given_up());
+    }
+
+    #[test]
+    fn a_peer_is_complete_over_the_connection_over_which_it_said_so() {
+        let peer = PeerConnection::default();
+        let open = || peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        let first = open();
+        assert!(!peer.is_complete());
+        first.note_complete_peer();
+        assert!(peer.is_complete());
+        let second = open();
+        first.note_complete_peer();
+        assert!(!peer.is_complete(), "said over the earlier connection");
+        second.note_complete_peer();
+        assert!(peer.is_complete());
+        peer.remove(second.id);
+        assert!(!peer.is_complete());
     }
 
     #[test]
