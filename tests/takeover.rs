@@ -26,7 +26,9 @@ use lockstepfs::config::Role;
 
 use nodes::Which::{self, Primary as A, Secondary as B};
 use nodes::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
-use operator::{assert_identical, await_in_sync, await_status, cut, fail_over, role};
+use operator::{
+    assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over, role, run,
+};
 use records::{Writer, assert_records};
 use witnessed::Witness;
 
@@ -298,4 +300,28 @@ fn a_primary_that_was_suspended_finds_itself_deposed() {
     // A record that was under way has failed; or the record waited, and goes on now.
     let of_first = first.end();
     assert_records(&on_a, "first", of_first);
+}
+
+#[test]
+fn an_operator_promotes_past_a_lost_witness_by_force_only() {
+    let Some((mut pair, mut witness)) = start() else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    witness.stop();
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    await_alone(pair.node(B));
+    let refused = run(pair.node(B), "promote", &[]);
+    assert_eq!(refused.code, Some(2), "{}", refused.output);
+    assert!(refused.error.contains("cure: "), "{}", refused.error);
+    let promoted = change(pair.node(B), "promote", &["--force-data-loss"]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 2));
+    assert_records(&pair.node(B).mount(), "first", of_first);
+    witness.resume();
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    await_protected(&pair, B);
+    assert_identical(pair.node(B));
 }

@@ -38,7 +38,7 @@ const CALLS_MAX: usize = 8;
 
 /// Why an empty witness decides nothing (rule R10).
 const EMPTY_WITNESS: &str = "the witness has no record of this datastore, so it cannot tell whether the other node serves: connect the nodes, \
-                             or run `lockstep promote` on the node whose copy is to be kept";
+                             or run `lockstep promote --force-data-loss` on the node whose copy is to be kept";
 
 /// A question to the witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -150,6 +150,13 @@ impl Datastore {
                 "run `lockstep failover` on the primary",
             ));
         }
+        if self.engine.witness.has_witness() && !accepts_loss {
+            return Err(CommandFailure::new(
+                "a witness decides which node of this datastore is the primary",
+                "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
+                 operations may be lost",
+            ));
+        }
         if !mine.complete && !accepts_loss {
             return Err(CommandFailure::new(
                 "the copy of this node may lack operations that programs were told are done",
