@@ -194,10 +194,8 @@ impl DatastoreSlot {
         let Some(me) = pair.and_then(|pair| pair.member(own)) else {
             return Ok(());
         };
-        let datastore = Arc::clone(&running.datastore);
-        running.start_thread("witness", move || {
-            datastore.run_arbitration(&*witness, me);
-        })
+        let handle = DatastoreHandle(Arc::clone(&running.datastore));
+        running.start_thread("witness", move || handle.ask_witness(&*witness, me))
     }
 
     fn mount_options(&self) -> MountOptions {

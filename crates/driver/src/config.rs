@@ -89,6 +89,11 @@ impl DatastoreConfig {
         self.failover().map_or(beat, |times| beat.min(times.beat()))
     }
 
+    /// Whether this node asks a witness.
+    pub const fn has_witness(&self) -> bool {
+        self.peer.is_some() && self.failover_after.is_some()
+    }
+
     /// The times of a failover; `None` without a witness.
     pub fn failover(&self) -> Option<FailoverTimes> {
         self.failover_after.map(FailoverTimes)

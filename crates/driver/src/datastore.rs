@@ -1,8 +1,9 @@
 //! One datastore on this node, open and running: the façade over its engine and its session.
 
-mod arbitration;
+pub(crate) mod arbitration;
 mod change;
 mod dialing;
+mod leaving;
 mod meeting;
 
 use std::sync::Arc;
@@ -11,7 +12,6 @@ use std::time::Duration;
 
 use lockstep_fs::Store;
 use lockstep_repl::state::State;
-use lockstep_roles::{Member, Witness};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
 use parking_lot::{Mutex, RwLock};
@@ -30,7 +30,6 @@ use crate::session::build::{self, SessionPart};
 use crate::session::primary::PrimarySession;
 use crate::status;
 use crate::usage::DatastoreUsage;
-use arbitration::Arbitration;
 
 /// See the head of this file.
 pub struct Datastore {
@@ -143,14 +142,6 @@ impl Datastore {
     /// Runs periodic work until the datastore is stopped.
     pub fn run_maintenance(&self) {
         self.maintenance.run(&self.engine, &|| self.session());
-    }
-
-    /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
-    /// without a witness in its configuration.
-    pub fn run_arbitration(&self, witness: &dyn Witness, me: Member) {
-        if let Some(arbitration) = Arbitration::new(self, witness, me) {
-            arbitration.run();
-        }
     }
 
     /// Time since periodic work ran last.

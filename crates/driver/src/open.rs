@@ -276,14 +276,9 @@ const fn unmirrored(record: RoleRecord) -> RoleRecord {
 /// Whether this node is a primary that does not wait for its peer: no peer may hold more, or the operator accepts that.
 /// With a witness, the peer may have taken over.
 pub(crate) fn needs_no_peer(config: &DatastoreConfig, record: RoleRecord) -> bool {
-    let accepts_loss = config.policies.on_power_loss == OnPowerLoss::Serve && !has_witness(config);
+    let accepts_loss = config.policies.on_power_loss == OnPowerLoss::Serve && !config.has_witness();
     let waits = record.peer_complete && !accepts_loss;
     record.is_primary() && !(waits && config.peer.is_some())
-}
-
-/// Whether this node asks a witness.
-pub(crate) const fn has_witness(config: &DatastoreConfig) -> bool {
-    config.peer.is_some() && config.failover_after.is_some()
 }
 
 /// The part of a node that starts. A primary whose peer may hold more, or may have been promoted, waits for the peer
@@ -291,7 +286,7 @@ pub(crate) const fn has_witness(config: &DatastoreConfig) -> bool {
 fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
     // With a witness, peer or witness must say first that no other node serves.
     let serves_at_once =
-        needs_no_peer(config, record) && !has_witness(config) || is_active(Mutant::ServeUndecided);
+        needs_no_peer(config, record) && !config.has_witness() || is_active(Mutant::ServeUndecided);
     if serves_at_once && record.is_primary() && record.complete {
         SessionPart::Lead
     } else {
@@ -416,7 +411,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
     } = parts;
     Arc::new(Engine {
         notes: StatusNotes::new(config.name.clone(), host.now()),
-        witness: WitnessView::new(has_witness(&config)),
+        witness: WitnessView::new(config.has_witness()),
         config,
         store,
         host,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use lockstep_fs::OpError;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::message::WriteMessage;
+use lockstep_roles::{Member, Witness};
 use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
@@ -17,6 +18,7 @@ use crate::client::{
     Seek, Standing, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
+use crate::datastore::arbitration::Arbitration;
 use crate::host::Job;
 use crate::ops::pending::WriteParams;
 use crate::ops::space::{Admission, Begin, Charge};
@@ -28,6 +30,14 @@ use crate::threads;
 pub struct DatastoreHandle(pub Arc<Datastore>);
 
 impl DatastoreHandle {
+    /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
+    /// without a witness in its configuration.
+    pub fn ask_witness(&self, witness: &dyn Witness, me: Member) {
+        if let Some(arbitration) = Arbitration::new(&self.0, witness, me) {
+            arbitration.run();
+        }
+    }
+
     /// Whether this node serves clients now: its gate is open, and its lease holds.
     pub fn serves(&self) -> bool {
         self.0.gate().serves(&*self.0.engine().host)

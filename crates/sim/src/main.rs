@@ -180,7 +180,9 @@ fn main() -> ExitCode {
 /// Returns the first seed from `from` on whose schedule has a witness.
 fn seed_with_witness(from: u64) -> u64 {
     let has_witness = |seed: &u64| Plan::of(*seed).settings.failover_after.is_some();
-    (from..).find(has_witness).unwrap_or(from)
+    (from..from + SEEDS_BETWEEN)
+        .find(has_witness)
+        .unwrap_or(from)
 }
 
 fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> bool {

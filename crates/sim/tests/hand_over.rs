@@ -28,6 +28,8 @@ fn cluster(seed: u64) -> Cluster {
         pause_limit: Duration::from_secs(1),
         peer_timeout: Duration::from_millis(500),
         answer_limit: ANSWER_LIMIT,
+        failover_after: None,
+        clock_excess: [0; 2],
     };
     let mut random = Random::new(seed);
     let options = Options {

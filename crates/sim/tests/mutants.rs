@@ -43,6 +43,11 @@ const GATE: &str = "gate: ";
 /// A client saw an error in a planned failover.
 const HANDED_OVER: &str = "handed_over: ";
 
+/// A node has acted without the word of the witness. So two nodes have served, or a claim contradicts the record.
+const WITHOUT_WITNESS: &[&str] = &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE, IN_TIME, CLAIM];
+/// A node claims what the record of the witness excludes.
+const CLAIM: &str = "a node makes the claim";
+
 /// Returns the messages that may report a mutant. The first message depends on the order of events.
 const fn finders(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
@@ -103,9 +108,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::LeadAfterPowerLoss => &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE],
         Mutant::AdmitInAnyStanding => &[GATE],
         Mutant::ServeWithoutLease | Mutant::TakeOverEarly => &[ONE_PRIMARY, READS, EXACTLY_ONCE],
-        Mutant::GoAloneUnasked | Mutant::StandUnrecorded => {
-            &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE]
-        }
+        Mutant::GoAloneUnasked | Mutant::StandUnrecorded => WITHOUT_WITNESS,
         Mutant::HandOverBusy => &[HANDED_OVER],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.

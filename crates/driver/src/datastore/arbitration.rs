@@ -86,7 +86,7 @@ impl Silence {
 }
 
 /// See the head of this file.
-pub(super) struct Arbitration<'a> {
+pub(crate) struct Arbitration<'a> {
     datastore: &'a Datastore,
     witness: &'a dyn Witness,
     me: Member,

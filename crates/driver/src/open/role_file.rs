@@ -267,10 +267,9 @@ impl RoleFile {
         };
         let changes = read(backing.as_ref())?.and_then(|(_, changes)| changes);
         let file = Self {
-            backing,
-            state: Mutex::new(state),
             changes: Mutex::new(changes),
             was_killed: found.boot.is_some(),
+            ..Self::looked_at(backing, state)
         };
         file.change(|_| state)?;
         Ok(file)
@@ -450,13 +449,9 @@ fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
 }
 
 fn damaged(what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!(
-            "{FILE} is damaged: {what}. Check the disk, then see \"A store is damaged\" in \
-             docs/operations.md"
-        ),
-    )
+    let cure = "Check the disk, then see \"A store is damaged\" in docs/operations.md";
+    let text = format!("{FILE} is damaged: {what}. {cure}");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::open::tables::Tables;
-use crate::open::{DatastoreError, has_witness, refused, table_refused};
+use crate::open::{DatastoreError, refused, table_refused};
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.
@@ -132,7 +132,7 @@ const fn first_state(config: &DatastoreConfig, part: SessionPart, is_in_sync: bo
 
 fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
     let policy = config.policies.on_peer_loss;
-    let asks_witness = has_witness(config) && policy == OnPeerLoss::Continue;
+    let asks_witness = config.has_witness() && policy == OnPeerLoss::Continue;
     CoreConfig {
         // The word of the witness ends the pause (rule R1).
         pause_limit_ms: if asks_witness && !is_active(Mutant::GoAloneUnasked) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_driver::config::DatastoreConfig;
-use lockstep_driver::{Datastore, Dial, DialError, Halves, Place, Prepared, make_store, prepare};
+use lockstep_driver::{
+    Datastore, DatastoreHandle, Dial, DialError, Halves, Place, Prepared, make_store, prepare,
+};
 use lockstep_repl::message::Envelope;
 use lockstep_types::BootId;
 use lockstep_types::backing::Backing;
@@ -194,7 +196,7 @@ fn run(
         let asking = Arc::clone(&datastore);
         running.shutdown.start(process, move || {
             let me = arbiter.me();
-            asking.run_arbitration(&arbiter, me);
+            DatastoreHandle(asking).ask_witness(&arbiter, me);
         });
     }
     *running.datastore.lock() = Some(datastore);

@@ -1,0 +1,62 @@
+//! A primary that cannot keep up the sync and may not serve alone yet: when the nodes meet, the secondary records that its
+//! copy is not complete, and so permits the primary to serve alone (rule R1). No witness is needed for that.
+
+use lockstep_repl::core::Event;
+use lockstep_repl::message::Meet;
+use lockstep_repl::state::{State, Trigger};
+use lockstep_roles::RoleRecord;
+
+use super::Datastore;
+use crate::host::ThreadKind;
+
+/// Whether this primary may not serve alone yet, and has no other way than that.
+pub(super) fn leaves_sync(datastore: &Datastore) -> bool {
+    let state = datastore.session().term().state();
+    state == State::LeavingSync && !datastore.engine.witness.permits(datastore.generation())
+}
+
+/// A secondary whose primary cannot keep up the sync records that its copy is not complete (rule R1). Returns whether
+/// the record has changed.
+pub(super) fn give_sync_up(datastore: &Datastore, mine: RoleRecord, theirs: &Meet) -> bool {
+    let primary = theirs.record;
+    let is_asked = theirs.leaves_sync
+        && theirs.seen == Some(mine)
+        && primary.is_primary()
+        && primary.generation == mine.generation;
+    if !is_asked || mine.is_primary() || !mine.complete {
+        return false;
+    }
+    let marked = datastore.engine.role_file.mark(mine.generation, false);
+    if let Err(error) = &marked {
+        let datastore = datastore.name();
+        tracing::error!(datastore, %error, "cannot mark the sync state");
+        return false;
+    }
+    let session = datastore.session();
+    let term = session.term();
+    if term.state() == State::SecondaryDisconnected {
+        let marked = Event::Trigger(Trigger::MarkedOutOfSync);
+        term.handle_event(ThreadKind::MayWait, marked);
+    }
+    true
+}
+
+/// A secondary that lacks operations by its own record takes over from nobody, so its primary needs no witness to
+/// serve alone (rule R1).
+pub(super) fn note_incomplete_peer(datastore: &Datastore, mine: RoleRecord, theirs: &Meet) {
+    let peer = theirs.record;
+    let is_secondary = !peer.is_primary() && peer.generation == mine.generation;
+    if !mine.is_primary() || !is_secondary || peer.complete || theirs.seen != Some(mine) {
+        return;
+    }
+    let session = datastore.session();
+    // The lock keeps the nodes from being in sync before the permit is there.
+    let core = session.term().core.lock();
+    let waits = matches!(
+        core.state(),
+        State::Paused | State::Frozen | State::LeavingSync
+    );
+    if waits {
+        datastore.engine.witness.permit(mine.generation);
+    }
+}
