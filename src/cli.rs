@@ -11,10 +11,12 @@ mod create_store;
 mod demote;
 mod export;
 mod failover;
+mod health;
 mod hold;
 mod init;
 mod init_witness;
 mod invalidate;
+mod keepalived_config;
 mod log;
 mod mount_directory;
 mod mount_helper;
@@ -73,8 +75,10 @@ enum Command {
     Init(init::InitArgs),
     CreateStore(create_store::CreateStoreArgs),
     Node(node::NodeArgs),
+    Health(health::HealthArgs),
     Hold(hold::HoldArgs),
     Invalidate(invalidate::InvalidateArgs),
+    KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Verify(verify::VerifyArgs),
@@ -101,8 +105,10 @@ pub(crate) fn run() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::CreateStore(args) => create_store::run(&args),
         Command::Node(args) => node::run(&args),
+        Command::Health(args) => health::run(&args),
         Command::Hold(args) => hold::run(&args),
         Command::Invalidate(args) => invalidate::run(&args),
+        Command::KeepalivedConfig(args) => keepalived_config::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),

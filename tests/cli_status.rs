@@ -41,6 +41,7 @@ impl ControlService for PretendedNode {
                 service: ServiceStatus::Alone,
                 in_sync: self.in_sync,
                 marked_in_sync: self.in_sync,
+                service_since_ms: 0,
                 since_ms: 10,
                 reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
                 started: true,

@@ -32,6 +32,16 @@ pub enum Standing {
     Following,
 }
 
+impl Standing {
+    /// Whether no other node can serve: this node serves, or is about to give its role away and has not done so.
+    pub const fn serves(self) -> bool {
+        match self {
+            Self::Serving | Self::Retiring => true,
+            Self::Undecided | Self::Following => false,
+        }
+    }
+}
+
 /// The kind of a request at the gate of a datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
@@ -48,6 +58,8 @@ pub(crate) struct ServiceGate {
 
 struct ServiceGateState {
     standing: Standing,
+    /// The time at which this node last began or ceased to serve.
+    since: Duration,
     /// Requests and operations inside.
     inside: usize,
     /// Jobs that wait for the service.
@@ -86,6 +98,7 @@ impl ServiceGate {
     pub fn new() -> Self {
         let state = ServiceGateState {
             standing: Standing::Following,
+            since: Duration::ZERO,
             inside: 0,
             waiting: Vec::new(),
             is_stopped: false,
@@ -98,6 +111,12 @@ impl ServiceGate {
     /// Whether the node serves, and if not, why.
     pub fn standing(&self) -> Standing {
         self.state.lock().standing
+    }
+
+    /// [`Self::standing`], and the time at which this node last began or ceased to serve; zero before the first such change.
+    pub fn standing_and_since(&self) -> (Standing, Duration) {
+        let state = self.state.lock();
+        (state.standing, state.since)
     }
 
     /// Lets a request in, or returns why not.
@@ -136,6 +155,9 @@ impl ServiceGate {
     pub fn set(&self, host: &dyn Host, standing: Standing) {
         let waiting = {
             let mut state = self.state.lock();
+            if state.standing.serves() != standing.serves() {
+                state.since = host.now();
+            }
             state.standing = standing;
             if standing == Standing::Serving {
                 std::mem::take(&mut state.waiting)
