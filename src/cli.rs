@@ -9,6 +9,7 @@ mod background;
 mod clear_poison;
 mod create_store;
 mod demote;
+mod drill;
 mod export;
 mod failover;
 mod health;
@@ -30,6 +31,7 @@ mod status;
 mod terminal;
 mod verify;
 mod wait;
+mod why;
 mod witness;
 mod witness_forget;
 mod witness_status;
@@ -81,10 +83,12 @@ enum Command {
     KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
+    Why(why::WhyArgs),
     Verify(verify::VerifyArgs),
     Failover(failover::FailoverArgs),
     Promote(promote::PromoteArgs),
     Demote(demote::DemoteArgs),
+    Drill(drill::DrillArgs),
     Export(export::ExportArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
     Witness(witness::WitnessArgs),
@@ -111,10 +115,12 @@ pub(crate) fn run() -> ExitCode {
         Command::KeepalivedConfig(args) => keepalived_config::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Failover(args) => failover::run(&args),
         Command::Promote(args) => promote::run(&args),
         Command::Demote(args) => demote::run(&args),
+        Command::Drill(args) => drill::run(&args),
         Command::Export(args) => export::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Witness(args) => witness::run(&args),
