@@ -129,6 +129,14 @@ impl Site {
         });
     }
 
+    /// Waits until a node has lost its connection with the other one.
+    fn await_cut_off(&self, host: Host) {
+        await_that("the loss of the connection", || {
+            let status = self.server(host).status();
+            status.is_some_and(|status| status.peer.is_some_and(|peer| !peer.connected))
+        });
+    }
+
     /// Has a node serve whose peer is dead. Here an operator decides that.
     fn take_over(&self, host: Host) {
         self.server(host).change_role("promote");
@@ -195,6 +203,23 @@ fn a_primary_that_hangs_loses_the_address_until_it_goes_on() {
     assert_eq!(site.finish(A), [Nobody, One(A), Nobody, One(A)]);
 }
 
+/// The old primary believes that it serves, until it meets the new one. It hears who has the address.
+#[test]
+fn a_primary_that_hung_does_not_take_the_address_back_from_its_successor() {
+    let Some(site) = Site::start(PATIENT) else {
+        return;
+    };
+    site.server(A).signal(Signal::STOP);
+    site.observer.await_holder(Nobody);
+    site.await_cut_off(B);
+    site.take_over(B);
+    site.server(A).signal(Signal::CONT);
+    site.await_in_sync(B);
+    site.assert_served_at(B);
+    assert_eq!(site.server(A).health(), Some(1));
+    assert_eq!(site.finish(B), [Nobody, One(A), Nobody, One(B)]);
+}
+
 #[test]
 fn a_server_without_keepalived_has_no_address() {
     let Some(mut site) = Site::start(PATIENT) else {
@@ -243,10 +268,7 @@ fn a_primary_that_is_cut_off_and_stopped_is_replaced() {
         return;
     };
     site.lan.cut(&[(A, B), (A, C)]);
-    await_that("the loss of the connection", || {
-        let status = site.server(B).status();
-        status.is_some_and(|status| status.peer.is_some_and(|peer| !peer.connected))
-    });
+    site.await_cut_off(B);
     // The nodes do not hear each other, and still only one of them has the address.
     assert_eq!(site.server(B).health(), Some(1));
     site.server_mut(A).kill_node();

@@ -61,7 +61,7 @@ Exit codes: 0 this node serves the datastore; 1 it does not; 2 it could not be a
 1 and 2 mean the same: send no client here.";
 
 /// The answer of the node.
-struct Answer {
+struct HealthAnswer {
     serves: bool,
     /// Time for which the answer holds, as far as known.
     age: Duration,
@@ -98,7 +98,7 @@ fn end_after(limit: Duration, args: &HealthArgs) -> std::io::Result<()> {
 }
 
 /// Asks until the answer changes, or the hold is over.
-fn held_answer(args: &HealthArgs, begin: Instant, hold: Duration) -> Result<Answer> {
+fn held_answer(args: &HealthArgs, begin: Instant, hold: Duration) -> Result<HealthAnswer> {
     let limit = Duration::from_millis(args.limit_ms);
     let mut client = ControlClient::connect_within(&args.node.socket()?, limit)?;
     let first = ask(&mut client, &args.name)?;
@@ -114,7 +114,7 @@ fn held_answer(args: &HealthArgs, begin: Instant, hold: Duration) -> Result<Answ
     Ok(answer)
 }
 
-fn ask(client: &mut ControlClient, name: &str) -> Result<Answer> {
+fn ask(client: &mut ControlClient, name: &str) -> Result<HealthAnswer> {
     let mut status = client.status()?;
     keep_only(&mut status, name)?;
     let store = status.datastores.pop();
@@ -123,12 +123,12 @@ fn ask(client: &mut ControlClient, name: &str) -> Result<Answer> {
 }
 
 /// Judges the status of a datastore on the node `node`.
-fn answer(node: &str, store: &DatastoreStatus) -> Answer {
+fn answer(node: &str, store: &DatastoreStatus) -> HealthAnswer {
     let (serves, why) = judge(store);
     let name = &store.settings.name;
     let generation = store.work.generation;
     let verb = if serves { "serves" } else { "does not serve" };
-    Answer {
+    HealthAnswer {
         serves,
         age: Duration::from_millis(store.sync.service_since_ms),
         line: format!("{name}: node {node} {verb} (generation {generation}): {why}\n"),

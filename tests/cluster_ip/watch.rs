@@ -80,14 +80,9 @@ impl Observer {
     pub fn await_holder(&self, wanted: Holder) {
         await_that(&format!("the address to be with {wanted:?}"), || {
             let changes = self.changes();
-            self.assert_never_on_both(&changes);
+            assert_never_on_both(&changes);
             changes.last().is_some_and(|(_, holder)| *holder == wanted)
         });
-    }
-
-    fn assert_never_on_both(&self, changes: &[(Duration, Holder)]) {
-        let both = changes.iter().any(|(_, holder)| *holder == Holder::Both);
-        assert!(!both, "both servers had the address: {changes:?}");
     }
 
     /// Ends the observation. Checks that the address was never on both, and returns the holders in their order.
@@ -95,7 +90,7 @@ impl Observer {
         self.stop();
         let changes = self.changes();
         println!("the address: {changes:?}");
-        self.assert_never_on_both(&changes);
+        assert_never_on_both(&changes);
         changes.into_iter().map(|(_, holder)| holder).collect()
     }
 
@@ -111,6 +106,11 @@ impl Drop for Observer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn assert_never_on_both(changes: &[(Duration, Holder)]) {
+    let both = changes.iter().any(|(_, holder)| *holder == Holder::Both);
+    assert!(!both, "both servers had the address: {changes:?}");
 }
 
 /// Whether the namespace of this thread has the address: a socket can be bound only to an address of its own.

@@ -30,14 +30,20 @@ fn with_failed_disk(mut store: DatastoreStatus) -> DatastoreStatus {
     store
 }
 
-/// Each situation with its status, and a text that the explanation must have for: the cause, a failure of this node, a
+/// A situation with its status, and a text that the explanation must have for: the cause, a failure of this node, a
 /// failure of the other node.
-fn cases() -> Vec<(Situation, DatastoreStatus, [&'static str; 3])> {
-    use ServiceStatus::{Alone, Mirrored, None as Nothing, Undecided, Waiting, WritesAlone};
-    let promote_there = "or until `lockstep promote alpha` on the other node";
-    let promote_here = "or until `lockstep promote alpha` on this node";
-    let only_copy = "only its copy is complete";
-    let mut stopped = primary(Nothing, false, false);
+type Case = (Situation, DatastoreStatus, [&'static str; 3]);
+
+const PROMOTE_THERE: &str = "or until `lockstep promote alpha` on the other node";
+const PROMOTE_HERE: &str = "or until `lockstep promote alpha` on this node";
+const ONLY_COPY: &str = "only its copy is complete";
+
+fn cases() -> Vec<Case> {
+    [idle(), primaries(), secondaries()].concat()
+}
+
+fn idle() -> Vec<Case> {
+    let mut stopped = primary(ServiceStatus::None, false, false);
     stopped.sync.started = false;
     vec![
         (
@@ -83,63 +89,74 @@ fn cases() -> Vec<(Situation, DatastoreStatus, [&'static str; 3])> {
         ),
         (
             Situation::Undecided,
-            primary(Undecided, false, true),
-            ["may have been promoted", "nothing serves", promote_here],
+            primary(ServiceStatus::Undecided, false, true),
+            ["may have been promoted", "nothing serves", PROMOTE_HERE],
         ),
         (
             Situation::Changing,
-            primary(Nothing, true, true),
+            primary(ServiceStatus::None, true, true),
             ["about to change", "decides when", "until the nodes meet"],
         ),
+    ]
+}
+
+fn primaries() -> Vec<Case> {
+    use ServiceStatus::{Alone, Mirrored, Waiting, WritesAlone};
+    vec![
         (
             Situation::InSync,
             store(true, true),
-            ["each change goes to both", promote_there, "pause_limit_ms"],
+            ["each change goes to both", PROMOTE_THERE, "pause_limit_ms"],
         ),
         (
             Situation::Paused,
             primary(Waiting, false, true),
-            ["is lost", promote_there, "wait for that node already"],
+            ["is lost", PROMOTE_THERE, "wait for that node already"],
         ),
         (
             Situation::Settling,
             primary(Waiting, true, true),
-            ["in flight", promote_there, "pause_limit_ms"],
+            ["in flight", PROMOTE_THERE, "pause_limit_ms"],
         ),
         (
             Situation::Settling,
             primary(Waiting, false, false),
-            ["records on its disk", promote_there, "pause_limit_ms"],
+            ["records on its disk", PROMOTE_THERE, "pause_limit_ms"],
         ),
         (
             Situation::Resyncing,
             primary(Mirrored, true, false),
-            ["brought up to date", only_copy, "serves alone"],
+            ["brought up to date", ONLY_COPY, "serves alone"],
         ),
         (
             Situation::Resyncing,
             primary(WritesAlone, true, false),
-            ["brought up to date", only_copy, "serves alone"],
+            ["brought up to date", ONLY_COPY, "serves alone"],
         ),
         (
             Situation::Alone,
             primary(Alone, false, false),
-            ["lacks changes", only_copy, "serves alone already"],
+            ["lacks changes", ONLY_COPY, "serves alone already"],
         ),
+    ]
+}
+
+fn secondaries() -> Vec<Case> {
+    vec![
         (
             Situation::Following,
             secondary(true, true, true),
-            ["is the secondary", "lets changes wait", promote_here],
+            ["is the secondary", "lets changes wait", PROMOTE_HERE],
         ),
         (
             Situation::CatchingUp,
             secondary(false, true, true),
-            ["in flight", "lets changes wait", promote_here],
+            ["in flight", "lets changes wait", PROMOTE_HERE],
         ),
         (
             Situation::CutOff,
             secondary(false, false, true),
-            ["was complete then", "no second copy", promote_here],
+            ["was complete then", "no second copy", PROMOTE_HERE],
         ),
         (
             Situation::BeingResynced,
@@ -196,12 +213,12 @@ fn each_situation_is_explained() {
 fn no_incomplete_copy_is_offered_for_a_promotion() {
     for (situation, store, _) in cases() {
         let text = explain("a", &store);
-        let incomplete_here = matches!(
+        let is_behind = matches!(
             situation,
             Situation::BeingResynced | Situation::Incomplete | Situation::SecondaryFailedDisk
         );
-        let incomplete_there = matches!(situation, Situation::Resyncing | Situation::Alone);
-        if incomplete_here || incomplete_there {
+        let other_is_behind = matches!(situation, Situation::Resyncing | Situation::Alone);
+        if is_behind || other_is_behind {
             assert!(!text.contains("promote"), "{situation:?}:\n{text}");
         }
     }

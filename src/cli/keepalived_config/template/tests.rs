@@ -165,7 +165,7 @@ fn a_node_that_has_ceased_to_serve_loses_the_address_before_the_other_one_takes_
     let timing = Timing::DEFAULT;
     let interval = Duration::from_secs(timing.interval_s.into());
     let hold = Duration::from_millis(timing.hold_ms.into());
-    let pause_between_runs = interval - hold;
+    let pause_between_runs = interval.checked_sub(hold).unwrap();
     let poll = Duration::from_millis(50);
     let spare = Duration::from_millis(200);
     assert!(pause_between_runs + poll + spare < timing.takeover());
