@@ -179,7 +179,7 @@ pub enum ServiceStatus {
     Refused,
     /// Every request waits: this node was the primary, and has to meet its peer, or to be promoted, before it serves.
     Undecided,
-    /// There are no clients: this node is a secondary, or has not started the datastore.
+    /// There are no clients: this node is a secondary or about to become one, or has not started the datastore.
     None,
 }
 

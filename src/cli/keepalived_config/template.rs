@@ -278,10 +278,15 @@ impl Template {
     fn hooks(&self) -> String {
         let ip = self.address.ip;
         let datastore = &self.datastore.0;
+        // ss wants brackets around an IPv6 address.
+        let own = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
         let mut text = format!(
             "    # Connections that the address had here do not come back to life with it.\n    \
-                 notify_backup \"/usr/bin/ss --kill --tcp src {ip}\"\n    \
-                 notify_fault \"/usr/bin/ss --kill --tcp src {ip}\"\n"
+                 notify_backup \"/usr/bin/ss --kill --tcp src {own}\"\n    \
+                 notify_fault \"/usr/bin/ss --kill --tcp src {own}\"\n"
         );
         let program = match &self.notify {
             Some(program) => program.0.clone(),

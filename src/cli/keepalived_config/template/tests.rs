@@ -159,6 +159,26 @@ fn the_text_has_each_value_at_its_place() {
     assert!(!own.text().contains("logger"));
 }
 
+#[test]
+fn an_ipv6_address_is_written_as_each_program_wants_it() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let template = Template {
+        address: "2001:db8::10/64".parse().unwrap(),
+        source: ip("2001:db8::1"),
+        peer: ip("2001:db8::2"),
+        ..template()
+    };
+    assert_eq!(template.check(), Ok(()));
+    let text = template.text();
+    for line in [
+        "        2001:db8::10/64\n",
+        "        2001:db8::2\n",
+        "src [2001:db8::10]\"\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is missing in\n{text}");
+    }
+}
+
 /// The head of `health` says that an answer younger than the hold and half a second is told at once.
 #[test]
 fn a_node_that_has_ceased_to_serve_loses_the_address_before_the_other_one_takes_it() {
