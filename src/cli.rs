@@ -9,12 +9,15 @@ mod background;
 mod clear_poison;
 mod create_store;
 mod demote;
+mod drill;
 mod export;
 mod failover;
+mod health;
 mod hold;
 mod init;
 mod init_witness;
 mod invalidate;
+mod keepalived_config;
 mod log;
 mod mount_directory;
 mod mount_helper;
@@ -28,6 +31,7 @@ mod status;
 mod terminal;
 mod verify;
 mod wait;
+mod why;
 mod witness;
 mod witness_forget;
 mod witness_status;
@@ -73,14 +77,18 @@ enum Command {
     Init(init::InitArgs),
     CreateStore(create_store::CreateStoreArgs),
     Node(node::NodeArgs),
+    Health(health::HealthArgs),
     Hold(hold::HoldArgs),
     Invalidate(invalidate::InvalidateArgs),
+    KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
+    Why(why::WhyArgs),
     Verify(verify::VerifyArgs),
     Failover(failover::FailoverArgs),
     Promote(promote::PromoteArgs),
     Demote(demote::DemoteArgs),
+    Drill(drill::DrillArgs),
     Export(export::ExportArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
     Witness(witness::WitnessArgs),
@@ -101,14 +109,18 @@ pub(crate) fn run() -> ExitCode {
         Command::Init(args) => init::run(args),
         Command::CreateStore(args) => create_store::run(&args),
         Command::Node(args) => node::run(&args),
+        Command::Health(args) => health::run(&args),
         Command::Hold(args) => hold::run(&args),
         Command::Invalidate(args) => invalidate::run(&args),
+        Command::KeepalivedConfig(args) => keepalived_config::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Failover(args) => failover::run(&args),
         Command::Promote(args) => promote::run(&args),
         Command::Demote(args) => demote::run(&args),
+        Command::Drill(args) => drill::run(&args),
         Command::Export(args) => export::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Witness(args) => witness::run(&args),

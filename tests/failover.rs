@@ -491,3 +491,71 @@ fn each_node_keeps_its_role_over_a_restart_whatever_node_toml_says() {
     assert_records(&pair.node(B).mount(), "first", of_first);
     assert_identical(pair.node(B));
 }
+
+#[test]
+fn a_drill_goes_there_and_back_and_no_program_sees_an_error() {
+    let Some(mut pair) = start(STEADY) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    let control = pair.node(B).control();
+    let back = format!(
+        "{} failover {} --control {}",
+        nodes::PROGRAM,
+        nodes::DATASTORE,
+        control.display()
+    );
+    let drill = run(pair.node(A), "drill", &["--back", &back]);
+    assert_eq!(drill.code, Some(0), "{}{}", drill.output, drill.error);
+    for part in [
+        "(generation 2); requests waited",
+        "back  ",
+        "primary of generation 3, in sync",
+    ] {
+        assert!(drill.output.contains(part), "{part:?}: {}", drill.output);
+    }
+    await_in_sync(&mut pair, A, 3);
+    first.await_progress();
+    let of_first = first.finish();
+    assert_records(&pair.node(A).mount(), "first", of_first);
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn a_drill_says_where_it_has_stopped() {
+    let Some(mut pair) = start(STEADY) else {
+        return;
+    };
+    let not_here = run(pair.node(B), "drill", &["--back", "true"]);
+    assert_eq!(not_here.code, Some(2), "{}", not_here.error);
+    assert!(
+        not_here.error.contains("run the drill on the primary"),
+        "{}",
+        not_here.error
+    );
+    // The way back fails: the other node serves.
+    let one_way = run(pair.node(A), "drill", &["--back", "false"]);
+    assert_eq!(one_way.code, Some(1), "{}{}", one_way.output, one_way.error);
+    assert!(
+        one_way.error.contains("the other node serves"),
+        "{}",
+        one_way.error
+    );
+    await_in_sync(&mut pair, B, 2);
+    // The way back does not come in time.
+    let too_late = run(pair.node(B), "drill", &["--back", "true", "--timeout", "0"]);
+    assert_eq!(
+        too_late.code,
+        Some(1),
+        "{}{}",
+        too_late.output,
+        too_late.error
+    );
+    assert!(
+        too_late.error.contains("lockstep why data"),
+        "{}",
+        too_late.error
+    );
+    await_in_sync(&mut pair, A, 3);
+}

@@ -34,6 +34,7 @@ fn status() -> NodeStatus {
             service: ServiceStatus::Alone,
             in_sync: false,
             marked_in_sync: false,
+            service_since_ms: 0,
             since_ms: 0,
             reason: None,
             started: true,

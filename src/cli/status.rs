@@ -61,7 +61,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
+pub(super) fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
     let names: Vec<_> = status
         .datastores
         .iter()
@@ -392,4 +392,4 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -28,26 +28,38 @@ pub struct ControlClient {
     path: PathBuf,
     runtime: Runtime,
     stub: Stub<Channel>,
+    /// Longest wait for a status.
+    limit: Duration,
 }
 
 impl ControlClient {
     /// Connects to the node that answers at `path`.
     pub fn connect(path: &Path) -> Result<Self, ControlError> {
+        Self::connect_within(path, STATUS_TIMEOUT)
+    }
+
+    /// Connects to the node that answers at `path`. Neither this call nor a status takes longer than `limit`.
+    pub fn connect_within(path: &Path, limit: Duration) -> Result<Self, ControlError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|source| socket_error("start a runtime", path, source))?;
         let uri = format!("unix://{}", path.display());
         let channel = Endpoint::from_shared(uri)
-            .map(|endpoint| endpoint.connect_timeout(STATUS_TIMEOUT))
+            .map(|endpoint| endpoint.connect_timeout(limit))
             .map_err(|error| unreachable(path, &error))?;
-        let channel = runtime
-            .block_on(channel.connect())
+        let connected = runtime.block_on(async {
+            // The greeting of the protocol may take longer than the connect.
+            tokio::time::timeout(limit, channel.connect()).await
+        });
+        let channel = connected
+            .map_err(|_| no_answer(path, limit))?
             .map_err(|error| unreachable(path, &error))?;
         Ok(Self {
             path: path.to_owned(),
             runtime,
             stub: Stub::new(channel),
+            limit,
         })
     }
 
@@ -55,17 +67,14 @@ impl ControlClient {
     pub fn status(&mut self) -> Result<NodeStatus, ControlError> {
         let request = async {
             let answer = self.stub.status(proto::StatusRequest {});
-            tokio::time::timeout(STATUS_TIMEOUT, answer).await
+            tokio::time::timeout(self.limit, answer).await
         };
         match self.runtime.block_on(request) {
             Ok(Ok(reply)) => {
                 wire::node_status(reply.into_inner()).map_err(|error| unknown(&self.path, error))
             }
             Ok(Err(status)) => Err(refused(&self.path, &status)),
-            Err(_) => Err(ControlError::Unreachable {
-                path: self.path.clone(),
-                cause: format!("no answer within {} s", STATUS_TIMEOUT.as_secs()),
-            }),
+            Err(_) => Err(no_answer(&self.path, self.limit)),
         }
     }
 
@@ -122,6 +131,13 @@ impl ControlClient {
             }
             None => Err(cut_short(path)),
         }
+    }
+}
+
+fn no_answer(path: &Path, limit: Duration) -> ControlError {
+    ControlError::Unreachable {
+        path: path.to_owned(),
+        cause: format!("no answer within {} ms", limit.as_millis()),
     }
 }
 

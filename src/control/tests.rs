@@ -29,6 +29,7 @@ fn fake_status() -> NodeStatus {
             service: ServiceStatus::None,
             in_sync: false,
             marked_in_sync: true,
+            service_since_ms: 0,
             since_ms: 1234,
             reason: Some("the peer does not answer".to_owned()),
             started: false,

@@ -285,6 +285,7 @@ impl DatastoreSlot {
         DatastoreStatus {
             sync: SyncStatus {
                 state: state.to_owned(),
+                service_since_ms: 0,
                 since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
                 reason,
                 started: false,

@@ -29,6 +29,10 @@ pub struct SyncStatus {
     pub state: String,
     /// The service for changes of clients at this moment.
     pub service: ServiceStatus,
+    /// Time since this node last began or ceased to serve, in milliseconds: since its start, if it has done neither. Zero
+    /// before the store is open.
+    #[serde(default)]
+    pub service_since_ms: u64,
     /// Whether the nodes are connected and both hold every acknowledged operation. False for an
     /// unmirrored datastore.
     pub in_sync: bool,
@@ -118,6 +122,7 @@ impl DatastoreStatus {
             sync: SyncStatus {
                 state: String::new(),
                 service: ServiceStatus::None,
+                service_since_ms: 0,
                 in_sync: false,
                 marked_in_sync: false,
                 since_ms: 0,
@@ -192,7 +197,7 @@ pub enum ServiceStatus {
     Refused,
     /// Every request waits: this node was the primary, and has to meet its peer, or to be promoted, before it serves.
     Undecided,
-    /// There are no clients: this node is a secondary, or has not started the datastore.
+    /// There are no clients: this node is a secondary or about to become one, or has not started the datastore.
     None,
 }
 

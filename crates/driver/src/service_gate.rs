@@ -37,6 +37,16 @@ pub enum Standing {
     Following,
 }
 
+impl Standing {
+    /// Whether no other node can serve: this node serves, or is about to give its role away and has not done so.
+    pub const fn serves(self) -> bool {
+        match self {
+            Self::Serving | Self::Retiring => true,
+            Self::Undecided | Self::Following => false,
+        }
+    }
+}
+
 /// The kind of a request at the gate of a datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
@@ -54,6 +64,8 @@ pub(crate) struct ServiceGate {
 struct ServiceGateState {
     standing: Standing,
     lease: Lease,
+    /// The time at which this node last began or ceased to serve.
+    since: Duration,
     /// Requests and operations inside.
     inside: usize,
     /// Jobs that wait for the service.
@@ -125,6 +137,7 @@ impl ServiceGate {
         let state = ServiceGateState {
             standing: Standing::Following,
             lease: Lease::default(),
+            since: Duration::ZERO,
             inside: 0,
             waiting: Vec::new(),
             is_stopped: false,
@@ -137,6 +150,17 @@ impl ServiceGate {
     /// Whether the node serves, and if not, why.
     pub fn standing(&self) -> Standing {
         self.state.lock().standing
+    }
+
+    /// The standing of this moment, and the time at which this node last began or ceased to serve; zero before the first
+    /// such change. A node without a lease is undecided.
+    pub fn standing_and_since(&self, host: &dyn Host) -> (Standing, Duration) {
+        let state = self.state.lock();
+        if state.standing.serves() && state.lease.is_over(|| host.now()) {
+            (Standing::Undecided, state.lease.until)
+        } else {
+            (state.standing, state.since)
+        }
     }
 
     /// Lets a request in, or returns why not. A node without a lease is undecided.
@@ -199,7 +223,12 @@ impl ServiceGate {
     fn change(&self, host: &dyn Host, change: impl FnOnce(&mut ServiceGateState)) {
         let due = {
             let mut state = self.state.lock();
+            let is_over = |lease: Lease| lease.is_over(|| host.now());
+            let served = state.standing.serves() && !is_over(state.lease);
             change(&mut state);
+            if served != (state.standing.serves() && !is_over(state.lease)) {
+                state.since = host.now();
+            }
             state.take_due(host)
         };
         for job in due {

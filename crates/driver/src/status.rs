@@ -1,5 +1,7 @@
 //! The status of a datastore, for operators.
 
+use std::time::Duration;
+
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
 
@@ -24,13 +26,16 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     let mut status = DatastoreStatus::of_configuration(&engine.config);
     status.settings.role = engine.role_file.state().record.role;
     status.settings.mount = Some(engine.config.mount.display().to_string());
+    let now = engine.host.now();
+    let (standing, since) = engine.gate.standing_and_since(&*engine.host);
     status.sync = SyncStatus {
         state: state.describe().to_owned(),
-        service: if is_undecided(engine) {
-            ServiceStatus::Undecided
-        } else {
-            serving(state)
+        service: match standing {
+            Standing::Serving | Standing::Retiring => serving(state),
+            Standing::Undecided => ServiceStatus::Undecided,
+            Standing::Following => ServiceStatus::None,
         },
+        service_since_ms: millis(now.saturating_sub(since)),
         marked_in_sync: engine.role_file.state().is_in_sync(),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         ..status.sync
@@ -51,12 +56,15 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     });
     let entries = usage.in_flight as u64;
     add_role(&mut status, engine, session, (state, next), entries);
-    let now = engine.host.now();
     engine.notes.add_to(&mut status, state, now);
     if let Some(peer) = &mut status.peer {
         peer.connected = session.term().peer.is_connected();
     }
     status
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Adds the entries of one role.
@@ -83,15 +91,6 @@ fn add_role(
             status.work.osn = engine.store.applied_lately().to_string();
             status.work.saw = in_flight;
         }
-    }
-}
-
-/// Whether this primary waits for the word of peer, witness or operator before it serves.
-fn is_undecided(engine: &Engine) -> bool {
-    match engine.gate.standing() {
-        Standing::Undecided => true,
-        Standing::Serving => !engine.gate.serves(&*engine.host),
-        Standing::Retiring | Standing::Following => false,
     }
 }
 

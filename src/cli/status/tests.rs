@@ -4,7 +4,7 @@ use lockstep_driver::report::{PoisonStatus, SettingsStatus, SyncStatus, WorkStat
 
 use super::*;
 
-fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
+pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
     DatastoreStatus {
         settings: SettingsStatus {
             name: "alpha".to_owned(),
@@ -23,6 +23,7 @@ fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             },
             in_sync,
             marked_in_sync: in_sync,
+            service_since_ms: 0,
             since_ms: 65_000,
             reason: None,
             started: true,
@@ -44,6 +45,7 @@ fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             disk_failed: false,
             obstacle: false,
         }),
+        witness: None,
         space: None,
         resync: None,
         stray: None,

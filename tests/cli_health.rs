@@ -1,0 +1,335 @@
+//! `lockstep health` and `lockstep why` against a fake node, whose answers the test chooses; and the refusals of
+//! `lockstep keepalived-config`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use lockstep_driver::report::{
+    CommandFailure, DatastoreStatus, PeerStatus, RoleReport, ServiceStatus, SettingsStatus,
+    SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
+};
+use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
+use tempfile::TempDir;
+
+/// Longest run of a command, in seconds: the holds of these tests are longer.
+const COMMAND_SECONDS_MAX: &str = "30";
+/// A hold that no test waits for, in milliseconds.
+const LONG_HOLD_MS: &str = "60000";
+
+/// A primary that serves or not.
+#[derive(Default)]
+struct FakePrimary {
+    serves: AtomicBool,
+    /// The present service has just begun.
+    is_fresh: bool,
+    hangs: bool,
+    asked: AtomicUsize,
+}
+
+impl ControlService for FakePrimary {
+    fn status(&self) -> NodeStatus {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.hangs {
+            // For longer than any test.
+            let (_open, never) = channel::<()>();
+            let _ = never.recv_timeout(Duration::from_secs(3600));
+        }
+        let serves = self.serves.load(Ordering::SeqCst);
+        let alpha = DatastoreStatus {
+            settings: SettingsStatus {
+                name: "alpha".to_owned(),
+                uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
+                role: Role::Primary,
+                mount: Some("/srv/alpha".to_owned()),
+                durability: Durability::Posix,
+                on_peer_loss: OnPeerLoss::Continue,
+            },
+            sync: SyncStatus {
+                state: "some state".to_owned(),
+                service: if serves {
+                    ServiceStatus::Mirrored
+                } else {
+                    ServiceStatus::Undecided
+                },
+                service_since_ms: if self.is_fresh { 10 } else { 3_600_000 },
+                in_sync: serves,
+                marked_in_sync: true,
+                since_ms: 10,
+                reason: None,
+                started: true,
+            },
+            work: WorkStatus {
+                generation: 3,
+                osn: "3.5".to_owned(),
+                writes_in_flight: 0,
+                metadata_in_flight: 0,
+                kept_bytes: 0,
+                paw: 0,
+                saw: 0,
+            },
+            poisoned: None,
+            peer: Some(PeerStatus {
+                address: "10.0.0.2:7400".to_owned(),
+                connected: serves,
+                encryption: Encryption::On,
+                disk_failed: false,
+                obstacle: false,
+            }),
+            witness: None,
+            space: None,
+            resync: None,
+            stray: None,
+            verified: None,
+        };
+        NodeStatus {
+            node: "a".to_owned(),
+            version: "0.1.0".to_owned(),
+            pid: 1,
+            fingerprint: None,
+            datastores: vec![alpha],
+        }
+    }
+
+    fn verify(
+        &self,
+        _name: &str,
+        _progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, CommandFailure> {
+        panic!("no command of these tests compares")
+    }
+
+    fn change_role(&self, _name: &str, _change: RoleChange) -> Result<RoleReport, CommandFailure> {
+        panic!("no command of these tests changes a role")
+    }
+}
+
+/// A fake node with its control socket.
+struct Node {
+    service: Arc<FakePrimary>,
+    socket: PathBuf,
+    _server: ControlServer,
+    _directory: TempDir,
+}
+
+impl Node {
+    fn start(service: FakePrimary) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("node.sock");
+        let service = Arc::new(service);
+        let shared: Arc<dyn ControlService> = Arc::clone(&service) as _;
+        Self {
+            _server: ControlServer::start(&socket, shared).unwrap(),
+            service,
+            socket,
+            _directory: directory,
+        }
+    }
+
+    fn begin(&self, words: &[&str]) -> Child {
+        let mut command = lockstep(words);
+        command.arg("--control").arg(&self.socket).spawn().unwrap()
+    }
+
+    /// Runs a command to its end. Returns its exit code and its output.
+    fn run(&self, words: &[&str]) -> (Option<i32>, String) {
+        outcome(&self.begin(words).wait_with_output().unwrap())
+    }
+}
+
+fn lockstep(words: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .args([COMMAND_SECONDS_MAX, env!("CARGO_BIN_EXE_lockstep")])
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn outcome(output: &Output) -> (Option<i32>, String) {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+fn primary(serves: bool) -> FakePrimary {
+    FakePrimary {
+        serves: AtomicBool::new(serves),
+        ..FakePrimary::default()
+    }
+}
+
+#[test]
+fn the_exit_code_says_whether_the_node_serves_and_one_line_says_why() {
+    let node = Node::start(primary(true));
+    let (code, text) = node.run(&["health", "alpha"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(
+        text,
+        "alpha: node a serves (generation 3): changes go to both nodes\n"
+    );
+    node.service.serves.store(false, Ordering::SeqCst);
+    let (code, text) = node.run(&["health", "alpha"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("does not serve") && text.lines().count() == 1,
+        "{text}"
+    );
+    let (code, text) = node.run(&["health", "beta"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("has no datastore \"beta\""), "{text}");
+}
+
+#[test]
+fn a_node_that_does_not_run_cannot_be_asked() {
+    let socket = tempfile::tempdir().unwrap().path().join("none.sock");
+    let mut command = lockstep(&["health", "alpha", "--control"]);
+    let (code, text) = outcome(&command.arg(socket).output().unwrap());
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("no node answers"), "{text}");
+}
+
+#[test]
+fn a_node_that_hangs_keeps_nobody_waiting() {
+    let node = Node::start(FakePrimary {
+        hangs: true,
+        ..primary(true)
+    });
+    let (code, text) = node.run(&["health", "alpha", "--limit-ms", "200"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("no answer within 200 ms"), "{text}");
+}
+
+/// A change during the hold ends the hold, in both directions.
+#[test]
+fn a_held_answer_changes_at_once() {
+    for serves_at_first in [true, false] {
+        let node = Node::start(primary(serves_at_first));
+        let running = node.begin(&["health", "alpha", "--hold-ms", LONG_HOLD_MS]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while node.service.asked.load(Ordering::SeqCst) < 3 {
+            assert!(Instant::now() < deadline, "the command asks again");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        node.service
+            .serves
+            .store(!serves_at_first, Ordering::SeqCst);
+        let (code, text) = outcome(&running.wait_with_output().unwrap());
+        assert_eq!(code, Some(i32::from(serves_at_first)), "{text}");
+    }
+}
+
+#[test]
+fn a_fresh_answer_is_not_held() {
+    let node = Node::start(FakePrimary {
+        is_fresh: true,
+        ..primary(true)
+    });
+    let (code, text) = node.run(&["health", "alpha", "--hold-ms", LONG_HOLD_MS]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(node.service.asked.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn why_explains_the_state_of_a_running_node() {
+    let node = Node::start(primary(true));
+    let (code, text) = node.run(&["why", "alpha"]);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "alpha on node a: primary of generation 3, some state",
+        "each change goes to both",
+        "if the link fails now",
+    ] {
+        assert!(text.contains(part), "{part:?}: {text}");
+    }
+}
+
+/// A configuration file of a node, with the given lines for `listen` and the address of the peer.
+fn configuration(listen: &str, peer: &str) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().display();
+    let digits = "0".repeat(64);
+    let text = format!(
+        "[node]\nname = \"a\"\nidentity = \"{dir}\"\nlisten = \"{listen}\"\ncontrol = \"{dir}/sock\"\n\n\
+         [[datastore]]\nname = \"data\"\nuuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\nrole = \"primary\"\n\
+         store = \"{dir}/store\"\nmount = \"{dir}/mount\"\n\n\
+         [datastore.peer]\naddress = \"{peer}\"\nfingerprint = \"SHA256:{digits}\"\n"
+    );
+    fs::write(directory.path().join("node.toml"), text).unwrap();
+    directory
+}
+
+fn keepalived_config(directory: &TempDir, words: &[&str]) -> (Option<i32>, String) {
+    let mut command = lockstep(&["keepalived-config", "data", "--config"]);
+    let command = command.arg(directory.path().join("node.toml")).args(words);
+    if !words.contains(&"--interface") {
+        command.args(["--interface", "eth0"]);
+    }
+    outcome(&command.output().unwrap())
+}
+
+#[test]
+fn a_configuration_of_keepalived_gets_the_addresses_of_the_node() {
+    let directory = configuration("192.0.2.1:7400", "192.0.2.2:7400");
+    let (code, text) = keepalived_config(&directory, &["--address", "192.0.2.10/24"]);
+    assert_eq!(code, Some(0), "{text}");
+    for line in [
+        "unicast_src_ip 192.0.2.1\n",
+        " 192.0.2.2\n",
+        " 192.0.2.10/24\n",
+    ] {
+        assert!(text.contains(line), "{line:?}: {text}");
+    }
+}
+
+#[test]
+fn what_keepalived_could_not_use_is_refused_with_its_cure() {
+    let named = configuration("192.0.2.1:7400", "node-b.example:7400");
+    let (code, text) = keepalived_config(&named, &["--address", "192.0.2.10/24"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("node-b.example") && text.contains("with --peer"),
+        "{text}"
+    );
+    let anywhere = configuration("0.0.0.0:7400", "192.0.2.2:7400");
+    let (code, text) = keepalived_config(&anywhere, &["--address", "192.0.2.10/24"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("with --source"), "{text}");
+    let given = ["--address", "192.0.2.10/24", "--source", "192.0.2.3"];
+    assert_eq!(keepalived_config(&anywhere, &given).0, Some(0));
+    for (words, part) in [
+        (
+            ["--address", "192.0.2.10", "--router-id", "1"],
+            "192.0.2.10/24",
+        ),
+        (
+            ["--address", "192.0.2.10/24", "--router-id", "0"],
+            "1..=255",
+        ),
+        (
+            ["--address", "192.0.2.10/24", "--interface", "a b"],
+            "ip link",
+        ),
+        (
+            ["--address", "192.0.2.10/24", "--notify", "/a b"],
+            "take literally",
+        ),
+        (
+            ["--address", "192.0.2.2/24", "--router-id", "1"],
+            "one of the servers",
+        ),
+    ] {
+        let directory = configuration("192.0.2.1:7400", "192.0.2.2:7400");
+        let (code, text) = keepalived_config(&directory, &words);
+        assert_eq!(code, Some(2), "{words:?}: {text}");
+        assert!(text.contains(part), "{words:?}: {part:?}: {text}");
+    }
+}

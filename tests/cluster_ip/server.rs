@@ -1,0 +1,233 @@
+//! A server: a node of Lockstep and keepalived in the network namespace of the server.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use lockstep_driver::report::DatastoreStatus;
+use lockstep_link::identity::Identity;
+use lockstepfs::config::Role;
+use lockstepfs::control::ControlClient;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::await_that;
+use crate::network::{ADDRESS, Host, Lan};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
+const DATASTORE: &str = "data";
+const PORT: u16 = 7400;
+const LOG_TAIL_LINES: usize = 40;
+
+/// See the head of this file. A drop ends its processes and its mount.
+pub struct Server {
+    host: Host,
+    directory: PathBuf,
+    /// The program where only root can replace it, as keepalived demands.
+    program: PathBuf,
+    node: Option<Child>,
+    keepalived: Option<Child>,
+}
+
+/// Makes both servers, and starts nothing. `settings` are lines of the datastore's configuration.
+pub fn pair(root: &Path, settings: &str) -> [Server; 2] {
+    let program = root.join("lockstep");
+    fs::copy(PROGRAM, &program).unwrap();
+    let hosts = [(Host::A, "primary"), (Host::B, "secondary")];
+    let prints = hosts.map(|(host, _)| {
+        let directory = root.join(format!("{host:?}"));
+        fs::create_dir_all(directory.join("mount")).unwrap();
+        let identity = Identity::create(&directory, &format!("{host:?}")).unwrap();
+        identity.fingerprint().to_string()
+    });
+    let server = |own: usize| {
+        let ((host, role), other) = (hosts[own], 1 - own);
+        let server = Server {
+            host,
+            directory: root.join(format!("{host:?}")),
+            program: program.clone(),
+            node: None,
+            keepalived: None,
+        };
+        let (dir, own, peer) = (server.directory.display(), host.ip(), hosts[other].0.ip());
+        let fingerprint = &prints[other];
+        let text = format!(
+            "[node]\nname = \"{host:?}\"\nidentity = \"{dir}\"\nlisten = \"{own}:{PORT}\"\ncontrol = \"{dir}/control.sock\"\n\n\
+             [[datastore]]\nname = \"{DATASTORE}\"\nuuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a007\"\nrole = \"{role}\"\n\
+             store = \"{dir}/store\"\nmount = \"{dir}/mount\"\n{settings}\n\n\
+             [datastore.peer]\naddress = \"{peer}:{PORT}\"\nfingerprint = \"{fingerprint}\"\n"
+        );
+        fs::write(server.config(), text).unwrap();
+        let made = server.lockstep("create-store", &[]);
+        assert!(made.status.success(), "{made:?}");
+        server
+    };
+    [server(0), server(1)]
+}
+
+impl Server {
+    fn config(&self) -> PathBuf {
+        self.directory.join("node.toml")
+    }
+
+    /// The mount of the datastore.
+    pub fn mount(&self) -> PathBuf {
+        self.directory.join("mount")
+    }
+
+    /// Runs `lockstep COMMAND data`.
+    pub fn lockstep(&self, command: &str, options: &[&str]) -> Output {
+        let mut bounded = Command::new("timeout");
+        bounded
+            .arg("120")
+            .arg(&self.program)
+            .args([command, DATASTORE, "--config"])
+            .arg(self.config())
+            .args(options)
+            .stdin(Stdio::null());
+        bounded.output().unwrap()
+    }
+
+    /// Runs a command that changes the role.
+    pub fn change_role(&self, command: &str) {
+        let done = self.lockstep(command, &[]);
+        assert!(done.status.success(), "{command}: {done:?}");
+        println!("{}", String::from_utf8_lossy(&done.stdout).trim_end());
+    }
+
+    /// The exit code of `lockstep health`.
+    pub fn health(&self) -> Option<i32> {
+        self.lockstep("health", &[]).status.code()
+    }
+
+    /// The node's status of the datastore; `None` if the node does not answer.
+    pub fn status(&self) -> Option<DatastoreStatus> {
+        let mut client = ControlClient::connect(&self.directory.join("control.sock")).ok()?;
+        client.status().ok()?.datastores.pop()
+    }
+
+    /// Waits until the node has this role, and both nodes are in sync.
+    pub fn await_in_sync(&self, role: Role) {
+        await_that(
+            &format!("{:?} to be the {role:?} in sync", self.host),
+            || {
+                self.status()
+                    .is_some_and(|status| status.sync.in_sync && status.settings.role == role)
+            },
+        );
+    }
+
+    /// Starts a program of this server, with its output in a file.
+    fn start(&self, lan: &Lan, words: &[&str], log: &str) -> Child {
+        let path = self.directory.join(log);
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        let mut command = lan.of(self.host).command();
+        let command = command
+            .args(words)
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        command.spawn().unwrap()
+    }
+
+    /// Starts the node.
+    pub fn start_node(&mut self, lan: &Lan) {
+        let (program, config) = (self.program.to_str().unwrap(), self.config());
+        let words = [program, "node", "--config", config.to_str().unwrap()];
+        let node = self.start(lan, &words, "node.log");
+        assert!(self.node.replace(node).is_none());
+    }
+
+    /// Starts keepalived with the configuration that the command prints.
+    pub fn start_keepalived(&mut self, lan: &Lan) {
+        let address = format!("{ADDRESS}/24");
+        let program = self.program.to_str().unwrap();
+        let options = [
+            "--address",
+            &address,
+            "--interface",
+            "eth0",
+            "--program",
+            program,
+        ];
+        let printed = self.lockstep("keepalived-config", &options);
+        assert!(printed.status.success(), "{printed:?}");
+        let path = |name: &str| self.directory.join(name).display().to_string();
+        let (file, pid, vrrp_pid) = (
+            path("keepalived.conf"),
+            path("keepalived.pid"),
+            path("vrrp.pid"),
+        );
+        fs::write(&file, printed.stdout).unwrap();
+        let words = [
+            "keepalived",
+            "--dont-fork",
+            "--log-console",
+            "--log-detail",
+            "--vrrp",
+            "--use-file",
+            &file,
+            "--pid",
+            &pid,
+            "--vrrp_pid",
+            &vrrp_pid,
+        ];
+        let keepalived = self.start(lan, &words, "keepalived.log");
+        assert!(self.keepalived.replace(keepalived).is_none());
+    }
+
+    /// Ends keepalived as an administrator does.
+    pub fn stop_keepalived(&mut self) {
+        let mut keepalived = self.keepalived.take().unwrap();
+        kill_process(Pid::from_child(&keepalived), Signal::TERM).unwrap();
+        await_that("keepalived to end", || {
+            keepalived.try_wait().unwrap().is_some()
+        });
+    }
+
+    /// Ends the node with SIGKILL, as a crash does.
+    pub fn kill_node(&mut self) {
+        self.signal(Signal::KILL);
+        self.node.take().unwrap().wait().unwrap();
+        self.unmount();
+    }
+
+    /// Sends a signal to the node.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.node.as_ref().unwrap()), signal).unwrap();
+    }
+
+    fn unmount(&self) {
+        while rustix::mount::unmount(self.mount(), UnmountFlags::DETACH).is_ok() {}
+    }
+
+    fn report(&self) {
+        for name in ["node.log", "keepalived.log"] {
+            let log = fs::read_to_string(self.directory.join(name)).unwrap_or_default();
+            let skipped = log.lines().count().saturating_sub(LOG_TAIL_LINES);
+            let tail: Vec<&str> = log.lines().skip(skipped).collect();
+            println!("end of {name} of {:?}:\n{}", self.host, tail.join("\n"));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.report();
+        }
+        if let Some(mut keepalived) = self.keepalived.take() {
+            // Its child ends with it, and removes the address.
+            let _ = keepalived.kill();
+            let _ = keepalived.wait();
+        }
+        if let Some(mut node) = self.node.take() {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+        self.unmount();
+    }
+}
