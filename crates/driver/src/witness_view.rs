@@ -92,6 +92,7 @@ impl WitnessView {
         }
         let state = self.state.lock();
         Some(WitnessStatus {
+            address: String::new(),
             answers: state.answers,
             protects: state.protects,
             trouble: state.trouble.clone(),
