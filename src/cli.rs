@@ -13,6 +13,7 @@ mod export;
 mod failover;
 mod hold;
 mod init;
+mod init_ask_witness;
 mod init_witness;
 mod invalidate;
 mod log;
