@@ -81,9 +81,6 @@ pub(crate) struct InitArgs {
     peer: PeerArgs,
 
     #[command(flatten)]
-    asked: AskedWitnessArgs,
-
-    #[command(flatten)]
     witness: WitnessInitArgs,
 
     /// Print the result as JSON
@@ -91,7 +88,7 @@ pub(crate) struct InitArgs {
     json: bool,
 }
 
-/// The other node.
+/// The other node, and the witness of both.
 #[derive(Debug, Args)]
 struct PeerArgs {
     /// Address and port of the other node, if known
@@ -105,6 +102,9 @@ struct PeerArgs {
     /// Keep one copy only, without a peer
     #[arg(long, conflicts_with_all = ["address", "fingerprint"])]
     unmirrored: bool,
+
+    #[command(flatten)]
+    witness: AskedWitnessArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -176,7 +176,7 @@ impl InitPlan {
             mount: or_default(args.mount, format!("/srv/{name}"))?,
             store: or_default(args.store, format!("/var/lib/lockstep/{name}"))?,
             peer: (!args.peer.unmirrored).then_some(known),
-            witness: args.asked.witness(),
+            witness: args.peer.witness.witness(),
             datastore: args.datastore,
             ..ConfigDraft::new(&args.name, &directory, &control, args.listen)
         };

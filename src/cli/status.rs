@@ -342,6 +342,10 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
             "nothing is acknowledged until the nodes are in sync (on_peer_loss = \"freeze\")"
         }
         (ServiceStatus::Refused, _) => "every change fails",
+        (ServiceStatus::Undecided, OnPeerLoss::Freeze) if has_witness => {
+            "this node serves nothing at the moment, because the other node may have taken over: it serves when it has \
+             met the other node (on_peer_loss = \"freeze\")"
+        }
         (ServiceStatus::Undecided, _) if has_witness => {
             "this node serves nothing at the moment, because the other node may have taken over: it serves when it has \
              met the other node, or when the witness says that no other node serves"

@@ -156,7 +156,7 @@ fn a_complete_copy_on_a_secondary_is_reported() {
     assert!(!store_text(&unfit).contains("promote"));
     let mut led = survivor;
     led.peer.as_mut().unwrap().connected = true;
-    assert!(!store_text(&led).contains("promote"));
+    assert!(!store_text(&led).contains("makes this node serve"));
 }
 
 /// Whether the peer is gone or refused, the operator learns what the node waits for, and the way out with its price.
@@ -382,6 +382,8 @@ fn without_a_witness_the_status_says_what_an_operator_has_to_do() {
         );
         assert!(text.contains(&line), "{text}");
     }
+    mirrored.sync.marked_in_sync = false;
+    assert!(store_text(&mirrored).contains("witness     none: nothing is automatic\n"));
     assert!(!store_text(&store(false, false)).contains("witness"));
 }
 

@@ -15,6 +15,9 @@ pub(super) fn is_silent(store: &DatastoreStatus) -> bool {
 pub(super) fn row(store: &DatastoreStatus) -> Option<String> {
     store.peer.as_ref()?;
     let Some(witness) = &store.witness else {
+        if !store.sync.marked_in_sync {
+            return Some("none: nothing is automatic".to_owned());
+        }
         let place = match store.settings.role {
             Role::Primary => "on the other node",
             Role::Secondary => "on this node",
