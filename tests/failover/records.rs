@@ -143,6 +143,13 @@ impl Writer {
         self.acknowledged()
     }
 
+    /// Lets the writer end, with or without an error, and returns the number of acknowledged records.
+    pub fn end(mut self) -> u64 {
+        self.0.stop();
+        let _ended = self.0.outcome();
+        self.acknowledged()
+    }
+
     /// Waits until the end of its node has ended the writer, and returns the number of acknowledged records.
     pub fn lose(mut self) -> u64 {
         let ended = self.0.outcome();

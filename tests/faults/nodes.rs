@@ -31,6 +31,8 @@ use crate::network::Network;
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 /// Name of the datastore.
 pub const DATASTORE: &str = "data";
+/// Identity of the datastore.
+pub const UUID: &str = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001";
 /// Name of the directory of a store on its disk.
 pub const STORE: &str = "store";
 /// The log text of a primary that continues alone.
@@ -386,7 +388,7 @@ impl Pair {
 
     fn configure(&self, settings: Settings, listens: [SocketAddr; 2]) {
         let rest = format!(
-            "uuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001\"\n\
+            "uuid = \"{UUID}\"\n\
              on_peer_loss = \"{}\"\non_power_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
              answer_limit_ms = {}\n\
              durability = \"{}\"\n\n\

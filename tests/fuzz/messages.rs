@@ -164,6 +164,7 @@ pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<Rol
         seen,
         store: Some(store(chance, known)),
         sync: sync(chance, known),
+        leaves_sync: chance.percent(10),
     }
 }
 

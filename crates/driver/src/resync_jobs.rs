@@ -168,9 +168,11 @@ impl ResyncJobs {
     /// Sends a request on another thread. If the secondary cannot serve the request, the sync ends.
     fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
         let jobs = Arc::clone(self);
+        let makes_complete = request == Request::InSync;
         self.term.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match peer.ask(request, &[]) {
+                Ok(_) if makes_complete => peer.connection.note_complete_peer(),
                 Ok(_) => {}
                 Err(PeerError::Lost) => peer.end_lost(),
                 Err(error) => jobs.peer_failed(peer.connection.id, &error),

@@ -84,6 +84,9 @@ impl Attendee {
         } else if peer.generation == mine.generation {
             match (mine.role, peer.role) {
                 (Role::Primary, Role::Primary) => return Err(Discord::TwoPrimaries),
+                // One node stands for the generation that the other one has granted.
+                (Role::Secondary, Role::Secondary)
+                    if mine.is_candidate != peer.is_candidate && kinship == Kinship::Same => {}
                 (Role::Secondary, Role::Secondary) => return Err(Discord::TwoSecondaries),
                 (Role::Primary, Role::Secondary) if self.is_serving => {
                     // The greeting compares the copies, and brings the peer's up to date.
@@ -246,6 +249,7 @@ mod tests {
             seen: Some(by.state.record),
             store: by.state.store,
             sync: by.state.sync,
+            leaves_sync: false,
         }
     }
 

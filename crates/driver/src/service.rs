@@ -28,6 +28,11 @@ use crate::threads;
 pub struct DatastoreHandle(pub Arc<Datastore>);
 
 impl DatastoreHandle {
+    /// Whether this node serves clients now: its gate is open, and its lease holds.
+    pub fn serves(&self) -> bool {
+        self.0.gate().serves(&*self.0.engine().host)
+    }
+
     fn session(&self) -> Result<Arc<PrimarySession>, Errno> {
         self.0.primary()
     }

@@ -10,6 +10,7 @@ mod activity;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
@@ -22,6 +23,9 @@ use crate::engine::Engine;
 use crate::host::{Job, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery, PeerConnection, deliver};
 use activity::{Activity, Working};
+
+/// Time between two looks for the mark of the secondary.
+const MARK_POLL: Duration = Duration::from_millis(2);
 
 /// Steps the core and executes its effects: the session of a role.
 pub(crate) trait CoreDriver: Send + Sync {
@@ -104,6 +108,19 @@ impl Term {
     pub fn state_and_connected(&self) -> (State, bool) {
         let is_connected = self.peer.is_connected();
         (self.state(), is_connected)
+    }
+
+    /// Waits while the secondary marks its copy complete, at most for `limit`. This node is in sync by its own mark before.
+    pub fn wait_for_mark(&self, limit: Duration) {
+        let host = &self.engine.host;
+        let start = host.now();
+        let is_due = || {
+            let (state, is_connected) = self.state_and_connected();
+            state == State::Synced && is_connected && !self.peer.is_complete()
+        };
+        while !self.is_over() && is_due() && host.since(start) < limit {
+            host.sleep(MARK_POLL);
+        }
     }
 
     /// Gives an event to the core and executes the effects on this thread, as far as its kind allows.

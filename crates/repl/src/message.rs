@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,6 +134,8 @@ pub struct Meet {
     pub store: Option<StoreId>,
     /// The sync of the sender's copy (rule P17).
     pub sync: Option<SyncId>,
+    /// Primary: the sender is about to serve alone, and asks the secondary to record that its copy is not complete.
+    pub leaves_sync: bool,
 }
 
 /// Introduction of a primary and its datastore.

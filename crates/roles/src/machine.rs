@@ -236,6 +236,11 @@ impl RoleMachine {
             match (mine.role, theirs.role) {
                 (Role::Primary, Role::Secondary) => self.meet_secondary(theirs, effects),
                 (Role::Secondary, Role::Primary) => self.meet_primary(theirs, effects),
+                // The peer has granted the generation for which this node stands.
+                (Role::Secondary, Role::Secondary) if mine.is_candidate && !theirs.is_candidate => {
+                    let record = mine.lead(generation, theirs.complete);
+                    self.lead_by_grant(record, theirs, effects);
+                }
                 (Role::Primary, Role::Primary) | (Role::Secondary, Role::Secondary) => {}
             }
         }

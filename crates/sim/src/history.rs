@@ -179,6 +179,8 @@ pub enum NodeEvent {
     Closed,
     /// The node started.
     Started,
+    /// An operator begins to promote the node.
+    Promoted,
     /// The node serves clients from now on: before, another process served, or none.
     Serves,
     /// The node is the secondary, and its copy is now equal to that of the primary.

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use lockstep_sim::exhaustive::{self, Campaign, WorldId, WorldSelection};
-use lockstep_sim::scenario::Reduction;
+use lockstep_sim::scenario::{Plan, Reduction};
 use lockstep_sim::shrink::{Case, FailedCase};
 use lockstep_sim::soak::{Soak, SoakReport};
 use lockstep_types::mutants::{self, Mutant};
 
 /// The interval between two progress lines of a long run.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
+/// Distance of the seeds from which schedules with a witness are looked for: about one in seven has one.
+const SEEDS_BETWEEN: u64 = 100;
 /// The interval between two looks at the clock of a long run.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -44,6 +46,9 @@ enum Command {
         /// Number of failures after which the soak ends
         #[arg(long, default_value_t = 20)]
         failures: usize,
+        /// Only schedules with a witness
+        #[arg(long)]
+        witness: bool,
     },
     /// Runs one schedule twice, and prints its result
     Replay(Replay),
@@ -145,11 +150,19 @@ fn main() -> ExitCode {
             from,
             threads,
             failures,
+            witness,
         } => {
             let limit = hours.map_or(Duration::MAX, |hours| {
                 Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX)
             });
-            let soak = Soak::new(|number| from + number, schedules).until_failed(failures);
+            let seeds = |number| {
+                if witness {
+                    seed_with_witness(from + number * SEEDS_BETWEEN)
+                } else {
+                    from + number
+                }
+            };
+            let soak = Soak::new(seeds, schedules).until_failed(failures);
             run_soak(&soak, limit, threads)
         }
         Command::Replay(arguments) => replay(&arguments),
@@ -162,6 +175,12 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Returns the first seed from `from` on whose schedule has a witness.
+fn seed_with_witness(from: u64) -> u64 {
+    let has_witness = |seed: &u64| Plan::of(*seed).settings.failover_after.is_some();
+    (from..).find(has_witness).unwrap_or(from)
 }
 
 fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> bool {

@@ -3,6 +3,7 @@
 //! The world decides what happens next: which fiber continues, or how far time advances until a
 //! fiber can continue. The seed of the world decides every choice.
 
+mod arbiter;
 mod fibers;
 mod network;
 mod node;
@@ -15,10 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use arbiter::Arbiter;
 use fibers::Fibers;
 pub use fibers::{Event, ProcessId, Wait, is_in_fiber, serving, wait};
 pub use network::{FrameObserver, FrameVerdict, Network};
-pub use node::{Node, RunningNode, RunningSlot};
+pub use node::{Node, RunningNode, RunningSlot, Surroundings};
 pub use process::{
     BYTES_IN_FLIGHT_MAX, Hang, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Latch, Process, ROOM_LIMITS,
     Shared,
@@ -38,6 +40,8 @@ pub struct World {
     pub shared: Arc<Shared>,
     /// The network between the nodes.
     pub network: Arc<Network>,
+    /// The witness that the nodes ask.
+    pub arbiter: Arc<Arbiter>,
     fibers: Fibers,
     next_process: u64,
     running: BTreeMap<ProcessId, Arc<Process>>,
@@ -62,6 +66,7 @@ impl World {
         Self {
             shared: Arc::new(Shared::new(random, step_percent)),
             network: Arc::default(),
+            arbiter: Arc::default(),
             fibers: Fibers::default(),
             next_process: 1,
             running: BTreeMap::new(),

@@ -46,6 +46,8 @@ fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
         pause_limit: PAUSE_LIMIT,
         peer_timeout: PEER_TIMEOUT,
         answer_limit: ANSWER_LIMIT,
+        failover_after: None,
+        clock_excess: [0; 2],
     };
     let mut random = Random::new(seed);
     let options = Options {

@@ -102,6 +102,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // Where no node was promoted, the primary lacks what only the secondary still has.
         Mutant::LeadAfterPowerLoss => &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE],
         Mutant::AdmitInAnyStanding => &[GATE],
+        Mutant::ServeWithoutLease | Mutant::TakeOverEarly => &[ONE_PRIMARY, READS, EXACTLY_ONCE],
+        Mutant::GoAloneUnasked | Mutant::StandUnrecorded => {
+            &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE]
+        }
         Mutant::HandOverBusy => &[HANDED_OVER],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.

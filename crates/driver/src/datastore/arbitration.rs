@@ -167,7 +167,12 @@ impl<'a> Arbitration<'a> {
                     State::Paused if !may_pause && self.has_been_silent(self.times.alone()) => {
                         Some(Question::Alone)
                     }
-                    State::Synced if is_connected && !engine.witness.protects() => {
+                    // Both records say before that the copies are equal (rule R8).
+                    State::Synced
+                        if is_connected
+                            && session.term.peer.is_complete()
+                            && !engine.witness.protects() =>
+                    {
                         Some(Question::Protect)
                     }
                     _ => look,

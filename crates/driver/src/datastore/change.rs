@@ -27,7 +27,9 @@ use crate::session::build::{self, SessionPart};
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait of a planned change of the role for the word of the new primary.
 const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
-/// Time between two looks for that word.
+/// The longest wait of a planned change of the role for the mark of the secondary.
+const MARK_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two looks for the word of the new primary.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
 /// Why a planned change of the role is not complete.
 const NO_SUCCESSOR: &str = "this node has given its role away and is the secondary now, but the other node has not taken the role \
@@ -46,6 +48,7 @@ impl Datastore {
         {
             let _changing = self.changing.acquire(&*self.engine.host);
             self.check_sound()?;
+            self.session().term().wait_for_mark(MARK_LIMIT);
             self.check_synced()?;
             self.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
@@ -85,16 +88,25 @@ impl Datastore {
         ))
     }
 
+    /// Checks that the copy of the secondary is complete, also by the secondary's own record. Without that record, a power
+    /// loss of both nodes would leave two copies that are not complete, and the worse one would lead.
     fn check_synced(&self) -> Result<(), CommandFailure> {
         let session = self.session();
         let (state, is_connected) = session.term().state_and_connected();
+        let is_complete = session.term().peer.is_complete();
         match session {
             Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is not the primary of the datastore",
                 "run the command on the primary; if that is dead, see `lockstep promote --help`",
             )),
-            Session::Primary(_) if state == State::Synced && is_connected => Ok(()),
+            Session::Primary(_) if state == State::Synced && is_connected && is_complete => Ok(()),
             Session::Primary(_) if is_active(Mutant::HandOverUnsynced) => Ok(()),
+            Session::Primary(_) if state == State::Synced && is_connected => {
+                Err(CommandFailure::new(
+                    "the other node has not recorded yet that its copy is complete",
+                    "try again in a few seconds; if that does not help, see the log of the other node",
+                ))
+            }
             Session::Primary(_) => Err(CommandFailure::new(
                 format!("the nodes are not in sync ({})", state.describe()),
                 "wait until `lockstep status` says in sync, then try again",

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
+use lockstep_repl::core::Event;
 use lockstep_repl::message::{Envelope, Meet, Message, PROTOCOL_VERSION};
-use lockstep_repl::state::State;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_roles::RoleRecord;
 use lockstep_types::{DatastoreUuid, Osn};
 
 use super::Datastore;
 use crate::client::Standing;
+use crate::host::ThreadKind;
 use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
@@ -135,6 +137,38 @@ impl Datastore {
         }
     }
 
+    /// Whether this primary may not serve alone yet, and has no other way than that.
+    fn leaves_sync(&self) -> bool {
+        let state = self.session().term().state();
+        state == State::LeavingSync && !self.engine.witness.permits(self.generation())
+    }
+
+    /// A secondary whose primary cannot keep up the sync records that its copy is not complete (rule R1). Returns whether
+    /// the record has changed.
+    fn give_sync_up(&self, mine: RoleRecord, theirs: &Meet) -> bool {
+        let primary = theirs.record;
+        let is_asked = theirs.leaves_sync
+            && theirs.seen == Some(mine)
+            && primary.is_primary()
+            && primary.generation == mine.generation;
+        if !is_asked || mine.is_primary() || !mine.complete {
+            return false;
+        }
+        let marked = self.engine.role_file.mark(mine.generation, false);
+        if let Err(error) = &marked {
+            let datastore = self.engine.name();
+            tracing::error!(datastore, %error, "cannot mark the sync state");
+            return false;
+        }
+        let session = self.session();
+        let term = session.term();
+        if term.state() == State::SecondaryDisconnected {
+            let marked = Event::Trigger(Trigger::MarkedOutOfSync);
+            term.handle_event(ThreadKind::MayWait, marked);
+        }
+        true
+    }
+
     /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve.
     fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
         let is_deposed = theirs.record.generation > attendee.state.record.generation;
@@ -176,6 +210,7 @@ impl Meets for Datastore {
             seen,
             store: state.store,
             sync: state.sync,
+            leaves_sync: self.leaves_sync(),
         }
     }
 
@@ -199,6 +234,9 @@ impl Meets for Datastore {
         match attendee.judge(theirs) {
             Ok(judgment) => {
                 self.note_incomplete_peer(mine, theirs);
+                if self.give_sync_up(mine, theirs) {
+                    return Ok(true);
+                }
                 let part = if judgment.leads {
                     SessionPart::Lead
                 } else {

@@ -99,6 +99,8 @@ pub(crate) struct Course {
     awaits_pong: AtomicBool,
     /// Primary: the moment of the last `Ping` on the host's clock, in nanoseconds.
     pinged_ns: AtomicU64,
+    /// Primary: the secondary has said that its copy is complete.
+    has_complete_peer: AtomicBool,
 }
 
 impl Course {
@@ -134,6 +136,12 @@ impl ActiveConnection {
         let now = u64::try_from(now.as_nanos()).unwrap_or(0);
         self.course.pinged_ns.store(now, Ordering::Release);
         false
+    }
+
+    /// Notes that the secondary has said over this connection that its copy is complete.
+    pub fn note_complete_peer(&self) {
+        let course = &self.course;
+        course.has_complete_peer.store(true, Ordering::Release);
     }
 }
 
@@ -187,6 +195,14 @@ impl PeerConnection {
     /// Whether there is a connection.
     pub fn is_connected(&self) -> bool {
         self.current.read().is_some()
+    }
+
+    /// Whether the secondary has said over the connection of the moment that its copy is complete. Its record on the disk
+    /// says so, too.
+    pub fn is_complete(&self) -> bool {
+        let is_complete =
+            |found: &ActiveConnection| found.course.has_complete_peer.load(Ordering::Acquire);
+        self.current.read().as_ref().is_some_and(is_complete)
     }
 
     /// Ends the connection of the moment.
@@ -253,12 +269,29 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_complete_over_the_connection_over_which_it_said_so() {
+        let peer = PeerConnection::default();
+        let open = || peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        let first = open();
+        assert!(!peer.is_complete());
+        first.note_complete_peer();
+        assert!(peer.is_complete());
+        let second = open();
+        first.note_complete_peer();
+        assert!(!peer.is_complete(), "said over the earlier connection");
+        second.note_complete_peer();
+        assert!(peer.is_complete());
+        peer.remove(second.id);
+        assert!(!peer.is_complete());
+    }
+
+    #[test]
     fn a_second_ping_knows_that_the_first_is_unanswered() {
         let peer = PeerConnection::default();
         let connection = peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
-        assert!(!connection.begin_ping());
-        assert!(connection.begin_ping());
+        assert!(!connection.begin_ping(Duration::ZERO));
+        assert!(connection.begin_ping(Duration::ZERO));
         peer.note_pong();
-        assert!(!connection.begin_ping());
+        assert!(!connection.begin_ping(Duration::ZERO));
     }
 }

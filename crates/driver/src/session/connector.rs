@@ -259,6 +259,9 @@ impl<'a, M: Meets> Connector<'a, M> {
         session.space.note_welcome(welcome.room, in_sync);
         let id = term.peer.next_id();
         let connection = term.peer.open(id, Arc::clone(&sender), welcome.waiting);
+        if in_sync {
+            connection.note_complete_peer();
+        }
         let ending = || Ending {
             given_up: connection.course.is_given_up(),
             was_in_sync: connection.course.was_in_sync(),

@@ -142,6 +142,8 @@ const fn settings(durability: Durability, waits_for_peer: bool) -> Settings {
         pause_limit: Duration::from_secs(if waits_for_peer { 2 } else { 0 }),
         peer_timeout: Duration::from_secs(2),
         answer_limit: ANSWER_LIMIT,
+        failover_after: None,
+        clock_excess: [0; 2],
     }
 }
 

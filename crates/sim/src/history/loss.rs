@@ -4,6 +4,13 @@
 //! this machine serves next. If the other machine serves instead, with a complete copy, nothing is
 //! lost: the first machine is made equal before it serves again.
 //!
+//! An operation that a machine lost while the other machine served is still on that other machine. So
+//! the operation is lost for clients only once the other machine has lost its memory, too. Until
+//! then the other machine gives every answer, and clients see the operation. The loss therefore
+//! counts at that moment. If the other machine has lost nothing since it served, the loss never
+//! counts: only a complete copy takes over (rule R2). A machine that an operator has promoted holds
+//! the only copy that counts, also before it serves. Its later losses count at once.
+//!
 //! A failed flush drops pages. On the machine that serves, the loss of content may be visible at
 //! once. The loss of the log is visible when the process starts again.
 
@@ -52,6 +59,8 @@ struct UnseenLosses {
     losses: Vec<Loss>,
     /// A flush has failed since the process started.
     flush_failed: bool,
+    /// An operator promotes the machine's node since this time. No node has served since.
+    promoted: Option<u64>,
 }
 
 impl UnseenLosses {
@@ -66,37 +75,87 @@ impl UnseenLosses {
         self.flush_failed = cause == Cause::FlushFailed;
         Some(cause)
     }
+
+    fn first(&self) -> Option<u64> {
+        self.losses.first().map(|loss| loss.at)
+    }
+
+    /// Takes the losses of a machine that takes over. `other_lost`: the first time at which the other
+    /// machine has lost its memory since it served.
+    fn take_over(&mut self, other_lost: Option<u64>) -> Vec<Loss> {
+        let promoted = self.promoted.unwrap_or(u64::MAX);
+        let seen = |loss: Loss| {
+            let at = if loss.at > promoted {
+                loss.at
+            } else {
+                loss.at.max(other_lost?)
+            };
+            Some(Loss { at, ..loss })
+        };
+        let losses = std::mem::take(&mut self.losses);
+        let mut losses: Vec<_> = losses.into_iter().filter_map(seen).collect();
+        losses.dedup();
+        losses
+    }
+}
+
+/// The losses of both machines.
+struct Losses {
+    seen: Vec<Loss>,
+    unseen: [UnseenLosses; 2],
+    /// The machine that serves, or served last.
+    serving: Side,
+}
+
+impl Losses {
+    fn add(&mut self, at: u64, side: Side, event: NodeEvent) {
+        match event {
+            NodeEvent::Serves => self.serves(side),
+            NodeEvent::Promoted => side.of_mut(&mut self.unseen).promoted = Some(at),
+            NodeEvent::Equal => side.of_mut(&mut self.unseen).losses.clear(),
+            _ => {}
+        }
+        let unseen = side.of_mut(&mut self.unseen);
+        let Some(cause) = unseen.cause(event) else {
+            return;
+        };
+        let is_seen = cause == Cause::FlushFailed && side == self.serving;
+        let losses = if is_seen {
+            &mut self.seen
+        } else {
+            &mut unseen.losses
+        };
+        losses.push(Loss { at, cause, side });
+    }
+
+    fn serves(&mut self, side: Side) {
+        let before = std::mem::replace(&mut self.serving, side);
+        let other_lost = before.of(&self.unseen).first();
+        let unseen = side.of_mut(&mut self.unseen);
+        if side == before {
+            self.seen.append(&mut unseen.losses);
+        } else {
+            self.seen.append(&mut unseen.take_over(other_lost));
+        }
+        for unseen in &mut self.unseen {
+            unseen.promoted = None;
+        }
+    }
 }
 
 impl History {
     /// Returns all moments of loss, by time.
     pub fn losses(&self) -> Vec<Loss> {
-        let mut seen = Vec::new();
-        let mut unseen: [UnseenLosses; 2] = Default::default();
-        let mut serving = Side::A;
+        let mut losses = Losses {
+            seen: Vec::new(),
+            unseen: Default::default(),
+            serving: Side::A,
+        };
         for &(at, side, event) in self.events() {
-            let unseen = side.of_mut(&mut unseen);
-            match event {
-                NodeEvent::Serves => {
-                    serving = side;
-                    seen.append(&mut unseen.losses);
-                }
-                NodeEvent::Equal => unseen.losses.clear(),
-                _ => {}
-            }
-            let Some(cause) = unseen.cause(event) else {
-                continue;
-            };
-            let is_seen = cause == Cause::FlushFailed && side == serving;
-            let losses = if is_seen {
-                &mut seen
-            } else {
-                &mut unseen.losses
-            };
-            losses.push(Loss { at, cause, side });
+            losses.add(at, side, event);
         }
-        seen.sort_unstable_by_key(|loss| loss.at);
-        seen
+        losses.seen.sort_by_key(|loss| loss.at);
+        losses.seen
     }
 }
 
@@ -146,8 +205,55 @@ mod tests {
         let taken_over = [(Side::A, POWER), (Side::B, Serves)];
         let and_back = [(Side::A, Equal), (Side::A, Serves)];
         assert_eq!(losses(&[taken_over, and_back].concat()), []);
-        let unequal = [(Side::A, Serves)];
-        let found = losses(&[&taken_over[..], &unequal].concat());
-        assert_eq!(found, [(1, Side::A, Cause::Power)]);
+    }
+
+    /// A machine that takes over without its losses being made good has no excuse.
+    #[test]
+    fn a_loss_does_not_count_while_the_other_machine_has_all() {
+        use NodeEvent::{Serves, Started};
+        let alone = [(Side::A, Serves), (Side::B, POWER), (Side::B, Started)];
+        let killed = [(Side::A, PROCESS), (Side::B, Serves)];
+        assert_eq!(losses(&[&alone[..], &killed].concat()), []);
+        let served_since = [(Side::A, POWER), (Side::A, Serves), (Side::B, Serves)];
+        let found = losses(&[&alone[..], &served_since].concat());
+        assert_eq!(found, [(4, Side::A, Cause::Power)], "the loss of A only");
+        let and_back = [(Side::A, POWER), (Side::B, Serves), (Side::A, Serves)];
+        assert_eq!(losses(&and_back), []);
+    }
+
+    #[test]
+    fn a_loss_of_a_promoted_machine_counts() {
+        use NodeEvent::{Promoted, Serves};
+        let found = losses(&[
+            (Side::A, Serves),
+            (Side::B, POWER),
+            (Side::A, PROCESS),
+            (Side::B, Promoted),
+            (Side::B, POWER),
+            (Side::B, Serves),
+            (Side::A, POWER),
+        ]);
+        assert_eq!(found, [(5, Side::B, Cause::Power)]);
+        let refused = [(Side::B, Promoted), (Side::A, Serves), (Side::B, POWER)];
+        let found = losses(&[&refused[..], &[(Side::B, Serves)]].concat());
+        assert_eq!(found, [], "the promotion is over");
+    }
+
+    #[test]
+    fn a_loss_counts_once_the_other_machine_has_lost_its_memory_too() {
+        use NodeEvent::{Serves, Started};
+        let found = losses(&[
+            (Side::A, Serves),
+            (Side::B, POWER),
+            (Side::B, POWER),
+            (Side::A, PROCESS),
+            (Side::A, POWER),
+            (Side::A, POWER),
+            (Side::B, POWER),
+            (Side::B, Started),
+            (Side::B, Serves),
+        ]);
+        let expected = [(5, Side::B, Cause::Power), (7, Side::B, Cause::Power)];
+        assert_eq!(found, expected);
     }
 }

@@ -19,7 +19,7 @@ use super::witness::Witness;
 use crate::check::{closed, in_time};
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;
-use crate::world::{Side, World};
+use crate::world::{Side, Surroundings, World};
 
 /// The interval between two looks at a state that the cluster waits for.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -100,13 +100,16 @@ impl Cluster {
     pub fn start(&mut self, side: Side) {
         self.checks.before_start(&self.nodes, side);
         let process = self.world.spawn_process();
-        let peer = self.nodes.of(side.other()).node.slot();
+        let surroundings = Surroundings {
+            network: Arc::clone(&self.world.network),
+            arbiter: Arc::clone(&self.world.arbiter),
+            peer: self.nodes.of(side.other()).node.slot(),
+        };
         let role = self.nodes.role_of(side);
         let node = self.nodes.of_mut(side);
         let backing = node.power_on(&process);
-        let network = &self.world.network;
         node.node
-            .start(&process, backing, node.boot(), network, peer);
+            .start(&process, backing, node.boot(), surroundings);
         if let Some(crash) = node.planned.crash_at_start.take() {
             node.crash_at_call(crash, role, &self.coverage);
         }
@@ -165,6 +168,11 @@ impl Cluster {
                 let side = self.nodes.machine(role);
                 self.world.network.set_silent(side, true);
             }
+            Fault::CutArbiter(role) => {
+                let side = self.nodes.machine(role);
+                self.world.arbiter.cut_off(side, true);
+            }
+            Fault::ReplaceArbiter => self.world.arbiter.replace(),
             Fault::HandOver => self.hand_over(),
             Fault::TakeOver(stop) => self.take_over(stop)?,
             Fault::EndStandStill => self.end_stand_still()?,
@@ -242,6 +250,7 @@ impl Cluster {
         self.remount();
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
+            self.world.arbiter.cut_off(side, false);
             let node = self.nodes.of_mut(side);
             node.mend_disk();
             if let Some(then) = &mut node.planned.after_shutdown {

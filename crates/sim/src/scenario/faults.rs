@@ -74,6 +74,10 @@ pub enum Fault {
     /// The secondary restarts without its disk. An empty store is in the place of the disk, until a
     /// heal.
     UnmountDisk,
+    /// A node cannot reach the witness, until a heal.
+    CutArbiter(Role),
+    /// The witness is replaced by one that knows nothing.
+    ReplaceArbiter,
     /// An operator gives the role of the primary to the secondary.
     HandOver,
     /// The primary stops. An operator promotes the secondary, if its copy is complete. Then the node
@@ -212,6 +216,18 @@ impl Fault {
         }
     }
 
+    /// Draws an event of a schedule with a witness: a fault of the witness, or an act of an operator.
+    pub fn with_witness(random: &mut Random) -> Self {
+        let role = *random.pick(&ROLES);
+        match random.below(10) {
+            0..=2 => Self::HandOver,
+            3 | 4 => Self::CutArbiter(role),
+            5 => Self::ReplaceArbiter,
+            6 | 7 => Self::Restart(Role::Primary, Stop::Process),
+            _ => Self::Down(role, stop(random)),
+        }
+    }
+
     /// Returns the same fault with its details drawn from another random source: the error of a
     /// disk call, and the part of a call that a crash leaves.
     #[must_use]
@@ -242,6 +258,7 @@ impl Fault {
                 | Self::Mute(_)
                 | Self::FillDisk(_)
                 | Self::HangDisk(_)
+                | Self::CutArbiter(_)
                 | Self::UnmountDisk
         )
     }

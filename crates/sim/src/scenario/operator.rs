@@ -12,7 +12,7 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::cluster::{Cluster, POLL_INTERVAL};
-use crate::history::Stop;
+use crate::history::{NodeEvent, Stop};
 use crate::world::Side;
 
 /// A node that can become the primary does so within this time. It may first have to notice that its
@@ -78,6 +78,7 @@ impl Cluster {
             };
             let answer = Arc::new(Mutex::new(None));
             let slot = Arc::clone(&answer);
+            self.witness.lock().node(side, NodeEvent::Promoted);
             process.start(move || *slot.lock() = Some(datastore.promote(false).is_ok()));
             self.unanswered = Some(side);
             while self.now() < until && !process.is_dead() && self.unanswered.is_some() {

@@ -14,6 +14,8 @@ use crate::world::Hang;
 
 /// Share of the schedules in which an operator changes the roles, in percent.
 pub const CHANGES_ROLES_PERCENT: u64 = 30;
+/// Share of these schedules with a witness, in percent. There the roles change by themselves, too.
+const WITNESS_PERCENT: u64 = 50;
 /// Most faults of a schedule, besides clean shutdowns and the acts of an operator.
 const FAULTS_MAX: u64 = 10;
 /// Most time between two faults, in microseconds.
@@ -62,6 +64,10 @@ const SMALL_DISKS: Feature = Feature {
 const CHANGED_ROLES: Feature = Feature {
     salt: 0x0072_6f6c_6573,
     percent: CHANGES_ROLES_PERCENT,
+};
+const WITNESS: Feature = Feature {
+    salt: 0x7769_746e_6573,
+    percent: WITNESS_PERCENT,
 };
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
@@ -141,6 +147,9 @@ impl Plan {
         });
         add_clean_shutdowns(&mut faults, &mut CLEAN_SHUTDOWNS.source(seed));
         let changes_roles = change_roles(&mut faults, &mut CHANGED_ROLES.source(seed));
+        if changes_roles.is_some() {
+            add_witness(seed, &mut settings, &mut faults);
+        }
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
         for (_, fault) in &mut faults {
@@ -237,6 +246,24 @@ fn change_roles(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) -> Opt
     }
     // With `Serve` a primary that was deposed while it was down would serve until the nodes meet.
     Some(OnPowerLoss::Wait)
+}
+
+/// Adds a witness, in some schedules whose roles change. Its events take the place of the acts of an operator: no operator
+/// promotes a node past the witness.
+fn add_witness(seed: u64, settings: &mut Settings, faults: &mut [(Duration, Fault)]) {
+    let mut random = WITNESS.source(seed);
+    if !random.percent(WITNESS.percent) {
+        return;
+    }
+    settings.add_witness(&mut random);
+    for (_, fault) in faults {
+        if matches!(
+            fault,
+            Fault::HandOver | Fault::TakeOver(_) | Fault::EndStandStill
+        ) {
+            *fault = Fault::with_witness(&mut random);
+        }
+    }
 }
 
 /// Adds a fault at a random place.

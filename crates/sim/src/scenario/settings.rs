@@ -29,9 +29,26 @@ pub struct Settings {
     pub peer_timeout: Duration,
     /// The time without an answer after which a peer that still sends frames is given up.
     pub answer_limit: Duration,
+    /// With a witness: the time from the loss of the connection to the takeover.
+    pub failover_after: Option<Duration>,
+    /// The excess of the rate of each machine's clock, in thousandths.
+    pub clock_excess: [i64; 2],
 }
 
+/// The largest excess of a clock, in thousandths. The driver allows for more between two clocks.
+const CLOCK_EXCESS_MAX: u64 = 40;
+
 impl Settings {
+    /// Adds a witness, and clocks that run at different rates.
+    pub fn add_witness(&mut self, random: &mut Random) {
+        let millis = 300 + random.below(1200);
+        self.failover_after = Some(Duration::from_millis(millis));
+        self.clock_excess = [(); 2].map(|()| {
+            let drawn = random.below(2 * CLOCK_EXCESS_MAX + 1);
+            i64::try_from(drawn).unwrap_or(0) - i64::try_from(CLOCK_EXCESS_MAX).unwrap_or(0)
+        });
+    }
+
     /// Draws the settings of a schedule.
     pub fn random(random: &mut Random) -> Self {
         let longest = *random.pick(&[100, 3000]);
@@ -50,6 +67,8 @@ impl Settings {
             pause_limit: Duration::from_millis(random.below(longest)),
             peer_timeout: Duration::from_millis(200 + random.below(1000)),
             answer_limit: ANSWER_LIMIT,
+            failover_after: None,
+            clock_excess: [0; 2],
         }
     }
 }

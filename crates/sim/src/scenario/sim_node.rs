@@ -5,7 +5,6 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_driver::client::{FileService, Standing};
 use lockstep_driver::config::{DatastoreConfig, PeerConfig, Policies};
 use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
 use lockstep_repl::state::State;
@@ -56,6 +55,8 @@ pub struct SimNode {
     pub needs_operator: bool,
     /// The node does not start by itself.
     pub stays_down: bool,
+    /// The excess of the rate of the machine's clock, in thousandths.
+    clock_excess: i64,
 }
 
 /// The way in which a process has ended.
@@ -75,6 +76,8 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         pause_limit,
         peer_timeout,
         answer_limit,
+        failover_after,
+        clock_excess: _,
     } = *settings;
     DatastoreConfig {
         name: "simulated".to_owned(),
@@ -92,7 +95,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         peer_timeout,
         answer_limit,
         fuse_threads: 4,
-        failover_after: None,
+        failover_after,
         peer: Some(peer()),
     }
 }
@@ -100,7 +103,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
 /// Returns whether the node of a datastore serves clients.
 pub fn serves(datastore: Arc<Datastore>) -> bool {
     let is_secondary = datastore.state().is_secondary();
-    !is_secondary && DatastoreHandle(datastore).standing() == Standing::Serving
+    !is_secondary && DatastoreHandle(datastore).serves()
 }
 
 /// Returns a peer configuration. The simulated dialer does not use it.
@@ -133,6 +136,7 @@ impl SimNode {
             refusals_allowed: 0,
             needs_operator: false,
             stays_down: false,
+            clock_excess: *side.of(&settings.clock_excess),
         }
     }
 
@@ -190,6 +194,7 @@ impl SimNode {
     /// Prepares the machine for `process`, which starts now. Returns the disk of the process.
     pub fn power_on(&mut self, process: &Process) -> Arc<dyn Backing> {
         process.set_hang(self.disk.hang());
+        process.set_clock_excess(self.clock_excess);
         self.stays_down = false;
         self.forget_crash();
         self.disk.disk().mount()

@@ -12,6 +12,7 @@ use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
+use super::arbiter::{Arbiter, ArbiterLine};
 use super::fibers::{self, Wait};
 use super::network::{Endpoint, Network};
 use super::process::{Process, ProcessHost};
@@ -61,6 +62,16 @@ impl RunningNode {
 /// The present process of a node. The node shares it with the dialer of its peer.
 pub type RunningSlot = Arc<Mutex<Option<RunningNode>>>;
 
+/// What a process reaches from its machine.
+pub struct Surroundings {
+    /// The network between the nodes.
+    pub network: Arc<Network>,
+    /// The witness.
+    pub arbiter: Arc<Arbiter>,
+    /// The node that the process dials.
+    pub peer: RunningSlot,
+}
+
 /// One node.
 pub struct Node {
     side: Side,
@@ -105,15 +116,13 @@ impl Node {
         Arc::clone(&self.running)
     }
 
-    /// Starts a process on `backing`, in the run `boot` of the machine. The node dials the node in
-    /// `peer`.
+    /// Starts a process on `backing`, in the run `boot` of the machine.
     pub fn start(
         &self,
         process: &Arc<Process>,
         backing: Arc<dyn Backing>,
         boot: BootId,
-        network: &Arc<Network>,
-        peer: RunningSlot,
+        surroundings: Surroundings,
     ) {
         let running = RunningNode::new(process);
         *self.running.lock() = Some(running.clone());
@@ -126,11 +135,12 @@ impl Node {
         let dialer = Dialer {
             side: self.side,
             process: Arc::clone(process),
-            network: Arc::clone(network),
-            peer,
+            network: surroundings.network,
+            peer: surroundings.peer,
         };
+        let arbiter = ArbiterLine::new(self.side, Arc::clone(process), surroundings.arbiter);
         let config = self.config.clone();
-        process.start(move || run(config, place, &running, dialer));
+        process.start(move || run(config, place, &running, dialer, arbiter));
     }
 
     /// Requests a clean shutdown of the present process, as SIGTERM does.
@@ -152,7 +162,13 @@ impl Node {
 
 /// Runs the start of a node's process. An operator of the simulated world first creates the store if
 /// there is none. So a crash may also interrupt the creation, at any call.
-fn run(config: DatastoreConfig, place: Place, running: &RunningNode, dialer: Dialer) {
+fn run(
+    config: DatastoreConfig,
+    place: Place,
+    running: &RunningNode,
+    dialer: Dialer,
+    arbiter: ArbiterLine,
+) {
     let opened = make_store(&config, &place.backing, place.stamp.clone())
         .and_then(|_made| prepare(config, place))
         .and_then(Prepared::open);
@@ -174,6 +190,13 @@ fn run(config: DatastoreConfig, place: Place, running: &RunningNode, dialer: Dia
     running
         .shutdown
         .start(process, move || dialing.run_dialer(&dialer));
+    if datastore.config().failover_after.is_some() {
+        let asking = Arc::clone(&datastore);
+        running.shutdown.start(process, move || {
+            let me = arbiter.me();
+            asking.run_arbitration(&arbiter, me);
+        });
+    }
     *running.datastore.lock() = Some(datastore);
 }
 

@@ -1,7 +1,7 @@
 //! A process of a node, from its start until it stops, is killed, or its machine loses power.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockstep_driver::{Gate, Host, Job, KeptLimits, RoomLimits};
@@ -111,6 +111,8 @@ pub struct Process {
     shared: Arc<Shared>,
     /// The difference between the monotonic clock of the process and the time of the world.
     clock_ahead: Duration,
+    /// The excess of the rate of the monotonic clock, in thousandths.
+    clock_excess: AtomicI64,
     dead: AtomicBool,
     stopped: AtomicBool,
     /// The work on other threads that does not begin, because the disk hangs.
@@ -134,6 +136,7 @@ impl Process {
             id,
             shared,
             clock_ahead,
+            clock_excess: AtomicI64::new(0),
             dead: AtomicBool::new(false),
             hang: Mutex::default(),
             stopped: AtomicBool::new(false),
@@ -150,6 +153,23 @@ impl Process {
     /// Returns the shared state of its world.
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Makes the monotonic clock of the process run faster by some thousandths, or slower.
+    pub fn set_clock_excess(&self, thousandths: i64) {
+        self.clock_excess.store(thousandths, Ordering::Relaxed);
+    }
+
+    fn monotonic(&self) -> Duration {
+        let now = self.shared.now();
+        let excess = self.clock_excess.load(Ordering::Relaxed);
+        let changed = now / 1000 * u32::try_from(excess.unsigned_abs()).unwrap_or(0);
+        let now = if excess < 0 {
+            now.saturating_sub(changed)
+        } else {
+            now + changed
+        };
+        now + self.clock_ahead
     }
 
     /// Marks the process as dead: nothing that the process does has an effect any more.
@@ -219,7 +239,7 @@ impl ProcessHost {
 
 impl Host for ProcessHost {
     fn now(&self) -> Duration {
-        self.0.shared.now() + self.0.clock_ahead
+        self.0.monotonic()
     }
 
     fn time_of_day(&self) -> Timestamp {

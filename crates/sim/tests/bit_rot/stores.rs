@@ -34,6 +34,8 @@ fn settings(random: &mut Random) -> Settings {
         pause_limit: Duration::from_secs(3),
         peer_timeout: Duration::from_secs(1),
         answer_limit: ANSWER_LIMIT,
+        failover_after: None,
+        clock_excess: [0; 2],
     }
 }
 

@@ -60,6 +60,8 @@ fn settings() -> impl Strategy<Value = Settings> {
             pause_limit: Duration::from_millis(pause_ms),
             peer_timeout: Duration::from_millis(timeout_ms),
             answer_limit: ANSWER_LIMIT,
+            failover_after: None,
+            clock_excess: [0; 2],
         },
     )
 }

@@ -28,6 +28,8 @@ pub fn two_nodes(on_peer_loss: OnPeerLoss) -> Cluster {
         pause_limit: Duration::from_secs(3600),
         peer_timeout: Duration::from_secs(1),
         answer_limit: Duration::from_secs(3),
+        failover_after: None,
+        clock_excess: [0; 2],
     })
 }
 

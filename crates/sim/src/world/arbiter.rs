@@ -1,0 +1,188 @@
+//! The witness that the nodes ask (docs/protocol/roles.md): one record, and calls that take time, that are lost, or that are
+//! late on their way. Elsewhere in the simulator, the witness is the recorder of a schedule; so this one is the *arbiter*.
+//!
+//! Invariant: the record changes as `Claim::apply` says, also by a claim whose caller has given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_roles::{Claim, Member, Witness, WitnessError, WitnessRecord};
+use parking_lot::Mutex;
+
+use super::fibers::{self, Wait};
+use super::process::{Process, Shared};
+use super::side::Side;
+
+/// The longest way of a message, in microseconds.
+const WAY_MAX_US: u64 = 3_000;
+/// The longest time for which a claim can be late, in microseconds.
+const LATE_MAX_US: u64 = 4_000_000;
+/// Share of calls whose request is lost, whose answer is lost, or whose request is late, in percent each.
+const LOST_PERCENT: u64 = 4;
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct Arbiter(Mutex<ArbiterState>);
+
+#[derive(Default)]
+struct ArbiterState {
+    record: Option<WitnessRecord>,
+    /// Claims that are on their way, with the times of their arrival.
+    late: Vec<(Duration, Claim)>,
+    /// The machines that cannot reach the arbiter.
+    cut_off: [bool; 2],
+}
+
+impl ArbiterState {
+    /// Handles the claims that have arrived until `now`, in the order of their arrival.
+    fn settle(&mut self, now: Duration) {
+        self.late.sort_by_key(|(at, _)| *at);
+        let due = self.late.partition_point(|(at, _)| *at <= now);
+        for (_, claim) in self.late.drain(..due) {
+            self.record = claim.apply(self.record);
+        }
+    }
+}
+
+impl Arbiter {
+    /// Cuts a machine off from the arbiter, or connects it again.
+    pub fn cut_off(&self, side: Side, is_cut: bool) {
+        *side.of_mut(&mut self.0.lock().cut_off) = is_cut;
+    }
+
+    /// Replaces the arbiter by one without a record. A claim to the earlier one never arrives.
+    pub fn replace(&self) {
+        let mut state = self.0.lock();
+        state.record = None;
+        state.late.clear();
+    }
+
+    /// Returns the record.
+    pub fn record(&self, now: Duration) -> Option<WitnessRecord> {
+        let mut state = self.0.lock();
+        state.settle(now);
+        state.record
+    }
+
+    fn is_cut_off(&self, side: Side) -> bool {
+        *side.of(&self.0.lock().cut_off)
+    }
+
+    /// Returns the record after a call that arrives now.
+    fn call(&self, claim: Option<&Claim>, now: Duration) -> Option<WitnessRecord> {
+        let mut state = self.0.lock();
+        state.settle(now);
+        if let Some(claim) = claim {
+            state.record = claim.apply(state.record);
+        }
+        state.record
+    }
+
+    fn delay(&self, claim: Claim, arrival: Duration) {
+        self.0.lock().late.push((arrival, claim));
+    }
+}
+
+/// The fate of a call on its way.
+enum Passage {
+    Arrives,
+    RequestLost,
+    AnswerLost,
+    Late,
+}
+
+/// The arbiter, as the process of one machine asks it.
+pub struct ArbiterLine {
+    side: Side,
+    process: Arc<Process>,
+    arbiter: Arc<Arbiter>,
+}
+
+impl ArbiterLine {
+    /// Returns the line of a process.
+    pub const fn new(side: Side, process: Arc<Process>, arbiter: Arc<Arbiter>) -> Self {
+        Self {
+            side,
+            process,
+            arbiter,
+        }
+    }
+
+    /// Returns the name of the machine in the records.
+    pub const fn me(&self) -> Member {
+        match self.side {
+            Side::A => Member::First,
+            Side::B => Member::Second,
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        self.process.shared()
+    }
+
+    fn pause(&self, time: Duration) {
+        fibers::wait(Wait::Until(self.shared().now() + time));
+    }
+
+    fn below(&self, limit_us: u64) -> Duration {
+        let drawn = self.shared().with_random(|random| random.below(limit_us));
+        Duration::from_micros(drawn)
+    }
+
+    fn passage(&self) -> Passage {
+        let drawn = self.shared().with_random(|random| random.below(100));
+        match drawn / LOST_PERCENT {
+            0 => Passage::RequestLost,
+            1 => Passage::AnswerLost,
+            2 => Passage::Late,
+            _ => Passage::Arrives,
+        }
+    }
+
+    fn ask(
+        &self,
+        claim: Option<&Claim>,
+        limit: Duration,
+    ) -> Result<Option<WitnessRecord>, WitnessError> {
+        let begin = self.shared().now();
+        self.pause(self.below(WAY_MAX_US));
+        let passage = self.passage();
+        let is_cut_off = self.arbiter.is_cut_off(self.side);
+        if !is_cut_off {
+            let now = self.shared().now();
+            match passage {
+                Passage::Arrives => {
+                    let record = self.arbiter.call(claim, now);
+                    self.pause(self.below(WAY_MAX_US));
+                    if !self.arbiter.is_cut_off(self.side) {
+                        return Ok(record);
+                    }
+                }
+                Passage::AnswerLost => drop(self.arbiter.call(claim, now)),
+                Passage::Late => {
+                    if let Some(claim) = claim {
+                        self.arbiter.delay(*claim, now + self.below(LATE_MAX_US));
+                    }
+                }
+                Passage::RequestLost => {}
+            }
+        }
+        fibers::wait(Wait::Until(begin + limit));
+        Err(WitnessError::Unreachable {
+            witness: "the arbiter".to_owned(),
+            cause: "no answer".to_owned(),
+            cure: "wait".to_owned(),
+        })
+    }
+}
+
+impl Witness for ArbiterLine {
+    fn read(&self, limit: Duration) -> Result<Option<WitnessRecord>, WitnessError> {
+        self.ask(None, limit)
+    }
+
+    fn claim(&self, claim: &Claim, limit: Duration) -> Result<Option<WitnessRecord>, WitnessError> {
+        assert!(claim.check().is_ok(), "a node makes the claim {claim:?}");
+        self.ask(Some(claim), limit)
+    }
+}

@@ -1,0 +1,94 @@
+//! A planned failover at the end of a resync, when only the primary has marked the nodes in sync.
+
+// Clippy knows test functions by their attribute; the helper functions are test code too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::time::Duration;
+
+use lockstep_repl::state::State;
+use lockstep_sim::history::Stop;
+use lockstep_sim::random::Random;
+use lockstep_sim::scenario::{
+    ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
+};
+use lockstep_sim::workload::{Generator, Options};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+
+/// Number of seeds in each test.
+const SEEDS: u64 = 40;
+/// The time after a fault in which its effects are over.
+const WHILE: Duration = Duration::from_secs(2);
+
+/// Returns two nodes that have just started, with clients.
+fn cluster(seed: u64) -> Cluster {
+    let settings = Settings {
+        durability: Durability::Always,
+        on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Wait,
+        pause_limit: Duration::from_secs(1),
+        peer_timeout: Duration::from_millis(500),
+        answer_limit: ANSWER_LIMIT,
+    };
+    let mut random = Random::new(seed);
+    let options = Options {
+        clients: 2,
+        ..Options::default()
+    };
+    let users = Users {
+        clients: options.clients,
+        pause_max: Duration::from_millis(2),
+        source: Box::new(Generator::new(options, random.fork())),
+    };
+    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
+    cluster.start_both();
+    cluster
+}
+
+/// Runs until the primary has marked the nodes in sync. Returns whether the secondary has not yet.
+fn is_marked_by_primary_alone(cluster: &mut Cluster) -> bool {
+    let is_synced = |cluster: &Cluster| cluster.state(PRIMARY) == Some(State::Synced);
+    cluster.until(IN_SYNC_WITHIN, is_synced).unwrap();
+    cluster.state(SECONDARY) == Some(State::SecondaryResyncing)
+}
+
+fn end_well(cluster: &mut Cluster) {
+    cluster.apply_fault(Fault::Heal).unwrap();
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    cluster.stop_clients();
+    cluster.settle().unwrap();
+    cluster.final_check().unwrap();
+}
+
+#[test]
+fn a_secondary_that_was_never_complete_gets_no_role_and_costs_no_durable_operation() {
+    let mut met = 0;
+    for seed in 0..SEEDS {
+        let mut cluster = cluster(seed);
+        if !is_marked_by_primary_alone(&mut cluster) {
+            continue;
+        }
+        met += 1;
+        let down = Fault::Down(Role::Secondary, Stop::Power);
+        cluster.apply_fault(down).unwrap();
+        cluster.apply_fault(Fault::HandOver).unwrap();
+        cluster.run_for(WHILE).unwrap();
+        let both = Fault::RestartBoth(Stop::Power, Stop::Power);
+        cluster.apply_fault(both).unwrap();
+        cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+        assert_eq!(cluster.role_changes(), 0, "seed {seed}");
+        end_well(&mut cluster);
+    }
+    assert!(met > SEEDS / 2, "only {met} seeds meet the moment");
+}
+
+#[test]
+fn a_failover_before_the_mark_of_the_secondary_waits_for_the_mark() {
+    for seed in 0..SEEDS {
+        let mut cluster = cluster(seed);
+        is_marked_by_primary_alone(&mut cluster);
+        cluster.apply_fault(Fault::HandOver).unwrap();
+        cluster.run_for(WHILE).unwrap();
+        assert_eq!(cluster.role_changes(), 1, "seed {seed}");
+        end_well(&mut cluster);
+    }
+}

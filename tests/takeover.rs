@@ -1,0 +1,301 @@
+//! Failovers that nobody asks for: two nodes, a witness, and faults. The nodes are real processes with mounts.
+//!
+//! *A* is the node that begins as the primary, and *B* is the other one. Programs on both mounts keep their accounts outside
+//! the mounts (`records`). `LOCKSTEP_FAULT_KEEP` keeps the directory of a failed test. Needs root and /dev/fuse.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+#[path = "faults/address.rs"]
+mod address;
+#[path = "faults/network.rs"]
+mod network;
+#[path = "faults/nodes.rs"]
+mod nodes;
+#[path = "failover/operator.rs"]
+#[allow(dead_code)] // the tests of planned failovers use the rest
+mod operator;
+#[path = "failover/records.rs"]
+#[allow(dead_code)] // the tests of planned failovers use the rest
+mod records;
+#[path = "takeover/witnessed.rs"]
+mod witnessed;
+
+use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_roles::InSyncSet;
+use lockstepfs::config::Role;
+
+use nodes::Which::{self, Primary as A, Secondary as B};
+use nodes::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
+use operator::{assert_identical, await_in_sync, await_status, cut, fail_over, role};
+use records::{Writer, assert_records};
+use witnessed::Witness;
+
+/// The takeover comes this time after the loss of the connection. A busy machine may stop a node for a while.
+const FAILOVER_AFTER_MS: u64 = 1500;
+
+/// Two nodes with a witness, in sync, and protected by it; `None` if this machine cannot mount.
+fn start() -> Option<(Pair, Witness)> {
+    repetitions("LOCKSTEP_TAKEOVER_ROUNDS", 1)?;
+    let environments = [NodeEnvironment::default(), NodeEnvironment::default()];
+    let mut pair = Pair::prepare(PATIENT, environments);
+    let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
+    pair.start();
+    await_protected(&pair, A);
+    Some((pair, witness))
+}
+
+/// Waits until the witness lets the other node take over from this one.
+fn await_protected(pair: &Pair, primary: Which) {
+    await_status(pair.node(primary), "protection by the witness", |status| {
+        protects(status)
+    });
+}
+
+fn protects(status: &DatastoreStatus) -> bool {
+    status
+        .witness
+        .as_ref()
+        .is_some_and(|witness| witness.protects)
+}
+
+fn await_service(pair: &Pair, which: Which, service: ServiceStatus) -> DatastoreStatus {
+    await_status(pair.node(which), &format!("{service:?}"), |status| {
+        status.sync.service == service
+    })
+}
+
+fn is_serving(status: &DatastoreStatus) -> bool {
+    matches!(
+        status.sync.service,
+        ServiceStatus::Alone | ServiceStatus::Mirrored | ServiceStatus::WritesAlone
+    )
+}
+
+/// Cuts the way between a node and both others, or heals it.
+fn isolate(pair: &Pair, witness: &Witness, which: Which, is_cut: bool) {
+    witness.cut(which, is_cut);
+    cut(pair, is_cut);
+}
+
+#[test]
+fn the_secondary_takes_over_from_a_killed_primary_by_itself() {
+    let Some((mut pair, witness)) = start() else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    let mut second = Writer::start(&on_b, "second");
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    second.await_progress();
+    let status = await_service(&pair, B, ServiceStatus::Alone);
+    assert_eq!(role(&status), (Role::Primary, 2));
+    assert_records(&on_b, "first", of_first);
+    let record = witness.record().unwrap();
+    assert_eq!(
+        (record.primary, record.generation.get()),
+        (witness.member(B), 2)
+    );
+
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    await_protected(&pair, B);
+    let of_second = second.finish();
+    assert_identical(pair.node(B));
+    fail_over(&mut pair, B, 2);
+    assert_records(&on_a, "first", of_first);
+    assert_records(&on_a, "second", of_second);
+}
+
+#[test]
+fn the_primary_serves_alone_after_the_word_of_the_witness() {
+    let Some((mut pair, witness)) = start() else {
+        return;
+    };
+    let mut writer = Writer::start(&pair.node(A).mount(), "first");
+    writer.await_progress();
+    pair.node_mut(B).kill();
+    writer.await_progress();
+    let record = witness.record().unwrap();
+    assert_eq!(
+        (record.primary, record.in_sync, record.generation.get()),
+        (witness.member(A), InSyncSet::PrimaryOnly, 1)
+    );
+    pair.node_mut(B).start();
+    await_in_sync(&mut pair, A, 1);
+    await_protected(&pair, A);
+    writer.finish();
+    assert_identical(pair.node(A));
+    assert_eq!(witness.record().unwrap().in_sync, InSyncSet::Both);
+}
+
+#[test]
+fn a_cut_between_the_nodes_leaves_the_primary() {
+    let Some((mut pair, witness)) = start() else {
+        return;
+    };
+    let mut writer = Writer::start(&pair.node(A).mount(), "first");
+    for _ in 0..3 {
+        writer.await_progress();
+        cut(&pair, true);
+        await_service(&pair, A, ServiceStatus::Alone);
+        writer.await_progress();
+        // B has asked meanwhile, and may not take over.
+        let status = pair.node(B).status().unwrap();
+        assert_eq!(role(&status), (Role::Secondary, 1));
+        cut(&pair, false);
+        await_in_sync(&mut pair, A, 1);
+        await_protected(&pair, A);
+    }
+    writer.finish();
+    assert_eq!(witness.record().unwrap().primary, witness.member(A));
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn an_isolated_primary_stops_and_comes_back_as_the_secondary() {
+    let Some((mut pair, witness)) = start() else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    isolate(&pair, &witness, A, true);
+    let mut second = Writer::start(&on_b, "second");
+    second.await_progress();
+    let status = pair.node(A).status().unwrap();
+    assert!(!is_serving(&status), "{status:#?}");
+    let acknowledged = first.acknowledged();
+    assert_records(&on_b, "first", acknowledged);
+
+    isolate(&pair, &witness, A, false);
+    await_in_sync(&mut pair, B, 2);
+    let of_first = first.lose();
+    assert_eq!(of_first, acknowledged, "nothing was acknowledged without B");
+    let of_second = second.finish();
+    assert_identical(pair.node(B));
+    await_protected(&pair, B);
+    fail_over(&mut pair, B, 2);
+    assert_records(&on_a, "first", of_first);
+    assert_records(&on_a, "second", of_second);
+}
+
+#[test]
+fn no_node_serves_alone_without_the_word_of_the_witness() {
+    let Some((mut pair, mut witness)) = start() else {
+        return;
+    };
+    let mut writer = Writer::start(&pair.node(A).mount(), "first");
+    writer.await_progress();
+    witness.stop();
+    writer.await_progress();
+    cut(&pair, true);
+    await_status(pair.node(A), "a question to the witness", |status| {
+        !is_serving(status)
+            && status
+                .sync
+                .reason
+                .as_ref()
+                .is_some_and(|it| it.contains("witness"))
+    });
+    let before = writer.acknowledged();
+    await_status(pair.node(B), "a question of B", |status| {
+        status
+            .sync
+            .reason
+            .as_ref()
+            .is_some_and(|it| it.contains("witness"))
+    });
+    assert_eq!(role(&pair.node(B).status().unwrap()), (Role::Secondary, 1));
+    assert_eq!(writer.acknowledged(), before);
+    witness.resume();
+    writer.await_progress();
+    cut(&pair, false);
+    // Whichever node the witness has heard first leads.
+    pair.await_in_sync();
+    writer.finish();
+    assert_identical(pair.node(A));
+}
+
+#[test]
+fn a_lost_witness_is_replaced_while_the_nodes_go_on() {
+    let Some((mut pair, mut witness)) = start() else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    witness.replace();
+    first.await_progress();
+    await_that("the record of the new witness", || {
+        witness
+            .record()
+            .is_some_and(|record| record.in_sync == InSyncSet::Both)
+    });
+    await_protected(&pair, A);
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    await_service(&pair, B, ServiceStatus::Alone);
+    assert_records(&pair.node(B).mount(), "first", of_first);
+}
+
+#[test]
+fn a_restart_of_a_process_is_no_failover() {
+    let Some((mut pair, _witness)) = start() else {
+        return;
+    };
+    for which in [A, B, A] {
+        pair.node_mut(which).kill();
+        pair.node_mut(which).start();
+        pair.await_in_sync();
+        await_protected(&pair, A);
+        assert_eq!(role(&pair.node(A).status().unwrap()), (Role::Primary, 1));
+    }
+}
+
+#[test]
+fn one_node_of_two_that_ended_serves_with_the_witness() {
+    let Some((mut pair, _witness)) = start() else {
+        return;
+    };
+    let mut writer = Writer::start(&pair.node(A).mount(), "first");
+    writer.await_progress();
+    for (starting, generation) in [(A, 1), (B, 2)] {
+        pair.node_mut(A).kill();
+        pair.node_mut(B).kill();
+        pair.node_mut(starting).start();
+        let status = await_service(&pair, starting, ServiceStatus::Alone);
+        assert_eq!(role(&status), (Role::Primary, generation));
+        pair.node_mut(operator::other(starting)).start();
+        await_in_sync(&mut pair, starting, generation);
+        await_protected(&pair, starting);
+    }
+    let of_first = writer.lose();
+    assert_records(&pair.node(B).mount(), "first", of_first);
+    assert_identical(pair.node(B));
+}
+
+#[test]
+fn a_primary_that_was_suspended_finds_itself_deposed() {
+    let Some((mut pair, _witness)) = start() else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    pair.node(A).freeze();
+    let mut second = Writer::start(&on_b, "second");
+    second.await_progress();
+    pair.node(A).thaw();
+    await_in_sync(&mut pair, B, 2);
+    // A may have had B's answer to the last record before it was suspended.
+    assert_records(&on_b, "first", first.acknowledged());
+    let of_second = second.finish();
+    assert_identical(pair.node(B));
+    await_protected(&pair, B);
+    fail_over(&mut pair, B, 2);
+    assert_records(&on_a, "second", of_second);
+    // A record that was under way has failed; or the record waited, and goes on now.
+    let of_first = first.end();
+    assert_records(&on_a, "first", of_first);
+}

@@ -1,0 +1,144 @@
+//! A witness for two nodes, and a faulty network between each node and the witness.
+//!
+//! Invariant: the witness ends with the test.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use lockstep_link::identity::Identity;
+use lockstep_roles::{Member, WitnessRecord};
+use lockstep_types::DatastoreUuid;
+use lockstep_witness::{
+    NodePair, WitnessClient, WitnessConfig, WitnessServer, WitnessServerOptions, WitnessStore,
+};
+use tempfile::TempDir;
+
+use crate::network::{Fault, Network};
+use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which, await_that};
+
+/// The witness of a pair.
+pub struct Witness {
+    dir: TempDir,
+    identity: Identity,
+    listen: SocketAddr,
+    server: Option<WitnessServer>,
+    nodes: [Identity; 2],
+    /// The network between each node and the witness.
+    ways: [Network; 2],
+    /// Number of the storage.
+    storage: u32,
+}
+
+impl Witness {
+    /// Starts a witness, and writes it into the configuration of both nodes, which do not run yet. The secondary takes over
+    /// `failover_after_ms` after the loss of the connection.
+    pub fn start(pair: &Pair, failover_after_ms: u64) -> Self {
+        let dir = tempfile::Builder::new().prefix("lsw.").tempdir().unwrap();
+        let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let listen = TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
+        let nodes = [Which::Primary, Which::Secondary].map(|which| {
+            let dir = pair.node(which).config();
+            Identity::load(dir.parent().unwrap()).unwrap()
+        });
+        let mut witness = Self {
+            identity: Identity::create(dir.path(), "witness").unwrap(),
+            dir,
+            listen,
+            server: None,
+            nodes,
+            ways: [(); 2].map(|()| Network::start(host, listen, None)),
+            storage: 0,
+        };
+        witness.make_store();
+        witness.resume();
+        for (which, way) in [Which::Primary, Which::Secondary].iter().zip(&witness.ways) {
+            witness.configure(pair, *which, way.address(), failover_after_ms);
+        }
+        witness
+    }
+
+    fn store(&self) -> std::path::PathBuf {
+        self.dir.path().join(format!("store{}", self.storage))
+    }
+
+    fn make_store(&self) {
+        fs::create_dir(self.store()).unwrap();
+        WitnessStore::create(&self.store()).unwrap();
+    }
+
+    fn configure(&self, pair: &Pair, which: Which, address: SocketAddr, failover_after_ms: u64) {
+        let path = pair.node(which).config();
+        let text = fs::read_to_string(&path).unwrap();
+        let kept = |line: &&str| !line.starts_with("pause_limit_ms");
+        let lines: Vec<&str> = text.lines().filter(kept).collect();
+        let text = lines.join("\n").replace(
+            "answer_limit_ms",
+            &format!("failover_after_ms = {failover_after_ms}\nanswer_limit_ms"),
+        );
+        let fingerprint = self.identity.fingerprint();
+        let section = format!(
+            "\n\n[datastore.witness]\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n"
+        );
+        fs::write(path, text + &section).unwrap();
+    }
+
+    /// Stops the witness.
+    pub fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Starts the stopped witness with its records.
+    pub fn resume(&mut self) {
+        let options = WitnessServerOptions {
+            identity: self.identity.clone(),
+            listen: self.listen,
+            nodes: self.nodes.iter().map(Identity::fingerprint).collect(),
+        };
+        let mut store = None;
+        // A process that another test starts has a copy of the lock for a moment.
+        await_that("the store of the witness", || {
+            store = WitnessStore::open(&self.store()).ok();
+            store.is_some()
+        });
+        let store = store.unwrap();
+        self.server = Some(WitnessServer::start(options, store).unwrap());
+    }
+
+    /// Replaces the witness by a new one without records.
+    pub fn replace(&mut self) {
+        self.stop();
+        self.storage += 1;
+        self.make_store();
+        self.resume();
+    }
+
+    /// Cuts the network between a node and the witness, or heals it.
+    pub fn cut(&self, which: Which, is_cut: bool) {
+        let way = &self.ways[usize::from(which == Which::Secondary)];
+        if is_cut {
+            way.apply_fault(Fault::Cut);
+        } else {
+            way.heal();
+        }
+    }
+
+    /// The record of the datastore.
+    pub fn record(&self) -> Option<WitnessRecord> {
+        let config = WitnessConfig::Own {
+            address: self.listen.into(),
+            fingerprint: self.identity.fingerprint(),
+        };
+        let [a, b] = &self.nodes;
+        let client = WitnessClient::new(&config, a).unwrap();
+        let uuid: DatastoreUuid = UUID.parse().unwrap();
+        let witness = client.datastore(uuid, b.fingerprint()).unwrap();
+        witness.read(WAIT_LIMIT).unwrap()
+    }
+
+    /// The name of a node in the records.
+    pub fn member(&self, which: Which) -> Member {
+        let [a, b] = self.nodes.each_ref().map(Identity::fingerprint);
+        let of = if which == Which::Primary { a } else { b };
+        NodePair::new(a, b).unwrap().member(of).unwrap()
+    }
+}
