@@ -233,6 +233,9 @@ impl<'a> Arbitration<'a> {
                 if engine.witness.note_silence(&error, is_claim) {
                     tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
                 }
+                if matches!(question, Question::Alone | Question::TakeOver) {
+                    engine.notes.set_reason(&error.to_string());
+                }
                 self.not_before = now + self.times.beat();
             }
         }
