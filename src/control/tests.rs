@@ -14,6 +14,21 @@ use crate::config::{Durability, Encryption, OnPeerLoss, Role};
 
 struct FakeNode;
 
+const fn fake_times() -> TimesStatus {
+    TimesStatus {
+        ping_ms: 250,
+        peer_timeout_ms: 3000,
+        pause_limit_ms: Some(10_000),
+        answer_limit_ms: 60_000,
+        failover: Some(FailoverTimesStatus {
+            takeover_ms: 1500,
+            alone_ms: 750,
+            lease_ms: 1350,
+            witness_call_ms: 751,
+        }),
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -59,18 +74,7 @@ fn fake_status() -> NodeStatus {
             protects: true,
             trouble: Some("it is away".to_owned()),
         }),
-        times: Some(TimesStatus {
-            ping_ms: 250,
-            peer_timeout_ms: 3000,
-            pause_limit_ms: Some(10_000),
-            answer_limit_ms: 60_000,
-            failover: Some(FailoverTimesStatus {
-                takeover_ms: 1500,
-                alone_ms: 750,
-                lease_ms: 1350,
-                witness_call_ms: 751,
-            }),
-        }),
+        times: Some(fake_times()),
         space: Some(SpaceStatus {
             total_bytes: 100,
             available_bytes: 40,
