@@ -15,6 +15,7 @@ mod failover;
 mod health;
 mod hold;
 mod init;
+mod init_ask_witness;
 mod init_witness;
 mod invalidate;
 mod keepalived_config;

@@ -12,6 +12,7 @@
 //! - there is at least one datastore, and names, UUIDs, stores and mount points are all different;
 //! - every path is absolute, and no store or mount point lies inside another;
 //! - [`NodeConfig::link`] is set whenever any datastore has a peer;
+//! - a datastore with a witness has a peer, and neither of the two nodes is the witness;
 //! - a secondary has a peer, and all peers have the same setting of `encryption`;
 //! - every number lies within its documented bounds.
 
@@ -31,16 +32,17 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use lockstep_driver::config::{
-    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FUSE_THREADS_BOUNDS,
-    FUSE_THREADS_DEFAULT, NotAnAddress, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT,
-    PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerAddress, PeerConfig, Policies,
+    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FAILOVER_AFTER_BOUNDS_MS,
+    FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, NotAnAddress,
+    PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT,
+    PeerAddress, PeerConfig, Policies,
 };
 pub use lockstep_types::settings::{
     Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
 };
 pub use node_config::{LinkConfig, NAME_BYTES_MAX, NodeConfig, SOCKET_PATH_BYTES_MAX};
 pub use problem::{ConfigError, LISTED_MAX, Problem};
-pub use template::{ConfigDraft, DraftPeer, NodeDraft, draft_text};
+pub use template::{ConfigDraft, DraftPeer, NodeDraft, draft_text, witness_section_text};
 pub use witness_server::{WitnessDraft, WitnessServerConfig, WitnessedNode, witness_draft_text};
 
 /// Largest configuration file that [`load`] accepts: enough for some hundred datastores.

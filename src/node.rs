@@ -10,6 +10,7 @@ mod notify;
 mod shared;
 mod slot;
 mod warning_limiter;
+mod witnesses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,7 @@ use notify::Notifier;
 use shared::NodeShared;
 use slot::DatastoreSlot;
 use warning_limiter::WarningLimiter;
+use witnesses::NodeWitnesses;
 
 pub use error::NodeError;
 
@@ -107,18 +109,21 @@ impl RunningNode {
     /// status` can show a long start.
     fn start(config: &NodeConfig) -> Result<Self, NodeError> {
         let link = PeerListener::open(config)?;
+        let identity = link.as_ref().map(|link| Arc::clone(&link.identity));
+        let witnesses = NodeWitnesses::new(config, identity.as_deref())?;
         ControlServer::check(&config.control)?;
         let descriptors = Arc::new(DescriptorStore::find(&config.control));
         let shared = Arc::new(NodeShared {
             name: config.name.clone(),
-            identity: link.as_ref().map(|link| Arc::clone(&link.identity)),
+            identity,
             slots: config
                 .datastores
                 .iter()
                 .cloned()
                 .map(|store| {
-                    let witness = config.witness(store.uuid).cloned();
-                    DatastoreSlot::new(store, witness, Arc::clone(&descriptors))
+                    let witness = config.witness(store.uuid);
+                    let witness = witness.and_then(|witness| witnesses.find(witness));
+                    DatastoreSlot::new(store, witness.cloned(), Arc::clone(&descriptors))
                 })
                 .collect(),
             stopping: AtomicBool::new(false),

@@ -84,6 +84,7 @@ impl ControlService for FakePrimary {
                 obstacle: false,
             }),
             witness: None,
+            times: None,
             space: None,
             resync: None,
             stray: None,

@@ -267,3 +267,129 @@ fn the_bare_mount_directory_cannot_be_written() {
     }
     std::fs::write(mount.join("file"), "in the way").unwrap();
 }
+
+/// Each server knows the witness from its first start on, and the witness gets both nodes by copying.
+#[test]
+fn a_witness_that_runs_is_given_to_both_servers() {
+    let root = root();
+    let fingerprint = format!("SHA256:{}", "3".repeat(64));
+    let ask = format!("192.0.2.3:7400={fingerprint}");
+    let printed = |name: &str, options: &[&str]| {
+        let path = |part: &str| root.path().join(name).join(part).display().to_string();
+        let (dir, mount, store) = (path("etc"), path("mnt"), path("store"));
+        let places = ["--dir", &dir, "--mount", &mount, "--store", &store];
+        let output = lockstep(&[&["init", "--name", name], &places[..], options].concat());
+        assert!(output.status.success(), "{output:?}");
+        let config = std::fs::read_to_string(format!("{dir}/node.toml")).unwrap();
+        (String::from_utf8(output.stdout).unwrap(), config)
+    };
+    let own_address = ["--listen", "192.0.2.1:7400", "--peer", "192.0.2.2:7400"];
+    let (steps, config) = printed("a", &[&own_address[..], &["--ask-witness", &ask]].concat());
+    let section = format!(
+        "[datastore.witness]\naddress = \"192.0.2.3:7400\"\nfingerprint = \"{fingerprint}\"\n"
+    );
+    assert!(config.contains(&section), "{config}");
+    assert!(config.contains("failover_after_ms = 1500"), "{config}");
+    assert!(!config.contains("pause_limit_ms"), "{config}");
+    for part in [
+        format!("--ask-witness {ask}"),
+        "On the witness at 192.0.2.3:7400".to_owned(),
+        "[[node]]\n       name = \"a\"\n       fingerprint = \"SHA256:".to_owned(),
+    ] {
+        assert!(steps.contains(&part), "{part} is not in:\n{steps}");
+    }
+    assert!(!steps.contains("lockstep init --witness"), "{steps}");
+    let (steps, config) = printed(
+        "b",
+        &["--ask-etcd", "http://e:1", "--ask-etcd", "http://f:1"],
+    );
+    assert!(config.contains("etcd = [\"http://e:1\", \"http://f:1\"]"));
+    assert!(
+        steps.contains("--ask-etcd http://e:1 --ask-etcd http://f:1"),
+        "{steps}"
+    );
+    assert!(!steps.contains("witness.toml"), "{steps}");
+}
+
+/// The second server knows both fingerprints, and prints the command that makes a witness of them.
+#[test]
+fn a_witness_can_be_made_later_with_the_printed_command() {
+    let root = root();
+    let path = |part: &str| root.path().join(part).display().to_string();
+    let (dir, mount, store) = (path("etc"), path("mnt"), path("store"));
+    let places = ["--dir", &dir, "--mount", &mount, "--store", &store];
+    let peer = format!("SHA256:{}", "2".repeat(64));
+    let known = ["--peer", "192.0.2.1:7400", "--peer-fingerprint", &peer];
+    let output = lockstep(&[&["init", "--name", "b"], &places[..], &known].concat());
+    let steps = String::from_utf8(output.stdout).unwrap();
+    let (_, command) = steps.split_once("lockstep init --witness").unwrap();
+    let command = command.split("\n\n").next().unwrap().replace(" \\\n", " ");
+    let words: Vec<_> = command.split_whitespace().collect();
+    let allowed: Vec<_> = words
+        .iter()
+        .filter(|word| word.contains("=SHA256:"))
+        .collect();
+    assert_eq!(allowed[0], &format!("a={peer}"));
+    assert!(
+        allowed[1].starts_with("b=SHA256:") && allowed.len() == 2,
+        "{words:?}"
+    );
+    // The command works as it stands, but for the address and for the places of this test.
+    let words = words
+        .iter()
+        .map(|word| word.replace("ADDRESS-OF-THAT-SERVER", "192.0.2.3"));
+    let words: Vec<_> = words.collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let (dir, store) = (path("w/etc"), path("w/store"));
+    let places = ["--dir", &dir, "--store", &store];
+    let output = lockstep(&[&["init", "--witness"], &words[..], &places].concat());
+    assert!(output.status.success(), "{output:?}");
+    let steps = String::from_utf8(output.stdout).unwrap();
+    let (_, section) = steps.split_once("       [datastore.witness]\n").unwrap();
+    let section: Vec<_> = section.lines().take(2).map(str::trim).collect();
+    // The printed section at the end of node.toml, as printed, is a valid configuration of that witness.
+    let file = path("etc/node.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = format!("{text}\n[datastore.witness]\n{}\n", section.join("\n"));
+    let node = config::parse(&text, Path::new(&file)).unwrap();
+    assert_eq!(node.witnesses.len(), 1);
+    assert_eq!(node.witnesses[0].1.address(), "192.0.2.3:7400");
+}
+
+#[test]
+fn wrong_options_for_a_witness_make_nothing() {
+    let root = root();
+    let dir = root.path().join("etc").display().to_string();
+    let good = format!("192.0.2.3:7400=SHA256:{}", "3".repeat(64));
+    for (options, expected) in [
+        (
+            &["--ask-witness", "192.0.2.3:7400"][..],
+            "HOST:PORT=FINGERPRINT",
+        ),
+        (&["--ask-witness", "x=SHA256:1"], "is not HOST:PORT"),
+        (&["--ask-witness", "x:1=SHA256:1"], "SHA256:1"),
+        (&["--ask-etcd", "https://e:1"], "http://"),
+        (
+            &["--ask-witness", &good, "--ask-etcd", "http://e:1"],
+            "cannot be used with",
+        ),
+        (
+            &["--ask-witness", &good, "--unmirrored"],
+            "cannot be used with",
+        ),
+        (
+            &["--ask-witness", &good, "--witness"],
+            "cannot be used with",
+        ),
+        (
+            &["--listen", "192.0.2.3:7400", "--ask-witness", &good],
+            "is this node itself",
+        ),
+    ] {
+        let output = lockstep(&[&["init", "--name", "a", "--dir", &dir], options].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+}

@@ -58,6 +58,7 @@ impl ControlService for PretendedNode {
             poisoned: None,
             peer: Some(peer),
             witness: None,
+            times: None,
             space: None,
             resync: None,
             stray: None,

@@ -242,7 +242,11 @@ fn a_witness_without_its_nodes_asks_for_them() {
     let setting = Setting::new();
     let steps = text_of(&setting.init(&[], &[]));
     assert!(steps.contains("fill in the fingerprint"), "{steps}");
-    assert!(steps.contains("do not ask a witness yet"), "{steps}");
+    let section = format!(
+        "       [datastore.witness]\n       address = \"{}\"\n       fingerprint = \"SHA256:",
+        setting.listen
+    );
+    assert!(steps.contains(&section), "{steps}");
     let lines = std::fs::read_to_string(setting.config()).unwrap();
     let open = lines
         .lines()

@@ -10,8 +10,9 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus,
-    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, VerifiedStatus, VerifyReport, WorkStatus,
+    DatastoreStatus, Difference, FailoverTimesStatus, PeerStatus, PoisonStatus, ResyncStatus,
+    RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
+    VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -58,6 +59,24 @@ fn status() -> NodeStatus {
             encryption: Encryption::On,
             disk_failed: false,
             obstacle: false,
+        }),
+        witness: Some(WitnessStatus {
+            address: String::new(),
+            answers: false,
+            protects: false,
+            trouble: None,
+        }),
+        times: Some(TimesStatus {
+            ping_ms: 0,
+            peer_timeout_ms: 0,
+            pause_limit_ms: None,
+            answer_limit_ms: 0,
+            failover: Some(FailoverTimesStatus {
+                takeover_ms: 0,
+                alone_ms: 0,
+                lease_ms: 0,
+                witness_call_ms: 0,
+            }),
         }),
         space: Some(SpaceStatus {
             total_bytes: 0,

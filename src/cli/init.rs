@@ -18,6 +18,7 @@ use lockstepfs::config::{
 };
 
 use super::arguments::absolute;
+use super::init_ask_witness::{self, AskedWitnessArgs};
 use super::init_witness::{self, WitnessInitArgs, WitnessPlan};
 use super::mount_directory::{self, Protection};
 use super::new_files::{NewDirectories, NewStore, refuse_existing, remove_new, write_new};
@@ -87,7 +88,7 @@ pub(crate) struct InitArgs {
     json: bool,
 }
 
-/// The other node.
+/// The other node, and the witness of both.
 #[derive(Debug, Args)]
 struct PeerArgs {
     /// Address and port of the other node, if known
@@ -101,6 +102,9 @@ struct PeerArgs {
     /// Keep one copy only, without a peer
     #[arg(long, conflicts_with_all = ["address", "fingerprint"])]
     unmirrored: bool,
+
+    #[command(flatten)]
+    witness: AskedWitnessArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -110,6 +114,8 @@ Examples:
   On the second, as the first printed it:
     lockstep init --name b --listen 10.0.0.2:7400 --peer 10.0.0.1:7400 --mount /srv/data \\
       --uuid UUID --peer-fingerprint SHA256:…
+  With a witness that runs already, on both:
+    lockstep init … --ask-witness 10.0.0.3:7400=SHA256:…
   A witness, on a third server (10.0.0.3):
     lockstep init --witness --name w --listen 10.0.0.3:7400 --allow a=SHA256:… --allow b=SHA256:…
 
@@ -170,6 +176,7 @@ impl InitPlan {
             mount: or_default(args.mount, format!("/srv/{name}"))?,
             store: or_default(args.store, format!("/var/lib/lockstep/{name}"))?,
             peer: (!args.peer.unmirrored).then_some(known),
+            witness: args.peer.witness.witness(),
             datastore: args.datastore,
             ..ConfigDraft::new(&args.name, &directory, &control, args.listen)
         };
@@ -285,6 +292,7 @@ impl InitPlan {
             made.protection.text(&self.draft.mount),
         );
         let mut steps = self.pairing_steps(fingerprint, text);
+        steps.extend(self.allow_step(fingerprint));
         let (servers, healthy, standby) = if self.draft.peer.is_some() {
             ("On both servers", "in sync", STANDBY_HINT)
         } else {
@@ -299,10 +307,37 @@ impl InitPlan {
              Programs find the directory at {}{standby}.",
             self.draft.mount.display()
         ));
+        steps.extend(self.offer_step(fingerprint));
         for (number, step) in steps.iter().enumerate() {
             let _ = writeln!(out, "{}. {step}\n", number + 1);
         }
         out
+    }
+
+    /// Returns the step on the witness, if this node has one that must know it.
+    fn allow_step(&self, fingerprint: Fingerprint) -> Option<String> {
+        let witness = self.draft.witness.as_ref()?;
+        init_ask_witness::allow_step(witness, &self.draft.node.name, fingerprint)
+    }
+
+    /// Returns the step that adds a witness, on the second node: it knows both fingerprints.
+    fn offer_step(&self, fingerprint: Fingerprint) -> Option<String> {
+        let peer = self.draft.peer.as_ref()?.fingerprint?;
+        let nodes = [
+            (self.other_name(), peer),
+            (&*self.draft.node.name, fingerprint),
+        ];
+        let has_witness = self.draft.witness.is_some();
+        (!has_witness).then(|| init_ask_witness::offer_step(nodes))
+    }
+
+    /// A name for the other node, which this node does not know.
+    fn other_name(&self) -> &'static str {
+        if self.draft.node.name == "b" {
+            "a"
+        } else {
+            "b"
+        }
     }
 
     fn store_text(&self, made: bool) -> String {
@@ -371,12 +406,14 @@ impl InitPlan {
             Role::Primary => Role::Secondary,
             Role::Secondary => Role::Primary,
         };
-        let other = if draft.node.name == "b" { "a" } else { "b" };
+        let other = self.other_name();
+        let witness = draft.witness.as_ref().map(init_ask_witness::options);
+        let witness = witness.map_or_else(String::new, |options| format!(" \\\n        {options}"));
         format!(
             "       lockstep init --name {other} --dir {} --listen {listen} \\\n         \
              --peer {own} --peer-fingerprint {fingerprint} \\\n         \
              --datastore {} --uuid {} --role {} \\\n         \
-             --mount {} --store {}",
+             --mount {} --store {}{witness}",
             shell(&self.directory),
             draft.datastore,
             draft.uuid,

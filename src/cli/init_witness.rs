@@ -12,8 +12,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_link::identity::{CERTIFICATE_FILE, KEY_FILE};
 use lockstep_link::{Fingerprint, FingerprintError, Identity};
-use lockstep_witness::WitnessStore;
-use lockstepfs::config::{self, WitnessDraft, WitnessedNode, witness_draft_text};
+use lockstep_witness::{WitnessConfig, WitnessStore};
+use lockstepfs::config::{
+    self, WitnessDraft, WitnessedNode, witness_draft_text, witness_section_text,
+};
 
 use super::new_files::{NewDirectories, refuse_existing, remove_new, write_new};
 use super::terminal::{open_lines, say, say_json, shell};
@@ -29,7 +31,7 @@ const STORE_DEFAULT: &str = "/var/lib/lockstep/witness";
 pub(super) struct WitnessInitArgs {
     /// Make this server a witness instead of a node
     #[arg(long, conflicts_with_all = [
-        "control", "datastore", "mount", "role", "uuid", "address", "fingerprint", "unmirrored",
+        "control", "datastore", "mount", "role", "uuid", "address", "fingerprint", "unmirrored", "own", "etcd",
     ])]
     witness: bool,
 
@@ -188,12 +190,32 @@ impl WitnessPlan {
         steps.push(format!(
             "Check it (exit code 0: it runs):\n\n       lockstep witness-status --config {config}"
         ));
-        steps.push(
-            "Nothing on the nodes: the nodes of this version do not ask a witness yet.".to_owned(),
-        );
+        steps.push(self.node_step(fingerprint));
         for (number, step) in steps.iter().enumerate() {
             let _ = writeln!(out, "{}. {step}\n", number + 1);
         }
         out
+    }
+
+    /// Returns the step that lets both nodes ask this witness.
+    fn node_step(&self, fingerprint: Fingerprint) -> String {
+        let section = witness_section_text(&WitnessConfig::Own {
+            address: self.listen.into(),
+            fingerprint,
+        });
+        let mut lines = String::new();
+        for line in section.lines() {
+            let _ = writeln!(lines, "       {line}");
+        }
+        let unknown = if self.listen.ip().is_unspecified() {
+            "\n   (with the address of this server, as the nodes reach it)"
+        } else {
+            ""
+        };
+        format!(
+            "On both nodes, the secondary first: put these lines into node.toml, below [datastore.peer]{unknown},\n   \
+             remove the line pause_limit_ms there, and start the node again:\n\n{lines}\n   \
+             Then `lockstep status` on the primary says that the witness answers and protects."
+        )
     }
 }

@@ -14,7 +14,11 @@ use super::role_change::RoleChangeArgs;
 /// You vouch that the other node does not serve. If it does serve, both nodes serve different data, and the
 /// changes of one of them are lost later. So first switch that server off, or stop its node.
 ///
-/// The same command makes a primary serve that waits for its peer (`undecided` in `lockstep status`).
+/// With a witness that answers, the other node takes over by itself. If the witness is away, bring it back rather
+/// than promote: this command asks nothing of the witness, and nobody checks what you vouch for.
+///
+/// The same command makes a primary serve that waits for its peer (`undecided` in `lockstep status`) since its
+/// start.
 ///
 /// The node refuses while it is connected with a primary: run `lockstep failover` there. It also refuses a copy
 /// that may lack acknowledged operations. When the old primary comes back, it becomes the secondary by itself

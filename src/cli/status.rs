@@ -1,5 +1,7 @@
 //! `lockstep status`: shows whether both servers hold all data; if not, the reason and the next step.
 
+mod witness_text;
+
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,16 +33,22 @@ pub(crate) struct StatusArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+
+    /// Show all times that are in force, too (with --json they are always there)
+    #[arg(long, short)]
+    verbose: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   lockstep status
   lockstep status data --json
+  lockstep status --verbose
   lockstep status --control /run/lockstep/a.sock
 
-Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run
-or is not in sync, a disk has failed, or the last verify found differences; 2 could not ask.
+Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run,
+is not served or is not in sync, its witness does not answer, a disk has failed, or the last verify
+found differences; 2 could not ask.
 A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -51,7 +59,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     if args.json {
         say_json(&status)?;
     } else {
-        say(&text(&status))?;
+        say(&text(&status, args.verbose))?;
     }
     let all_healthy = status.datastores.iter().all(is_healthy);
     Ok(if all_healthy {
@@ -80,11 +88,14 @@ pub(super) fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a datastore runs on a healthy disk, and is in sync or deliberately not mirrored.
+/// Whether a datastore runs on a healthy disk, is served, and is in sync or deliberately not mirrored; and its witness, if it
+/// has one, answers.
 fn is_healthy(store: &DatastoreStatus) -> bool {
     store.sync.started
         && store.poisoned.is_none()
         && found_different(store).is_none()
+        && store.sync.service != ServiceStatus::Undecided
+        && !witness_text::is_silent(store)
         && (store.sync.in_sync || store.peer.is_none())
 }
 
@@ -96,7 +107,7 @@ fn found_different(store: &DatastoreStatus) -> Option<&VerifiedStatus> {
         .filter(|verified| !verified.identical)
 }
 
-fn text(status: &NodeStatus) -> String {
+fn text(status: &NodeStatus, verbose: bool) -> String {
     let mut text = format!(
         "node {}, version {}, process {}\n",
         status.node, status.version, status.pid
@@ -108,6 +119,9 @@ fn text(status: &NodeStatus) -> String {
     for store in &status.datastores {
         text.push('\n');
         text.push_str(&store_text(store));
+        if verbose {
+            text.push_str(&witness_text::times(store));
+        }
     }
     text
 }
@@ -139,6 +153,9 @@ fn headline(store: &DatastoreStatus) -> &'static str {
     }
     match (&store.peer, store.sync.in_sync) {
         (None, _) => "not mirrored (one copy only, as configured)",
+        (Some(_), true) if witness_text::is_silent(store) => {
+            "in sync, but the WITNESS DOES NOT ANSWER"
+        }
         (Some(_), true) => "in sync",
         (Some(_), false) => "NOT IN SYNC",
     }
@@ -163,6 +180,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     );
     rows.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
     rows.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
+    rows.extend(witness_text::row(store).map(|witness| ("witness", witness)));
     rows.extend(
         store
             .settings
@@ -274,18 +292,24 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     let Some(peer) = &store.peer else {
         return Vec::new();
     };
-    if store.sync.in_sync {
-        return Vec::new();
-    }
-    let steps = next_steps(store, peer);
-    std::iter::once(meaning(store).to_owned())
-        .chain(steps)
+    let witness_step = witness_text::step(store).map(str::to_owned);
+    let steps = if store.sync.in_sync && store.sync.service != ServiceStatus::Undecided {
+        Vec::new()
+    } else {
+        let mut steps = vec![meaning(store).to_owned()];
+        steps.extend(next_steps(store, peer));
+        steps
+    };
+    steps
+        .into_iter()
+        .chain(witness_step)
         .map(|line| format!("→ {line}"))
         .collect()
 }
 
 /// Explains to an operator which copy holds which changes.
 const fn meaning(store: &DatastoreStatus) -> &'static str {
+    let has_witness = store.witness.is_some();
     match (store.sync.service, store.settings.on_peer_loss) {
         (ServiceStatus::None, _) if store.sync.marked_in_sync => {
             "this copy is complete as of the moment when the connection was lost; the primary may have gone \
@@ -308,6 +332,9 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
             "new changes are on this node only: on_peer_loss = \"freeze\" takes effect when the nodes \
              are in sync"
         }
+        (ServiceStatus::Waiting, OnPeerLoss::Continue) if has_witness => {
+            "nothing is acknowledged until the nodes are in sync, or the witness lets this node go on alone"
+        }
         (ServiceStatus::Waiting, OnPeerLoss::Continue) => {
             "nothing is acknowledged until the nodes are in sync or this node goes on alone"
         }
@@ -315,6 +342,14 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
             "nothing is acknowledged until the nodes are in sync (on_peer_loss = \"freeze\")"
         }
         (ServiceStatus::Refused, _) => "every change fails",
+        (ServiceStatus::Undecided, OnPeerLoss::Freeze) if has_witness => {
+            "this node serves nothing at the moment, because the other node may have taken over: it serves when it has \
+             met the other node (on_peer_loss = \"freeze\")"
+        }
+        (ServiceStatus::Undecided, _) if has_witness => {
+            "this node serves nothing at the moment, because the other node may have taken over: it serves when it has \
+             met the other node, or when the witness says that no other node serves"
+        }
         (ServiceStatus::Undecided, _) => {
             "this node serves nothing until it has met the other node: an operator may have promoted that node, \
              or that node may hold newer changes after a power loss"
@@ -337,7 +372,13 @@ fn peer_step(store: &DatastoreStatus, peer: &PeerStatus) -> String {
         return "repair the disk of the other node: see the reason above".to_owned();
     }
     if peer.connected {
-        return "the nodes are connected and get in sync by themselves".to_owned();
+        return match store.sync.service {
+            ServiceStatus::Undecided => {
+                "the nodes are connected: this node serves again when the other node answers"
+            }
+            _ => "the nodes are connected and get in sync by themselves",
+        }
+        .to_owned();
     }
     if peer.obstacle {
         return "a start of the other node does not help: solve the problem above; the nodes try again by \
@@ -359,10 +400,25 @@ fn peer_step(store: &DatastoreStatus, peer: &PeerStatus) -> String {
 fn promotion(store: &DatastoreStatus) -> Option<String> {
     let name = &store.settings.name;
     let is_fit_secondary = store.settings.role == Role::Secondary && store.sync.marked_in_sync;
-    let lead = match store.sync.service {
-        ServiceStatus::Undecided => "if the other node does not serve and does not come back",
-        ServiceStatus::None if is_fit_secondary => {
-            "this node does not serve by itself: if the primary is dead"
+    let lead = match (store.sync.service, &store.witness) {
+        (ServiceStatus::Undecided, None) => {
+            "if the other node does not serve and does not come back"
+        }
+        (ServiceStatus::Undecided, Some(_)) => {
+            "if neither the other node nor the witness comes back, restart this node: then"
+        }
+        (ServiceStatus::None, _) if !is_fit_secondary => return None,
+        (ServiceStatus::None, None) => "this node does not serve by itself: if the primary is dead",
+        (ServiceStatus::None, Some(witness)) if !witness.answers => {
+            "this node cannot take over without the witness: if the primary is dead, and the witness cannot be \
+             brought back"
+        }
+        (ServiceStatus::None, Some(witness)) if witness.protects => {
+            return Some("this node takes over by itself if the primary stays away".to_owned());
+        }
+        (ServiceStatus::None, Some(_)) => {
+            "the witness does not let this node take over, because the primary serves without it, or because the \
+             witness has no record: if the primary is dead for good"
         }
         _ => return None,
     };

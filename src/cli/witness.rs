@@ -11,8 +11,8 @@ use super::log;
 /// Run a witness, in the foreground, until SIGTERM, SIGINT or SIGHUP
 ///
 /// A witness is the third party that breaks ties: it keeps one small record for each datastore, and tells
-/// the nodes which of them serves. It belongs on a third server, which fails with neither node. The nodes
-/// of this version do not ask a witness yet.
+/// the nodes which of them serves. It belongs on a third server, which fails with neither node. A node asks
+/// the witness in the section [datastore.witness] of its configuration.
 ///
 /// Checks configuration and records before anything starts, and logs to standard error. `lockstep init
 /// --witness` makes the configuration and the empty store; a witness never makes a store by itself.

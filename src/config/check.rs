@@ -4,10 +4,14 @@ use std::path::Path;
 
 use lockstep_driver::config::DatastoreConfig;
 use lockstep_types::settings::{Choice, Role};
+use lockstep_witness::WitnessConfig;
 
 use super::located::{LocatedDatastore, NodeSection};
 use super::problem::{Problems, Rejection};
 use super::section::KeyLines;
+
+/// The longest `peer_timeout_ms` with a witness, in multiples of `failover_after_ms`.
+const PEER_TIMEOUT_FACTOR_MAX: u32 = 10;
 
 /// Compares the datastores with each other and with the node.
 pub(super) fn datastores(
@@ -23,6 +27,8 @@ pub(super) fn datastores(
     refuse_mixed_encryption(problems, all);
     for located in all {
         check_peer(problems, node, located);
+        check_witness(problems, node, located);
+        check_peer_timeout(problems, located);
     }
 }
 
@@ -179,13 +185,6 @@ fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, located: &Loc
         );
         problems.report(lines.line("role"), &lines.title, "role", rejection);
     }
-    if located.witness.is_some() && !has_peer {
-        let rejection = Rejection::new(
-            "a witness decides between two nodes, and this datastore has no peer",
-            "add [datastore.peer], or remove [datastore.witness]",
-        );
-        problems.report(lines.line("witness"), &lines.title, "witness", rejection);
-    }
     let (Some(peer), Some(lines)) = (&datastore.peer, peer_lines) else {
         return;
     };
@@ -196,5 +195,82 @@ fn check_peer(problems: &mut Problems<'_>, node: &NodeSection<'_>, located: &Loc
             "write the `listen` of the other node",
         );
         problems.report(lines.line("address"), &lines.title, "address", rejection);
+    }
+}
+
+/// A witness is a third server: neither this node nor its peer.
+fn check_witness(problems: &mut Problems<'_>, node: &NodeSection<'_>, located: &LocatedDatastore) {
+    let Some(lines) = &located.witness_lines else {
+        return;
+    };
+    if !located.has_peer {
+        let of_datastore = &located.lines;
+        let rejection = Rejection::new(
+            "a witness decides between two nodes, and this datastore has no peer",
+            "add [datastore.peer], or remove [datastore.witness]",
+        );
+        let line = of_datastore.line("witness");
+        problems.report(line, &of_datastore.title, "witness", rejection);
+    }
+    let Some(WitnessConfig::Own {
+        address,
+        fingerprint,
+    }) = &located.witness
+    else {
+        return;
+    };
+    let address = address.to_string();
+    let peer = located.datastore.peer.as_ref();
+    let mut refuse = |key: &str, cause: String| {
+        let cure =
+            "a witness is a third server: write what `lockstep init --witness` has printed there";
+        problems.report(
+            lines.line(key),
+            &lines.title,
+            key,
+            Rejection::new(cause, cure),
+        );
+    };
+    if peer.is_some_and(|peer| peer.fingerprint == *fingerprint) {
+        refuse(
+            "fingerprint",
+            "this is the fingerprint of the other node".to_owned(),
+        );
+    }
+    if node.listen.is_some_and(|own| own.to_string() == address) {
+        refuse(
+            "address",
+            format!("{address} is this node itself (its `listen`)"),
+        );
+    }
+    if peer.is_some_and(|peer| peer.address.to_string() == address) {
+        refuse(
+            "address",
+            format!("{address} is the address of the other node"),
+        );
+    }
+}
+
+/// A node that dies without a word is missed after `peer_timeout_ms`. A failover that takes many times as long as
+/// `failover_after_ms` says is a mistake.
+fn check_peer_timeout(problems: &mut Problems<'_>, located: &LocatedDatastore) {
+    let (datastore, lines) = (&located.datastore, &located.lines);
+    let Some(after) = datastore.failover_after else {
+        return;
+    };
+    if datastore.peer_timeout > after * PEER_TIMEOUT_FACTOR_MAX {
+        let (timeout, after) = (datastore.peer_timeout.as_millis(), after.as_millis());
+        let rejection = Rejection::new(
+            format!(
+                "a server that fails without a word is missed after {timeout} ms only, and failover_after_ms = {after} \
+                 counts from then on"
+            ),
+            format!(
+                "remove this key (twice failover_after_ms is its default), or write at most {} ms",
+                after * u128::from(PEER_TIMEOUT_FACTOR_MAX)
+            ),
+        );
+        let key = "peer_timeout_ms";
+        problems.report(lines.line(key), &lines.title, key, rejection);
     }
 }

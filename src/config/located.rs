@@ -51,6 +51,8 @@ pub(super) struct LocatedDatastore {
     pub(super) datastore: DatastoreConfig,
     /// The witness, if the file has a valid one.
     pub(super) witness: Option<WitnessConfig>,
+    /// The lines of the keys of the witness, if it is a section.
+    pub(super) witness_lines: Option<KeyLines>,
     pub(super) lines: KeyLines,
     /// Whether the file has a peer, valid or not.
     pub(super) has_peer: bool,

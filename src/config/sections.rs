@@ -159,7 +159,7 @@ fn read_datastore(
     let policies = read_policies(problems, &section);
     let failover_after = read_failover(problems, &section);
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section, failover_after);
-    let witness = witness_section::read(problems, &section);
+    let (witness, witness_lines) = witness_section::read(problems, &section).unzip();
     let fuse_threads = read_fuse_threads(problems, &section);
     let lines = section.key_lines(problems);
     let (peer, peer_lines) = read_peer(problems, &section).unzip();
@@ -182,7 +182,8 @@ fn read_datastore(
     Some(LocatedDatastore {
         datastore,
         lines,
-        witness,
+        witness: witness.flatten(),
+        witness_lines,
         has_peer: section.has("peer"),
         peer_lines,
     })

@@ -7,12 +7,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockstep_driver::config::{PAUSE_LIMIT_DEFAULT, PeerAddress};
+use lockstep_driver::config::{FAILOVER_AFTER_DEFAULT, PAUSE_LIMIT_DEFAULT, PeerAddress, Policies};
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
-use lockstep_types::settings::{
-    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
-};
+use lockstep_types::settings::{Choice, Encryption, Role};
+use lockstep_witness::WitnessConfig;
 
 use super::problem::ConfigError;
 
@@ -31,16 +30,12 @@ pub struct ConfigDraft {
     pub mount: PathBuf,
     /// Role with which a new store begins.
     pub role: Role,
-    /// When an acknowledged write is on stable storage.
-    pub durability: Durability,
-    /// Policy of the primary when the peer stays away.
-    pub on_peer_loss: OnPeerLoss,
-    /// Whether a primary that starts serves before it has met its peer.
-    pub on_power_loss: OnPowerLoss,
-    /// Answer to requests of programs while the node does not serve.
-    pub standby: Standby,
-    /// How long acknowledgements wait for a lost peer.
+    /// The settings that are one word of a list.
+    pub policies: Policies,
+    /// How long acknowledgements wait for a lost peer. Without effect if there is a witness.
     pub pause_limit: Duration,
+    /// The witness of the datastore, if it is known and there is a peer.
+    pub witness: Option<WitnessConfig>,
     /// The other node; `None` for a datastore that is not mirrored.
     pub peer: Option<DraftPeer>,
 }
@@ -86,11 +81,9 @@ impl ConfigDraft {
             store: PathBuf::from("/var/lib/lockstep/data"),
             mount: PathBuf::from("/srv/data"),
             role: Role::Primary,
-            durability: Durability::default(),
-            on_peer_loss: OnPeerLoss::default(),
-            on_power_loss: OnPowerLoss::default(),
-            standby: Standby::default(),
+            policies: Policies::default(),
             pause_limit: PAUSE_LIMIT_DEFAULT,
+            witness: None,
             peer: Some(DraftPeer::default()),
         }
     }
@@ -98,15 +91,14 @@ impl ConfigDraft {
 
 /// Returns the text of the configuration file for `draft`.
 pub fn draft_text(draft: &ConfigDraft) -> Result<String, ConfigError> {
-    Ok(format!(
-        "{}\n{}\n{}",
-        node_text(&draft.node)?,
-        datastore_text(draft)?,
-        draft
-            .peer
-            .as_ref()
-            .map_or_else(|| UNMIRRORED_TEXT.to_owned(), peer_text)
-    ))
+    let node = node_text(&draft.node)?;
+    let datastore = datastore_text(draft)?;
+    let Some(peer) = &draft.peer else {
+        return Ok(format!("{node}\n{datastore}\n{UNMIRRORED_TEXT}"));
+    };
+    let peer = peer_text(peer);
+    let witness = witness_text(draft.witness.as_ref());
+    Ok(format!("{node}\n{datastore}\n{peer}\n{witness}"))
 }
 
 const UNMIRRORED_TEXT: &str = "\
@@ -159,20 +151,79 @@ on_peer_loss = {on_peer_loss}
 on_power_loss = {on_power_loss}
 # What programs get here while the other node serves: \"wait\" until this node serves, or the error \"erofs\".
 standby = {standby}
-# How long writes wait for a lost peer before on_peer_loss decides.
-pause_limit_ms = {pause_limit_ms}
-",
+{times}",
         name = toml_text(&draft.datastore),
         uuid = toml_text(&draft.uuid.to_string()),
         store = toml_path(&draft.store)?,
         mount = toml_path(&draft.mount)?,
         role = toml_text(draft.role.word()),
-        durability = toml_text(draft.durability.word()),
-        on_peer_loss = toml_text(draft.on_peer_loss.word()),
-        on_power_loss = toml_text(draft.on_power_loss.word()),
-        standby = toml_text(draft.standby.word()),
-        pause_limit_ms = draft.pause_limit.as_millis(),
+        durability = toml_text(draft.policies.durability.word()),
+        on_peer_loss = toml_text(draft.policies.on_peer_loss.word()),
+        on_power_loss = toml_text(draft.policies.on_power_loss.word()),
+        standby = toml_text(draft.policies.standby.word()),
+        times = times_text(draft),
     ))
+}
+
+fn times_text(draft: &ConfigDraft) -> String {
+    if draft.witness.is_some() && draft.peer.is_some() {
+        return format!(
+            "\
+# The secondary takes over this long after it has lost the primary. The same on both nodes.
+failover_after_ms = {}
+",
+            FAILOVER_AFTER_DEFAULT.as_millis()
+        );
+    }
+    // A default is a comment, so that a witness can be added without a change of this line.
+    let mark = if draft.pause_limit == PAUSE_LIMIT_DEFAULT {
+        "# "
+    } else {
+        ""
+    };
+    format!(
+        "\
+# Without a witness: how long writes wait for a lost peer before on_peer_loss decides.
+{mark}pause_limit_ms = {}
+",
+        draft.pause_limit.as_millis()
+    )
+}
+
+const NO_WITNESS_TEXT: &str = "\
+# There is no [datastore.witness] here: an operator decides which node serves. See \"The witness\" in docs/operations.md.
+";
+
+fn witness_text(witness: Option<&WitnessConfig>) -> String {
+    let Some(witness) = witness else {
+        return NO_WITNESS_TEXT.to_owned();
+    };
+    let lines = witness_section_text(witness);
+    format!(
+        "# The third party, which decides when the nodes lose each other. The same on both nodes.\n{lines}"
+    )
+}
+
+/// Returns the section `[datastore.witness]` for a witness, without comments.
+pub fn witness_section_text(witness: &WitnessConfig) -> String {
+    let values = match witness {
+        WitnessConfig::Own {
+            address,
+            fingerprint,
+        } => format!(
+            "address = {}\nfingerprint = {}",
+            toml_text(&address.to_string()),
+            toml_text(&fingerprint.to_string())
+        ),
+        WitnessConfig::Etcd { endpoints } => {
+            let all: Vec<_> = endpoints
+                .iter()
+                .map(|endpoint| toml_text(&endpoint.to_string()))
+                .collect();
+            format!("etcd = [{}]", all.join(", "))
+        }
+    };
+    format!("[datastore.witness]\n{values}\n")
 }
 
 fn peer_text(peer: &DraftPeer) -> String {

@@ -1,6 +1,7 @@
 //! Every kind of mistake in a configuration, and its message.
 
-use std::time::Duration;
+mod drafts;
+mod witness;
 
 use super::*;
 
@@ -497,64 +498,6 @@ fn a_refused_peer_does_not_hide_other_mistakes() {
     assert_eq!(lines, [19, 26]);
 }
 
-fn draft() -> ConfigDraft {
-    let listen = "10.0.0.1:7400".parse().unwrap();
-    ConfigDraft::new(
-        "a",
-        Path::new("/etc/\"x\""),
-        Path::new("/run/a.sock"),
-        listen,
-    )
-}
-
-#[test]
-fn a_draft_without_a_known_peer_is_refused_until_it_is_filled_in() {
-    let found = problems(&draft_text(&draft()).unwrap());
-    let keys: Vec<_> = found.iter().map(|problem| problem.key.as_str()).collect();
-    assert_eq!(keys, ["address", "fingerprint"]);
-}
-
-#[test]
-fn a_filled_draft_is_read_back_unchanged() {
-    let known = DraftPeer {
-        address: Some("10.0.0.2:7400".parse().unwrap()),
-        fingerprint: Some(FINGERPRINT.parse().unwrap()),
-        encryption: Encryption::Off,
-    };
-    let draft = ConfigDraft {
-        peer: Some(known),
-        pause_limit: Duration::from_millis(1234),
-        on_power_loss: OnPowerLoss::Serve,
-        standby: Standby::Erofs,
-        ..draft()
-    };
-    let config = read(&draft_text(&draft).unwrap()).unwrap();
-    assert_eq!(config.link.unwrap().identity, Path::new("/etc/\"x\""));
-    let datastore = &config.datastores[0];
-    assert_eq!(
-        (datastore.uuid, datastore.pause_limit),
-        (draft.uuid, draft.pause_limit)
-    );
-    assert_eq!(
-        (datastore.policies.on_power_loss, datastore.policies.standby),
-        (OnPowerLoss::Serve, Standby::Erofs)
-    );
-    assert_eq!(datastore.peer.as_ref().unwrap().encryption, Encryption::Off);
-}
-
-#[test]
-fn an_unmirrored_draft_is_read_back_unmirrored() {
-    let config = read(
-        &draft_text(&ConfigDraft {
-            peer: None,
-            ..draft()
-        })
-        .unwrap(),
-    )
-    .unwrap();
-    assert_eq!(config.datastores[0].peer, None);
-}
-
 #[test]
 fn the_reference_describes_every_key() {
     let reference = include_str!("../../docs/reference-config.md");
@@ -562,6 +505,7 @@ fn the_reference_describes_every_key() {
         sections::NODE_KEYS,
         sections::DATASTORE_KEYS,
         sections::PEER_KEYS,
+        witness_section::WITNESS_KEYS,
     ]
     .concat();
     for key in keys {

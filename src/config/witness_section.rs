@@ -6,7 +6,7 @@ use lockstep_witness::{EtcdEndpoint, WitnessAddress, WitnessConfig};
 use toml::de::DeValue;
 
 use super::problem::{Problems, Rejection};
-use super::section::Section;
+use super::section::{KeyLines, Section};
 use super::value;
 
 /// Keys of `[datastore.witness]`.
@@ -16,9 +16,18 @@ const ADDRESS: &str = "address = \"10.0.0.3:7400\", the `listen` of the witness"
 const FINGERPRINT: &str =
     "fingerprint = \"SHA256:…\", as `lockstep init --witness` printed on the witness";
 
-/// Reads the witness of a datastore, if there is a section for it.
-pub(super) fn read(problems: &mut Problems<'_>, datastore: &Section<'_>) -> Option<WitnessConfig> {
+/// Reads the witness of a datastore, if there is a section for it. The result has no witness if it is refused, but always
+/// the lines of its keys.
+pub(super) fn read(
+    problems: &mut Problems<'_>,
+    datastore: &Section<'_>,
+) -> Option<(Option<WitnessConfig>, KeyLines)> {
     let section = datastore.table(problems, "witness", "[datastore.witness]")?;
+    let lines = section.key_lines(problems);
+    Some((read_keys(problems, &section), lines))
+}
+
+fn read_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<WitnessConfig> {
     section.refuse_unknown(problems, WITNESS_KEYS);
     if !section.has("etcd") {
         let address = section.required(problems, "address", ADDRESS, address);

@@ -4,15 +4,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, Difference, PeerStatus, PoisonStatus, ResyncStatus,
-    RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
-    VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    CommandFailure, DatastoreStatus, Difference, FailoverTimesStatus, PeerStatus, PoisonStatus,
+    ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
 use crate::config::{Durability, Encryption, OnPeerLoss, Role};
 
 struct FakeNode;
+
+const fn fake_times() -> TimesStatus {
+    TimesStatus {
+        ping_ms: 250,
+        peer_timeout_ms: 3000,
+        pause_limit_ms: Some(10_000),
+        answer_limit_ms: 60_000,
+        failover: Some(FailoverTimesStatus {
+            takeover_ms: 1500,
+            alone_ms: 750,
+            lease_ms: 1350,
+            witness_call_ms: 751,
+        }),
+    }
+}
 
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
@@ -55,10 +70,12 @@ fn fake_status() -> NodeStatus {
             obstacle: true,
         }),
         witness: Some(WitnessStatus {
-            answers: false,
+            address: "10.0.0.3:7400".to_owned(),
+            answers: true,
             protects: true,
-            trouble: Some("no answer".to_owned()),
+            trouble: Some("it is away".to_owned()),
         }),
+        times: Some(fake_times()),
         space: Some(SpaceStatus {
             total_bytes: 100,
             available_bytes: 40,
@@ -89,6 +106,8 @@ fn fake_status() -> NodeStatus {
         },
         peer: None,
         poisoned: None,
+        witness: None,
+        times: None,
         space: None,
         resync: None,
         stray: None,

@@ -35,6 +35,16 @@ pub enum NodeError {
     /// The witness of a datastore cannot be asked.
     #[error(transparent)]
     Witness(#[from] WitnessSetupError),
+    /// A witness has the identity of this node.
+    #[error(
+        "the witness at {address} is this node itself: it has the fingerprint of this node\n  \
+         cure: run the witness on a third server, and write its fingerprint into [datastore.witness]; \
+         `lockstep init --witness` prints it there"
+    )]
+    OwnWitness {
+        /// Address of the witness in the configuration.
+        address: String,
+    },
     /// A datastore cannot be mounted, or its mount failed.
     #[error(transparent)]
     Mount(#[from] MountError),

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_link::Identity;
-use lockstep_witness::{NodePair, WitnessClient, WitnessConfig};
+use lockstep_witness::NodePair;
 use parking_lot::Mutex;
 
 use super::error::{NodeError, system};
+use super::witnesses::NodeWitness;
 use crate::config::DatastoreConfig;
 use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
 use crate::hold::DescriptorStore;
@@ -23,7 +24,7 @@ use crate::service_manager::one_line;
 /// One datastore of the configuration.
 pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
-    witness: Option<WitnessConfig>,
+    witness: Option<NodeWitness>,
     descriptors: Arc<DescriptorStore>,
     state: Mutex<SlotState>,
 }
@@ -54,7 +55,7 @@ impl DatastoreSlot {
     /// A datastore before its first start.
     pub fn new(
         config: DatastoreConfig,
-        witness: Option<WitnessConfig>,
+        witness: Option<NodeWitness>,
         descriptors: Arc<DescriptorStore>,
     ) -> Self {
         let stopped = StoppedDatastore {
@@ -184,12 +185,11 @@ impl DatastoreSlot {
         running: &mut RunningDatastore,
         identity: &Identity,
     ) -> Result<(), NodeError> {
-        let (Some(config), Some(peer)) = (&self.witness, &self.config.peer) else {
+        let (Some(witness), Some(peer)) = (&self.witness, &self.config.peer) else {
             return Ok(());
         };
         let (own, uuid) = (identity.fingerprint(), self.config.uuid);
-        let client = WitnessClient::new(config, identity)?;
-        let witness = client.datastore(uuid, peer.fingerprint)?;
+        let witness = witness.client.datastore(uuid, peer.fingerprint)?;
         let pair = NodePair::new(own, peer.fingerprint);
         let Some(me) = pair.and_then(|pair| pair.member(own)) else {
             return Ok(());
@@ -265,10 +265,13 @@ impl DatastoreSlot {
         };
         // Without a mount the directory itself can be read.
         let stray = hidden.unwrap_or_else(|| self.stray());
-        let status = match self.running() {
+        let mut status = match self.running() {
             Some(datastore) => datastore.status(),
             None => self.status_while_stopped(),
         };
+        if let (Some(status), Some(witness)) = (&mut status.witness, &self.witness) {
+            status.address.clone_from(&witness.address);
+        }
         DatastoreStatus { stray, ..status }
     }
 

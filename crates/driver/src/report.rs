@@ -1,5 +1,7 @@
 //! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
+use std::time::Duration;
+
 use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use serde::{Deserialize, Serialize};
 
@@ -70,12 +72,68 @@ pub struct WorkStatus {
 /// The witness of a datastore, as this node knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WitnessStatus {
+    /// Address of the witness. The node adds the address, because the driver does not know it: it is empty before that.
+    pub address: String,
     /// The witness has answered the last call.
     pub answers: bool,
     /// The witness lets the secondary take over, as far as this node knows.
     pub protects: bool,
     /// Why the witness did not answer the last call.
     pub trouble: Option<String>,
+}
+
+/// The times by which a mirrored datastore goes, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimesStatus {
+    /// Time between two signs of life on the connection.
+    pub ping_ms: u64,
+    /// Silence of the peer after which the connection is treated as lost.
+    pub peer_timeout_ms: u64,
+    /// Wait of acknowledgements for a lost peer; `None` if the word of the witness ends the wait.
+    pub pause_limit_ms: Option<u64>,
+    /// Wait of an operation for a connected peer.
+    pub answer_limit_ms: u64,
+    /// The times of a failover; `None` without a witness.
+    pub failover: Option<FailoverTimesStatus>,
+}
+
+/// The times of a failover through the witness, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailoverTimesStatus {
+    /// From the loss of the connection to the takeover by the secondary.
+    pub takeover_ms: u64,
+    /// From the loss of the connection to the primary's question whether it may serve alone.
+    pub alone_ms: u64,
+    /// Time for which an answered ping lets the primary serve.
+    pub lease_ms: u64,
+    /// Limit of one call of the witness.
+    pub witness_call_ms: u64,
+}
+
+impl TimesStatus {
+    /// The times of a configuration; `None` for an unmirrored datastore.
+    fn of_configuration(config: &DatastoreConfig) -> Option<Self> {
+        config.peer.as_ref()?;
+        let failover = config.failover();
+        let witness_decides =
+            failover.is_some() && config.policies.on_peer_loss == OnPeerLoss::Continue;
+        Some(Self {
+            ping_ms: millis(config.beat()),
+            peer_timeout_ms: millis(config.peer_timeout),
+            pause_limit_ms: (!witness_decides).then(|| millis(config.pause_limit)),
+            answer_limit_ms: millis(config.answer_limit),
+            failover: failover.map(|times| FailoverTimesStatus {
+                takeover_ms: millis(times.takeover()),
+                alone_ms: millis(times.alone()),
+                lease_ms: millis(times.lease()),
+                witness_call_ms: millis(times.call()),
+            }),
+        })
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Status of one datastore on this node. In JSON the fields of the first three parts stand beside the others.
@@ -96,6 +154,8 @@ pub struct DatastoreStatus {
     pub peer: Option<PeerStatus>,
     /// The witness; `None` for a datastore without one.
     pub witness: Option<WitnessStatus>,
+    /// The times in force; `None` for an unmirrored datastore.
+    pub times: Option<TimesStatus>,
     /// Space on the disk of the store, if the disk answers.
     pub space: Option<SpaceStatus>,
     /// Progress of the resync of content, while there is one; on the primary.
@@ -146,7 +206,9 @@ impl DatastoreStatus {
                 disk_failed: false,
                 obstacle: false,
             }),
+            times: TimesStatus::of_configuration(config),
             witness: config.failover_after.map(|_| WitnessStatus {
+                address: String::new(),
                 answers: false,
                 protects: false,
                 trouble: None,

@@ -62,17 +62,23 @@ impl WitnessView {
             || is_active(Mutant::GoAloneUnasked)
     }
 
-    /// Notes an answer of the witness. `protects`: the secondary may take over.
-    pub fn note_answer(&self, protects: bool) {
+    /// Notes an answer of the witness. `protects`: the secondary may take over. Returns whether the last call had none.
+    pub fn note_answer(&self, protects: bool) -> bool {
         let mut state = self.state.lock();
-        (state.answers, state.protects, state.trouble) = (true, protects, None);
+        (state.answers, state.protects) = (true, protects);
+        state.trouble.take().is_some()
     }
 
-    /// Notes that the witness gave no answer. A claim may have changed its record, or may change it later.
-    pub fn note_silence(&self, error: &WitnessError, is_claim: bool) {
+    /// Notes that the witness gave no answer. A claim may have changed its record, or may change it later. Returns whether
+    /// the last call had an answer, or failed for another reason.
+    pub fn note_silence(&self, error: &WitnessError, is_claim: bool) -> bool {
         let mut state = self.state.lock();
-        (state.answers, state.trouble) = (false, Some(error.to_string()));
+        state.answers = false;
         state.protects &= !is_claim;
+        let trouble = Some(error.to_string());
+        let is_news = state.trouble != trouble;
+        state.trouble = trouble;
+        is_news
     }
 
     /// Forgets that the secondary may take over: the generation has changed.
@@ -92,6 +98,7 @@ impl WitnessView {
         }
         let state = self.state.lock();
         Some(WitnessStatus {
+            address: String::new(),
             answers: state.answers,
             protects: state.protects,
             trouble: state.trouble.clone(),
@@ -123,13 +130,13 @@ mod tests {
             cause: "silence".into(),
             cure: "start it".into(),
         };
-        view.note_answer(true);
-        view.note_silence(&error, false);
+        assert!(!view.note_answer(true));
+        assert!(view.note_silence(&error, false));
         let status = view.status().unwrap();
         assert!(status.protects && !status.answers);
-        view.note_silence(&error, true);
+        assert!(!view.note_silence(&error, true), "no news");
         assert!(!view.protects());
-        view.note_answer(false);
+        assert!(view.note_answer(false));
         assert!(view.status().unwrap().answers);
     }
 }

@@ -22,8 +22,8 @@ pub enum WitnessConfig {
 }
 
 impl WitnessConfig {
-    /// The address that errors name: of the witness, or of all members of etcd.
-    pub(crate) fn address(&self) -> String {
+    /// The address for people: of the witness, or of all members of etcd.
+    pub fn address(&self) -> String {
         match self {
             Self::Own { address, .. } => address.to_string(),
             Self::Etcd { endpoints } => {

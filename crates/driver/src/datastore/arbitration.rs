@@ -218,7 +218,9 @@ impl<'a> Arbitration<'a> {
                 let protects = ruling
                     .known
                     .is_some_and(|known| self.lets_secondary_take_over(mine, known));
-                engine.witness.note_answer(protects);
+                if engine.witness.note_answer(protects) {
+                    tracing::info!(datastore = engine.name(), "the witness answers again");
+                }
                 self.not_before = now + self.pause_after(question, &ruling);
                 if ruling.known.is_none() && !matches!(question, Question::Look | Question::Protect)
                 {
@@ -227,10 +229,10 @@ impl<'a> Arbitration<'a> {
                 self.act(question, mine, &ruling);
             }
             Err(error) => {
-                engine
-                    .witness
-                    .note_silence(&error, question != Question::Look);
-                tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
+                let is_claim = question != Question::Look;
+                if engine.witness.note_silence(&error, is_claim) {
+                    tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
+                }
                 if matches!(question, Question::Alone | Question::TakeOver) {
                     engine.notes.set_reason(&error.to_string());
                 }

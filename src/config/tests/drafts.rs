@@ -1,0 +1,109 @@
+//! The text of a new configuration, read back.
+
+use std::time::Duration;
+
+use lockstep_witness::WitnessConfig;
+
+use super::*;
+
+fn draft() -> ConfigDraft {
+    let listen = "10.0.0.1:7400".parse().unwrap();
+    ConfigDraft::new(
+        "a",
+        Path::new("/etc/\"x\""),
+        Path::new("/run/a.sock"),
+        listen,
+    )
+}
+
+#[test]
+fn a_draft_without_a_known_peer_is_refused_until_it_is_filled_in() {
+    let found = problems(&draft_text(&draft()).unwrap());
+    let keys: Vec<_> = found.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["address", "fingerprint"]);
+}
+
+#[test]
+fn a_filled_draft_is_read_back_unchanged() {
+    let known = DraftPeer {
+        address: Some("10.0.0.2:7400".parse().unwrap()),
+        fingerprint: Some(FINGERPRINT.parse().unwrap()),
+        encryption: Encryption::Off,
+    };
+    let draft = ConfigDraft {
+        peer: Some(known),
+        pause_limit: Duration::from_millis(1234),
+        policies: Policies {
+            on_power_loss: OnPowerLoss::Serve,
+            standby: Standby::Erofs,
+            ..Policies::default()
+        },
+        ..draft()
+    };
+    let config = read(&draft_text(&draft).unwrap()).unwrap();
+    assert_eq!(config.link.unwrap().identity, Path::new("/etc/\"x\""));
+    let datastore = &config.datastores[0];
+    assert_eq!(
+        (datastore.uuid, datastore.pause_limit),
+        (draft.uuid, draft.pause_limit)
+    );
+    assert_eq!(
+        (datastore.policies.on_power_loss, datastore.policies.standby),
+        (OnPowerLoss::Serve, Standby::Erofs)
+    );
+    assert_eq!(datastore.peer.as_ref().unwrap().encryption, Encryption::Off);
+}
+
+#[test]
+fn an_unmirrored_draft_is_read_back_unmirrored() {
+    let config = read(
+        &draft_text(&ConfigDraft {
+            peer: None,
+            ..draft()
+        })
+        .unwrap(),
+    )
+    .unwrap();
+    assert_eq!(config.datastores[0].peer, None);
+}
+
+/// A new file without a witness takes the printed section at its end, without another change.
+#[test]
+fn a_witness_is_read_back_and_can_be_added_at_the_end() {
+    let own = WitnessConfig::Own {
+        address: "10.0.0.3:7400".parse().unwrap(),
+        fingerprint: lockstep_link::Fingerprint::of_certificate(b"witness"),
+    };
+    let etcd = WitnessConfig::Etcd {
+        endpoints: vec![
+            "http://10.0.0.3:2379".parse().unwrap(),
+            "http://10.0.0.4:2379".parse().unwrap(),
+        ],
+    };
+    for witness in [own, etcd] {
+        let with = |witness: Option<WitnessConfig>| {
+            let peer = DraftPeer {
+                address: Some("10.0.0.2:7400".parse().unwrap()),
+                fingerprint: Some(FINGERPRINT.parse().unwrap()),
+                ..DraftPeer::default()
+            };
+            let draft = ConfigDraft {
+                peer: Some(peer),
+                witness,
+                ..draft()
+            };
+            draft_text(&draft).unwrap()
+        };
+        let added = with(None) + &witness_section_text(&witness);
+        for text in [with(Some(witness.clone())), added] {
+            let config = read(&text).unwrap();
+            let datastore = &config.datastores[0];
+            assert_eq!(config.witness(datastore.uuid), Some(&witness));
+            assert_eq!(datastore.failover_after, Some(FAILOVER_AFTER_DEFAULT));
+        }
+        assert_eq!(
+            read(&with(None)).unwrap().datastores[0].failover_after,
+            None
+        );
+    }
+}
