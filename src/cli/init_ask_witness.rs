@@ -1,5 +1,6 @@
 //! The options of `lockstep init` for a witness that exists, and the steps that concern a witness.
 
+use std::fmt::Write as _;
 use std::str::FromStr;
 
 use clap::Args;
@@ -17,7 +18,7 @@ pub(super) struct AskedWitnessArgs {
     )]
     own: Option<OwnWitnessAddress>,
 
-    /// An endpoint of an etcd that is the witness, such as http://10.0.0.3:2379; once for each member
+    /// An endpoint of an etcd that is the witness, such as `http://10.0.0.3:2379`; once for each member
     #[arg(
         long = "ask-etcd",
         value_name = "URL",
@@ -84,10 +85,14 @@ pub(super) fn options(witness: &WitnessConfig) -> String {
             address,
             fingerprint,
         } => format!(" --ask-witness {address}={fingerprint}"),
-        WitnessConfig::Etcd { endpoints } => endpoints
-            .iter()
-            .map(|endpoint| format!(" --ask-etcd {endpoint}"))
-            .collect(),
+        WitnessConfig::Etcd { endpoints } => {
+            let mut options = String::new();
+            for endpoint in endpoints {
+                // Writing to a String cannot fail.
+                let _ = write!(options, " --ask-etcd {endpoint}");
+            }
+            options
+        }
     }
 }
 
