@@ -165,6 +165,7 @@ pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<Rol
         store: Some(store(chance, known)),
         sync: sync(chance, known),
         leaves_sync: chance.percent(10),
+        failover_after_ms: None,
     }
 }
 

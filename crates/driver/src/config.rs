@@ -94,6 +94,12 @@ impl DatastoreConfig {
         self.peer.is_some() && self.failover_after.is_some()
     }
 
+    /// [`Self::failover_after`] in milliseconds.
+    pub fn failover_after_ms(&self) -> Option<u64> {
+        let after = self.failover_after?;
+        Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// The times of a failover; `None` without a witness.
     pub fn failover(&self) -> Option<FailoverTimes> {
         self.failover_after.map(FailoverTimes)

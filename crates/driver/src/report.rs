@@ -78,7 +78,7 @@ pub struct WitnessStatus {
     pub answers: bool,
     /// The witness lets the secondary take over, as far as this node knows.
     pub protects: bool,
-    /// Why the witness did not answer the last call.
+    /// Why the witness did not answer the last call, or why its answer decides nothing.
     pub trouble: Option<String>,
 }
 

@@ -58,6 +58,11 @@ pub(crate) enum Discord {
          mount the disks that belong together; or run `lockstep promote` on the node whose copy is to be kept"
     )]
     OtherCopy,
+    #[error(
+        "one node asks a witness and the other does not, or their failover_after_ms differ: write the same \
+         [datastore.witness] and failover_after_ms into the configuration of both, and start both again"
+    )]
+    OtherWitness,
 }
 
 /// How the peer's copy is related to this one (rule P17).
@@ -250,6 +255,7 @@ mod tests {
             store: by.state.store,
             sync: by.state.sync,
             leaves_sync: false,
+            failover_after_ms: None,
         }
     }
 

@@ -25,7 +25,7 @@ struct WitnessViewState {
     permit: Option<Generation>,
     /// The witness has answered the last call.
     answers: bool,
-    /// Why the witness gave no answer.
+    /// Why the witness gave no answer, or why its answer decides nothing.
     trouble: Option<String>,
     /// The witness lets the secondary take over.
     protects: bool,
@@ -62,11 +62,14 @@ impl WitnessView {
             || is_active(Mutant::GoAloneUnasked)
     }
 
-    /// Notes an answer of the witness. `protects`: the secondary may take over. Returns whether the last call had none.
-    pub fn note_answer(&self, protects: bool) -> bool {
+    /// Notes an answer of the witness. `protects`: the secondary may take over. `trouble`: why the answer decides nothing.
+    /// Returns whether the last call had no answer.
+    pub fn note_answer(&self, protects: bool, trouble: Option<&str>) -> bool {
         let mut state = self.state.lock();
+        let was_silent = !state.answers && state.trouble.is_some();
         (state.answers, state.protects) = (true, protects);
-        state.trouble.take().is_some()
+        state.trouble = trouble.map(str::to_owned);
+        was_silent
     }
 
     /// Notes that the witness gave no answer. A claim may have changed its record, or may change it later. Returns whether
@@ -130,13 +133,13 @@ mod tests {
             cause: "silence".into(),
             cure: "start it".into(),
         };
-        assert!(!view.note_answer(true));
+        assert!(!view.note_answer(true, None));
         assert!(view.note_silence(&error, false));
         let status = view.status().unwrap();
         assert!(status.protects && !status.answers);
         assert!(!view.note_silence(&error, true), "no news");
         assert!(!view.protects());
-        assert!(view.note_answer(false));
+        assert!(view.note_answer(false, None));
         assert!(view.status().unwrap().answers);
     }
 }

@@ -136,6 +136,8 @@ pub struct Meet {
     pub sync: Option<SyncId>,
     /// Primary: the sender is about to serve alone, and asks the secondary to record that its copy is not complete.
     pub leaves_sync: bool,
+    /// The time of a takeover through the witness, in milliseconds; `None` without a witness. The same on both nodes.
+    pub failover_after_ms: Option<u64>,
 }
 
 /// Introduction of a primary and its datastore.

@@ -155,16 +155,15 @@ impl<'a> Arbitration<'a> {
         let record = engine.role_file.state().record;
         let is_due = engine.host.now() >= self.look_at;
         let look = is_due.then_some(Question::Look);
+        let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         match self.datastore.session() {
             Session::Primary(session) => {
                 let (state, is_connected) = session.term.state_and_connected();
-                let policy = engine.config.policies.on_peer_loss;
-                let may_pause = policy == OnPeerLoss::Freeze;
                 match state {
                     State::LeavingSync if !engine.witness.permits(record.generation) => {
                         Some(Question::Alone)
                     }
-                    State::Paused if !may_pause && self.has_been_silent(self.times.alone()) => {
+                    State::Paused if !freezes && self.has_been_silent(self.times.alone()) => {
                         Some(Question::Alone)
                     }
                     // Both records say before that the copies are equal (rule R8).
@@ -181,10 +180,10 @@ impl<'a> Arbitration<'a> {
             Session::Secondary(_) if record.is_primary() => {
                 // A primary whose secondary may be complete gives the peer the time to meet it.
                 let waits = record.complete && record.peer_complete;
-                if !waits || self.has_been_silent(self.times.alone()) {
+                if !waits || !freezes && self.has_been_silent(self.times.alone()) {
                     Some(Question::Alone)
                 } else {
-                    None
+                    look
                 }
             }
             Session::Secondary(_) => {
@@ -218,23 +217,20 @@ impl<'a> Arbitration<'a> {
                 let protects = ruling
                     .known
                     .is_some_and(|known| self.lets_secondary_take_over(mine, known));
-                if engine.witness.note_answer(protects) {
+                let is_empty = ruling.known.is_none();
+                if engine
+                    .witness
+                    .note_answer(protects, is_empty.then_some(EMPTY_WITNESS))
+                {
                     tracing::info!(datastore = engine.name(), "the witness answers again");
                 }
                 self.not_before = now + self.pause_after(question, &ruling);
-                if ruling.known.is_none() && !matches!(question, Question::Look | Question::Protect)
-                {
-                    engine.notes.set_reason(EMPTY_WITNESS);
-                }
                 self.act(question, mine, &ruling);
             }
             Err(error) => {
                 let is_claim = question != Question::Look;
                 if engine.witness.note_silence(&error, is_claim) {
                     tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
-                }
-                if matches!(question, Question::Alone | Question::TakeOver) {
-                    engine.notes.set_reason(&error.to_string());
                 }
                 self.not_before = now + self.times.beat();
             }
@@ -307,33 +303,20 @@ impl<'a> Arbitration<'a> {
             || ruling
                 .record
                 .is_some_and(|record| record == mine.without_peer() && mine.is_primary());
+        if goes_alone {
+            let is_undecided = matches!(datastore.session(), Session::Secondary(_));
+            if is_undecided {
+                datastore.assume(mine, mine.without_peer(), SessionPart::Lead);
+            } else {
+                go_alone(datastore, mine);
+            }
+            return;
+        }
         match ruling.record {
-            _ if goes_alone => self.go_alone(mine),
             Some(record) if record.is_primary() => self.take_over(mine, record),
             Some(record) if record.is_candidate => self.stand(mine, record),
             Some(record) => self.follow(mine, record),
             None => {}
-        }
-    }
-
-    /// The witness has recorded that only this primary is in sync.
-    fn go_alone(&self, mine: RoleRecord) {
-        let datastore = self.datastore;
-        match datastore.session() {
-            Session::Primary(session) => {
-                let term = &session.term;
-                let state = term.state();
-                if matches!(state, State::Paused | State::LeavingSync) {
-                    datastore.engine.witness.permit(mine.generation);
-                }
-                if state == State::Paused {
-                    let granted = Event::Trigger(Trigger::OutOfSyncGranted);
-                    term.handle_event(ThreadKind::MayWait, granted);
-                }
-            }
-            Session::Secondary(_) => {
-                datastore.assume(mine, mine.without_peer(), SessionPart::Lead);
-            }
         }
     }
 
@@ -382,6 +365,26 @@ impl<'a> Arbitration<'a> {
             datastore.assume(mine, record, SessionPart::Follow);
         }
     }
+}
+
+/// Lets a primary that waits for the word of the witness serve alone. Returns whether it waited.
+pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) -> bool {
+    let Session::Primary(session) = datastore.session() else {
+        return false;
+    };
+    let term = &session.term;
+    let state = term.state();
+    if !datastore.engine.witness.has_witness()
+        || !matches!(state, State::Paused | State::LeavingSync)
+    {
+        return false;
+    }
+    datastore.engine.witness.permit(mine.generation);
+    if state == State::Paused {
+        let granted = Event::Trigger(Trigger::OutOfSyncGranted);
+        term.handle_event(ThreadKind::MayWait, granted);
+    }
+    true
 }
 
 /// Gives a machine the events after which it asks.

@@ -17,7 +17,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 use lockstep_types::{Generation, StoreId};
 
-use super::Datastore;
+use super::{Datastore, arbitration};
 use crate::client::{RoleObserver, Standing};
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
@@ -138,6 +138,9 @@ impl Datastore {
         self.check_sound()?;
         let mine = self.engine.role_file.state().record;
         let session = self.session();
+        if accepts_loss && arbitration::go_alone(self, mine) {
+            return Ok(self.report(begin));
+        }
         if matches!(session, Session::Primary(_)) {
             return Err(CommandFailure::new(
                 "this node is the primary already",

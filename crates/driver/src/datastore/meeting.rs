@@ -156,10 +156,14 @@ impl Meets for Datastore {
             store: state.store,
             sync: state.sync,
             leaves_sync: leaving::leaves_sync(self),
+            failover_after_ms: self.engine.config.failover_after_ms(),
         }
     }
 
     fn hear(&self, theirs: &Meet) -> Result<bool, Discord> {
+        if theirs.failover_after_ms != self.engine.config.failover_after_ms() {
+            return Err(Discord::OtherWitness);
+        }
         let _changing = self.changing.acquire(&*self.engine.host);
         if self.engine.is_stopping() {
             return Ok(false);
