@@ -11,6 +11,7 @@ mod create_store;
 mod demote;
 mod export;
 mod failover;
+mod ganesha_config;
 mod hold;
 mod init;
 mod init_witness;
@@ -82,6 +83,7 @@ enum Command {
     Promote(promote::PromoteArgs),
     Demote(demote::DemoteArgs),
     Export(export::ExportArgs),
+    GaneshaConfig(ganesha_config::GaneshaConfigArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
     Witness(witness::WitnessArgs),
     WitnessStatus(witness_status::WitnessStatusArgs),
@@ -110,6 +112,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Promote(args) => promote::run(&args),
         Command::Demote(args) => demote::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::GaneshaConfig(args) => ganesha_config::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Witness(args) => witness::run(&args),
         Command::WitnessStatus(args) => witness_status::run(&args),
