@@ -1,0 +1,141 @@
+//! Two servers, each with a node and NFS-Ganesha, and the address under which clients reach the server that serves.
+
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::Arc;
+
+use lockstepfs::config::Role;
+
+use crate::cluster_address::ClusterAddress;
+use crate::ganesha::{EXPORT, Ganesha};
+use crate::nodes::{NodeEnvironment, Pair, Settings, Which, repetitions};
+use crate::operator::{change, other, role};
+use crate::version3::{self, Client, Handle};
+
+/// See the head of this file.
+pub struct Site {
+    // Dropped first: Ganesha uses the mounts.
+    pub on_a: Ganesha,
+    pub on_b: Ganesha,
+    pub address: ClusterAddress,
+    pub pair: Pair,
+}
+
+/// The way of a move of the service to the other server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// The operator has the serving node give its role away.
+    Planned,
+    /// The serving server is dead or cut off, and the other node is promoted.
+    Forced,
+}
+
+impl Site {
+    /// Both servers, in sync, with the address on A; `None` if this machine cannot mount.
+    pub fn start(settings: Settings) -> Option<Self> {
+        Self::start_on(
+            settings,
+            [NodeEnvironment::default(), NodeEnvironment::default()],
+        )
+    }
+
+    /// The same, on these machines.
+    pub fn start_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
+        repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
+        let mut pair = Pair::prepare(settings, machines);
+        pair.start();
+        let ganesha = |which| {
+            let node = pair.node(which);
+            let mut ganesha = Ganesha::new(node, pair.outside(&format!("nfs-{which:?}")), "3,4");
+            ganesha.start(&node.mount());
+            ganesha
+        };
+        let (on_a, on_b) = (ganesha(Which::Primary), ganesha(Which::Secondary));
+        let address = ClusterAddress::new();
+        address.move_to(Some(Arc::clone(&on_a.network)));
+        Some(Self {
+            on_a,
+            on_b,
+            address,
+            pair,
+        })
+    }
+
+    /// Ganesha beside a node.
+    pub fn ganesha(&self, which: Which) -> &Ganesha {
+        match which {
+            Which::Primary => &self.on_a,
+            Which::Secondary => &self.on_b,
+        }
+    }
+
+    /// Ends Ganesha beside a node, and starts it again.
+    pub fn restart_ganesha(&mut self, which: Which) {
+        let mount = self.pair.node(which).mount();
+        let ganesha = match which {
+            Which::Primary => &mut self.on_a,
+            Which::Secondary => &mut self.on_b,
+        };
+        ganesha.kill();
+        ganesha.start(&mount);
+    }
+
+    /// Moves the service from a node to the other one. An automatic failover does the same.
+    pub fn move_from(&mut self, from: Which, way: Move) {
+        let to = other(from);
+        if way == Move::Planned {
+            self.address.move_to(None);
+            change(self.pair.node(from), "failover", &[]);
+        } else {
+            change(self.pair.node(to), "promote", &[]);
+        }
+        let status = self.pair.node(to).status().unwrap();
+        assert_eq!(role(&status).0, Role::Primary, "{to:?}");
+        let network = Arc::clone(&self.ganesha(to).network);
+        self.address.move_to(Some(network));
+    }
+
+    /// A client of the address.
+    pub fn client(&self) -> Client {
+        Client::new(|port| self.address.connect(port))
+    }
+
+    /// A client of the server of a node, whichever node serves.
+    pub fn client_of(&self, which: Which) -> Client {
+        Client::new(|port| self.connect_to(which, port))
+    }
+
+    fn connect_to(&self, which: Which, port: u16) -> TcpStream {
+        let address = (std::net::Ipv4Addr::LOCALHOST, port).into();
+        self.ganesha(which).network.connect(address).unwrap()
+    }
+
+    /// The handle of the export on the server of a node.
+    pub fn root_of(&self, which: Which) -> Handle {
+        version3::mount(|port| self.connect_to(which, port), EXPORT)
+    }
+
+    /// Runs a program of a client to its end, and returns its output.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let done = self.program(program, arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (output, error) = (text(&done.stdout), text(&done.stderr));
+        assert!(
+            done.status.success(),
+            "{program} {arguments:?}: {output}{error}"
+        );
+        output
+    }
+
+    /// A program of a client.
+    pub fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = self.address.clients.command(program);
+        command.args(arguments);
+        command
+    }
+}
+
+/// The address of a file for a program.
+pub fn url(name: &str) -> String {
+    format!("nfs://127.0.0.1{EXPORT}/{name}")
+}
