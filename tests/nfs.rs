@@ -11,6 +11,8 @@
 
 #[path = "faults/address.rs"]
 mod address;
+#[path = "faults/chance.rs"]
+mod chance;
 #[path = "nfs/cluster_address.rs"]
 mod cluster_address;
 #[path = "nfs/ganesha.rs"]
@@ -23,18 +25,27 @@ mod network;
 mod nodes;
 #[path = "failover/operator.rs"]
 mod operator;
+#[path = "power/server.rs"]
+mod server;
 #[path = "nfs/site.rs"]
 mod site;
+#[path = "nfs/tools.rs"]
+mod tools;
 #[path = "nfs/version3.rs"]
 mod version3;
 
 use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chance::Chance;
 
 use nodes::Which::{Primary as A, Secondary as B};
-use nodes::{PATIENT, Settings};
-use operator::await_in_sync;
-use site::{Move, Site, url};
-use version3::Stable;
+use nodes::{PATIENT, Settings, await_that};
+use operator::{assert_identical, await_in_sync};
+use server::Server;
+use site::{Move, Site};
+use version3::{Stable, Written};
 
 /// A peer that is silent for long is still waited for.
 const EXPORTED: Settings = Settings {
@@ -42,6 +53,8 @@ const EXPORTED: Settings = Settings {
     peer_timeout_ms: 10_000,
     ..PATIENT
 };
+/// How long the tests look for an answer that must not come.
+const NO_ANSWER_FOR: Duration = Duration::from_millis(300);
 /// The longest handle that VMware's NFSv3 client takes, in bytes.
 const VMWARE_HANDLE_BYTES: usize = 56;
 
@@ -86,4 +99,152 @@ fn a_handle_opens_the_same_file_on_both_servers_whichever_serves() {
     site.restart_ganesha(A);
     let mut client = site.client();
     assert_eq!(client.read(&file, 0, 100), b"from B, longer");
+}
+
+/// The content of a file, below the directory of the store.
+fn content_file(number: u64) -> String {
+    lockstep_fs::paths::content_path(lockstep_types::Ino::new(number).unwrap())
+}
+
+/// Starts two servers whose disks can hang and lose power.
+fn start_on_disks() -> Option<(Site, [Server; 2])> {
+    server::isolate();
+    let servers = [Server::new(), Server::new()];
+    let machines = servers.each_ref().map(Server::environment);
+    Some((Site::start_on(EXPORTED, machines)?, servers))
+}
+
+#[test]
+fn a_stable_write_and_a_commit_wait_for_the_disks_of_both_nodes() {
+    let Some((site, servers)) = start_on_disks() else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    let Written { verifier, .. } = client.write(&file, 0, &[1; 4096], Stable::FileSync);
+    let content = content_file(client.attributes(&file).number);
+    for server in &servers {
+        let hang = server.hang_on(&content);
+        let written = client.write(&file, 0, &[2; 4096], Stable::Unstable);
+        assert_eq!(written.committed, Stable::Unstable as u32);
+        assert_eq!(hang.waiting(), 0, "nobody has asked for a sync");
+        client.send_commit(&file);
+        await_that("the commit to wait for the disk", || hang.waiting() > 0);
+        assert!(!client.has_answer());
+        drop(hang);
+        assert_eq!(client.receive_commit(), verifier);
+
+        for stable in [Stable::DataSync, Stable::FileSync] {
+            let hang = server.hang_on(&content);
+            client.send_write(&file, 0, &[3; 4096], stable);
+            await_that("the write to wait for the disk", || hang.waiting() > 0);
+            assert!(!client.has_answer());
+            drop(hang);
+            let expected = Written {
+                count: 4096,
+                committed: Stable::FileSync as u32,
+                verifier,
+            };
+            assert_eq!(client.receive_write(), expected);
+        }
+    }
+}
+
+/// A request that reaches Ganesha on a server that has given its role away must not run when that server serves again:
+/// the client has got no answer, has asked the other server, and has gone on there.
+#[test]
+fn no_write_runs_after_the_client_has_asked_the_other_server() {
+    let Some(mut site) = Site::start(EXPORTED) else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    client.write(&file, 0, b"first", Stable::FileSync);
+    let mut late = site.client_of(A);
+    site.move_from(A, Move::Planned);
+    late.send_write(&file, 0, b"late!", Stable::FileSync);
+    assert!(
+        !late.await_answer(NO_ANSWER_FOR),
+        "an answer is an error for the guest"
+    );
+
+    let mut client = site.client();
+    client.write(&file, 0, b"late!", Stable::FileSync);
+    client.write(&file, 0, b"newer", Stable::FileSync);
+    await_in_sync(&mut site.pair, B, 2);
+    site.move_from(B, Move::Planned);
+    assert!(!late.await_answer(NO_ANSWER_FOR));
+    let mut client = site.client();
+    assert_eq!(client.read(&file, 0, 100), b"newer");
+    await_in_sync(&mut site.pair, A, 3);
+    assert_identical(site.pair.node(A));
+}
+
+#[test]
+fn programs_of_libnfs_find_their_files_on_both_servers() {
+    if let Some(mut site) = Site::start(EXPORTED) {
+        tools::copy_and_list(&mut site);
+    }
+}
+
+#[test]
+fn an_image_that_qemu_has_open_stays_open_over_failovers() {
+    if let Some(mut site) = Site::start(EXPORTED) {
+        tools::images(&mut site);
+    }
+}
+
+/// The seconds of the clock, from which Ganesha makes its verifier.
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap().as_secs()
+}
+
+#[test]
+fn saved_writes_survive_a_power_loss_of_both_servers_and_unsaved_ones_are_asked_for_again() {
+    let Some((mut site, servers)) = start_on_disks() else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    let first = client
+        .write(&file, 0, &[1; 8192], Stable::FileSync)
+        .verifier;
+    let again = client.write(&file, 8192, &[2; 8192], Stable::Unstable);
+    assert_eq!((again.verifier, client.commit(&file)), (first, first));
+    let unsaved = client.write(&file, 0, &[3; 4096], Stable::Unstable);
+    assert_eq!(unsaved.verifier, first);
+
+    let started = seconds();
+    site.address.move_to(None);
+    site.on_a.kill();
+    site.on_b.kill();
+    for which in [A, B] {
+        site.pair.node_mut(which).kill();
+    }
+    let mut chance = Chance::of_run();
+    for server in &servers {
+        server.lose_power(&mut chance);
+    }
+    site.pair.start();
+    await_that("the next second", || seconds() > started);
+    for which in [A, B] {
+        site.restart_ganesha(which);
+    }
+    let network = Arc::clone(&site.ganesha(A).network);
+    site.address.move_to(Some(network));
+
+    let mut client = site.client();
+    let found = client.read(&file, 0, 16_384);
+    let saved = [vec![1; 4096], vec![2; 8192]].concat();
+    assert!(found[4096..] == saved, "a saved write is lost");
+    assert!([1, 3].contains(&found[0]), "{}", found[0]);
+    assert_ne!(
+        client.commit(&file),
+        first,
+        "the client does not learn of the loss"
+    );
 }
