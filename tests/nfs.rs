@@ -17,6 +17,9 @@ mod chance;
 mod cluster_address;
 #[path = "nfs/ganesha.rs"]
 mod ganesha;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/guest.rs"]
+mod guest;
 #[path = "nfs/namespace.rs"]
 mod namespace;
 #[path = "faults/network.rs"]
@@ -25,6 +28,12 @@ mod network;
 mod nodes;
 #[path = "failover/operator.rs"]
 mod operator;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/outages.rs"]
+mod outages;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/guest/record.rs"]
+mod record;
 #[path = "power/server.rs"]
 mod server;
 #[path = "nfs/site.rs"]
@@ -193,6 +202,15 @@ fn programs_of_libnfs_find_their_files_on_both_servers() {
 fn an_image_that_qemu_has_open_stays_open_over_failovers() {
     if let Some(mut site) = Site::start(EXPORTED) {
         tools::images(&mut site);
+    }
+}
+
+/// The kernel of the virtual machine is one for x86-64.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_virtual_machine_on_nfs_goes_on_through_every_kind_of_failover() {
+    if let Some(mut site) = Site::start(EXPORTED) {
+        outages::a_guest_survives(&mut site);
     }
 }
 

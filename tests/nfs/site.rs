@@ -69,13 +69,18 @@ impl Site {
         }
     }
 
+    /// The same.
+    pub const fn ganesha_mut(&mut self, which: Which) -> &mut Ganesha {
+        match which {
+            Which::Primary => &mut self.on_a,
+            Which::Secondary => &mut self.on_b,
+        }
+    }
+
     /// Ends Ganesha beside a node, and starts it again.
     pub fn restart_ganesha(&mut self, which: Which) {
         let mount = self.pair.node(which).mount();
-        let ganesha = match which {
-            Which::Primary => &mut self.on_a,
-            Which::Secondary => &mut self.on_b,
-        };
+        let ganesha = self.ganesha_mut(which);
         ganesha.kill();
         ganesha.start(&mount);
     }
