@@ -1,7 +1,7 @@
 //! NFS: two nodes, NFS-Ganesha beside each, and clients that follow an address from one server to the other.
 //!
 //! Each server is a set of processes in a network namespace, with the configuration that `lockstep ganesha-config`
-//! prints. The clients are libnfs, QEMU's tools, and an NFSv3 client of the test that sees handles and verifiers. Needs
+//! prints. The clients are libnfs, QEMU's tools, and clients of the test that see handles, verifiers and states. Needs
 //! root, /dev/fuse, and the packages of `scripts/setup test`.
 //!
 //! *A* is the node that begins as the primary, and *B* is the other one. `LOCKSTEP_FAULT_KEEP` keeps the directory of a
@@ -11,6 +11,7 @@
 
 #[path = "faults/address.rs"]
 mod address;
+#[allow(dead_code)] // the test uses a part
 #[path = "faults/chance.rs"]
 mod chance;
 #[path = "nfs/cluster_address.rs"]
@@ -26,6 +27,7 @@ mod namespace;
 mod network;
 #[path = "faults/nodes.rs"]
 mod nodes;
+#[allow(dead_code)] // the test uses a part
 #[path = "failover/operator.rs"]
 mod operator;
 #[cfg(target_arch = "x86_64")]
@@ -34,6 +36,8 @@ mod outages;
 #[cfg(target_arch = "x86_64")]
 #[path = "nfs/guest/record.rs"]
 mod record;
+#[path = "nfs/rpc.rs"]
+mod rpc;
 #[path = "power/server.rs"]
 mod server;
 #[path = "nfs/site.rs"]
@@ -42,9 +46,10 @@ mod site;
 mod tools;
 #[path = "nfs/version3.rs"]
 mod version3;
+#[path = "nfs/version4.rs"]
+mod version4;
 
 use std::fs;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chance::Chance;
@@ -64,7 +69,7 @@ const EXPORTED: Settings = Settings {
 };
 /// How long the tests look for an answer that must not come.
 const NO_ANSWER_FOR: Duration = Duration::from_millis(300);
-/// The longest handle that VMware's NFSv3 client takes, in bytes.
+/// The longest handle that `VMware`'s client of NFS version 3 takes, in bytes.
 const VMWARE_HANDLE_BYTES: usize = 56;
 
 /// Ganesha runs on, on both servers.
@@ -140,7 +145,7 @@ fn a_stable_write_and_a_commit_wait_for_the_disks_of_both_nodes() {
         assert_eq!(hang.waiting(), 0, "nobody has asked for a sync");
         client.send_commit(&file);
         await_that("the commit to wait for the disk", || hang.waiting() > 0);
-        assert!(!client.has_answer());
+        assert!(!client.awaits_answer(NO_ANSWER_FOR));
         drop(hang);
         assert_eq!(client.receive_commit(), verifier);
 
@@ -148,7 +153,7 @@ fn a_stable_write_and_a_commit_wait_for_the_disks_of_both_nodes() {
             let hang = server.hang_on(&content);
             client.send_write(&file, 0, &[3; 4096], stable);
             await_that("the write to wait for the disk", || hang.waiting() > 0);
-            assert!(!client.has_answer());
+            assert!(!client.awaits_answer(NO_ANSWER_FOR));
             drop(hang);
             let expected = Written {
                 count: 4096,
@@ -175,7 +180,7 @@ fn no_write_runs_after_the_client_has_asked_the_other_server() {
     site.move_from(A, Move::Planned);
     late.send_write(&file, 0, b"late!", Stable::FileSync);
     assert!(
-        !late.await_answer(NO_ANSWER_FOR),
+        !late.awaits_answer(NO_ANSWER_FOR),
         "an answer is an error for the guest"
     );
 
@@ -184,7 +189,7 @@ fn no_write_runs_after_the_client_has_asked_the_other_server() {
     client.write(&file, 0, b"newer", Stable::FileSync);
     await_in_sync(&mut site.pair, B, 2);
     site.move_from(B, Move::Planned);
-    assert!(!late.await_answer(NO_ANSWER_FOR));
+    assert!(!late.awaits_answer(NO_ANSWER_FOR));
     let mut client = site.client();
     assert_eq!(client.read(&file, 0, 100), b"newer");
     await_in_sync(&mut site.pair, A, 3);
@@ -203,6 +208,45 @@ fn an_image_that_qemu_has_open_stays_open_over_failovers() {
     if let Some(mut site) = Site::start(EXPORTED) {
         tools::images(&mut site);
     }
+}
+
+/// Ganesha is started again on the server that begins to serve, as `docs/hypervisors.md` says.
+#[test]
+fn a_client_of_version_4_takes_its_open_file_back_on_the_other_server() {
+    let Some(mut site) = Site::start(EXPORTED) else {
+        return;
+    };
+    let connect =
+        |site: &Site, name: &str| version4::Client::new(|port| site.address.connect(port), name);
+    let root = site.root_of(A);
+    site.client().create(&root, "file");
+    let path = ["srv", "data"];
+    let (file, mut state) = connect(&site, "holder").open(&path, "file").unwrap();
+    for (from, to, generation) in [(A, B, 2), (B, A, 3)] {
+        site.move_role(from, Move::Planned);
+        site.restart_ganesha(to);
+        site.route_to(to);
+        let mut stranger = connect(&site, &format!("stranger-{generation}"));
+        assert_eq!(stranger.open(&path, "file").err(), Some(version4::GRACE));
+        let refused = stranger.reclaim(&file).err().unwrap();
+        assert!(
+            [version4::RECLAIM_BAD, version4::NO_GRACE].contains(&refused),
+            "{refused}"
+        );
+        let mut holder = connect(&site, "holder");
+        assert!(holder.write(&file, &state, b"not yet").is_err());
+        state = holder.reclaim(&file).unwrap();
+        holder.write(&file, &state, b"again").unwrap();
+        assert_eq!(
+            site.client().read(&file_of_version_3(&site, &root), 0, 9),
+            b"again"
+        );
+        await_in_sync(&mut site.pair, to, generation);
+    }
+}
+
+fn file_of_version_3(site: &Site, root: &version3::Handle) -> version3::Handle {
+    site.client().lookup(root, "file").unwrap()
 }
 
 /// The kernel of the virtual machine is one for x86-64.
@@ -252,8 +296,7 @@ fn saved_writes_survive_a_power_loss_of_both_servers_and_unsaved_ones_are_asked_
     for which in [A, B] {
         site.restart_ganesha(which);
     }
-    let network = Arc::clone(&site.ganesha(A).network);
-    site.address.move_to(Some(network));
+    site.route_to(A);
 
     let mut client = site.client();
     let found = client.read(&file, 0, 16_384);

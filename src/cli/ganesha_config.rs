@@ -14,20 +14,20 @@ use lockstepfs::config::{DatastoreConfig, Standby};
 use super::arguments::{ConfigArgs, find_datastore};
 use super::terminal::{say, warn};
 
-/// Directory of the datastore's root in which Ganesha keeps the names of its NFSv4 clients.
+/// Directory of the datastore's root in which Ganesha keeps the names of its clients of NFS version 4.
 const RECOVERY_DIRECTORY: &str = ".lockstep-nfs";
 /// Port of the MOUNT protocol, for firewalls.
 const MOUNT_PORT: u16 = 20_048;
-/// Time after which an NFSv4 client that is silent loses its state, in seconds.
+/// Time after which a client of NFS version 4 that is silent loses its state, in seconds.
 const LEASE_SECONDS: u32 = 30;
-/// Time in which NFSv4 clients take their state back after a start, in seconds: longer than the lease.
+/// Time in which clients of NFS version 4 take their state back after a start, in seconds: longer than the lease.
 const GRACE_SECONDS: u32 = 45;
 
 /// Print the configuration of NFS-Ganesha that exports a datastore
 ///
 /// Install NFS-Ganesha on both servers, and run this command there with the same options. Both nodes need the same
 /// `mount`, and `standby = "eagain"`. The text has a comment for each line. docs/hypervisors.md has the steps, and the
-/// settings of ESXi, Proxmox, libvirt and QEMU.
+/// settings of the hypervisors.
 ///
 /// Each Ganesha exports one datastore.
 #[derive(Debug, Args)]
@@ -274,9 +274,9 @@ EXPORT {{
     }
 
     /// The two numbers of the file system. Neither is zero, and both are below 2^31 for the sake of old clients.
-    fn file_system_id(&self) -> [u32; 2] {
-        let [a, b, c, d, e, f, g, h, ..] = *self.datastore.uuid.as_bytes();
-        [[a, b, c, d], [e, f, g, h]].map(|half| (u32::from_be_bytes(half) >> 1) | 1)
+    fn file_system_id(&self) -> [u128; 2] {
+        let number = u128::from_be_bytes(*self.datastore.uuid.as_bytes());
+        [number >> 97, (number >> 64) & 0x7fff_ffff].map(|part| part | 1)
     }
 }
 

@@ -176,14 +176,10 @@ fn boot_archive(dir: &Path) -> PathBuf {
     add(&mut archive, "dev", 0o40_755, &[]);
     add(&mut archive, "init", 0o100_755, &fs::read(init).unwrap());
     for entry in fs::read_dir(KERNEL).unwrap().map(Result::unwrap) {
-        let name = entry.file_name().into_string().unwrap();
-        if name.ends_with(".ko") {
-            add(
-                &mut archive,
-                &name,
-                0o100_644,
-                &fs::read(entry.path()).unwrap(),
-            );
+        let path = entry.path();
+        if path.extension().is_some_and(|kind| kind == "ko") {
+            let name = entry.file_name().into_string().unwrap();
+            add(&mut archive, &name, 0o100_644, &fs::read(path).unwrap());
         }
     }
     add(&mut archive, "TRAILER!!!", 0, &[]);

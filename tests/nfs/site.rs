@@ -52,13 +52,14 @@ impl Site {
         };
         let (on_a, on_b) = (ganesha(Which::Primary), ganesha(Which::Secondary));
         let address = ClusterAddress::new();
-        address.move_to(Some(Arc::clone(&on_a.network)));
-        Some(Self {
+        let site = Self {
             on_a,
             on_b,
             address,
             pair,
-        })
+        };
+        site.route_to(Which::Primary);
+        Some(site)
     }
 
     /// Ganesha beside a node.
@@ -85,8 +86,14 @@ impl Site {
         ganesha.start(&mount);
     }
 
-    /// Moves the service from a node to the other one. An automatic failover does the same.
+    /// Moves the service from a node to the other one.
     pub fn move_from(&mut self, from: Which, way: Move) {
+        self.move_role(from, way);
+        self.route_to(other(from));
+    }
+
+    /// Makes the other node the primary. An automatic failover does the same.
+    pub fn move_role(&mut self, from: Which, way: Move) {
         let to = other(from);
         if way == Move::Planned {
             self.address.move_to(None);
@@ -96,7 +103,11 @@ impl Site {
         }
         let status = self.pair.node(to).status().unwrap();
         assert_eq!(role(&status).0, Role::Primary, "{to:?}");
-        let network = Arc::clone(&self.ganesha(to).network);
+    }
+
+    /// Gives the address to the server of a node.
+    pub fn route_to(&self, which: Which) {
+        let network = Arc::clone(&self.ganesha(which).network);
         self.address.move_to(Some(network));
     }
 
