@@ -98,7 +98,7 @@ fn client(text: &str) -> Result<String, NotAClient> {
 pub(crate) fn run(args: &GaneshaConfigArgs) -> Result<ExitCode> {
     let node = args.config.load()?;
     let datastore = find_datastore(&node, &args.name)?;
-    let export = Export::new(datastore, &args.clients, &args.nfs)?;
+    let export = GaneshaExport::new(datastore, &args.clients, &args.nfs)?;
     say(&export.text())?;
     if args.clients.is_empty() {
         warn("warning: no client has access; name the clients with --clients");
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &GaneshaConfigArgs) -> Result<ExitCode> {
 }
 
 /// The values of the configuration.
-struct Export<'a> {
+struct GaneshaExport<'a> {
     path: &'a str,
     datastore: &'a DatastoreConfig,
     clients: String,
@@ -121,7 +121,7 @@ struct Export<'a> {
     has_version_4: bool,
 }
 
-impl<'a> Export<'a> {
+impl<'a> GaneshaExport<'a> {
     fn new(
         datastore: &'a DatastoreConfig,
         clients: &[String],
@@ -308,7 +308,9 @@ role = \"primary\"
         let datastore = datastore(CONFIG);
         let clients = ["10.0.0.0/24".to_owned(), "host.example".to_owned()];
         let both = [NfsVersion::Four, NfsVersion::Three];
-        let text = Export::new(&datastore, &clients, &both).unwrap().text();
+        let text = GaneshaExport::new(&datastore, &clients, &both)
+            .unwrap()
+            .text();
         for expected in [
             "Path = \"/srv/data\";",
             "Protocols = 3, 4;",
@@ -325,7 +327,7 @@ role = \"primary\"
     #[test]
     fn version_3_alone_has_no_part_for_version_4() {
         let datastore = datastore(CONFIG);
-        let export = Export::new(&datastore, &[], &[NfsVersion::Three]).unwrap();
+        let export = GaneshaExport::new(&datastore, &[], &[NfsVersion::Three]).unwrap();
         let text = export.text();
         assert!(text.contains("Protocols = 3;") && !text.contains("NFSv4 {"));
         assert!(!text.contains("CLIENT {"), "no client has access");
@@ -336,7 +338,7 @@ role = \"primary\"
         for bad in ["/srv/a\\\"b", "/srv/a b", "/srv/a\\\\b", "/srv/a\\nb"] {
             let text = CONFIG.replace("/srv/data", bad);
             let datastore = datastore(&text);
-            let refused = Export::new(&datastore, &[], &[NfsVersion::Three]);
+            let refused = GaneshaExport::new(&datastore, &[], &[NfsVersion::Three]);
             let error = refused.err().expect(bad).to_string();
             assert!(error.contains("cure:"), "{error}");
         }
@@ -356,7 +358,11 @@ role = \"primary\"
     fn datastores_differ_in_their_file_system_id() {
         let first = datastore(CONFIG);
         let second = datastore(&CONFIG.replace("b693abd6", "c693abd6"));
-        let id = |datastore| Export::new(datastore, &[], &[]).unwrap().file_system_id();
+        let id = |datastore| {
+            GaneshaExport::new(datastore, &[], &[])
+                .unwrap()
+                .file_system_id()
+        };
         assert_ne!(id(&first), id(&second));
         assert_eq!(id(&first), id(&first));
     }

@@ -157,7 +157,8 @@ on_peer_loss = {on_peer_loss}
 # until `lockstep promote`. \"serve\" serves at once: a power loss may lose changes that were never synced, and if the
 # other node was promoted meanwhile, both serve until they meet.
 on_power_loss = {on_power_loss}
-# What programs get here while the other node serves: \"wait\" until this node serves, or the error \"erofs\".
+# What programs get here while the other node serves: \"wait\" until this node serves, or the error \"erofs\". For an NFS
+# server set \"eagain\".
 standby = {standby}
 # How long writes wait for a lost peer before on_peer_loss decides.
 pause_limit_ms = {pause_limit_ms}
