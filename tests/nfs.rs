@@ -210,6 +210,27 @@ fn an_image_that_qemu_has_open_stays_open_over_failovers() {
     }
 }
 
+/// Nothing is lost, so no client has to send anything again.
+#[test]
+fn a_crash_of_the_node_process_is_a_wait_for_clients_and_changes_no_verifier() {
+    let Some(mut site) = Site::start_held(EXPORTED) else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    let written = client.write(&file, 0, b"before", Stable::Unstable);
+    site.pair.node_mut(A).kill();
+    client.send_write(&file, 0, b"during", Stable::FileSync);
+    assert!(!client.awaits_answer(NO_ANSWER_FOR));
+    site.pair.node_mut(A).start();
+    assert_eq!(client.receive_write().verifier, written.verifier);
+    assert_eq!(client.commit(&file), written.verifier);
+    assert_eq!(client.read(&file, 0, 100), b"during");
+    await_in_sync(&mut site.pair, A, 1);
+    assert_identical(site.pair.node(A));
+}
+
 /// Ganesha is started again on the server that begins to serve, as `docs/hypervisors.md` says.
 #[test]
 fn a_client_of_version_4_takes_its_open_file_back_on_the_other_server() {

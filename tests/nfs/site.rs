@@ -1,16 +1,22 @@
 //! Two servers, each with a node and NFS-Ganesha, and the address under which clients reach the server that serves.
 
 use std::net::TcpStream;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use lockstepfs::config::Role;
 
 use crate::cluster_address::ClusterAddress;
 use crate::ganesha::{EXPORT, Ganesha};
-use crate::nodes::{NodeEnvironment, Pair, Settings, Which, repetitions};
+use crate::nodes::{
+    Node, NodeEnvironment, PROGRAM, Pair, Settings, Which, await_that, repetitions,
+};
 use crate::operator::{change, other, role};
 use crate::version3::{self, Client, Handle};
+
+/// The log text of a node whose mount is kept.
+const OUTLIVES: &str = "the mount outlives a crash of this process";
 
 /// See the head of this file.
 pub struct Site {
@@ -19,6 +25,33 @@ pub struct Site {
     pub on_b: Ganesha,
     pub address: ClusterAddress,
     pub pair: Pair,
+    /// Keeps the mount of A while its node is away.
+    #[allow(dead_code)] // its drop is its use
+    holder: Holder,
+}
+
+/// The process that keeps the mounts of a node.
+struct Holder(Option<Child>);
+
+impl Holder {
+    fn start(node: &Node) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", PROGRAM, "hold", "--config"]);
+        command.arg(node.config()).stderr(Stdio::null());
+        let process = command.spawn().unwrap();
+        let socket = PathBuf::from(format!("{}.hold", node.control().display()));
+        await_that("the holder", || socket.exists());
+        Self(Some(process))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.0.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
 }
 
 /// The way of a move of the service to the other server.
@@ -33,16 +66,30 @@ pub enum Move {
 impl Site {
     /// Both servers, in sync, with the address on A; `None` if this machine cannot mount.
     pub fn start(settings: Settings) -> Option<Self> {
-        Self::start_on(
-            settings,
-            [NodeEnvironment::default(), NodeEnvironment::default()],
-        )
+        Self::start_on(settings, Default::default())
+    }
+
+    /// The same, and the mount of A outlives its node; `None` if the kernel has no such mounts.
+    pub fn start_held(settings: Settings) -> Option<Self> {
+        repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
+        let pair = Pair::prepare(settings, Default::default());
+        let holder = Holder::start(&pair.primary);
+        let site = Self::start_pair(pair, holder);
+        if site.pair.primary.times_logged(OUTLIVES) == 0 {
+            eprintln!("skipped: needs Linux 6.9, for a mount that outlives its node");
+            return None;
+        }
+        Some(site)
     }
 
     /// The same, on these machines.
     pub fn start_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
-        let mut pair = Pair::prepare(settings, machines);
+        let pair = Pair::prepare(settings, machines);
+        Some(Self::start_pair(pair, Holder(None)))
+    }
+
+    fn start_pair(mut pair: Pair, holder: Holder) -> Self {
         pair.start();
         let ganesha = |which| {
             let node = pair.node(which);
@@ -57,9 +104,10 @@ impl Site {
             on_b,
             address,
             pair,
+            holder,
         };
         site.route_to(Which::Primary);
-        Some(site)
+        site
     }
 
     /// Ganesha beside a node.
