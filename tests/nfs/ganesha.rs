@@ -8,11 +8,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::namespace::NetNamespace;
 use crate::nodes::{DATASTORE, Node, PROGRAM, await_that};
 
 /// Where both servers mount the datastore.
 pub const EXPORT: &str = "/srv/data";
+
+/// No process of the server outlives Ganesha, and Ganesha does not outlive the process that waits for it.
+const NAMESPACES: [&str; 7] = [
+    "--mount",
+    "--propagation",
+    "slave",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+];
 
 /// Starts Ganesha: `sh -c START sh MOUNT CONFIGURATION LOG`.
 const START: &str = r#"
@@ -22,7 +35,7 @@ mkdir -p /run/rpcbind /run/ganesha /run/lock
 mount -t tmpfs none /srv
 mkdir /srv/data
 mount --bind "$1" /srv/data
-setpriv --pdeathsig KILL -- rpcbind -f &
+rpcbind -f &
 until [ -S /run/rpcbind.sock ]; do sleep 0.01; done
 exec ganesha.nfsd -F -f "$2" -L "$3" -p /run/ganesha.pid -N NIV_EVENT
 "#;
@@ -68,7 +81,8 @@ impl Ganesha {
         let output = File::create(self.dir.join("output")).unwrap();
         let mut command = self.network.command("unshare");
         command
-            .args(["--mount", "--propagation", "slave", "sh", "-c", START, "sh"])
+            .args(NAMESPACES)
+            .args(["sh", "-c", START, "sh"])
             .args([mount, &self.dir.join("ganesha.conf"), &self.log()])
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
@@ -83,10 +97,19 @@ impl Ganesha {
 
     /// Ends Ganesha as a crash does.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().unwrap();
-            process.wait().unwrap();
+        let Some(mut process) = self.process.take() else {
+            return;
+        };
+        let number = process.id();
+        let list = format!("/proc/{number}/task/{number}/children");
+        let children = fs::read_to_string(list).unwrap_or_default();
+        let first = children.split_whitespace().next();
+        match first.and_then(|child| Pid::from_raw(child.parse().unwrap())) {
+            // Ganesha is the first process of its namespace, and takes all others of it along.
+            Some(ganesha) => kill_process(ganesha, Signal::KILL).unwrap(),
+            None => process.kill().unwrap(),
         }
+        process.wait().unwrap();
     }
 
     fn report(&self) -> String {
