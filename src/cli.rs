@@ -12,6 +12,7 @@ mod demote;
 mod drill;
 mod export;
 mod failover;
+mod ganesha_config;
 mod health;
 mod hold;
 mod init;
@@ -91,6 +92,7 @@ enum Command {
     Demote(demote::DemoteArgs),
     Drill(drill::DrillArgs),
     Export(export::ExportArgs),
+    GaneshaConfig(ganesha_config::GaneshaConfigArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
     Witness(witness::WitnessArgs),
     WitnessStatus(witness_status::WitnessStatusArgs),
@@ -123,6 +125,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Demote(args) => demote::run(&args),
         Command::Drill(args) => drill::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::GaneshaConfig(args) => ganesha_config::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Witness(args) => witness::run(&args),
         Command::WitnessStatus(args) => witness_status::run(&args),

@@ -393,3 +393,47 @@ fn wrong_options_for_a_witness_make_nothing() {
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }
+
+#[test]
+fn the_configuration_of_ganesha_is_printed_and_what_it_lacks_is_said() {
+    let root = root();
+    let to_b = ["--listen", "127.0.0.1:7401", "--peer", "127.0.0.1:7402"];
+    let fingerprint = text(&init(root.path(), "b", &to_b), "fingerprint");
+    let known = ["--peer-fingerprint", &fingerprint];
+    let config = text(
+        &init(root.path(), "a", &[&to_b[..], &known].concat()),
+        "config",
+    );
+    let print = |name: &str, options: &[&str]| {
+        let command = ["ganesha-config", name, "--config", &config];
+        let printed = lockstep(&[&command, options].concat());
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (output, error) = (words(&printed.stdout), words(&printed.stderr));
+        (printed.status.code(), output, error)
+    };
+
+    let (code, output, error) = print("data", &[]);
+    assert_eq!(code, Some(0), "{error}");
+    let mount = root.path().join("a/mnt");
+    assert!(output.contains(&format!("Path = \"{}\";", mount.display())));
+    for lack in ["--clients", "standby = \"eagain\""] {
+        assert!(error.contains(lack), "{error}");
+    }
+
+    let text = std::fs::read_to_string(&config).unwrap();
+    let ready = text.replace("standby = \"wait\"", "standby = \"eagain\"");
+    std::fs::write(&config, ready).unwrap();
+    let (code, output, error) = print("data", &["--clients", "10.0.0.0/24,host", "--nfs", "4"]);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    assert!(output.contains("Clients = 10.0.0.0/24, host;") && output.contains("Protocols = 4;"));
+
+    for (name, options, cause) in [
+        ("dta", &[][..], "name one of: data"),
+        ("data", &["--clients", "a;b"], "10.0.0.0/24"),
+        ("data", &["--nfs", "2"], "possible values"),
+    ] {
+        let (code, output, error) = print(name, options);
+        assert_eq!((code, output.as_str()), (Some(2), ""), "{error}");
+        assert!(error.contains(cause), "{error}");
+    }
+}

@@ -164,8 +164,13 @@ fn requests_that_change_something_wait_and_are_done_once() {
 }
 
 #[test]
-fn requests_fail_in_the_form_that_does_not_wait() {
-    let Some((mount, service)) = mount(Standby::Erofs) else {
+fn requests_fail_in_the_forms_that_do_not_wait() {
+    requests_fail(Standby::Erofs, Errno::ROFS);
+    requests_fail(Standby::Eagain, Errno::AGAIN);
+}
+
+fn requests_fail(standby: Standby, expected: Errno) {
+    let Some((mount, service)) = mount(standby) else {
         return;
     };
     fs::write(mount.path("f"), "content").unwrap();
@@ -179,7 +184,7 @@ fn requests_fail_in_the_form_that_does_not_wait() {
         fs::read_dir(mount.path("")).and_then(|mut list| list.next().unwrap().map(drop)),
     ];
     for outcome in refused {
-        assert_eq!(errno(&outcome.unwrap_err()), Errno::ROFS);
+        assert_eq!(errno(&outcome.unwrap_err()), expected);
     }
     assert!(fs::metadata(mount.path("")).unwrap().is_dir());
     rustix::fs::statfs(mount.path("")).unwrap();
@@ -457,7 +462,7 @@ fn child_flush_fails() {
 
 #[test]
 fn a_write_back_waits_while_it_is_undecided_who_serves() {
-    for standby in [Standby::Wait, Standby::Erofs] {
+    for standby in [Standby::Wait, Standby::Erofs, Standby::Eagain] {
         let Some((mount, service)) = mount(standby) else {
             return;
         };

@@ -148,17 +148,27 @@ impl Admissions {
         match (kind, standing) {
             // The other node may have changed the file since the page was read.
             (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
-            (RequestKind::Program, Standing::Following) => {
-                (self.standby == Standby::Erofs).then_some(Errno::ReadOnly)
-            }
+            (RequestKind::Program, Standing::Following) => match self.standby {
+                Standby::Wait => None,
+                Standby::Erofs => Some(Errno::ReadOnly),
+                Standby::Eagain => Some(Errno::Again),
+            },
             // The node is likely to serve again soon: a restart stays unnoticed.
             (_, _) => None,
         }
     }
 
+    /// The error of a write for whose bytes there is no room.
+    const fn no_room(&self) -> Errno {
+        match self.standby {
+            Standby::Wait | Standby::Erofs => Errno::ReadOnly,
+            Standby::Eagain => Errno::Again,
+        }
+    }
+
     /// Parks a request that waits.
     pub fn park(self: &Arc<Self>, request: ParkedRequest, in_flight: InFlightGuard<'_>) {
-        let added = self.state.lock().add(request);
+        let added = self.state.lock().add(request, self.no_room());
         drop(in_flight);
         if let Err((request, errno)) = added {
             return request.refuse(errno);
@@ -267,14 +277,18 @@ impl Admissions {
 }
 
 impl ParkedList {
-    /// Adds a request, or gives it back with the error of its answer.
-    fn add(&mut self, request: ParkedRequest) -> Result<(), (ParkedRequest, Errno)> {
+    /// Adds a request, or gives it back with the error of its answer, which is `no_room` if its bytes are too many.
+    fn add(
+        &mut self,
+        request: ParkedRequest,
+        no_room: Errno,
+    ) -> Result<(), (ParkedRequest, Errno)> {
         if self.is_closed {
             return Err((request, Errno::Io));
         }
         let bytes = self.bytes.saturating_add(request.counted_bytes());
         if bytes > PARKED_BYTES_MAX && request.counted_bytes() > 0 {
-            return Err((request, Errno::ReadOnly));
+            return Err((request, no_room));
         }
         self.bytes = bytes;
         self.requests.push_back(request);
@@ -309,7 +323,10 @@ mod tests {
     #[test]
     fn the_bytes_of_parked_writes_are_limited() {
         let mut list = ParkedList::default();
-        let mut add = |kind, bytes| list.add(request(kind, bytes)).map_err(|(_, errno)| errno);
+        let mut add = |kind, bytes| {
+            let added = list.add(request(kind, bytes), Errno::ReadOnly);
+            added.map_err(|(_, errno)| errno)
+        };
         assert_eq!(add(RequestKind::Program, PARKED_BYTES_MAX), Ok(()));
         assert_eq!(add(RequestKind::Program, 1), Err(Errno::ReadOnly));
         assert_eq!(add(RequestKind::Program, 0), Ok(()));
@@ -323,11 +340,12 @@ mod tests {
             (RequestKind::Program, PARKED_BYTES_MAX),
             (RequestKind::WriteBack, 7),
         ] {
-            assert!(list.add(request(kind, bytes)).is_ok());
+            assert!(list.add(request(kind, bytes), Errno::ReadOnly).is_ok());
         }
         let taken = list.take_if(|request| request.kind == RequestKind::Program);
         assert_eq!((taken.len(), list.requests.len(), list.bytes), (1, 1, 0));
-        assert!(list.add(request(RequestKind::Program, 1)).is_ok());
+        let one_more = request(RequestKind::Program, 1);
+        assert!(list.add(one_more, Errno::ReadOnly).is_ok());
     }
 
     #[test]
@@ -336,7 +354,7 @@ mod tests {
             is_closed: true,
             ..ParkedList::default()
         };
-        let added = list.add(request(RequestKind::Program, 0));
+        let added = list.add(request(RequestKind::Program, 0), Errno::ReadOnly);
         assert_eq!(added.map_err(|(_, errno)| errno), Err(Errno::Io));
     }
 }

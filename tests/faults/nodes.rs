@@ -59,6 +59,8 @@ pub struct Settings {
     pub on_peer_loss: &'static str,
     /// `wait` or `serve`.
     pub on_power_loss: &'static str,
+    /// `wait`, `erofs` or `eagain`.
+    pub standby: &'static str,
     /// `on` or `off`.
     pub encryption: &'static str,
     /// `posix` or `always`.
@@ -74,6 +76,7 @@ pub const PATIENT: Settings = Settings {
     answer_limit_ms: 60_000,
     on_peer_loss: "continue",
     on_power_loss: "wait",
+    standby: "wait",
     encryption: "on",
     durability: "posix",
     bytes_per_sec: None,
@@ -389,12 +392,13 @@ impl Pair {
     fn configure(&self, settings: Settings, listens: [SocketAddr; 2]) {
         let rest = format!(
             "uuid = \"{UUID}\"\n\
-             on_peer_loss = \"{}\"\non_power_loss = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
+             on_peer_loss = \"{}\"\non_power_loss = \"{}\"\nstandby = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
              answer_limit_ms = {}\n\
              durability = \"{}\"\n\n\
              [datastore.peer]\nencryption = \"{}\"",
             settings.on_peer_loss,
             settings.on_power_loss,
+            settings.standby,
             settings.pause_limit_ms,
             settings.peer_timeout_ms,
             settings.answer_limit_ms,

@@ -117,11 +117,11 @@ impl Datastore {
     /// The session of a primary.
     ///
     /// # Errors
-    /// `Io` on a secondary, which serves no clients.
+    /// [`Engine::unknown_outcome`] on a secondary, which serves no clients.
     pub(crate) fn primary(&self) -> Result<Arc<PrimarySession>, Errno> {
         match &*self.session.read() {
             Session::Primary(session) => Ok(Arc::clone(session)),
-            Session::Secondary(_) => Err(Errno::Io),
+            Session::Secondary(_) => Err(self.engine.unknown_outcome()),
         }
     }
 

@@ -10,7 +10,7 @@ use lockstep_fs::poison::Poison;
 use lockstep_fs::reserve::Reserve;
 use lockstep_fs::{OpError, Store};
 use lockstep_types::Errno;
-use lockstep_types::settings::{Choice, Durability};
+use lockstep_types::settings::{Choice, Durability, Standby};
 
 use crate::config::DatastoreConfig;
 use crate::host::{Host, ThreadKind};
@@ -66,6 +66,15 @@ impl Engine {
     /// Whether the configuration demands stable storage for every operation.
     pub fn is_always_durable(&self) -> bool {
         self.config.policies.durability == Durability::Always
+    }
+
+    /// The answer to a request that a change of the role, or the end of the datastore, leaves without an outcome: either
+    /// node may have done it, or none.
+    pub fn unknown_outcome(&self) -> Errno {
+        match self.config.policies.standby {
+            Standby::Wait | Standby::Erofs => Errno::Io,
+            Standby::Eagain => Errno::Again,
+        }
     }
 
     /// Sleeps for `wait`, or until the datastore is stopped, or until `is_over` says so.

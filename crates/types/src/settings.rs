@@ -103,10 +103,17 @@ pub enum Standby {
     Wait,
     /// A request fails with `EROFS`.
     Erofs,
+    /// A request fails with `EAGAIN`, also one whose outcome a change of the role leaves unknown. An NFS server has its
+    /// client ask again then, and no request runs late, after the client has asked the other node.
+    Eagain,
 }
 
 impl Choice for Standby {
-    const ALL: &'static [(Self, &'static str)] = &[(Self::Wait, "wait"), (Self::Erofs, "erofs")];
+    const ALL: &'static [(Self, &'static str)] = &[
+        (Self::Wait, "wait"),
+        (Self::Erofs, "erofs"),
+        (Self::Eagain, "eagain"),
+    ];
 }
 
 /// Whether the bytes between the nodes are encrypted. Authentication is never off.

@@ -144,26 +144,28 @@ pub(crate) struct PendingOps {
     /// Set under the lock of the map: the session is over, and takes no operation any more.
     is_over: AtomicBool,
     next: AtomicU64,
+    /// The answer to an operation whose outcome is not known.
+    unknown: Errno,
 }
 
-impl Default for PendingOps {
-    fn default() -> Self {
+impl PendingOps {
+    /// No operations. At the end of the session, those in flight get the answer `unknown`.
+    pub fn new(unknown: Errno) -> Self {
         Self {
             ops: Mutex::default(),
             is_over: AtomicBool::new(false),
             next: AtomicU64::new(1),
+            unknown,
         }
     }
-}
 
-impl PendingOps {
     /// Adds an operation and returns its number. Once the session is over, the operation ends at once.
     pub fn insert(&self, op: PendingOp) -> OpId {
         let id = OpId(self.next.fetch_add(1, Ordering::Relaxed));
         let mut ops = self.ops.lock();
         if self.is_over.load(Ordering::Relaxed) {
             drop(ops);
-            end_without_outcome(op);
+            end_without_outcome(op, self.unknown);
         } else {
             ops.insert(id, op);
         }
@@ -248,7 +250,7 @@ impl PendingOps {
             std::mem::take(&mut *ops)
         };
         for op in ops.into_values() {
-            end_without_outcome(op);
+            end_without_outcome(op, self.unknown);
         }
     }
 
@@ -263,18 +265,18 @@ impl PendingOps {
     }
 }
 
-/// Answers the client of an operation with `EIO`: whether either node has done the operation is not known.
-fn end_without_outcome(op: PendingOp) {
+/// Answers the client of an operation. Whether either node has done the operation is not known.
+fn end_without_outcome(op: PendingOp, errno: Errno) {
     match op {
-        PendingOp::Read(read) => (read.done)(Err(Errno::Io)),
-        PendingOp::Sync(sync) => (sync.done)(Err(Errno::Io)),
+        PendingOp::Read(read) => (read.done)(Err(errno)),
+        PendingOp::Sync(sync) => (sync.done)(Err(errno)),
         PendingOp::Write(write) => {
             if let Some(ticket) = &write.ticket {
                 ticket.abandon();
             }
-            (write.done)(Err(Errno::Io));
+            (write.done)(Err(errno));
         }
-        PendingOp::Meta(meta) => (meta.done)(Err(Errno::Io)),
+        PendingOp::Meta(meta) => (meta.done)(Err(errno)),
         PendingOp::Locks(ready) => drop(ready),
     }
 }
@@ -287,7 +289,7 @@ mod tests {
 
     #[test]
     fn an_operation_is_found_by_its_number_until_it_is_removed() {
-        let pending = PendingOps::default();
+        let pending = PendingOps::new(Errno::Io);
         let sync = |ino| {
             PendingOp::Sync(PendingSync {
                 ino,
@@ -309,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_operation_that_comes_after_the_end_of_the_session_is_answered() {
-        let pending = PendingOps::default();
+        let pending = PendingOps::new(Errno::Again);
         let outcomes = Arc::new(Mutex::new(Vec::new()));
         let sync = || {
             let outcomes = Arc::clone(&outcomes);
@@ -323,14 +325,14 @@ mod tests {
         pending.insert(sync());
         pending.abandon();
         pending.insert(sync());
-        assert_eq!(*outcomes.lock(), [Err(Errno::Io); 2]);
+        assert_eq!(*outcomes.lock(), [Err(Errno::Again); 2]);
         assert_eq!(pending.len(), 0);
     }
 
     #[test]
     fn abandoned_locks_wake_their_thread() {
         let host = OsHost::start("test").unwrap();
-        let pending = PendingOps::default();
+        let pending = PendingOps::new(Errno::Io);
         let (ready, wait) = promise(&host);
         pending.insert(PendingOp::Locks(Some(ready)));
         pending.abandon_locks();

@@ -407,7 +407,7 @@ impl SpaceAdmission {
     /// Ends a change that has not begun. A node that is stopping answers no client any more.
     fn abandon(&self, begin: Begin) {
         if !self.engine.is_stopping() {
-            begin(Err(Errno::Io));
+            begin(Err(self.engine.unknown_outcome()));
         }
     }
 

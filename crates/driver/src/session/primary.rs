@@ -82,7 +82,7 @@ impl PrimarySession {
             let engine = Arc::clone(engine);
             let driver = session.clone();
             let term = Arc::new(Term::new(Arc::clone(&engine), core, first_osn, driver));
-            let pending = Arc::new(PendingOps::default());
+            let pending = Arc::new(PendingOps::new(engine.unknown_outcome()));
             let berths = Arc::new(Berths::of(engine.config.fuse_threads));
             let keeper = Arc::new(Keeper::new(
                 Arc::clone(engine.store.backing()),

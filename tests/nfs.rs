@@ -1,0 +1,332 @@
+//! NFS: two nodes, NFS-Ganesha beside each, and clients that follow an address from one server to the other.
+//!
+//! Each server is a set of processes in a network namespace, with the configuration that `lockstep ganesha-config`
+//! prints. The clients are libnfs, QEMU's tools, and clients of the test that see handles, verifiers and states. Needs
+//! root, /dev/fuse, and the packages of `scripts/setup test`.
+//!
+//! *A* is the node that begins as the primary, and *B* is the other one. `LOCKSTEP_FAULT_KEEP` keeps the directory of a
+//! failed test.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
+
+#[path = "faults/address.rs"]
+mod address;
+#[allow(dead_code)] // the test uses a part
+#[path = "faults/chance.rs"]
+mod chance;
+#[path = "nfs/cluster_address.rs"]
+mod cluster_address;
+#[path = "nfs/ganesha.rs"]
+mod ganesha;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/guest.rs"]
+mod guest;
+#[path = "nfs/namespace.rs"]
+mod namespace;
+#[path = "faults/network.rs"]
+mod network;
+#[path = "faults/nodes.rs"]
+mod nodes;
+#[allow(dead_code)] // the test uses a part
+#[path = "failover/operator.rs"]
+mod operator;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/outages.rs"]
+mod outages;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/guest/record.rs"]
+mod record;
+#[path = "nfs/rpc.rs"]
+mod rpc;
+#[path = "power/server.rs"]
+mod server;
+#[path = "nfs/site.rs"]
+mod site;
+#[path = "nfs/tools.rs"]
+mod tools;
+#[path = "nfs/version3.rs"]
+mod version3;
+#[path = "nfs/version4.rs"]
+mod version4;
+
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chance::Chance;
+
+use nodes::Which::{Primary as A, Secondary as B};
+use nodes::{PATIENT, Settings, await_that};
+use operator::{assert_identical, await_in_sync};
+use server::Server;
+use site::{Move, Site};
+use version3::{Stable, Written};
+
+/// A peer that is silent for long is still waited for.
+const EXPORTED: Settings = Settings {
+    standby: "eagain",
+    peer_timeout_ms: 10_000,
+    ..PATIENT
+};
+/// How long the tests look for an answer that must not come.
+const NO_ANSWER_FOR: Duration = Duration::from_millis(300);
+/// The longest handle that `VMware`'s client of NFS version 3 takes, in bytes.
+const VMWARE_HANDLE_BYTES: usize = 56;
+
+/// Ganesha runs on, on both servers.
+#[test]
+fn a_handle_opens_the_same_file_on_both_servers_whichever_serves() {
+    let Some(mut site) = Site::start(EXPORTED) else {
+        return;
+    };
+    let root = site.root_of(A);
+    assert_eq!(
+        site.root_of(B),
+        root,
+        "both servers export the same directory"
+    );
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    client.create(&root, "gone");
+    assert!(file.len() <= VMWARE_HANDLE_BYTES, "{} bytes", file.len());
+    client.write(&file, 0, b"from A", Stable::FileSync);
+    let seen = client.attributes(&file);
+
+    site.move_from(A, Move::Planned);
+    let mut client = site.client();
+    assert_eq!(client.attributes(&file), seen);
+    assert_eq!(client.lookup(&root, "file"), Some(file.clone()));
+    assert_eq!(client.read(&file, 0, 100), b"from A");
+    client.write(&file, 5, b"B, longer", Stable::FileSync);
+    client.remove(&root, "gone");
+    let new = client.create(&root, "new");
+
+    await_in_sync(&mut site.pair, B, 2);
+    site.move_from(B, Move::Planned);
+    let mut client = site.client();
+    assert_eq!(client.read(&file, 0, 100), b"from B, longer");
+    assert_eq!(client.attributes(&file).size, 14);
+    assert_eq!(client.lookup(&root, "gone"), None);
+    assert_eq!(client.lookup(&root, "new"), Some(new));
+
+    // Neither Ganesha nor the kernel knows the file any more.
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    site.restart_ganesha(A);
+    let mut client = site.client();
+    assert_eq!(client.read(&file, 0, 100), b"from B, longer");
+}
+
+/// The content of a file, below the directory of the store.
+fn content_file(number: u64) -> String {
+    lockstep_fs::paths::content_path(lockstep_types::Ino::new(number).unwrap())
+}
+
+/// Starts two servers whose disks can hang and lose power.
+fn start_on_disks() -> Option<(Site, [Server; 2])> {
+    server::isolate();
+    let servers = [Server::new(), Server::new()];
+    let machines = servers.each_ref().map(Server::environment);
+    Some((Site::start_on(EXPORTED, machines)?, servers))
+}
+
+#[test]
+fn a_stable_write_and_a_commit_wait_for_the_disks_of_both_nodes() {
+    let Some((site, servers)) = start_on_disks() else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    let Written { verifier, .. } = client.write(&file, 0, &[1; 4096], Stable::FileSync);
+    let content = content_file(client.attributes(&file).number);
+    for server in &servers {
+        let hang = server.hang_on(&content);
+        let written = client.write(&file, 0, &[2; 4096], Stable::Unstable);
+        assert_eq!(written.committed, Stable::Unstable as u32);
+        assert_eq!(hang.waiting(), 0, "nobody has asked for a sync");
+        client.send_commit(&file);
+        await_that("the commit to wait for the disk", || hang.waiting() > 0);
+        assert!(!client.awaits_answer(NO_ANSWER_FOR));
+        drop(hang);
+        assert_eq!(client.receive_commit(), verifier);
+
+        for stable in [Stable::DataSync, Stable::FileSync] {
+            let hang = server.hang_on(&content);
+            client.send_write(&file, 0, &[3; 4096], stable);
+            await_that("the write to wait for the disk", || hang.waiting() > 0);
+            assert!(!client.awaits_answer(NO_ANSWER_FOR));
+            drop(hang);
+            let expected = Written {
+                count: 4096,
+                committed: Stable::FileSync as u32,
+                verifier,
+            };
+            assert_eq!(client.receive_write(), expected);
+        }
+    }
+}
+
+/// A request that reaches Ganesha on a server that has given its role away must not run when that server serves again:
+/// the client has got no answer, has asked the other server, and has gone on there.
+#[test]
+fn no_write_runs_after_the_client_has_asked_the_other_server() {
+    let Some(mut site) = Site::start(EXPORTED) else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    client.write(&file, 0, b"first", Stable::FileSync);
+    let mut late = site.client_of(A);
+    site.move_from(A, Move::Planned);
+    late.send_write(&file, 0, b"late!", Stable::FileSync);
+    assert!(
+        !late.awaits_answer(NO_ANSWER_FOR),
+        "an answer is an error for the guest"
+    );
+
+    let mut client = site.client();
+    client.write(&file, 0, b"late!", Stable::FileSync);
+    client.write(&file, 0, b"newer", Stable::FileSync);
+    await_in_sync(&mut site.pair, B, 2);
+    site.move_from(B, Move::Planned);
+    assert!(!late.awaits_answer(NO_ANSWER_FOR));
+    let mut client = site.client();
+    assert_eq!(client.read(&file, 0, 100), b"newer");
+    await_in_sync(&mut site.pair, A, 3);
+    assert_identical(site.pair.node(A));
+}
+
+#[test]
+fn programs_of_libnfs_find_their_files_on_both_servers() {
+    if let Some(mut site) = Site::start(EXPORTED) {
+        tools::copy_and_list(&mut site);
+    }
+}
+
+#[test]
+fn an_image_that_qemu_has_open_stays_open_over_failovers() {
+    if let Some(mut site) = Site::start(EXPORTED) {
+        tools::images(&mut site);
+    }
+}
+
+/// Nothing is lost, so no client has to send anything again.
+#[test]
+fn a_crash_of_the_node_process_is_a_wait_for_clients_and_changes_no_verifier() {
+    let Some(mut site) = Site::start_held(EXPORTED) else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    let written = client.write(&file, 0, b"before", Stable::Unstable);
+    site.pair.node_mut(A).kill();
+    client.send_write(&file, 0, b"during", Stable::FileSync);
+    assert!(!client.awaits_answer(NO_ANSWER_FOR));
+    site.pair.node_mut(A).start();
+    assert_eq!(client.receive_write().verifier, written.verifier);
+    assert_eq!(client.commit(&file), written.verifier);
+    assert_eq!(client.read(&file, 0, 100), b"during");
+    await_in_sync(&mut site.pair, A, 1);
+    assert_identical(site.pair.node(A));
+}
+
+/// Ganesha is started again on the server that begins to serve, as `docs/hypervisors.md` says.
+#[test]
+fn a_client_of_version_4_takes_its_open_file_back_on_the_other_server() {
+    let Some(mut site) = Site::start(EXPORTED) else {
+        return;
+    };
+    let connect =
+        |site: &Site, name: &str| version4::Client::new(|port| site.address.connect(port), name);
+    let root = site.root_of(A);
+    site.client().create(&root, "file");
+    let path = ["srv", "data"];
+    let (file, mut state) = connect(&site, "holder").open(&path, "file").unwrap();
+    for (from, to, generation) in [(A, B, 2), (B, A, 3)] {
+        site.move_role(from, Move::Planned);
+        site.restart_ganesha(to);
+        site.route_to(to);
+        let mut stranger = connect(&site, &format!("stranger-{generation}"));
+        assert_eq!(stranger.open(&path, "file").err(), Some(version4::GRACE));
+        let refused = stranger.reclaim(&file).err().unwrap();
+        assert!(
+            [version4::RECLAIM_BAD, version4::NO_GRACE].contains(&refused),
+            "{refused}"
+        );
+        let mut holder = connect(&site, "holder");
+        assert!(holder.write(&file, &state, b"not yet").is_err());
+        state = holder.reclaim(&file).unwrap();
+        holder.write(&file, &state, b"again").unwrap();
+        assert_eq!(
+            site.client().read(&file_of_version_3(&site, &root), 0, 9),
+            b"again"
+        );
+        await_in_sync(&mut site.pair, to, generation);
+    }
+}
+
+fn file_of_version_3(site: &Site, root: &version3::Handle) -> version3::Handle {
+    site.client().lookup(root, "file").unwrap()
+}
+
+/// The kernel of the virtual machine is one for x86-64.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_virtual_machine_on_nfs_goes_on_through_every_kind_of_failover() {
+    if let Some(mut site) = Site::start(EXPORTED) {
+        outages::a_guest_survives(&mut site);
+    }
+}
+
+/// The seconds of the clock, from which Ganesha makes its verifier.
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap().as_secs()
+}
+
+#[test]
+fn saved_writes_survive_a_power_loss_of_both_servers_and_unsaved_ones_are_asked_for_again() {
+    let Some((mut site, servers)) = start_on_disks() else {
+        return;
+    };
+    let root = site.root_of(A);
+    let mut client = site.client();
+    let file = client.create(&root, "file");
+    let first = client
+        .write(&file, 0, &[1; 8192], Stable::FileSync)
+        .verifier;
+    let again = client.write(&file, 8192, &[2; 8192], Stable::Unstable);
+    assert_eq!((again.verifier, client.commit(&file)), (first, first));
+    let unsaved = client.write(&file, 0, &[3; 4096], Stable::Unstable);
+    assert_eq!(unsaved.verifier, first);
+
+    let started = seconds();
+    site.address.move_to(None);
+    site.on_a.kill();
+    site.on_b.kill();
+    for which in [A, B] {
+        site.pair.node_mut(which).kill();
+    }
+    let mut chance = Chance::of_run();
+    for server in &servers {
+        server.lose_power(&mut chance);
+    }
+    site.pair.start();
+    await_that("the next second", || seconds() > started);
+    for which in [A, B] {
+        site.restart_ganesha(which);
+    }
+    site.route_to(A);
+
+    let mut client = site.client();
+    let found = client.read(&file, 0, 16_384);
+    let saved = [vec![1; 4096], vec![2; 8192]].concat();
+    assert!(found[4096..] == saved, "a saved write is lost");
+    assert!([1, 3].contains(&found[0]), "{}", found[0]);
+    assert_ne!(
+        client.commit(&file),
+        first,
+        "the client does not learn of the loss"
+    );
+}
