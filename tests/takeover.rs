@@ -20,6 +20,12 @@ mod records;
 #[path = "takeover/witnessed.rs"]
 mod witnessed;
 
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstep_roles::InSyncSet;
 use lockstepfs::config::Role;
@@ -188,6 +194,38 @@ fn an_isolated_primary_stops_and_comes_back_as_the_secondary() {
     fail_over(&mut pair, B, 2);
     assert_records(&on_a, "first", of_first);
     assert_records(&on_a, "second", of_second);
+}
+
+/// The kernel of A has the file in its memory. Nothing of that is shown once B may have changed the file.
+#[test]
+fn an_isolated_primary_shows_nothing_old_from_the_memory_of_its_kernel() {
+    let Some((mut pair, witness)) = start() else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    fs::write(on_a.join("file"), "old").unwrap();
+    let file = File::open(on_a.join("file")).unwrap();
+    assert_eq!(fs::read(on_a.join("file")).unwrap(), b"old");
+    isolate(&pair, &witness, A, true);
+    await_service(&pair, B, ServiceStatus::Alone);
+    fs::write(on_b.join("file"), "new").unwrap();
+    let (shown, first) = channel();
+    thread::spawn(move || {
+        let mut found = [0; 3];
+        let read = file.read_exact_at(&mut found, 0).map(|()| found);
+        shown.send(read.is_ok_and(|found| &found == b"old"))
+    });
+    // The read waits, since A does not serve.
+    let early = first.recv_timeout(Duration::from_secs(1));
+    assert_ne!(early, Ok(true), "A shows what B has changed");
+    isolate(&pair, &witness, A, false);
+    await_in_sync(&mut pair, B, 2);
+    await_protected(&pair, B);
+    fail_over(&mut pair, B, 2);
+    if early.is_err() {
+        assert_eq!(first.recv_timeout(nodes::WAIT_LIMIT), Ok(false));
+    }
+    assert_eq!(fs::read(on_a.join("file")).unwrap(), b"new");
 }
 
 #[test]

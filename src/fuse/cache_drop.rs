@@ -76,8 +76,9 @@ impl CacheDropper {
         &self.known
     }
 
-    /// Begins a drop. The receiver gets its message when the drop is done.
-    pub fn begin(self: &Arc<Self>, unfinished: UnfinishedDrop) -> io::Result<Receiver<()>> {
+    /// Begins a drop. The receiver gets its message when the drop is done. `unfinished`: the drop before another node
+    /// serves.
+    pub fn begin(self: &Arc<Self>, unfinished: Option<UnfinishedDrop>) -> io::Result<Receiver<()>> {
         let (done, is_done) = channel();
         let shared = Arc::clone(self);
         threads::spawn("fuse-drop-caches", move || {

@@ -6,6 +6,7 @@
 //! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
 //! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
 //! | it is undecided which node serves | none: the caches are right, and stay |
+//! | the lease is over, so the other node may take over unnoticed | the kernel drops its caches, in the background. Dirty pages stay |
 //! | the node serves | the waiting requests run (`admission`) |
 //!
 //! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
@@ -64,7 +65,14 @@ impl MountRole {
     }
 
     fn begin_drop(&self) -> io::Result<Receiver<()>> {
-        self.dropper.begin(self.admissions.drops().begin())
+        self.dropper.begin(Some(self.admissions.drops().begin()))
+    }
+
+    /// This node may serve again, so the write-backs of this drop wait, and count as those of any other time.
+    fn lapsed(&self) {
+        if let Err(error) = self.dropper.begin(None) {
+            tracing::error!(%error, "the kernel does not drop its caches");
+        }
     }
 
     fn retiring(&self) {
@@ -111,6 +119,12 @@ impl RoleObserver for MountObserver {
     fn changed(&self, standing: Standing) {
         if let Some(role) = self.0.upgrade() {
             role.changed(standing);
+        }
+    }
+
+    fn lapsed(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.lapsed();
         }
     }
 }

@@ -103,6 +103,9 @@ pub trait RoleObserver: Send + Sync {
 
     /// The standing of this node has changed.
     fn changed(&self, standing: Standing);
+
+    /// The lease of this node is over: the other node may take over soon, and this node may not hear of that.
+    fn lapsed(&self);
 }
 
 /// One datastore, as its clients see it. All calls may come from many threads at once.

@@ -215,6 +215,13 @@ impl ServiceGate {
         });
     }
 
+    /// The end of the lease, if this node would serve and its lease is over.
+    pub fn lapse(&self, host: &dyn Host) -> Option<Duration> {
+        let state = self.state.lock();
+        let is_lapsed = state.standing == Standing::Serving && state.lease.is_over(|| host.now());
+        is_lapsed.then_some(state.lease.until)
+    }
+
     /// Whether the node serves now: its gate is open, and its lease holds.
     pub fn serves(&self, host: &dyn Host) -> bool {
         self.state.lock().serves(host)

@@ -348,7 +348,7 @@ impl Datastore {
         self.tell_observers(|observer| observer.changed(standing));
     }
 
-    fn tell_observers(&self, tell: impl Fn(&dyn RoleObserver)) {
+    pub(super) fn tell_observers(&self, tell: impl Fn(&dyn RoleObserver)) {
         let observers = self.observers.lock().clone();
         for observer in observers {
             tell(&*observer);
