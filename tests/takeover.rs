@@ -7,6 +7,9 @@
 
 #[path = "faults/address.rs"]
 mod address;
+#[path = "faults/chance.rs"]
+#[allow(dead_code)] // the tests of faults use the rest
+mod chance;
 #[path = "faults/network.rs"]
 mod network;
 #[path = "faults/nodes.rs"]
@@ -17,6 +20,8 @@ mod operator;
 #[path = "failover/records.rs"]
 #[allow(dead_code)] // the tests of planned failovers use the rest
 mod records;
+#[path = "power/server.rs"]
+mod server;
 #[path = "takeover/witnessed.rs"]
 mod witnessed;
 
@@ -26,7 +31,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use chance::Chance;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_lossy::disk::CallClass;
 use lockstep_roles::InSyncSet;
 use lockstepfs::config::Role;
 
@@ -36,6 +43,7 @@ use operator::{
     assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over, role, run,
 };
 use records::{Writer, assert_records};
+use server::{Failure, Server};
 use witnessed::Witness;
 
 /// The takeover comes this time after the loss of the connection. A busy machine may stop a node for a while.
@@ -43,9 +51,13 @@ const FAILOVER_AFTER_MS: u64 = 1500;
 
 /// Two nodes with a witness, in sync, and protected by it; `None` if this machine cannot mount.
 fn start() -> Option<(Pair, Witness)> {
+    start_on(NodeEnvironment::default())
+}
+
+/// The same, with this environment of A.
+fn start_on(of_a: NodeEnvironment) -> Option<(Pair, Witness)> {
     repetitions("LOCKSTEP_TAKEOVER_ROUNDS", 1)?;
-    let environments = [NodeEnvironment::default(), NodeEnvironment::default()];
-    let mut pair = Pair::prepare(PATIENT, environments);
+    let mut pair = Pair::prepare(PATIENT, [of_a, NodeEnvironment::default()]);
     let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
     pair.start();
     await_protected(&pair, A);
@@ -357,5 +369,56 @@ fn an_operator_promotes_past_a_lost_witness_by_force_only() {
     pair.node_mut(A).start();
     await_in_sync(&mut pair, B, 2);
     await_protected(&pair, B);
+    assert_identical(pair.node(B));
+}
+
+/// A server on which A runs; `None` if this machine cannot mount.
+fn server_of_a() -> Option<Server> {
+    repetitions("LOCKSTEP_TAKEOVER_ROUNDS", 1)?;
+    server::isolate();
+    Some(Server::new())
+}
+
+#[test]
+fn the_secondary_takes_over_from_a_primary_whose_disk_has_failed() {
+    let Some(server) = server_of_a() else { return };
+    let Some((pair, witness)) = start_on(server.environment()) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    server.fail(Failure::OfAll(CallClass::Sync));
+    let of_first = first.lose();
+    await_service(&pair, B, ServiceStatus::Alone);
+    assert_records(&pair.node(B).mount(), "first", of_first);
+    assert_eq!(witness.record().unwrap().primary, witness.member(B));
+    let status = pair.node(A).status().unwrap();
+    assert!(
+        status.poisoned.is_some() && !is_serving(&status),
+        "{status:#?}"
+    );
+}
+
+/// B has what A has lost with its power, although no program had synced anything.
+#[test]
+fn a_power_loss_of_the_primary_loses_nothing() {
+    let Some(server) = server_of_a() else { return };
+    let Some((mut pair, _witness)) = start_on(server.environment()) else {
+        return;
+    };
+    let name = |number: u32| format!("unsynced {number}");
+    for number in 0..50 {
+        fs::write(pair.node(A).mount().join(name(number)), name(number)).unwrap();
+    }
+    pair.node_mut(A).kill();
+    server.lose_power(&mut Chance::of_run());
+    await_service(&pair, B, ServiceStatus::Alone);
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    await_protected(&pair, B);
+    for number in 0..50 {
+        let found = fs::read(pair.node(B).mount().join(name(number))).unwrap();
+        assert_eq!(found, name(number).into_bytes());
+    }
     assert_identical(pair.node(B));
 }
