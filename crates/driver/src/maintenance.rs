@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::session::Session;
+use crate::term::Term;
 
 /// Time between two ticks of the core.
 const TICK: Duration = Duration::from_millis(50);
@@ -97,6 +98,17 @@ impl Maintenance {
         }));
         true
     }
+}
+
+/// Has the worker pool put everything on stable storage, after this node has become the primary alone. Operations that the
+/// other node has acknowledged may be in the memory of this machine only, and the other copy does not count any more.
+pub(crate) fn sync_soon(term: &Term) {
+    let engine = Arc::clone(&term.engine);
+    term.spawn(move || {
+        if let Err(error) = engine.store.sync_everything() {
+            tracing::error!(datastore = engine.name(), %error, "the copy of the new primary is not synced");
+        }
+    });
 }
 
 fn remove_garbage(engine: &Engine) {

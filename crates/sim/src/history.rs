@@ -179,7 +179,7 @@ pub enum NodeEvent {
     Closed,
     /// The node started.
     Started,
-    /// An operator begins to promote the node.
+    /// An operator begins to promote the node, or the witness has made the node the primary.
     Promoted,
     /// The node serves clients from now on: before, another process served, or none.
     Serves,

@@ -19,6 +19,7 @@ use lockstep_types::{Generation, StoreId};
 
 use super::{Datastore, arbitration};
 use crate::client::{RoleObserver, Standing};
+use crate::maintenance;
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
 use crate::session::build::{self, SessionPart};
@@ -333,6 +334,9 @@ impl Datastore {
         if part == SessionPart::Lead {
             self.set_standing(Standing::Serving);
             self.reap_orphans();
+            if !record.peer_complete {
+                maintenance::sync_soon(self.session().term());
+            }
         } else {
             self.close_gate(record, part);
         }

@@ -8,8 +8,9 @@
 //! the operation is lost for clients only once the other machine has lost its memory, too. Until
 //! then the other machine gives every answer, and clients see the operation. The loss therefore
 //! counts at that moment. If the other machine has lost nothing since it served, the loss never
-//! counts: only a complete copy takes over (rule R2). A machine that an operator has promoted holds
-//! the only copy that counts, also before it serves. Its later losses count at once.
+//! counts: only a complete copy takes over (rule R2). A machine that an operator or the witness has
+//! made the primary holds the only copy that counts, also before it serves. Its later losses count
+//! at once.
 //!
 //! A failed flush drops pages. On the machine that serves, the loss of content may be visible at
 //! once. The loss of the log is visible when the process starts again.

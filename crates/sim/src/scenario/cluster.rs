@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_types::Generation;
 use lockstep_types::settings::{Durability, Role};
 use parking_lot::Mutex;
 
@@ -41,6 +42,8 @@ pub struct Cluster {
     pub(super) checks: LiveChecks,
     /// The node that an operator has told to become the primary, and that has not answered.
     pub(super) unanswered: Option<Side>,
+    /// The generation of which the arbiter has last made a machine the primary.
+    decided: Option<Generation>,
     coverage: CoverageRecorder,
     /// A test starts and stops the nodes. The cluster restarts no node.
     is_manual: bool,
@@ -60,6 +63,7 @@ impl Cluster {
             checks: LiveChecks::new(Arc::clone(&witness)),
             witness,
             unanswered: None,
+            decided: None,
             coverage: CoverageRecorder::default(),
             is_manual: false,
             random,
@@ -422,6 +426,7 @@ impl Cluster {
 
     /// Records the node that has begun to serve, and the copies that have become equal.
     fn follow_roles(&mut self) -> Result<(), String> {
+        self.follow_arbiter();
         let role_changes = self.nodes.role_changes();
         if let Some(side) = self.nodes.look_for_server()? {
             self.witness.lock().node(side, NodeEvent::Serves);
@@ -436,6 +441,19 @@ impl Cluster {
             self.unanswered = None;
         }
         Ok(())
+    }
+
+    /// Records that the arbiter has made a machine the primary of a later generation. From then on only the copy of that
+    /// machine counts, also before its node serves.
+    fn follow_arbiter(&mut self) {
+        let Some((generation, side)) = self.world.arbiter.primary(self.now()) else {
+            return;
+        };
+        let is_later = self.decided.is_some_and(|known| generation > known);
+        self.decided = Some(generation);
+        if is_later && side != self.nodes.machine(Role::Primary) {
+            self.witness.lock().node(side, NodeEvent::Promoted);
+        }
     }
 
     /// Lets each client end after its next answer.

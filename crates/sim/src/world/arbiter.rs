@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_roles::{Claim, Member, Witness, WitnessError, WitnessRecord};
+use lockstep_types::Generation;
 use parking_lot::Mutex;
 
 use super::fibers::{self, Wait};
@@ -57,11 +58,16 @@ impl Arbiter {
         state.late.clear();
     }
 
-    /// Returns the record.
-    pub fn record(&self, now: Duration) -> Option<WitnessRecord> {
+    /// Returns the generation of the record, and the machine that is its primary.
+    pub fn primary(&self, now: Duration) -> Option<(Generation, Side)> {
         let mut state = self.0.lock();
         state.settle(now);
-        state.record
+        let record = state.record?;
+        let side = match record.primary {
+            Member::First => Side::A,
+            Member::Second => Side::B,
+        };
+        Some((record.generation, side))
     }
 
     fn is_cut_off(&self, side: Side) -> bool {
