@@ -89,6 +89,7 @@ impl ControlService for FakePrimary {
             resync: None,
             stray: None,
             verified: None,
+            lost_found: Vec::new(),
         };
         NodeStatus {
             node: "a".to_owned(),

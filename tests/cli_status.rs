@@ -63,6 +63,7 @@ impl ControlService for PretendedNode {
             resync: None,
             stray: None,
             verified: None,
+            lost_found: Vec::new(),
         };
         NodeStatus {
             node: "a".to_owned(),
@@ -226,7 +227,7 @@ fn a_change_of_the_role_is_printed() {
         (
             false,
             &["demote", "alpha"],
-            "alpha: node a is the secondary now (generation 2); the changes that only this node has are lost",
+            "alpha: node a is the secondary now (generation 2); the next resync drops the changes that only this node has",
         ),
     ] {
         let (code, printed, error) = node(in_sync).ask(command);
@@ -264,7 +265,7 @@ fn the_help_of_the_commands_for_roles_names_effect_and_exit_codes() {
     for (command, expected) in [
         ("failover", "No operation fails"),
         ("promote", "You vouch that the other node does not serve"),
-        ("demote", "only this node has are lost"),
+        ("demote", "only this node has, and sets them aside"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
             .args([command, "--help"])

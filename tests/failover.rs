@@ -13,6 +13,8 @@
 mod address;
 #[path = "failover/busy.rs"]
 mod busy;
+#[path = "failover/lost_found.rs"]
+mod lost_found;
 #[path = "failover/middle.rs"]
 mod middle;
 #[path = "resume/names.rs"]
@@ -349,6 +351,20 @@ fn two_nodes_that_both_served_alone_wait_for_a_demotion() {
         !has_file(&on_a, "first"),
         "the demotion drops the changes of A"
     );
+}
+
+#[test]
+fn an_operator_finds_what_a_demoted_node_had_alone() {
+    if let Some(mut pair) = start(IMPATIENT) {
+        lost_found::is_kept(&mut pair);
+    }
+}
+
+#[test]
+fn a_kill_in_the_middle_of_the_resync_loses_nothing_that_was_set_aside() {
+    if let Some(mut pair) = start(IMPATIENT) {
+        lost_found::survives_kills(&mut pair);
+    }
 }
 
 /// Checks that a node refuses a command with a cause and a cure, and that its role stays.

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, FailoverTimesStatus, PeerStatus, PoisonStatus, ResyncStatus,
-    RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
-    VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    DatastoreStatus, Difference, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus,
+    ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -99,6 +99,12 @@ fn status() -> NodeStatus {
             differences_total: 0,
             differences: Vec::new(),
         }),
+        lost_found: vec![LostFoundStatus {
+            generation: 1,
+            files: 0,
+            bytes: 0,
+            path: String::new(),
+        }],
     };
     NodeStatus {
         node: String::new(),

@@ -11,8 +11,9 @@ use super::role_change::RoleChangeArgs;
 /// Let the other node keep the role: this primary becomes the secondary
 ///
 /// Run this command on a primary that serves alone, or that waits for its peer (`undecided` in `lockstep
-/// status`). It is for two nodes that have both served alone, and therefore refuse to connect. The changes that
-/// only this node has are lost with the next resync: `lockstep export` saves them before, with the node stopped.
+/// status`). It is for two nodes that have both served alone, and therefore refuse to connect. The next resync drops
+/// the changes that only this node has, and sets them aside as far as there is room: see `lost+found` in `lockstep
+/// status`. `lockstep export` saves a whole tree before, with the node stopped.
 ///
 /// While the nodes are in sync, run `lockstep failover` instead.
 #[derive(Debug, Args)]
@@ -33,4 +34,5 @@ pub(crate) fn run(args: &DemoteArgs) -> Result<ExitCode> {
     args.change.run(RoleChange::Demote, |_| REST.to_owned())
 }
 
-const REST: &str = "the changes that only this node has are lost with the next resync";
+const REST: &str = "the next resync drops the changes that only this node has, and sets them aside: see lost+found in \
+                    `lockstep status`";

@@ -197,6 +197,16 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         let (free, total) = (bytes(space.available_bytes), bytes(space.total_bytes));
         ("space", format!("{free} free of {total}"))
     }));
+    rows.extend(store.lost_found.iter().map(|kept| {
+        let text = format!(
+            "{} in {} files that only this node had in generation {}: see {}/list.txt",
+            bytes(kept.bytes),
+            count(kept.files),
+            kept.generation,
+            kept.path
+        );
+        ("lost+found", text)
+    }));
     rows.push(("uuid", store.settings.uuid.clone()));
     rows
 }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, Difference, FailoverTimesStatus, PeerStatus, PoisonStatus,
-    ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
-    TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    CommandFailure, DatastoreStatus, Difference, FailoverTimesStatus, LostFoundStatus, PeerStatus,
+    PoisonStatus, ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus,
+    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport,
+    WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -97,6 +98,12 @@ fn fake_status() -> NodeStatus {
             differences_total: 2,
             differences: vec!["/a: size".to_owned()],
         }),
+        lost_found: vec![LostFoundStatus {
+            generation: 1,
+            files: 2,
+            bytes: 4096,
+            path: "/var/lib/a/.lockstep/lost+found/1".to_owned(),
+        }],
     };
     let single = DatastoreStatus {
         sync: SyncStatus {
@@ -112,6 +119,7 @@ fn fake_status() -> NodeStatus {
         resync: None,
         stray: None,
         verified: None,
+        lost_found: Vec::new(),
         ..mirrored.clone()
     };
     NodeStatus {

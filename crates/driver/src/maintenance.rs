@@ -120,6 +120,9 @@ fn remove_garbage(engine: &Engine) {
         // Nothing is lost, and the next removal tries again.
         tracing::debug!(datastore, %error, "an empty directory stays");
     }
+    if let Err(error) = engine.store.lost_found().refresh() {
+        tracing::debug!(datastore, %error, "the files in lost+found are not counted");
+    }
     // Space that is free now belongs to the reserve first.
     if let Err(error) = engine.reserve.fill() {
         tracing::debug!(datastore, %error, "the reserve is not filled");

@@ -165,6 +165,9 @@ pub struct DatastoreStatus {
     /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
     /// the result void.
     pub verified: Option<VerifiedStatus>,
+    /// What this node had alone when it lost its role, and a resync has set aside; one entry for each generation.
+    #[serde(default)]
+    pub lost_found: Vec<LostFoundStatus>,
 }
 
 impl DatastoreStatus {
@@ -217,8 +220,22 @@ impl DatastoreStatus {
             resync: None,
             stray: None,
             verified: None,
+            lost_found: Vec::new(),
         }
     }
+}
+
+/// What was set aside of the changes that a deposed node had alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostFoundStatus {
+    /// The generation in which the node had the role that it lost.
+    pub generation: u64,
+    /// Number of files with kept bytes.
+    pub files: u64,
+    /// Kept bytes.
+    pub bytes: u64,
+    /// The directory, with the list.
+    pub path: String,
 }
 
 /// Files in a mount directory that are no part of the datastore.

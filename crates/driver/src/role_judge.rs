@@ -239,6 +239,7 @@ mod tests {
                 carried_over: true,
                 store: Some(StoreId::from_bytes([1; 16])),
                 sync: sync(2),
+                deposed: None,
                 boot: Some(BootId::from_bytes([1; 16])),
             },
             has_data: true,

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use lockstep_fs::paths::lost_found_dir;
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
 
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::report::{
-    DatastoreStatus, PoisonStatus, ServiceStatus, SpaceStatus, SyncStatus, WorkStatus,
+    DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SpaceStatus, SyncStatus,
+    WorkStatus,
 };
 use crate::session::Session;
 
@@ -54,6 +56,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         total_bytes: space.total_bytes,
         available_bytes: space.available_bytes,
     });
+    status.lost_found = lost_found(engine);
     let entries = usage.in_flight as u64;
     add_role(&mut status, engine, session, (state, next), entries);
     engine.notes.add_to(&mut status, state, now);
@@ -65,6 +68,21 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What this node had alone when it was deposed, by generation.
+fn lost_found(engine: &Engine) -> Vec<LostFoundStatus> {
+    let totals = engine.store.lost_found().totals();
+    let status = totals.into_iter().map(|(generation, kept)| {
+        let directory = engine.config.store.join(lost_found_dir(generation));
+        LostFoundStatus {
+            generation: generation.get(),
+            files: kept.files,
+            bytes: kept.bytes,
+            path: directory.display().to_string(),
+        }
+    });
+    status.collect()
 }
 
 /// Adds the entries of one role.

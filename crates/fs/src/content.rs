@@ -41,6 +41,7 @@ use self::reservation::allocate_whole;
 use self::sync::ContentSync;
 use crate::backing::disk::StoreDisk;
 use crate::error::{OpError, StoreError};
+use crate::lost_found::{LostBytes, LostFound, LostKind};
 use crate::namespace::Namespace;
 use crate::namespace::plan::ContentEffect;
 use crate::namespace::record::Body;
@@ -93,6 +94,7 @@ pub struct ContentStore {
     unflushed: UnflushedTable,
     sync: ContentSync,
     removal: ContentRemoval,
+    lost_found: LostFound,
 }
 
 impl ContentStore {
@@ -104,12 +106,30 @@ impl ContentStore {
             unflushed,
             sync: ContentSync::new(unclean_predecessor),
             removal: ContentRemoval::default(),
+            lost_found: LostFound::default(),
         }
     }
 
     /// The disk.
     pub const fn disk(&self) -> &StoreDisk {
         &self.disk
+    }
+
+    /// The place for what a resync overwrites.
+    pub const fn lost_found(&self) -> &LostFound {
+        &self.lost_found
+    }
+
+    /// Keeps bytes that are about to change, while a keeping is under way. A failure is listed, and stops nothing.
+    pub fn keep(&self, loss: &LostBytes<'_>) {
+        if !self.lost_found.is_keeping() {
+            return;
+        }
+        match self.open_content_once(loss.ino) {
+            Ok(Some(content)) => self.lost_found.keep_range(&*content, loss),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "old bytes are not kept"),
+        }
     }
 }
 
@@ -364,6 +384,11 @@ impl ContentStore {
 
     /// Carries out the content part of a metadata operation.
     pub fn apply(&self, effect: ContentEffect) -> Result<(), StoreError> {
+        if let Some(loss) = loss_of(effect)
+            && self.lost_found.is_unsettled(loss.ino, loss.range.end)
+        {
+            self.keep(&loss);
+        }
         match effect {
             ContentEffect::Resize(ino, size) => match self.open_content(ino)? {
                 None if size == 0 => Ok(()),
@@ -546,8 +571,9 @@ impl ContentStore {
         namespace: &Namespace,
         sync_log: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<usize, StoreError> {
+        let lists = (namespace, &self.lost_found);
         self.removal
-            .collect(&self.disk, self.sync.dirty(), namespace, sync_log)
+            .collect(&self.disk, self.sync.dirty(), lists, sync_log)
     }
 
     /// Removes empty directories of content, at most 256; returns how many.
@@ -555,4 +581,25 @@ impl ContentStore {
         self.removal
             .remove_empty_dirs(&self.disk, self.sync.dirty())
     }
+}
+
+/// The bytes that the content part of a metadata operation changes.
+fn loss_of(effect: ContentEffect) -> Option<LostBytes<'static>> {
+    let (ino, range, kind) = match effect {
+        ContentEffect::Resize(ino, size) => (ino, size..u64::MAX, LostKind::Cut),
+        ContentEffect::Allocate(ino, mode, offset, length) => match mode {
+            AllocateMode::Allocate | AllocateMode::AllocateKeepSize => return None,
+            _ => (
+                ino,
+                offset..offset.saturating_add(length),
+                LostKind::Overwritten,
+            ),
+        },
+    };
+    Some(LostBytes {
+        ino,
+        range,
+        new: None,
+        kind,
+    })
 }

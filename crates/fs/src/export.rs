@@ -9,7 +9,6 @@ mod links;
 mod lost;
 mod manifest;
 mod place;
-mod text;
 mod unfinished;
 
 use std::fs::File;
@@ -35,11 +34,11 @@ use crate::boot::boot_id;
 use crate::error::{OpError, StoreError};
 use crate::namespace::record::NamedEntry;
 use crate::store::{Access, OpenOptions, Store};
+use crate::text::{escaped, hex};
 use links::Links;
 use manifest::{Manifest, ManifestLine};
 use place::{Created, FailedCall, Loss, Losses, Xattrs};
 use rustix::io::Errno;
-use text::{escaped, hex};
 use unfinished::{Unfinished, check_empty};
 
 /// Bytes copied at a time.

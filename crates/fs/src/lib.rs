@@ -14,9 +14,11 @@ mod content;
 pub mod error;
 pub mod export;
 mod journal;
+mod lost_found;
 mod namespace;
 pub mod paths;
 pub mod store;
+mod text;
 mod tree;
 
 pub use backing::{os_backing, poison, reserve};

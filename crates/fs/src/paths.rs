@@ -2,7 +2,7 @@
 //!
 //! Only paths: nothing here touches the disk.
 
-use lockstep_types::Ino;
+use lockstep_types::{Generation, Ino};
 
 /// Names the format and the datastore. A directory without this file holds no store.
 pub const FORMAT_FILE: &str = "format.json";
@@ -14,6 +14,9 @@ pub const LOG_DIR: &str = "log";
 pub const TIMES_FILE: &str = "tables/times";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
+/// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store
+/// itself would be that of ext4, if the store is the top of a file system.
+pub const LOST_FOUND_DIR: &str = ".lockstep/lost+found";
 
 /// The directory that holds the content of an inode: 256 inodes to each. The disk places each of these
 /// directories, with its files, apart from the others ([`Backing::scatter`]). The number is small for a reason:
@@ -41,6 +44,17 @@ pub fn content_owner(path: &str) -> Option<Ino> {
     let (_, name) = path.rsplit_once('/')?;
     let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
     (content_path(ino) == path).then_some(ino)
+}
+
+/// The directory of what a node had alone when it was deposed in a generation.
+pub fn lost_found_dir(generation: Generation) -> String {
+    format!("{LOST_FOUND_DIR}/{}", generation.get())
+}
+
+/// Whether a file is part of the lost+found of a store.
+pub fn is_lost_found(path: &str) -> bool {
+    path.strip_prefix(LOST_FOUND_DIR)
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! [`Store`] composes three parts, each of which owns its state and states its invariants and lock order: `namespace`
 //! owns the records, `content` the bytes of files, `journal` the log and the progress of metadata operations. [`Tree`]
 //! is the clients' view of namespace and content together. Operations for one kind of caller have separate views:
-//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`].
+//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -19,15 +19,19 @@ mod create;
 mod facade;
 mod image;
 mod intents;
+mod lost_found_access;
 mod open;
+mod places;
 mod replica_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::journal::{Applied, ChangeFeed, ImageChange, Intent};
+pub use crate::lost_found::KeptTotals;
 pub use crate::tree::{FileTimes, Tree};
 pub use capacity::Capacity;
 pub use facade::Store;
 pub use image::{ImageAccess, ImageChunk, ImageRecord};
 pub use intents::Intents;
+pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use replica_access::{Census, ReplicaAccess};

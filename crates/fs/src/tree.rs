@@ -177,9 +177,23 @@ impl<'a> Tree<'a> {
         for (ino, inode) in plan.inodes {
             match inode.map(|inode| inode.body) {
                 Some(Body::File { size }) => self.content.record_written(ino, size),
-                None if freed => self.content.forget_file(ino),
+                None if freed => {
+                    self.keep_freed(ino);
+                    self.content.forget_file(ino);
+                }
                 _ => {}
             }
+        }
+    }
+
+    /// Marks the content of a freed inode to be kept, if it may have bytes that only this node has.
+    fn keep_freed(self, ino: Ino) {
+        let lost_found = self.content.lost_found();
+        if lost_found.is_unsettled(ino, u64::MAX)
+            && let Some(generation) = lost_found.generation()
+        {
+            let mark = record::encode(&generation);
+            self.namespace.apply([(keys::garbage(ino), Some(mark))]);
         }
     }
 

@@ -7,10 +7,10 @@
 
 use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{ImageChange, ImageChunk};
-use lockstep_fs::{Store, StoreError, keys};
+use lockstep_fs::{OpError, Store, StoreError, keys};
 use lockstep_repl::message::{Request, Response, WireFileTimes};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
-use lockstep_types::{Hash128, Ino};
+use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
 use crate::bits;
@@ -21,8 +21,27 @@ use crate::pieces;
 /// Carries out one request. The error text is for the primary's operator.
 ///
 /// Answers the requests of a resync and of a recovery; all other requests belong to other modules and are refused.
+///
+/// What a deposed node has set aside never fails a resync: on a full disk it gives its room back.
 pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, AnswerError> {
-    let answered = match request {
+    let answered = match answer_once(store, request, payload) {
+        Err(AnswerError::Store(error))
+            if is_full(&error) && store.lost_found().give_room_back() =>
+        {
+            answer_once(store, request, payload)
+        }
+        answered => answered,
+    }?;
+    checkpoint_if_due(store)?;
+    Ok(answered)
+}
+
+fn is_full(error: &OpError) -> bool {
+    matches!(error.errno(), Errno::NoSpace | Errno::QuotaExceeded)
+}
+
+fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, AnswerError> {
+    match request {
         Request::BeginResync { .. } => done(store.image().begin()),
         Request::ImageChunk => load_chunk(store, payload),
         Request::ImageChanges => load_changes(store, payload),
@@ -52,9 +71,7 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
         _ => Err(AnswerError::OtherRequest {
             of: "resync or recovery",
         }),
-    }?;
-    checkpoint_if_due(store)?;
-    Ok(answered)
+    }
 }
 
 fn done<E>(result: Result<(), E>) -> Result<Response, AnswerError>
@@ -170,13 +187,15 @@ fn set_times(
             store.replica().set_file_times(*ino, &from_wire(times))?,
             *ino,
         )?;
-        differing.push(match hash {
+        let differs = match hash {
             Some(_) if times.size > HASHED_FILE_BYTES_MAX => true,
             // A hole differs: the file takes space on the primary and must take space here, too.
             Some(_) if store.replica().next_hole(*ino, 0)? < times.size => true,
             Some(hash) => pieces::whole_file_hash(store, *ino, times.size)? != *hash,
             None => true,
-        });
+        };
+        store.lost_found().file_begun(*ino, times.size, differs);
+        differing.push(differs);
     }
     Ok(Response::Differing(bits::pack(differing)))
 }
@@ -206,6 +225,8 @@ fn compare_blocks(
     let mut differing: Vec<bool> = differing.collect();
     if space {
         note_holes(store, ino, offset, &mut differing)?;
+        // From here until the differing blocks are written, the primary's lock keeps mirrored writes away.
+        store.lost_found().compared(ino, offset + length as u64);
     }
     Ok(Response::Differing(bits::pack(differing)))
 }
@@ -247,6 +268,8 @@ fn write_blocks(
     payload: &[u8],
 ) -> Result<Response, AnswerError> {
     check_payload(offset, payload)?;
+    let lost_found = store.lost_found();
+    lost_found.compared(ino, offset + payload.len() as u64);
     done(store.replica().put_blocks(ino, offset, payload))
 }
 
@@ -258,6 +281,7 @@ fn compare_hole(
 ) -> Result<Response, AnswerError> {
     check_range(offset, length)?;
     let differs = if punch {
+        store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {
         !store.replica().is_zero(ino, offset, length)?

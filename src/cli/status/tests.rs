@@ -1,8 +1,8 @@
 //! The text of `lockstep status`.
 
 use lockstep_driver::report::{
-    FailoverTimesStatus, PoisonStatus, SettingsStatus, SyncStatus, TimesStatus, WitnessStatus,
-    WorkStatus,
+    FailoverTimesStatus, LostFoundStatus, PoisonStatus, SettingsStatus, SyncStatus, TimesStatus,
+    WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -54,7 +54,23 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
         resync: None,
         stray: None,
         verified: None,
+        lost_found: Vec::new(),
     }
+}
+
+#[test]
+fn what_only_this_node_had_is_shown_with_its_place() {
+    let mut kept = store(true, true);
+    kept.lost_found = vec![LostFoundStatus {
+        generation: 3,
+        files: 2,
+        bytes: 8192,
+        path: "/var/lib/alpha/.lockstep/lost+found/3".to_owned(),
+    }];
+    let text = store_text(&kept);
+    let expected = "lost+found  8.0 KiB in 2 files that only this node had in generation 3: see \
+                    /var/lib/alpha/.lockstep/lost+found/3/list.txt\n";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

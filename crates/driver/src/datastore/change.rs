@@ -189,7 +189,7 @@ impl Datastore {
     }
 
     /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.
-    /// The operations that only this copy has are lost with the next resync.
+    /// The next resync drops the operations that only this copy has, and sets them aside.
     ///
     /// # Errors
     /// If this node is no primary, or is in sync with its secondary. Then nothing has changed.

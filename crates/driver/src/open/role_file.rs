@@ -38,6 +38,9 @@ pub(crate) struct RoleState {
     pub store: Option<StoreId>,
     /// The last resync that was begun. The marks of the record belong to this sync (rule P17).
     pub sync: Option<SyncId>,
+    /// The last generation in which this node was the primary, if its copy may hold changes from then that no other copy
+    /// has: it was deposed, and has not been in sync since.
+    pub deposed: Option<Generation>,
     /// The run of the machine in which the store is in use; `None` after a clean shutdown.
     pub boot: Option<BootId>,
 }
@@ -63,6 +66,8 @@ struct StateFields {
     store: Option<StoreId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sync: Option<SyncId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deposed: Option<Generation>,
     boot: Option<BootId>,
 }
 
@@ -79,6 +84,7 @@ impl From<RoleState> for StateFields {
             carried_over: state.carried_over,
             store: state.store,
             sync: state.sync,
+            deposed: state.deposed,
             boot: state.boot,
         }
     }
@@ -114,6 +120,7 @@ impl RoleState {
             carried_over: fields.carried_over,
             store: fields.store,
             sync: fields.sync,
+            deposed: fields.deposed,
             boot: fields.boot,
         })
     }
@@ -212,14 +219,33 @@ impl RoleState {
     }
 
     /// The state with the mark "in sync" set or removed.
-    const fn marked(self, in_sync: bool) -> Self {
+    fn marked(self, in_sync: bool) -> Self {
         let mut record = self.record;
         if record.is_primary() {
             record.peer_complete = in_sync;
         } else {
             record.complete = in_sync;
         }
-        Self { record, ..self }
+        Self {
+            record,
+            deposed: self.deposed.filter(|_| !in_sync),
+            ..self
+        }
+    }
+
+    /// The state with another record. A primary that becomes a secondary without a complete copy was deposed. A primary
+    /// that gives its role away in order keeps a complete copy.
+    fn with_record(self, new: RoleRecord) -> Self {
+        let deposed = match (self.record.is_primary(), new.is_primary()) {
+            (_, true) => None,
+            (true, false) => Some(self.record.generation).filter(|_| !new.complete),
+            (false, false) => self.deposed,
+        };
+        Self {
+            record: new,
+            deposed,
+            ..self
+        }
     }
 
     /// Whether the machine went down while the store was in use, if the machine now runs as `boot`. Then data that
@@ -248,6 +274,7 @@ impl RoleFile {
             carried_over: false,
             store: None,
             sync: None,
+            deposed: None,
             boot: None,
         }))
     }
@@ -312,9 +339,8 @@ impl RoleFile {
         }
         self.change_if(|state| {
             let next = RoleState {
-                record: new,
                 carried_over: state.carried_over || (new.is_primary() && state.sync.is_some()),
-                ..state
+                ..state.with_record(new)
             };
             (state.record == old).then(|| next.named(|| drawn))
         })
@@ -455,165 +481,4 @@ fn damaged(what: &str) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use lockstep_fs::os_backing::OsBacking;
-
-    use super::*;
-
-    const FIRST: Generation = Generation::FIRST;
-    const BOOT: BootId = BootId::from_bytes([3; 16]);
-
-    fn fresh(dir: &std::path::Path) -> RoleFile {
-        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
-        let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
-        RoleFile::open(backing, found, BOOT, found.marked(true).record).unwrap()
-    }
-
-    fn again(dir: &std::path::Path) -> io::Result<RoleState> {
-        RoleFile::read(&OsBacking::open(dir).unwrap(), Role::Primary)
-    }
-
-    #[test]
-    fn the_last_change_is_read_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = fresh(dir.path());
-        assert!(!file.was_killed());
-        let found = again(dir.path()).unwrap();
-        assert_eq!(found, file.state());
-        assert!(found.is_in_sync() && found.record.role == Role::Secondary);
-        assert!(!found.went_down(BOOT) && found.went_down(BootId::from_bytes([4; 16])));
-        assert!(!found.carried_over);
-        let store = StoreId::from_bytes([9; 16]);
-        file.follow(FIRST, store).unwrap();
-        let sync = file.carry_over(FIRST, [8; 16]).unwrap();
-        file.mark(FIRST, true).unwrap();
-        file.mark(FIRST, false).unwrap();
-        let found = again(dir.path()).unwrap();
-        assert!(found.carried_over && found.store == Some(store) && found.sync == Some(sync));
-        file.follow(FIRST, StoreId::from_bytes([1; 16])).unwrap();
-        assert!(again(dir.path()).unwrap().sync.is_none());
-        file.closed().unwrap();
-        let found = again(dir.path()).unwrap();
-        assert!(
-            !found.is_in_sync()
-                && found.boot.is_none()
-                && !found.went_down(BootId::from_bytes([4; 16]))
-        );
-    }
-
-    /// Writes the file of a version without slots, and without names of store and sync.
-    fn write_unslotted(dir: &std::path::Path) {
-        let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
-                     \"carried_over\":false,\"boot\":null}";
-        let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
-        let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
-        std::fs::write(dir.join(FILE), text).unwrap();
-    }
-
-    /// That version knew no names of store and sync (rule P17).
-    #[test]
-    fn the_file_of_the_previous_version_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        write_unslotted(dir.path());
-        let found = again(dir.path()).unwrap();
-        assert!(found.is_in_sync() && found.store.is_none() && found.sync.is_none());
-    }
-
-    /// A version without slots wrote the file.
-    #[test]
-    fn a_file_without_slots_gets_them() {
-        let dir = tempfile::tempdir().unwrap();
-        write_unslotted(dir.path());
-        let file = fresh(dir.path());
-        assert!(again(dir.path()).unwrap().is_in_sync());
-        file.mark(FIRST, false).unwrap();
-        assert!(!again(dir.path()).unwrap().is_in_sync());
-        let length = std::fs::metadata(dir.path().join(FILE)).unwrap().len();
-        assert_eq!(length, 2 * BLOCK_BYTES as u64);
-    }
-
-    /// A session whose generation is over changes nothing.
-    #[test]
-    fn a_change_of_an_earlier_generation_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = fresh(dir.path());
-        let before = file.state().record;
-        let lead = before.lead(FIRST.next(), false);
-        let name = StoreId::from_bytes([5; 16]);
-        assert!(file.replace(before, lead, name).unwrap());
-        assert!(
-            !file.replace(before, before, name).unwrap(),
-            "it has changed"
-        );
-        assert_eq!(file.state().store, Some(name));
-        assert!(file.mark(FIRST, false).is_err());
-        assert!(file.carry_over(FIRST, [1; 16]).is_err());
-        assert_eq!(again(dir.path()).unwrap().record, lead);
-        file.mark(FIRST.next(), true).unwrap();
-        let record = file.state().record;
-        assert!(record.complete && record.peer_complete && record.is_primary());
-    }
-
-    /// Flipped bits and cuts anywhere in one slot do not change the state of the file.
-    #[test]
-    fn damage_to_one_slot_loses_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = fresh(dir.path());
-        file.take_over(FIRST, SyncId::next(None, [8; 16])).unwrap();
-        let state = file.state();
-        let whole = std::fs::read(dir.path().join(FILE)).unwrap();
-        for at in 0..whole.len() {
-            for bit in 0..8 {
-                let mut flipped = whole.clone();
-                flipped[at] ^= 1 << bit;
-                assert_eq!(parse(&flipped).unwrap().0, state, "byte {at} bit {bit}");
-            }
-        }
-        for length in BLOCK_BYTES..whole.len() {
-            assert_eq!(parse(&whole[..length]).unwrap().0, state, "{length} bytes");
-        }
-    }
-
-    #[test]
-    fn damage_to_both_slots_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        fresh(dir.path());
-        let path = dir.path().join(FILE);
-        let whole = std::fs::read(&path).unwrap();
-        for length in 0..BLOCK_BYTES {
-            refused(&path, &whole[..length]);
-        }
-        for at in (0..BLOCK_BYTES).step_by(7) {
-            let mut flipped = whole.clone();
-            flipped[at] ^= 4;
-            flipped[BLOCK_BYTES + at] ^= 4;
-            // A flip in the padding would make a text with the same meaning; this flip makes no blank.
-            refused(&path, &flipped);
-        }
-    }
-
-    /// Power may be lost between any two bytes that reach the disk: the state is the one before or after the change.
-    #[test]
-    fn an_interrupted_change_has_happened_or_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = fresh(dir.path());
-        let before = file.state();
-        let old = std::fs::read(dir.path().join(FILE)).unwrap();
-        file.mark(FIRST, false).unwrap();
-        let after = file.state();
-        let new = std::fs::read(dir.path().join(FILE)).unwrap();
-        for reached in 0..=new.len() {
-            let torn = [&new[..reached], &old[reached..]].concat();
-            let (state, _) = parse(&torn).unwrap();
-            assert!([before, after].contains(&state), "{reached} bytes");
-            // All bytes of the first sync have reached the disk: then other parts may act on the change.
-            assert!(reached < BLOCK_BYTES || state == after, "{reached} bytes");
-        }
-    }
-
-    fn refused(path: &std::path::Path, text: &[u8]) {
-        std::fs::write(path, text).unwrap();
-        let error = again(path.parent().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("is damaged"), "{error}");
-    }
-}
+mod tests;

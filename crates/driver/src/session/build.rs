@@ -9,7 +9,7 @@ use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::OnPeerLoss;
-use lockstep_types::{Osn, limits};
+use lockstep_types::{Generation, Osn, limits};
 
 use super::Session;
 use super::primary::PrimarySession;
@@ -53,8 +53,10 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let state = first_state(config, part, is_in_sync);
     let is_secondary = part == SessionPart::Follow && !role.record.is_primary();
     let drops_doubts = is_secondary || state.service_mode() == ServiceMode::Alone;
+    // A resync that was set aside for belongs to an earlier session.
+    store.lost_found().end();
     if drops_doubts && !is_active(Mutant::KeepInDoubt) {
-        roll_back_in_doubt(store).map_err(refused(config))?;
+        roll_back_in_doubt(store, role.deposed).map_err(refused(config))?;
     }
     Ok(with(engine, tables, state))
 }
@@ -86,8 +88,12 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
 /// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome, and a secondary
 /// takes what its primary has. No client got an answer to them, so they have not happened. The other copy is resynced
 /// before it is in sync again. If they stayed PENDING, the resync would wait for them, and the log could not be cut.
-fn roll_back_in_doubt(store: &Store) -> Result<(), StoreError> {
+/// A node that was deposed lists them in its lost+found.
+fn roll_back_in_doubt(store: &Store, deposed: Option<Generation>) -> Result<(), StoreError> {
     for osn in store.intents().in_doubt() {
+        if let Some(generation) = deposed {
+            store.lost_found().note_dropped(generation, osn);
+        }
         store.intents().roll_back(osn)?;
     }
     Ok(())

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lockstep_fs::StoreError;
+use lockstep_fs::{Store, StoreError};
 use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::Event;
 use lockstep_repl::message::{Request, RequestFailure, Response};
@@ -87,6 +87,9 @@ impl Responder {
                 }
                 self.saw.clear();
                 self.happened(Trigger::MarkedOutOfSync);
+                if let Some(generation) = engine.role_file.state().deposed {
+                    store.lost_found().begin(generation);
+                }
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
@@ -111,13 +114,31 @@ impl Responder {
         if role_file.state().is_in_sync() {
             return Err(ResponseError::AlreadyInSync);
         }
+        complete_lost_found(store);
         // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
         if !is_active(Mutant::MarkBeforeSync) {
             store.sync_everything()?;
         }
         role_file.mark(self.term.generation(), true)?;
+        store.lost_found().end();
         self.happened(Trigger::MarkedInSync);
         Ok(Response::Done)
+    }
+}
+
+/// Completes the list of what the resync has set aside. A list without paths is no reason to stay out of sync.
+fn complete_lost_found(store: &Store) {
+    let lost_found = store.lost_found();
+    if !lost_found.is_keeping() {
+        return;
+    }
+    let completed = lost_found.complete();
+    if let Err(error) = completed.and_then(|()| Ok(lost_found.refresh()?)) {
+        tracing::warn!(%error, "the list of what this node had alone is not complete");
+    }
+    for (generation, kept) in lost_found.totals() {
+        let (files, bytes) = (kept.files, kept.bytes);
+        tracing::warn!(%generation, files, bytes, "kept in lost+found: what this node had alone");
     }
 }
 

@@ -334,7 +334,7 @@ impl SecondarySession {
             self.saw.remove_below(envelope.done_below);
         }
         match envelope.message {
-            Message::Write(write) if store.has_room_for_writes(write.ino) => {
+            Message::Write(write) if self.may_write_now(&write, frame.payload.len()) => {
                 self.handle_write(sender, &write, frame.payload)
             }
             Message::Write(write) => self.handle_write_later(sender, write, frame.payload.to_vec()),
@@ -343,7 +343,9 @@ impl SecondarySession {
                 previous,
                 durable,
             } => {
-                let is_due = !self.permits.has_metadata() && !store.is_log_filling();
+                let is_due = !self.permits.has_metadata()
+                    && !store.is_log_filling()
+                    && !store.lost_found().is_keeping();
                 if is_due {
                     self.handle_meta(sender, &op, previous, durable, Store::commit_at_once)
                 } else {
@@ -370,8 +372,17 @@ impl SecondarySession {
         }
     }
 
-    /// Has the worker pool write, because a checkpoint must first free a slot for the file; the reader goes on. The write
-    /// stays in flight on the primary, so no later operation touches its blocks (rule P4).
+    /// Whether a write needs no other work on the disk first.
+    fn may_write_now(&self, write: &WriteMessage, length: usize) -> bool {
+        let store = &self.engine.store;
+        let keeps = store
+            .lost_found()
+            .keeps(write.ino, write.offset, length as u64);
+        store.has_room_for_writes(write.ino) && !keeps
+    }
+
+    /// Has the worker pool write, because a checkpoint must first free a slot for the file, or old bytes are to be kept;
+    /// the reader goes on. The write stays in flight on the primary, so no later operation touches its blocks (rule P4).
     fn handle_write_later(
         self: &Arc<Self>,
         sender: &Arc<dyn SendFrames>,

@@ -2,7 +2,8 @@
 //!
 //! The file `reserve` holds the space. A call that finds the disk full frees this space and is repeated. The file gets
 //! the space back when the disk has room again. Bytes of content never open the reserve: a client whose write finds no
-//! room is refused, and so is a resync. The creation of an empty content file may, as a start may need one.
+//! room is refused, and so is a resync. The creation of an empty content file may, as a start may need one. Nothing in
+//! the lost+found of a store opens the reserve, not even a name.
 //!
 //! Invariant: clients may take all space that [`Backing::space`] calls available. It leaves out the bytes that the
 //! reserve lacks, and a spare that the file system below needs to keep content.
@@ -17,7 +18,7 @@ use lockstep_types::{Errno, limits};
 use parking_lot::Mutex;
 
 use crate::backing::os_backing::os_code;
-use crate::paths::CONTENT_DIR;
+use crate::paths::{CONTENT_DIR, is_lost_found};
 
 /// The file that holds the space.
 pub const RESERVE_FILE: &str = "reserve";
@@ -191,7 +192,7 @@ fn is_of_clients(path: &str) -> bool {
     let is_content = path
         .strip_prefix(CONTENT_DIR)
         .is_some_and(|rest| rest.starts_with('/'));
-    is_content || path.starts_with(WAITING_PREFIX)
+    is_content || path.starts_with(WAITING_PREFIX) || is_lost_found(path)
 }
 
 impl Backing for Reserved {
@@ -200,10 +201,13 @@ impl Backing for Reserved {
     }
 
     fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
-        let opened = self
-            .reserve
-            .with_reserve(|| self.below.open_or_create(path))?;
-        Ok(self.file(path, opened))
+        let open = || self.below.open_or_create(path);
+        let opened = if is_lost_found(path) {
+            open()
+        } else {
+            self.reserve.with_reserve(open)
+        };
+        Ok(self.file(path, opened?))
     }
 
     fn open_table(&self, path: &str, length: usize) -> io::Result<Arc<dyn BackingTable>> {
@@ -221,6 +225,9 @@ impl Backing for Reserved {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        if is_lost_found(to) {
+            return self.below.rename(from, to);
+        }
         self.reserve.with_reserve(|| self.below.rename(from, to))
     }
 

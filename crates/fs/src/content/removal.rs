@@ -6,6 +6,7 @@
 //! creates it again ([`Backing::open_or_create`]).
 //!
 //! Invariants:
+//! - Content that only this node has is moved into the lost+found, and its mark goes only once its new name is durable.
 //! - Content is removed only after the freeing of its inode is durable. Otherwise a power loss could bring back a
 //!   name, by a rename that was never synced, without the content.
 //! - A note of the [`DirtySet`] on a directory goes only if the directory was removed after the note was made.
@@ -15,17 +16,17 @@
 //!
 //! [`Backing::open_or_create`]: lockstep_types::backing::Backing::open_or_create
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Generation, Ino};
 use parking_lot::Mutex;
 
 use super::dirty::DirtySet;
 use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
-use crate::namespace::Namespace;
-use crate::namespace::keys;
+use crate::lost_found::LostFound;
+use crate::namespace::{Namespace, keys, record};
 use crate::paths::{CONTENT_DIR, content_dir, content_owner, content_path, is_content_dir};
 
 /// Directories that one call tries to remove. After a large store was opened, every directory is noted, and each may
@@ -80,7 +81,7 @@ impl ContentRemoval {
         &self,
         disk: &StoreDisk,
         dirty: &DirtySet,
-        namespace: &Namespace,
+        (namespace, lost_found): (&Namespace, &LostFound),
         sync_log: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<usize, StoreError> {
         let _alone = self.collecting.lock();
@@ -92,15 +93,47 @@ impl ContentRemoval {
             self.note_freed(freed);
             return Err(error);
         }
+        let mut kept = BTreeMap::new();
+        let mut failed = Ok(());
         for (done, ino) in freed.iter().enumerate() {
-            let removed = self.remove(disk, dirty, *ino);
-            if removed.is_err() {
+            let moved = keep(disk, namespace, lost_found, *ino);
+            let removed = match moved {
+                Ok(Some(directory)) => {
+                    kept.insert(*ino, directory);
+                    self.is_gone(dirty, *ino);
+                    Ok(())
+                }
+                Ok(None) => self
+                    .remove(disk, dirty, *ino)
+                    .map(|()| namespace.apply([(keys::garbage(*ino), None)])),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = removed {
                 self.note_freed(freed.iter().skip(done).copied());
+                failed = Err(error);
+                break;
             }
-            removed?;
-            namespace.apply([(keys::garbage(*ino), None)]);
         }
+        let settled = self.settle_kept(disk, namespace, &kept);
+        failed.and(settled)?;
         Ok(freed.len())
+    }
+
+    /// Makes the names of kept content durable, by directory, and drops the marks of its inodes.
+    fn settle_kept(
+        &self,
+        disk: &StoreDisk,
+        namespace: &Namespace,
+        kept: &BTreeMap<Ino, String>,
+    ) -> Result<(), StoreError> {
+        let directories: BTreeSet<&String> = kept.values().collect();
+        let mut synced = directories.into_iter().map(|path| disk.sync_dir(path));
+        if let Some(error) = synced.find_map(Result::err) {
+            self.note_freed(kept.keys().copied());
+            return Err(error);
+        }
+        namespace.apply(kept.keys().map(|ino| (keys::garbage(*ino), None)));
+        Ok(())
     }
 
     fn remove(&self, disk: &StoreDisk, dirty: &DirtySet, ino: Ino) -> Result<(), StoreError> {
@@ -109,15 +142,19 @@ impl ContentRemoval {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(StoreError::disk("remove", path)(error));
             }
-            // The file never had content, or an earlier process has removed it.
+            // The file never had content, or it was moved, or an earlier process has removed it.
             Err(_) => {}
-            Ok(()) => {
-                dirty.name_removed(ino);
-                self.may_be_empty(ino);
-            }
+            Ok(()) => self.is_gone(dirty, ino),
         }
         dirty.forget(ino);
         Ok(())
+    }
+
+    /// The content has no name in its directory any more.
+    fn is_gone(&self, dirty: &DirtySet, ino: Ino) {
+        dirty.name_removed(ino);
+        self.may_be_empty(ino);
+        dirty.forget(ino);
     }
 
     /// Notes all content without an inode for removal: after a power loss the name of the content may have reached
@@ -130,7 +167,9 @@ impl ContentRemoval {
                 let Some(ino) = content_owner(&path) else {
                     continue;
                 };
-                if namespace.inode(ino)?.is_none() {
+                // A mark that exists may say that the content is to be kept.
+                let is_lost = namespace.inode(ino)?.is_none();
+                if is_lost && namespace.get(&keys::garbage(ino))?.is_none() {
                     namespace.apply([(keys::garbage(ino), Some(Vec::new()))]);
                     self.note_freed([ino]);
                 }
@@ -184,6 +223,22 @@ impl ContentRemoval {
         }
         failed.map_or(Ok(removed), Err)
     }
+}
+
+/// Moves content into the lost+found, if its mark says so and there is room. Returns the directory that has it then.
+fn keep(
+    disk: &StoreDisk,
+    namespace: &Namespace,
+    lost_found: &LostFound,
+    ino: Ino,
+) -> Result<Option<String>, StoreError> {
+    let mark = namespace.get(&keys::garbage(ino))?;
+    let generation: Option<Generation> = mark.and_then(|mark| record::decode(&mark));
+    let Some(generation) = generation else {
+        return Ok(None);
+    };
+    let moved = lost_found.move_content(disk, generation, ino);
+    moved.map_err(StoreError::disk("keep", content_path(ino)))
 }
 
 fn remove_if_empty(disk: &StoreDisk, dirty: &DirtySet, path: &str) -> Result<bool, StoreError> {

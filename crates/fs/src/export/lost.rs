@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::place::Loss;
-use super::text::escaped;
+use crate::text::escaped;
 
 /// A part of an inode that the destination could not take.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use lockstep_types::{Attr, NodeKind};
 
 use super::error::ExportError;
 use super::lost::Lost;
-use super::text::{escaped, hex};
+use crate::text::{escaped, hex};
 
 /// First line: the columns. Lines follow in the order of paths, compared name by name as bytes.
 ///

@@ -9,7 +9,7 @@ use rustix::fs::CWD;
 
 use super::error::ExportError;
 use super::place;
-use super::text::escaped;
+use crate::text::escaped;
 
 /// A file or directory with a temporary name.
 pub(super) struct Unfinished {

@@ -12,6 +12,7 @@ use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
 use crate::error::{OpError, StoreError};
 use crate::journal::{Applied, Journal};
+use crate::lost_found::{LostBytes, LostKind};
 use crate::namespace::Namespace;
 use crate::tree::Tree;
 
@@ -154,11 +155,20 @@ impl Store {
         time: Timestamp,
     ) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
+        let end = offset.saturating_add(data.len() as u64);
+        if self.content.lost_found().is_unsettled(ino, end) {
+            self.content.keep(&LostBytes {
+                ino,
+                range: offset..end,
+                new: Some(data),
+                kind: LostKind::Overwritten,
+            });
+        }
         if let Err(error) = self.write_begun(&ticket, offset, data) {
             ticket.abandon();
             return Err(error.into());
         }
-        self.complete_write(&ticket, offset + data.len() as u64, osn, time);
+        self.complete_write(&ticket, end, osn, time);
         Ok(())
     }
 

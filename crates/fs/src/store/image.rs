@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::facade::Store;
 use crate::error::StoreError;
 use crate::journal::{ChangeFeed, ImageChange};
+use crate::lost_found::{LostBytes, LostKind};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, Body, Inode};
 
@@ -128,6 +129,8 @@ impl ImageAccess<'_> {
     pub fn load_chunk(self, chunk: &ImageChunk) -> Result<usize, StoreError> {
         let mut differing = self.records_to_change(chunk)?;
         let changed = differing.len();
+        let lost_found = self.store.content.lost_found();
+        lost_found.note_records(&self.store.namespace, &differing)?;
         if chunk.table == keys::INODES {
             self.drop_freed_content(&mut differing);
             for record in &chunk.records {
@@ -135,6 +138,7 @@ impl ImageAccess<'_> {
             }
         }
         self.store.namespace.apply(differing);
+        lost_found.records_loaded(&last_key(chunk));
         if self.store.needs_checkpoint() {
             self.store.checkpoint()?;
         }
@@ -157,6 +161,8 @@ impl ImageAccess<'_> {
                 batch.insert(change.key.clone(), change.value.clone());
             }
         }
+        let lost_found = self.store.content.lost_found();
+        lost_found.note_records(&self.store.namespace, &batch)?;
         let mut inodes = batch.split_off([keys::INODES].as_slice());
         let mut behind = inodes.split_off([keys::INODES + 1].as_slice());
         self.drop_freed_content(&mut inodes);
@@ -205,15 +211,17 @@ impl ImageAccess<'_> {
         Ok(changes)
     }
 
-    /// Notes the content of deleted inodes for removal.
+    /// Notes the content of deleted inodes for removal, or for the lost+found.
     fn drop_freed_content(self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
         let freed: Vec<Ino> = changes
             .iter()
             .filter(|(_, value)| value.is_none())
             .filter_map(|(key, _)| keys::ino_of(key))
             .collect();
+        let generation = self.store.content.lost_found().generation();
+        let mark = generation.map_or_else(Vec::new, |kept| record::encode(&kept));
         for ino in &freed {
-            changes.insert(keys::garbage(*ino), Some(Vec::new()));
+            changes.insert(keys::garbage(*ino), Some(mark.clone()));
         }
         self.store.content.removal().note_freed(freed);
     }
@@ -222,7 +230,15 @@ impl ImageAccess<'_> {
     fn fit_content(self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let inode: Option<Inode> = record::decode(value);
         match (keys::ino_of(key), inode.map(|inode| inode.body)) {
-            (Some(ino), Some(Body::File { size })) => self.store.content.fit_length(ino, size),
+            (Some(ino), Some(Body::File { size })) => {
+                self.store.content.keep(&LostBytes {
+                    ino,
+                    range: size..u64::MAX,
+                    new: None,
+                    kind: LostKind::Cut,
+                });
+                self.store.content.fit_length(ino, size)
+            }
             _ => Ok(()),
         }
     }
@@ -242,7 +258,17 @@ impl ImageAccess<'_> {
     pub fn finish(self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
         self.store.journal.set_applied(applied);
         self.store.namespace.numbers().skip_below(inos_below);
+        let lost_found = self.store.content.lost_found();
+        lost_found.namespace_loaded(inos_below);
         self.store.checkpoint()
+    }
+}
+
+/// The last key that a chunk covers.
+fn last_key(chunk: &ImageChunk) -> Vec<u8> {
+    match chunk.records.last() {
+        Some(record) if !chunk.last => record.key.clone(),
+        _ => vec![chunk.table + 1],
     }
 }
 

@@ -12,6 +12,7 @@ use lockstep_types::{Errno, Ino, NodeKind, limits};
 
 use super::facade::Store;
 use crate::error::{OpError, StoreError};
+use crate::lost_found::{LostBytes, LostKind};
 use crate::namespace::keys;
 use crate::namespace::kv::Each;
 use crate::namespace::plan::View;
@@ -155,6 +156,12 @@ impl ReplicaAccess<'_> {
             return Ok(false);
         };
         if old != *new || self.store.content.length(ino)? != new.size {
+            self.store.content.keep(&LostBytes {
+                ino,
+                range: new.size..u64::MAX,
+                new: None,
+                kind: LostKind::Cut,
+            });
             // A write, so that the file owns a slot.
             let ticket = self.store.begin_write(ino, 0, 0, false)?;
             let (journal, tree) = (&self.store.journal, self.store.tree());
@@ -172,6 +179,7 @@ impl ReplicaAccess<'_> {
         let ticket = self
             .store
             .begin_write(ino, offset, data.len() as u64, false)?;
+        self.keep_overwritten(ino, offset, data.len() as u64, Some(data));
         if let Err(error) = self.store.write_begun(&ticket, offset, data) {
             ticket.abandon();
             return Err(error.into());
@@ -179,6 +187,16 @@ impl ReplicaAccess<'_> {
         let end = offset.saturating_add(data.len() as u64);
         ticket.file().grow_to(end);
         Ok(())
+    }
+
+    /// Keeps the bytes of a range that the other node's replace, if this node was deposed.
+    fn keep_overwritten(self, ino: Ino, offset: u64, length: u64, new: Option<&[u8]>) {
+        self.store.content.keep(&LostBytes {
+            ino,
+            range: offset..offset.saturating_add(length),
+            new,
+            kind: LostKind::Overwritten,
+        });
     }
 
     /// Reads the content on disk, past its end as zeros. The record may say anything of it.
@@ -238,6 +256,7 @@ impl ReplicaAccess<'_> {
     /// Makes a range of a file zeros with space reserved; the size stays.
     pub fn zero(self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
         let _ticket = self.store.begin_write(ino, offset, length, false)?;
+        self.keep_overwritten(ino, offset, length, None);
         self.store.content.change(ino, "zero", |content| {
             content.zero_range(offset, length, true)
         })?;
@@ -270,6 +289,7 @@ impl ReplicaAccess<'_> {
             return Ok(false);
         }
         let _ticket = self.store.begin_write(ino, offset, length, false)?;
+        self.keep_overwritten(ino, offset, length, None);
         self.store
             .content
             .change(ino, "punch", |content| content.punch_hole(offset, length))?;

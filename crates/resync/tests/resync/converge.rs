@@ -16,7 +16,11 @@ use proptest::prelude::*;
 use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, records, send_namespace};
 use super::steps::{Change, Step, resolve, step, take_all};
 
-fn resync(primary: &Node, peer: &dyn Peer, locks: &dyn Locks) -> Result<JobProgress, ResyncError> {
+pub fn resync(
+    primary: &Node,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+) -> Result<JobProgress, ResyncError> {
     let progress = JobProgress::default();
     send_namespace(primary.store(), peer)?;
     send_content(primary.store(), peer, locks, &progress)?;
@@ -68,7 +72,7 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
 }
 
 /// Busy locks: before each grant, clients change data on both nodes.
-struct BusyLocks<'a> {
+pub struct BusyLocks<'a> {
     primary: &'a Node,
     secondary: &'a Node,
     steps: &'a [Step],
@@ -77,7 +81,17 @@ struct BusyLocks<'a> {
     held: AtomicUsize,
 }
 
-impl BusyLocks<'_> {
+impl<'a> BusyLocks<'a> {
+    pub fn new(primary: &'a Node, secondary: &'a Node, steps: &'a [Step]) -> Self {
+        Self {
+            primary,
+            secondary,
+            steps,
+            next: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+        }
+    }
+
     fn mirror_next(&self) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         if let Some(step) = self.steps.get(next) {
@@ -162,7 +176,7 @@ impl Locks for BusyLocks<'_> {
     fn pause(&self, _: Duration) {}
 }
 
-fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
+pub fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 0..max)
 }
 
@@ -181,13 +195,7 @@ proptest! {
         take_all(&secondary, &common);
         take_all(&primary, &here);
         take_all(&secondary, &there);
-        let locks = BusyLocks {
-            primary: &primary,
-            secondary: &secondary,
-            steps: &meanwhile,
-            next: AtomicUsize::new(0),
-            held: AtomicUsize::new(0),
-        };
+        let locks = BusyLocks::new(&primary, &secondary, &meanwhile);
         resync(&primary, &LocalPeer::new(&secondary), &locks).unwrap();
         assert_equal(&primary, &secondary);
         secondary.restart();

@@ -7,6 +7,8 @@ mod converge;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod lost_found;
+#[cfg(test)]
 mod nodes;
 #[cfg(test)]
 mod race;

@@ -75,6 +75,12 @@ impl Node {
         self.dir.path().join(lockstep_fs::paths::content_path(ino))
     }
 
+    /// A path in the directory of the store.
+    #[allow(dead_code)]
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
     pub fn stamp(&self) -> (Osn, Timestamp) {
         stamp(self.clock.fetch_add(1, Ordering::Relaxed))
     }

@@ -3,7 +3,7 @@
 //! At any moment, every lock belongs to an operation under way. A node is at rest if it is in sync,
 //! no call is open, and it has had time to settle. A node at rest has no locks. It has no inodes
 //! without a name, because no client has one open. Its disk has only the files of docs/on-disk.md,
-//! the content of existing inodes, and the directories of that content. A stop may leave a draft
+//! the content of existing inodes, the directories of that content, and the lost+found. A stop may leave a draft
 //! (`*.new`). No draft is left at rest, because the next start writes the file again.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use super::dump::Dump;
 use super::violation::Violation;
 use crate::world::Side;
-use lockstep_fs::paths::content_owner;
+use lockstep_fs::paths::{content_owner, is_lost_found};
 
 const INVARIANT: &str = "leaks";
 
@@ -90,7 +90,7 @@ pub fn check_locks(node: Side, stray: usize) -> Result<(), Violation> {
 
 fn is_known(path: &str, inodes: &Dump) -> bool {
     let is_of_an_inode = |ino| inodes.inodes.contains_key(&ino);
-    FILES.contains(&path) || content_owner(path).is_some_and(is_of_an_inode)
+    FILES.contains(&path) || is_lost_found(path) || content_owner(path).is_some_and(is_of_an_inode)
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use blake3::Hash;
 
 /// A hash as hexadecimal digits.
-pub(super) fn hex(hash: Hash) -> String {
+pub(crate) fn hex(hash: Hash) -> String {
     hash.to_hex().to_string()
 }
 
 /// A path or target on one line.
-pub(super) fn escaped(bytes: &[u8]) -> String {
+pub(crate) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {
         match byte {

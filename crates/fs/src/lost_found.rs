@@ -1,0 +1,525 @@
+//! Lost+found: what only a deposed node had, set aside before a resync overwrites it.
+//!
+//! Each generation in which the node was deposed has a directory (`docs/on-disk.md`): a list for people, whole content
+//! files that were removed, and sparse files with the old bytes of overwritten ranges, each byte at its old offset.
+//!
+//! Prohibitions: nothing here fails the caller's work. What cannot be kept is named in the list. Nothing here takes the
+//! reserve, or more than a part of the room that is free when the keeping begins.
+//!
+//! Invariants:
+//! - The list names a range before its bytes are kept, and the bytes are kept before the caller overwrites them. So a
+//!   killed process loses nothing of either.
+//! - Of several changes of one block, the bytes before the first are kept.
+//!
+//! Locks: `keeping`, then `progress` or `totals`. No other lock is taken under them but those of the namespace. Only
+//! `keeping` is held for calls of the disk, but for the noting of records, in which no operation runs beside.
+
+mod list;
+mod names;
+mod progress;
+mod totals;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockstep_types::backing::{Backing, BackingFile, Room};
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::{Generation, Ino};
+use parking_lot::Mutex;
+
+use self::list::{Entry, KeptList, Path};
+use self::progress::ResyncProgress;
+use crate::backing::disk::StoreDisk;
+use crate::error::StoreError;
+use crate::namespace::Namespace;
+use crate::paths::{content_path, lost_found_dir};
+
+pub use self::totals::KeptTotals;
+
+/// The part of the free room, in bytes and in files, that one keeping may take: one in this number.
+const ROOM_SHARE: u64 = 4;
+/// Bytes that are read and kept at once.
+const PIECE_BYTES: u64 = 256 << 10;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Bytes of a file that are about to change.
+#[derive(Clone, Debug)]
+pub struct LostBytes<'a> {
+    /// The file.
+    pub ino: Ino,
+    /// The bytes; the end of the content bounds them.
+    pub range: Range<u64>,
+    /// The bytes that come in their place, if they are known: blocks that stay equal are not kept.
+    pub new: Option<&'a [u8]>,
+    /// The change.
+    pub kind: LostKind,
+}
+
+/// How bytes are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostKind {
+    /// Other bytes, or none, come in their place.
+    Overwritten,
+    /// The file becomes shorter.
+    Cut,
+}
+
+/// What is set aside of one store. Does nothing until [`Self::begin`].
+#[derive(Default)]
+pub struct LostFound {
+    /// Whether a keeping is under way, for callers that must not wait.
+    is_keeping: AtomicBool,
+    keeping: Mutex<Option<Keeping>>,
+    /// Apart from `keeping`, which is held while the disk works.
+    progress: Mutex<ResyncProgress>,
+    totals: Mutex<BTreeMap<Generation, KeptTotals>>,
+}
+
+/// A keeping under way.
+struct Keeping {
+    generation: Generation,
+    backing: Arc<dyn Backing>,
+    list: KeptList,
+    /// Room that may still be taken.
+    left: Room,
+}
+
+/// Begin and end.
+impl LostFound {
+    /// Keeps what changes from now on. `generation` is the one in which this node was deposed. A keeping of the same
+    /// generation that was interrupted is continued; its limit is counted anew.
+    pub fn begin(&self, disk: &StoreDisk, generation: Generation) {
+        let mut keeping = self.keeping.lock();
+        *keeping = Some(Keeping::open(disk, generation));
+        *self.progress.lock() = ResyncProgress::default();
+        self.is_keeping.store(true, Ordering::Release);
+    }
+
+    /// Keeps nothing from now on.
+    pub fn end(&self) {
+        let mut keeping = self.keeping.lock();
+        self.is_keeping.store(false, Ordering::Release);
+        *keeping = None;
+    }
+
+    /// Whether a keeping is under way.
+    pub fn is_keeping(&self) -> bool {
+        self.is_keeping.load(Ordering::Acquire)
+    }
+
+    /// The generation of the keeping under way.
+    pub fn generation(&self) -> Option<Generation> {
+        self.keeping
+            .lock()
+            .as_ref()
+            .map(|keeping| keeping.generation)
+    }
+}
+
+/// Progress of the resync, which tells bytes of this node from bytes that came from the primary.
+impl LostFound {
+    /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
+    pub fn file_begun(&self, ino: Ino, size: u64, differs: bool) {
+        self.note_progress(|progress| progress.file_begun(ino, size, differs));
+    }
+
+    /// The bytes of a file before `end` are equal on both nodes, or are being made equal.
+    pub fn compared(&self, ino: Ino, end: u64) {
+        self.note_progress(|progress| progress.compared(ino, end));
+    }
+
+    /// Every record up to `key` came from the primary.
+    pub fn records_loaded(&self, key: &[u8]) {
+        self.note_progress(|progress| progress.records_loaded(key));
+    }
+
+    /// The namespace came from the primary. Files with numbers from `first_new` on are made on both nodes.
+    pub fn namespace_loaded(&self, first_new: u64) {
+        self.note_progress(|progress| progress.namespace_loaded(first_new));
+    }
+
+    /// Whether a mirrored change of the bytes of a file before `end` may change bytes that only this node has.
+    pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
+        self.is_keeping() && self.progress.lock().is_unsettled(ino, end)
+    }
+
+    fn note_progress(&self, note: impl FnOnce(&mut ResyncProgress)) {
+        if self.is_keeping() {
+            note(&mut self.progress.lock());
+        }
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Keeping)) {
+        if self.is_keeping()
+            && let Some(keeping) = &mut *self.keeping.lock()
+        {
+            change(keeping);
+        }
+    }
+}
+
+/// Keeping.
+impl LostFound {
+    /// Keeps bytes of `content` that are about to change.
+    pub fn keep_range(&self, content: &dyn BackingFile, loss: &LostBytes<'_>) {
+        self.with(|keeping| {
+            let mut kept = KeptTotals::default();
+            if let Err(error) = keeping.keep_range(content, loss, &mut kept) {
+                keeping.list_failure(loss.ino, &error);
+            }
+            self.add(keeping.generation, kept);
+        });
+    }
+
+    /// Notes that records are about to change that this node had alone.
+    pub fn note_records(
+        &self,
+        namespace: &Namespace,
+        changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    ) -> Result<(), StoreError> {
+        let mut noted = Ok(());
+        self.with(|keeping| {
+            let progress = self.progress.lock();
+            let changes = changes.iter().filter(|(key, _)| !progress.is_loaded(key));
+            noted = names::note(namespace, changes, &mut keeping.list);
+        });
+        noted
+    }
+
+    /// Notes an operation that the store drops because its outcome is not known.
+    pub fn note_dropped(disk: &StoreDisk, generation: Generation, operation: &str) {
+        let mut keeping = Keeping::open(disk, generation);
+        let entry = Entry {
+            what: "in doubt",
+            ino: None,
+            path: Path::Unknown,
+            detail: operation,
+            place: "",
+        };
+        keeping.list.add(&entry);
+    }
+
+    /// Moves the content of a removed file out of the way. Returns the directory that has it now, whose names are to be
+    /// synced. The content of a file for which there is no room stays in place, for the caller to remove.
+    ///
+    /// # Errors
+    /// If the disk cannot be asked for the file.
+    pub fn move_content(
+        &self,
+        disk: &StoreDisk,
+        generation: Generation,
+        ino: Ino,
+    ) -> io::Result<Option<String>> {
+        let mut keeping = self.keeping.lock();
+        let mut other;
+        let keeping = match &mut *keeping {
+            Some(keeping) if keeping.generation == generation => keeping,
+            _ => {
+                other = Keeping::open(disk, generation);
+                &mut other
+            }
+        };
+        let (directory, moved) = keeping.move_content(ino)?;
+        self.add(generation, moved);
+        Ok(directory)
+    }
+
+    /// Makes room on a full disk: removes the content that is kept of this generation, says so in the list, and keeps no
+    /// more. Returns whether there was any.
+    pub fn give_room_back(&self) -> bool {
+        let mut given = false;
+        self.with(|keeping| {
+            keeping.left = Room::NONE;
+            let directory = format!("{}/content", lost_found_dir(keeping.generation));
+            let removed = totals::remove_all(&*keeping.backing, &directory);
+            given = removed.files > 0;
+            if given {
+                let detail = format!("{} bytes in {} files", removed.bytes, removed.files);
+                let entry = Entry {
+                    what: "REMOVED AGAIN",
+                    ino: None,
+                    path: Path::Unknown,
+                    detail: &detail,
+                    place: "NOT KEPT: the disk got full, and the resync needs the room",
+                };
+                keeping.list.add(&entry);
+                self.totals.lock().remove(&keeping.generation);
+            }
+        });
+        given
+    }
+
+    fn add(&self, generation: Generation, kept: KeptTotals) {
+        if kept == KeptTotals::default() {
+            return;
+        }
+        if let Some(totals) = self.totals.lock().get_mut(&generation) {
+            *totals = totals.plus(kept);
+        }
+    }
+}
+
+/// For operators.
+impl LostFound {
+    /// What is kept, by generation, as of the last [`Self::refresh`]. Asks no disk.
+    pub fn totals(&self) -> Vec<(Generation, KeptTotals)> {
+        let totals = self.totals.lock();
+        totals
+            .iter()
+            .map(|(generation, kept)| (*generation, *kept))
+            .collect()
+    }
+
+    /// Looks which directories exist, and counts what is in those that were not counted before.
+    pub fn refresh(&self, disk: &StoreDisk) -> Result<(), StoreError> {
+        let found = totals::generations(disk)?;
+        let known: Vec<Generation> = {
+            let mut totals = self.totals.lock();
+            totals.retain(|generation, _| found.contains(generation));
+            totals.keys().copied().collect()
+        };
+        for generation in found {
+            if !known.contains(&generation) {
+                let counted = totals::count(disk, generation)?;
+                self.totals.lock().insert(generation, counted);
+            }
+        }
+        Ok(())
+    }
+
+    /// The inodes in the list of the keeping under way whose paths are not known yet.
+    pub fn without_path(&self) -> io::Result<Vec<Ino>> {
+        let mut found = Ok(Vec::new());
+        self.with(|keeping| found = keeping.list.without_path());
+        found
+    }
+
+    /// Writes the list of the keeping under way anew, with these paths.
+    pub fn add_paths(&self, paths: &BTreeMap<Ino, String>) -> io::Result<()> {
+        let mut written = Ok(());
+        self.with(|keeping| written = keeping.list.add_paths(paths));
+        written
+    }
+}
+
+impl Keeping {
+    fn open(disk: &StoreDisk, generation: Generation) -> Self {
+        let backing = Arc::clone(disk.backing());
+        let room = disk.space().map_or(Room::NONE, |space| Room::of(&space));
+        Self {
+            generation,
+            list: KeptList::open(Arc::clone(&backing), generation),
+            backing,
+            left: Room {
+                bytes: room.bytes / ROOM_SHARE,
+                files: room.files / ROOM_SHARE,
+            },
+        }
+    }
+
+    /// Takes room, unless too little is left.
+    fn take_room(&mut self, room: Room) -> bool {
+        let has_room = self.left.covers(&room);
+        if has_room {
+            self.left = self.left.minus(room);
+        }
+        has_room
+    }
+
+    fn list_failure(&mut self, ino: Ino, error: &io::Error) {
+        let place = format!("NOT KEPT: {error}");
+        self.list.add(&Entry {
+            what: "failure",
+            ino: Some(ino),
+            path: Path::Unknown,
+            detail: "",
+            place: &place,
+        });
+    }
+
+    /// The path of a kept file. `suffix` tells several files of one inode apart.
+    fn place(&self, ino: Ino, suffix: &str) -> String {
+        let directory = lost_found_dir(self.generation);
+        format!("{directory}/{}{suffix}", content_path(ino))
+    }
+
+    /// Keeps the blocks of a range that hold data.
+    fn keep_range(
+        &mut self,
+        content: &dyn BackingFile,
+        loss: &LostBytes<'_>,
+        kept: &mut KeptTotals,
+    ) -> io::Result<()> {
+        let end = loss.range.end.checked_next_multiple_of(BLOCK);
+        let end = end.unwrap_or(u64::MAX).min(content.stat()?.length);
+        let mut at = loss.range.start - loss.range.start % BLOCK;
+        while at < end {
+            let Some(data) = content.seek_data(at)?.filter(|data| *data < end) else {
+                break;
+            };
+            let start = (data - data % BLOCK).max(at);
+            let hole = content.seek_hole(data)?.unwrap_or(end);
+            let stop = hole.max(data + 1).next_multiple_of(BLOCK);
+            let stop = stop.min(start + PIECE_BYTES).min(end);
+            self.keep_piece(content, loss, start..stop, kept)?;
+            at = stop;
+        }
+        Ok(())
+    }
+
+    fn keep_piece(
+        &mut self,
+        content: &dyn BackingFile,
+        loss: &LostBytes<'_>,
+        piece: Range<u64>,
+        kept: &mut KeptTotals,
+    ) -> io::Result<()> {
+        let length = usize::try_from(piece.end - piece.start).unwrap_or(0);
+        let mut bytes = vec![0; length];
+        let read = content.read_at(piece.start, &mut bytes)?;
+        bytes.truncate(read);
+        let place = self.place(loss.ino, ".ranges");
+        let file = match self.backing.open(&place) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
+        let mut run: Option<Range<usize>> = None;
+        let mut runs = Vec::new();
+        for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            let at = number * BLOCK_BYTES;
+            let offset = piece.start + at as u64;
+            let is_lost = changes(loss, offset, block) && !has_data(file.as_deref(), offset)?;
+            match (&mut run, is_lost) {
+                (Some(run), true) => run.end = at + block.len(),
+                (None, true) => run = Some(at..at + block.len()),
+                (_, false) => runs.extend(run.take()),
+            }
+        }
+        runs.extend(run);
+        for run in runs {
+            let offset = piece.start + run.start as u64;
+            let data = bytes.get(run).unwrap_or_default();
+            self.keep_run(loss, &place, offset, data, kept)?;
+        }
+        Ok(())
+    }
+
+    /// Lists and keeps old bytes, whose blocks are not kept yet.
+    fn keep_run(
+        &mut self,
+        loss: &LostBytes<'_>,
+        place: &str,
+        offset: u64,
+        data: &[u8],
+        kept: &mut KeptTotals,
+    ) -> io::Result<()> {
+        let is_new = !self.backing.exists(place)?;
+        let taken = Room {
+            bytes: (data.len() as u64).next_multiple_of(BLOCK),
+            files: 2 * u64::from(is_new),
+        };
+        let has_room = self.take_room(taken);
+        let detail = format!("offset {offset} length {}", data.len());
+        let what = match loss.kind {
+            LostKind::Overwritten => "overwritten",
+            LostKind::Cut => "cut off",
+        };
+        self.list.add(&Entry {
+            what,
+            ino: Some(loss.ino),
+            path: Path::Unknown,
+            detail: &detail,
+            place: if has_room { place } else { NO_ROOM },
+        });
+        if has_room {
+            self.backing.open_or_create(place)?.write_at(offset, data)?;
+            *kept = kept.plus(KeptTotals {
+                files: u64::from(is_new),
+                bytes: data.len() as u64,
+            });
+        }
+        Ok(())
+    }
+
+    fn move_content(&mut self, ino: Ino) -> io::Result<(Option<String>, KeptTotals)> {
+        let nothing = (None, KeptTotals::default());
+        let from = content_path(ino);
+        let stat = match self.backing.stat(&from) {
+            // The file never had content, or it was moved before.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(nothing),
+            found => found?,
+        };
+        let bytes = stat.blocks.saturating_mul(512);
+        let place = self.free_place(ino)?;
+        let has_room = self.take_room(Room { bytes, files: 2 });
+        let detail = format!("length {}", stat.length);
+        self.list.add(&Entry {
+            what: "content removed",
+            ino: Some(ino),
+            path: Path::Unknown,
+            detail: &detail,
+            place: if has_room { &place } else { NO_ROOM },
+        });
+        if !has_room {
+            return Ok(nothing);
+        }
+        // Makes the directories.
+        let made = self.backing.open_or_create(&place);
+        if let Err(error) = made.and_then(|_| self.backing.rename(&from, &place)) {
+            self.list_failure(ino, &error);
+            return Ok(nothing);
+        }
+        let directory = place.rsplit_once('/').map_or(".", |(above, _)| above);
+        Ok((Some(directory.to_owned()), KeptTotals { files: 1, bytes }))
+    }
+
+    /// A path for a whole content file. An empty file there is left from a stop in the middle of a move.
+    fn free_place(&self, ino: Ino) -> io::Result<String> {
+        let mut number = 0_u64;
+        loop {
+            let suffix = if number == 0 {
+                String::new()
+            } else {
+                format!(".{number}")
+            };
+            let place = self.place(ino, &suffix);
+            match self.backing.stat(&place) {
+                Ok(found) if found.length > 0 => number += 1,
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => return Ok(place),
+            }
+        }
+    }
+}
+
+const NO_ROOM: &str = "NOT KEPT: the limit is reached (a quarter of the room that was free)";
+
+/// Whether a change changes a block of old bytes at `offset`.
+fn changes(loss: &LostBytes<'_>, offset: u64, old: &[u8]) -> bool {
+    let Some(new) = loss.new else {
+        return true;
+    };
+    let end = loss.range.start.saturating_add(new.len() as u64);
+    let from = offset.max(loss.range.start);
+    let to = (offset + old.len() as u64).min(end);
+    let part = |bytes: &[u8], begin: u64| {
+        let index = |at: u64| usize::try_from(at.saturating_sub(begin)).unwrap_or(usize::MAX);
+        bytes.get(index(from)..index(to)).map(<[u8]>::to_vec)
+    };
+    from < to && part(old, offset) != part(new, loss.range.start)
+}
+
+/// Whether a kept file has the block at `offset`.
+fn has_data(file: Option<&dyn BackingFile>, offset: u64) -> io::Result<bool> {
+    let Some(file) = file else {
+        return Ok(false);
+    };
+    let data = file.seek_data(offset)?;
+    Ok(data.is_some_and(|data| data < offset + BLOCK))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! How far a resync has got on the receiver: which records and bytes came from the primary.
+//!
+//! A mirrored change of something that came from the primary loses nothing of this node.
+
+use std::collections::HashMap;
+
+use lockstep_types::Ino;
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct ResyncProgress {
+    /// Every record up to this key came from the primary.
+    loaded: Vec<u8>,
+    /// Files from this number on were made on both nodes; `None` before the end of the namespace.
+    first_new: Option<u64>,
+    /// Files up to this number are equal, but for those in `files`.
+    begun: u64,
+    /// Files that are being compared: size, and the end of the equal bytes.
+    files: HashMap<Ino, (u64, u64)>,
+}
+
+impl ResyncProgress {
+    /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
+    pub fn file_begun(&mut self, ino: Ino, size: u64, differs: bool) {
+        self.begun = self.begun.max(ino.get());
+        if differs && size > 0 {
+            self.files.insert(ino, (size, 0));
+        } else {
+            self.files.remove(&ino);
+        }
+    }
+
+    /// The bytes of a file before `end` are equal, or are being made equal.
+    pub fn compared(&mut self, ino: Ino, end: u64) {
+        let Some((size, equal)) = self.files.get_mut(&ino) else {
+            return;
+        };
+        *equal = end.max(*equal);
+        if equal >= size {
+            self.files.remove(&ino);
+        }
+    }
+
+    /// Every record up to `key` came from the primary.
+    pub fn records_loaded(&mut self, key: &[u8]) {
+        if key > self.loaded.as_slice() {
+            self.loaded = key.to_vec();
+        }
+    }
+
+    /// Whether a record came from the primary.
+    pub fn is_loaded(&self, key: &[u8]) -> bool {
+        key <= self.loaded.as_slice()
+    }
+
+    /// All records came from the primary. Files with numbers from `first_new` on are made on both nodes.
+    pub const fn namespace_loaded(&mut self, first_new: u64) {
+        self.first_new = Some(first_new);
+    }
+
+    /// Whether bytes of a file before `end` may be this node's own.
+    pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
+        if self.first_new.is_some_and(|first| ino.get() >= first) {
+            return false;
+        }
+        let is_compared = |&(_, equal): &(u64, u64)| end > equal;
+        ino.get() > self.begun || self.files.get(&ino).is_some_and(is_compared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ino(number: u64) -> Ino {
+        Ino::new(number).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_settled_once_they_were_compared() {
+        let mut progress = ResyncProgress::default();
+        assert!(progress.is_unsettled(ino(5), 1), "nothing was compared");
+        progress.namespace_loaded(100);
+        assert!(!progress.is_unsettled(ino(100), 1), "both nodes made it");
+        progress.file_begun(ino(5), 0, true);
+        progress.file_begun(ino(7), 9000, true);
+        assert!(!progress.is_unsettled(ino(5), 1) && !progress.is_unsettled(ino(6), 1));
+        assert!(progress.is_unsettled(ino(7), 1) && progress.is_unsettled(ino(8), 1));
+        progress.compared(ino(7), 8192);
+        assert!(!progress.is_unsettled(ino(7), 8192) && progress.is_unsettled(ino(7), 8193));
+        progress.compared(ino(7), 12288);
+        assert!(!progress.is_unsettled(ino(7), u64::MAX));
+    }
+
+    #[test]
+    fn a_record_counts_as_loaded_up_to_the_last_key() {
+        let mut progress = ResyncProgress::default();
+        progress.records_loaded(b"d5");
+        progress.records_loaded(b"c9");
+        assert!(progress.is_loaded(b"c7") && progress.is_loaded(b"d5"));
+        assert!(!progress.is_loaded(b"d6"));
+    }
+}

@@ -1,0 +1,109 @@
+//! The lost+found of a store, for a driver and for a resync.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use lockstep_types::{Generation, Ino, Osn};
+
+use super::facade::Store;
+use crate::error::{OpError, StoreError};
+use crate::lost_found::{KeptTotals, LostFound};
+use crate::text::escaped;
+
+/// What a resync sets aside of one store.
+#[derive(Clone, Copy)]
+pub struct LostFoundAccess<'a> {
+    store: &'a Store,
+}
+
+impl Store {
+    /// What a resync sets aside.
+    pub const fn lost_found(&self) -> LostFoundAccess<'_> {
+        LostFoundAccess { store: self }
+    }
+}
+
+/// For the driver.
+impl LostFoundAccess<'_> {
+    fn inner(&self) -> &LostFound {
+        self.store.content.lost_found()
+    }
+
+    /// A resync begins of a copy whose node was deposed in `generation`: what the resync overwrites is set aside from now
+    /// on.
+    pub fn begin(self, generation: Generation) {
+        self.inner().begin(self.store.content.disk(), generation);
+    }
+
+    /// The namespace and the content are equal: completes the list by the paths of the inodes in it.
+    pub fn complete(self) -> Result<(), OpError> {
+        let lost_found = self.inner();
+        let failed = |error: io::Error| StoreError::disk("complete", "list.txt")(error);
+        let wanted: BTreeSet<Ino> = lost_found
+            .without_path()
+            .map_err(failed)?
+            .into_iter()
+            .collect();
+        let paths = self.store.paths_of(&wanted)?;
+        if !paths.is_empty() {
+            let shown: BTreeMap<Ino, String> = paths
+                .iter()
+                .map(|(ino, path)| (*ino, escaped(path)))
+                .collect();
+            lost_found.add_paths(&shown).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Sets nothing aside from now on.
+    pub fn end(self) {
+        self.inner().end();
+    }
+
+    /// Whether a resync sets aside what it overwrites.
+    pub fn is_keeping(self) -> bool {
+        self.inner().is_keeping()
+    }
+
+    /// Whether a mirrored write has to set something aside, which takes calls of the disk.
+    pub fn keeps(self, ino: Ino, offset: u64, length: u64) -> bool {
+        self.inner()
+            .is_unsettled(ino, offset.saturating_add(length))
+    }
+
+    /// Lists operations in doubt that a deposed node is about to drop.
+    pub fn note_dropped(self, generation: Generation, osn: Osn) {
+        let operation = self.store.intents().get(osn).map(|(op, _)| op);
+        let text = operation.map_or_else(String::new, |op| format!(": {:?}", op.request));
+        let shown = escaped(format!("operation {osn}{text}").as_bytes());
+        LostFound::note_dropped(self.store.content.disk(), generation, &shown);
+    }
+
+    /// What is kept, by generation, as of the last [`Self::refresh`]. Asks no disk.
+    pub fn totals(self) -> Vec<(Generation, KeptTotals)> {
+        self.inner().totals()
+    }
+
+    /// Looks for what is kept. An operator may have removed some of it.
+    pub fn refresh(self) -> Result<(), StoreError> {
+        self.inner().refresh(self.store.content.disk())
+    }
+}
+
+/// For a resync.
+impl LostFoundAccess<'_> {
+    /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
+    pub fn file_begun(self, ino: Ino, size: u64, differs: bool) {
+        self.inner().file_begun(ino, size, differs);
+    }
+
+    /// The bytes of a file before `end` are equal on both nodes, or are being made equal.
+    pub fn compared(self, ino: Ino, end: u64) {
+        self.inner().compared(ino, end);
+    }
+
+    /// Removes what is kept of the present resync from a full disk. Returns whether there was anything.
+    pub fn give_room_back(self) -> bool {
+        self.inner().give_room_back()
+    }
+}
