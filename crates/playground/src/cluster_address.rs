@@ -54,8 +54,8 @@ impl ForwardedConnection {
 
 impl ForwarderState {
     /// Notes the answer of a server.
-    fn note(&mut self, server: usize, serves: bool) {
-        if serves && self.serving != Some(server) {
+    fn note(&mut self, server: usize, is_serving: bool) {
+        if is_serving && self.serving != Some(server) {
             self.serving = Some(server);
             self.connections.retain(|connection| {
                 let stays = connection.server == server;
@@ -64,7 +64,7 @@ impl ForwarderState {
                 }
                 stays
             });
-        } else if !serves && self.serving == Some(server) {
+        } else if !is_serving && self.serving == Some(server) {
             self.serving = None;
         }
     }

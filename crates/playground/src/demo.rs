@@ -140,8 +140,8 @@ impl<'s> Demo<'s> {
         let records = self.cluster.finish_client()?;
         self.compare("Do both nodes still hold the same?")?;
         self.show.step("Is everything there that was acknowledged?");
-        check_all(self.show, &self.cluster.mount()?, &files, &records, &ledger)?;
-        self.read_secondary_alone(&files, &records, &ledger)
+        check_all(self.show, &self.cluster.mount()?, &files, records, &ledger)?;
+        self.read_secondary_alone(&files, records, &ledger)
     }
 
     fn introduce(&mut self) -> Result<()> {
@@ -254,7 +254,7 @@ impl<'s> Demo<'s> {
         let before = self.cluster.mark()?;
         let secondary = self.cluster.playground.node(ServerName::B)?;
         self.show
-            .command(&format!("kill -9 {}", ids(secondary.pids())));
+            .command(&format!("kill -9 {}", ids(&secondary.pids())));
         secondary.kill_server()?;
         let alone = |status: &crate::program::StatusAnswer| !status.in_sync;
         self.cluster
@@ -298,7 +298,7 @@ impl<'s> Demo<'s> {
     fn read_secondary_alone(
         mut self,
         files: &DemoFiles,
-        records: &WrittenRecords,
+        records: WrittenRecords,
         ledger: &Ledger,
     ) -> Result<()> {
         self.show.step("Is it all on the secondary alone?");
@@ -336,7 +336,7 @@ fn watch_signals(
 }
 
 /// Process numbers as the arguments of a command.
-fn ids(pids: Vec<u32>) -> String {
+fn ids(pids: &[u32]) -> String {
     let texts: Vec<String> = pids.iter().map(ToString::to_string).collect();
     texts.join(" ")
 }
@@ -346,7 +346,7 @@ fn check_all(
     show: &Show,
     root: &Path,
     files: &DemoFiles,
-    records: &WrittenRecords,
+    records: WrittenRecords,
     ledger: &Ledger,
 ) -> Result<()> {
     files.check(root)?;

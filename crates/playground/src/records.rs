@@ -23,7 +23,7 @@ pub(crate) struct WrittenRecords {
 
 impl WrittenRecords {
     /// Compares every acknowledged record under `root` with its written content.
-    pub(crate) fn check(&self, root: &Path) -> Result<()> {
+    pub(crate) fn check(self, root: &Path) -> Result<()> {
         let file = File::open(root.join(FILE_NAME)).context("cannot open the records")?;
         let mut found = [0; RECORD_BYTES];
         for number in 0..self.acknowledged {

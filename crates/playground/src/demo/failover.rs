@@ -22,7 +22,7 @@ impl Demo<'_> {
         let dead = self.cluster.primary;
         let before = self.cluster.mark()?;
         let node = self.cluster.playground.node(dead)?;
-        self.show.command(&format!("kill -9 {}", ids(node.pids())));
+        self.show.command(&format!("kill -9 {}", ids(&node.pids())));
         node.kill_server()?;
         let after = self.cluster.await_records()?;
         self.cluster.await_takeover()?;
