@@ -120,7 +120,7 @@ fn table(pauses: &[ClientPause]) -> String {
         let of_kind = || pauses.iter().filter(|pause| pause.failure == failure);
         let mut times: Vec<Duration> = of_kind().map(|pause| pause.pause).collect();
         times.sort_unstable();
-        let (Some(median), Some(worst)) = (times.get(times.len() / 2), times.last()) else {
+        let (Some(median), Some(worst)) = (median(&times), times.last()) else {
             continue;
         };
         let takeovers = of_kind().filter(|pause| pause.took_over).count();
@@ -135,6 +135,13 @@ fn table(pauses: &[ClientPause]) -> String {
         );
     }
     text
+}
+
+/// The value in the middle of sorted times, or the mean of the two in the middle.
+fn median(sorted: &[Duration]) -> Option<Duration> {
+    let upper = sorted.get(sorted.len() / 2)?;
+    let lower = sorted.get((sorted.len() - 1) / 2)?;
+    Some((*upper + *lower) / 2)
 }
 
 fn load() -> Result<String> {
