@@ -284,10 +284,12 @@ impl<'s> Demo<'s> {
         ));
         let node = self.cluster.playground.node(name)?;
         node.restart()?;
-        self.show.command(&node.command_line());
+        for command in node.command_lines() {
+            self.show.command(&command);
+        }
         let waited = self.cluster.await_protected()?;
         self.show.good(&format!(
-            "node {} is the secondary, and in sync again after {}, without being asked",
+            "node {} is the secondary, and in sync again after {}, by itself",
             name.word(),
             duration(waited)
         ));

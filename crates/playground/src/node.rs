@@ -71,6 +71,13 @@ impl NodeProcess {
         self.command().join(" ")
     }
 
+    /// The shell commands that start the server's processes: the holder, if there is one, and the node.
+    pub(crate) fn command_lines(&self) -> Vec<String> {
+        let holder = self.holder.iter();
+        let holder = holder.map(|holder| format!("{} &", holder.command().join(" ")));
+        holder.chain([self.command_line()]).collect()
+    }
+
     /// The node's last started process.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()

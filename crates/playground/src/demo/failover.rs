@@ -28,7 +28,7 @@ impl Demo<'_> {
         self.cluster.await_takeover()?;
         let new = self.cluster.primary.word();
         self.show.good(&format!(
-            "the client waited {}, then node {new} served it: nobody was asked",
+            "the client waited {}; then node {new} served it, without an operator",
             milliseconds(after.longest_pause)
         ));
         ensure!(
