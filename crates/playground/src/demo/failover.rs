@@ -56,7 +56,7 @@ impl Demo<'_> {
     pub(super) fn lose_a_process(&mut self) -> Result<()> {
         self.show
             .step("Kill the process of the primary alone: the server and the holder live on");
-        if !can_hold_mounts() {
+        if !can_hold_mounts(&uname().release().to_string_lossy()) {
             let (major, minor) = HELD_MOUNT_SINCE;
             self.show.note(&format!(
                 "left out: a mount outlives its process from Linux {major}.{minor} on, and this is an older one"
@@ -116,10 +116,24 @@ impl Demo<'_> {
     }
 }
 
-fn can_hold_mounts() -> bool {
-    let name = uname();
-    let release = name.release().to_string_lossy();
+/// Whether a Linux of this release lets a mount outlive its process.
+fn can_hold_mounts(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
     number().zip(number()) >= Some(HELD_MOUNT_SINCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_held_from_linux_6_9_on() {
+        for release in ["6.9.0", "6.12.9+bpo-amd64", "6.10-rc1", "7.0.1"] {
+            assert!(can_hold_mounts(release), "{release}");
+        }
+        for release in ["6.8.12-amd64", "5.19.0", "6", ""] {
+            assert!(!can_hold_mounts(release), "{release}");
+        }
+    }
 }
