@@ -48,10 +48,24 @@ pub(crate) struct DatastoreTable {
     pub(crate) role: Role,
     pub(crate) durability: String,
     pub(crate) on_peer_loss: String,
-    pub(crate) pause_limit_ms: u64,
+    /// Absent with a witness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pause_limit_ms: Option<u64>,
+    /// Absent without a witness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failover_after_ms: Option<u64>,
     /// Absent in a playground without a replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<PeerTable>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) witness: Option<WitnessTable>,
+}
+
+/// The table `[datastore.witness]`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WitnessTable {
+    pub(crate) address: SocketAddr,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 /// The table `[datastore.peer]`.

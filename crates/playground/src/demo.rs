@@ -1,12 +1,12 @@
 //! `lockstep demo`: shows the main promise on this machine in about a minute.
 //!
-//! The demo writes real data into a mirrored directory, kills the secondary with SIGKILL while programs write, and
-//! restarts it. The demo checks each statement before it prints the statement, and fails if a check fails.
+//! The demo writes real data into a mirrored directory. While programs and a client write, it kills the secondary with
+//! SIGKILL, then the server of the primary, and then the process of the new primary alone (`failover`). The demo checks
+//! each statement before it prints the statement, and fails if a check fails.
 
-mod bytes;
 mod database;
+mod failover;
 mod files;
-mod records;
 mod show;
 
 use std::path::{Path, PathBuf};
@@ -17,28 +17,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use lockstep_types::Role;
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
+use crate::cluster::{FailoverCluster, state_line};
 use crate::config::DATASTORE;
-use crate::options::PlaygroundOptions;
+use crate::options::{ClusterOptions, PlaygroundOptions, ServerName};
 use crate::playground::Playground;
-use crate::program::StatusAnswer;
+use crate::records::WrittenRecords;
 
 use database::{DatabaseWriter, Ledger};
 use files::DemoFiles;
-use records::{RecordWriter, WrittenRecords};
-use show::{Show, count, duration, size};
+use show::{Show, count, duration, milliseconds, size};
 
-/// How long writes wait for the dead secondary: short, so that the viewer does not wait long.
-const PAUSE_LIMIT_MS: u64 = 3_000;
+/// Time from the loss of the primary to the takeover, in milliseconds: the default of the configuration.
+const FAILOVER_AFTER_MS: u64 = 1_500;
 /// How long programs write before, between and after the events.
-const WRITING_TIME: Duration = Duration::from_secs(2);
-/// How long the nodes may take to reach an expected state.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two status requests.
-const ASK_INTERVAL: Duration = Duration::from_millis(50);
+const WRITING_TIME: Duration = Duration::from_secs(1);
 /// Exit code for a failed check.
 const NO: u8 = 1;
 /// Exit code of a program that Ctrl-C has ended, as shells give it.
@@ -46,8 +41,9 @@ const INTERRUPTED: u8 = 130;
 
 /// See it work on this machine, in about a minute
 ///
-/// Runs a primary and a secondary, writes files, a database and a large file into the mirrored
-/// directory, kills the secondary in mid-write, brings it back, and checks that nothing is lost.
+/// Runs a primary, a secondary and a witness, and writes files, a database and a large file into the mirrored
+/// directory. While a client writes, the demo kills the secondary, then the primary, and then a process alone. It shows
+/// how long the client waited, brings each of them back, and checks that nothing is lost.
 /// Needs root, /dev/fuse and 1 GiB of space, and leaves nothing behind.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -98,10 +94,10 @@ pub fn run(args: &DemoArgs, stop_signals: &[i32]) -> Result<ExitCode> {
     })
 }
 
-/// The running playground and its directory. Fields are dropped in this order: the mount must be gone before its
+/// The running cluster and its directory. Fields are dropped in this order: the mounts must be gone before their
 /// directory is removed.
 struct Demo<'s> {
-    playground: Playground,
+    cluster: FailoverCluster,
     work_dir: TempDir,
     show: &'s Show,
 }
@@ -114,7 +110,10 @@ impl<'s> Demo<'s> {
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Option<Self>> {
         let options = PlaygroundOptions {
-            pause_limit_ms: PAUSE_LIMIT_MS,
+            cluster: Some(ClusterOptions {
+                failover_after_ms: FAILOVER_AFTER_MS,
+                can_isolate: false,
+            }),
             ..PlaygroundOptions::new(&work_dir.path().join("play"))?
         };
         let mut asked_to_stop = || signals.pending().next().is_some();
@@ -123,7 +122,7 @@ impl<'s> Demo<'s> {
         };
         watch_signals(signals, &playground, interrupted)?;
         Ok(Some(Self {
-            playground,
+            cluster: FailoverCluster::start(playground, Arc::clone(interrupted))?,
             work_dir,
             show,
         }))
@@ -134,32 +133,35 @@ impl<'s> Demo<'s> {
         let files = self.write_files()?;
         let ledger = self.make_database()?;
         self.compare("Do both nodes hold the same?")?;
-        let (records, ledger) = self.lose_the_secondary(ledger)?;
-        self.compare("And do both nodes hold the same again?")?;
+        self.start_client()?;
+        let ledger = self.lose_the_secondary(ledger)?;
+        self.lose_the_primary()?;
+        self.lose_a_process()?;
+        let records = self.cluster.finish_client()?;
+        self.compare("Do both nodes still hold the same?")?;
         self.show.step("Is everything there that was acknowledged?");
-        check_all(
-            self.show,
-            self.playground.mount(),
-            &files,
-            &records,
-            &ledger,
-        )?;
-        self.read_secondary_alone(&files, &records, &ledger)
+        check_all(self.show, &self.cluster.mount()?, &files, records, &ledger)?;
+        self.read_secondary_alone(&files, records, &ledger)
     }
 
     fn introduce(&mut self) -> Result<()> {
         self.show
             .title("Lockstep: one directory, identical on two servers at every moment.");
-        let mount = self.playground.mount().display().to_string();
-        for (role, word) in [(Role::Primary, "primary"), (Role::Secondary, "secondary")] {
-            let node = self.playground.node(role)?;
-            let (name, pid, store) = (node.name(), node.pid(), node.store().display());
+        self.show
+            .note("this machine plays two servers, and the witness on a third one");
+        for (name, word) in [(ServerName::A, "primary"), (ServerName::B, "secondary")] {
+            let node = self.cluster.playground.node(name)?;
+            let (name, pid) = (node.name(), node.pid());
+            let (store, mount) = (node.store().display(), node.plan.mount.display());
             self.show.note(&format!(
-                "node {name} is the {word}: process {pid}, store {store}"
+                "node {name} is the {word}: process {pid}, store {store}, mounted at {mount}"
             ));
         }
-        self.show
-            .note(&format!("the directory is mounted at {mount}"));
+        let witness = self.cluster.playground.witness_pid();
+        self.show.note(&format!(
+            "the witness decides which node serves when they lose each other: process {}",
+            witness.unwrap_or_default()
+        ));
         Ok(())
     }
 
@@ -168,7 +170,8 @@ impl<'s> Demo<'s> {
             .step("Write real data: each write is on both nodes before it is acknowledged");
         let files = DemoFiles::standard();
         let started = Instant::now();
-        files.write_tree(self.playground.mount())?;
+        let mount = self.cluster.mount()?;
+        files.write_tree(&mount)?;
         self.show.good(&format!(
             "{} small files in {} directories, in {}",
             count(files.tree_files()),
@@ -176,7 +179,7 @@ impl<'s> Demo<'s> {
             duration(started.elapsed())
         ));
         let started = Instant::now();
-        files.write_large(self.playground.mount())?;
+        files.write_large(&mount)?;
         self.show.good(&format!(
             "one file of {}, made durable, in {}",
             size(files.large_bytes()),
@@ -187,7 +190,7 @@ impl<'s> Demo<'s> {
 
     fn make_database(&self) -> Result<Ledger> {
         let started = Instant::now();
-        let mut ledger = Ledger::create(self.playground.mount())?;
+        let mut ledger = Ledger::create(&self.cluster.mount()?)?;
         ledger.transfer_many(300)?;
         self.show.good(&format!(
             "an SQLite database with {} transactions, each durable on both nodes, in {}",
@@ -201,7 +204,7 @@ impl<'s> Demo<'s> {
         self.show.step(question);
         self.show.command(&format!("lockstep verify {DATASTORE}"));
         let started = Instant::now();
-        let report = self.playground.verify()?;
+        let report = self.cluster.playground.verify(self.cluster.primary)?;
         ensure!(
             report.identical,
             "the nodes differ in {} places, first: {}",
@@ -220,101 +223,97 @@ impl<'s> Demo<'s> {
         Ok(())
     }
 
-    /// The main part: programs write all the time while the secondary dies and comes back.
-    fn lose_the_secondary(&mut self, ledger: Ledger) -> Result<(WrittenRecords, Ledger)> {
-        self.show.step("Kill the secondary in mid-write");
-        let records = RecordWriter::start(self.playground.mount())?;
-        let ledger = DatabaseWriter::start(ledger)?;
-        std::thread::sleep(WRITING_TIME);
-        let written = records.acknowledged();
+    fn start_client(&mut self) -> Result<()> {
+        self.show
+            .step("A client writes through the address of the cluster");
+        let address = self.cluster.address();
+        self.show.note(
+            "a program on each server writes the client's records into its mount, and syncs each one",
+        );
         self.show.note(&format!(
-            "two programs write all the time; {} records so far",
+            "the demo plays the address: it passes {address} on to the node that `lockstep health` names"
+        ));
+        self.show
+            .note("on real servers keepalived does that: see `lockstep keepalived-config`");
+        self.cluster.start_client()?;
+        std::thread::sleep(WRITING_TIME);
+        let written = self.cluster.progress()?.acknowledged;
+        ensure!(written > 0, "the client got no answer");
+        self.show.good(&format!(
+            "{} records so far; the client goes on during all that follows",
             count(written)
         ));
-        self.kill_secondary()?;
-        self.wait_until("the primary goes on alone", |status| !status.in_sync)?;
-        wait_for_writes(&records, written)?;
-        std::thread::sleep(WRITING_TIME);
-        self.show_alone(&records)?;
-        self.bring_back()?;
-        std::thread::sleep(WRITING_TIME);
-        Ok((records.finish()?, ledger.finish()?))
+        Ok(())
     }
 
-    fn kill_secondary(&mut self) -> Result<()> {
-        let secondary = self.playground.node(Role::Secondary)?;
-        self.show.command(&format!("kill -9 {}", secondary.pid()));
-        secondary.kill()
-    }
-
-    fn show_alone(&self, records: &RecordWriter) -> Result<()> {
-        let status = self.playground.status()?;
+    /// The secondary dies and comes back, while the client and a program with a database write.
+    fn lose_the_secondary(&mut self, ledger: Ledger) -> Result<Ledger> {
+        self.show.step("Kill the secondary in mid-write");
+        let ledger = DatabaseWriter::start(ledger)?;
+        std::thread::sleep(WRITING_TIME);
+        let before = self.cluster.mark()?;
+        let secondary = self.cluster.playground.node(ServerName::B)?;
+        self.show
+            .command(&format!("kill -9 {}", ids(&secondary.pids())));
+        secondary.kill_server()?;
+        let alone = |status: &crate::program::StatusAnswer| !status.in_sync;
+        self.cluster
+            .await_status(ServerName::A, "the primary goes on alone", alone)?;
+        let after = self.cluster.await_records()?;
         ensure!(
-            !status.in_sync,
-            "the status says in sync while the secondary is dead"
+            after.interruptions == before.interruptions,
+            "the client lost its connection when the secondary died"
         );
         self.show.good(&format!(
-            "no write failed; the longest waited {} (the pause limit is {})",
-            duration(records.longest_wait()),
-            duration(Duration::from_millis(PAUSE_LIMIT_MS))
+            "no write failed; the client waited {}, until the witness let the primary go on alone",
+            milliseconds(after.longest_pause)
         ));
-        self.show
-            .good("then on_peer_loss = \"continue\" decided: the writes go on, with one copy");
+        std::thread::sleep(WRITING_TIME);
         self.show.command(&format!("lockstep status {DATASTORE}"));
-        self.show.good(&state_line(&status));
-        Ok(())
+        self.show.good(&state_line(&self.cluster.status()?));
+        self.bring_back(ServerName::B)?;
+        std::thread::sleep(WRITING_TIME);
+        ledger.finish()
     }
 
-    fn bring_back(&mut self) -> Result<()> {
-        self.show
-            .step("Bring it back, while the programs go on writing");
-        let secondary = self.playground.node(Role::Secondary)?;
-        secondary.restart()?;
-        self.show.command(&secondary.command_line());
-        let waited = self.wait_until("both nodes are in sync again", |status| status.in_sync)?;
+    /// Starts a dead node again, and waits until both are in sync.
+    fn bring_back(&mut self, name: ServerName) -> Result<()> {
+        self.show.step(&format!(
+            "Bring node {} back, while the client goes on writing",
+            name.word()
+        ));
+        let node = self.cluster.playground.node(name)?;
+        node.restart()?;
+        for command in node.command_lines() {
+            self.show.command(&command);
+        }
+        let waited = self.cluster.await_protected()?;
         self.show.good(&format!(
-            "in sync again after {}, without being asked",
+            "node {} is the secondary, and in sync again after {}, by itself",
+            name.word(),
             duration(waited)
         ));
-        self.show.good(&state_line(&self.playground.status()?));
         Ok(())
-    }
-
-    fn wait_until(&self, what: &str, is_so: impl Fn(&StatusAnswer) -> bool) -> Result<Duration> {
-        let started = Instant::now();
-        loop {
-            let status = self.playground.status()?;
-            if is_so(&status) {
-                return Ok(started.elapsed());
-            }
-            ensure!(
-                started.elapsed() < WAIT_LIMIT,
-                "waited {} in vain until {what}: {}",
-                duration(WAIT_LIMIT),
-                state_line(&status)
-            );
-            std::thread::sleep(ASK_INTERVAL);
-        }
     }
 
     /// Exports the store of the secondary without the primary, and checks the exported files.
     fn read_secondary_alone(
         mut self,
         files: &DemoFiles,
-        records: &WrittenRecords,
+        records: WrittenRecords,
         ledger: &Ledger,
     ) -> Result<()> {
         self.show.step("Is it all on the secondary alone?");
-        self.playground.stop()?;
-        let secondary = self.playground.node(Role::Secondary)?;
-        let name = secondary.name();
+        let secondary = self.cluster.primary.other();
+        self.cluster.stop()?;
+        let name = secondary.word();
         let copy = self.work_dir.path().join("copy");
         self.show.note(&format!(
             "both nodes are stopped; node {name}'s store is written out without the other"
         ));
         self.show
             .command(&format!("lockstep export {DATASTORE} {}", copy.display()));
-        self.playground.export(Role::Secondary, &copy)?;
+        self.cluster.export(secondary, &copy)?;
         check_all(self.show, &copy, files, records, ledger)
     }
 }
@@ -338,22 +337,10 @@ fn watch_signals(
     Ok(())
 }
 
-/// Waits until two more writes than `before` are acknowledged: the first of them may have been in flight already.
-fn wait_for_writes(records: &RecordWriter, before: u64) -> Result<()> {
-    let started = Instant::now();
-    while records.acknowledged() <= before + 1 {
-        ensure!(
-            started.elapsed() < WAIT_LIMIT,
-            "writes do not go on after the secondary was killed"
-        );
-        std::thread::sleep(ASK_INTERVAL);
-    }
-    Ok(())
-}
-
-fn state_line(status: &StatusAnswer) -> String {
-    let reason = status.reason.as_ref().map(|reason| format!(": {reason}"));
-    format!("{}{}", status.state, reason.unwrap_or_default())
+/// Process numbers as the arguments of a command.
+fn ids(pids: &[u32]) -> String {
+    let texts: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    texts.join(" ")
 }
 
 /// Compares the files under `root` with the acknowledged writes.
@@ -361,7 +348,7 @@ fn check_all(
     show: &Show,
     root: &Path,
     files: &DemoFiles,
-    records: &WrittenRecords,
+    records: WrittenRecords,
     ledger: &Ledger,
 ) -> Result<()> {
     files.check(root)?;
@@ -372,7 +359,7 @@ fn check_all(
     records.check(root)?;
     show.good(&format!(
         "all {} acknowledged records, in order and whole",
-        count(records.acknowledged())
+        count(records.acknowledged)
     ));
     ledger.check(root)?;
     show.good(&format!(

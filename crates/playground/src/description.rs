@@ -56,6 +56,6 @@ fn describe(node: &NodeProcess) -> NodeDescription<'_> {
         mount: (plan.role == Role::Primary).then_some(&plan.mount),
         control: &plan.control,
         config: &plan.config,
-        command: &node.command,
+        command: node.command(),
     }
 }

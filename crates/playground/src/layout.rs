@@ -6,6 +6,8 @@
 //! DIR/a.log, DIR/b.log    the logs of the nodes
 //! DIR/a, DIR/b            node.key, node.crt, node.toml, store, control.sock
 //! ```
+//!
+//! A playground with a witness has more: `w` and `w.log` of the witness, and `a.hold.log` and `b.hold.log` of the holders.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,15 +16,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lockstep_delay_proxy::DelayProxy;
 use lockstep_link::{Fingerprint, Identity};
 use lockstep_types::{DatastoreUuid, Role};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::config::{DATASTORE, DatastoreTable, NodeFile, NodeTable, PeerTable};
+use crate::config::{DATASTORE, DatastoreTable, NodeFile, NodeTable, PeerTable, WitnessTable};
+use crate::network::{PlaygroundNetwork, Way};
 use crate::options::{NODE_NAMES, PlaygroundOptions};
 use crate::program::Program;
+use crate::witness::PlaygroundWitness;
 use crate::{mounts, ports, sockets};
 
 /// Longest path of a Unix socket that Linux can bind, in bytes (`sun_path` less its NUL).
@@ -37,6 +40,7 @@ pub(crate) struct PlaygroundLayout {
     pub(crate) mount: PathBuf,
     /// The primary first.
     pub(crate) nodes: Vec<NodePlan>,
+    pub(crate) witness: Option<PlaygroundWitness>,
     /// Held while the playground exists: a directory has one playground at a time.
     _lock: OwnedFd,
 }
@@ -55,13 +59,15 @@ pub(crate) struct NodePlan {
     listen: SocketAddr,
     /// Where the peer reaches this node: its own address, or that of a proxy before it.
     reached_at: SocketAddr,
+    /// Where this node reaches the witness: the address of the witness, or that of a proxy before it.
+    witness_at: Option<SocketAddr>,
 }
 
 impl PlaygroundLayout {
     /// Makes the directory, the identities and the configurations. A directory that holds an earlier playground keeps
     /// its identities and its datastore.
     pub(crate) fn prepare(options: &PlaygroundOptions) -> Result<Self> {
-        let dir = make_root(&options.dir)?;
+        let dir = make_root(options)?;
         let lock = lock(&dir)?;
         let earlier = earlier_uuid(&dir, options)?;
         let layout = Self::plan(dir, lock, options)?;
@@ -80,20 +86,31 @@ impl PlaygroundLayout {
 
     fn plan(dir: PathBuf, lock: OwnedFd, options: &PlaygroundOptions) -> Result<Self> {
         let names = NODE_NAMES.iter().take(if options.replica { 2 } else { 1 });
-        let mut ports = ports::free_ports(2 * names.len())?.into_iter();
+        let mut ports = ports::free_ports(1 + 3 * names.len())?.into_iter();
         let mut next_port = || ports.next().context("there are too few ports");
-        let delayed = options.round_trip > Duration::ZERO;
+        let can_isolate = options.cluster.is_some_and(|cluster| cluster.can_isolate);
+        let has_proxy = can_isolate || options.round_trip > Duration::ZERO;
+        let mut witness = None;
+        if options.cluster.is_some() {
+            witness = Some(PlaygroundWitness::new(&dir, next_port()?));
+        }
         let mut nodes = Vec::new();
         for name in names {
             let listen = next_port()?;
-            let reached_at = if delayed { next_port()? } else { listen };
-            nodes.push(NodePlan::new(&dir, name, listen, reached_at));
+            let reached_at = if has_proxy { next_port()? } else { listen };
+            let mut node = NodePlan::new(&dir, name, listen, reached_at);
+            node.witness_at = witness.as_ref().map(|witness| witness.listen);
+            if can_isolate {
+                node.witness_at = Some(next_port()?);
+            }
+            nodes.push(node);
         }
         let mount = dir.join("mount");
         Ok(Self {
             dir,
             mount,
             nodes,
+            witness,
             _lock: lock,
         })
     }
@@ -116,6 +133,11 @@ impl PlaygroundLayout {
     fn write_configs(&self, uuid: &str, options: &PlaygroundOptions) -> Result<()> {
         let fingerprints = self.nodes.iter().map(NodePlan::fingerprint);
         let fingerprints: Vec<Fingerprint> = fingerprints.collect::<Result<_>>()?;
+        let known = || self.nodes.iter().map(|node| node.name).zip(&fingerprints);
+        let mut witness = None;
+        if let Some(plan) = &self.witness {
+            witness = Some(plan.make(&options.program, known())?);
+        }
         for node in &self.nodes {
             let mut nodes = self.nodes.iter().zip(&fingerprints);
             let peer = nodes.find(|(other, _)| other.name != node.name);
@@ -124,25 +146,33 @@ impl PlaygroundLayout {
                 fingerprint: *fingerprint,
                 encryption: options.encryption.clone(),
             });
+            let asked = node.witness_at.zip(witness);
+            let asked = asked.map(|(address, fingerprint)| WitnessTable {
+                address,
+                fingerprint,
+            });
             fs::create_dir_all(&node.mount)
                 .with_context(|| format!("cannot make {}", node.mount.display()))?;
-            node.file(uuid, options, peer).write(&node.config)?;
+            node.file(uuid, options, peer, asked).write(&node.config)?;
         }
         Ok(())
     }
 
-    /// Starts a delay before each node, so that the delay is there whichever node connects.
-    pub(crate) fn start_proxies(&self, round_trip: Duration) -> Result<Vec<DelayProxy>> {
-        let delayed = self
+    /// Starts the proxies: one before each node, so that a delay is there whichever node connects, and one between each
+    /// node and the witness. A way whose two ends are the same address has none.
+    pub(crate) fn start_network(&self, round_trip: Duration) -> Result<PlaygroundNetwork> {
+        let to_nodes = self
             .nodes
             .iter()
-            .filter(|node| node.reached_at != node.listen);
-        delayed
-            .map(|node| {
-                DelayProxy::start(node.reached_at, node.listen, round_trip, None)
-                    .with_context(|| format!("cannot start the delay before node {}", node.name))
+            .map(|node| (Way::Nodes, node.reached_at, node.listen));
+        let witness = self.witness.iter();
+        let to_witness = witness.flat_map(|witness| {
+            let nodes = self.nodes.iter().enumerate();
+            nodes.filter_map(|(number, node)| {
+                Some((Way::Witness(number), node.witness_at?, witness.listen))
             })
-            .collect()
+        });
+        PlaygroundNetwork::start(to_nodes.chain(to_witness), round_trip)
     }
 
     /// Removes the mounts that dead nodes have left behind.
@@ -184,11 +214,12 @@ impl NewRoot {
         if is_mounted || self.existed && !self.was_empty {
             return;
         }
-        for part in ["a", "b", "mount"] {
+        for part in ["a", "b", "w", "mount"] {
             // Directories that cannot be removed stay.
             let _ = fs::remove_dir_all(self.dir.join(part));
         }
-        for file in ["a.log", "b.log", "playground.json"] {
+        let logs = ["a.log", "b.log", "w.log", "a.hold.log", "b.hold.log"];
+        for file in logs.into_iter().chain(["playground.json"]) {
             // The file may not exist.
             let _ = fs::remove_file(self.dir.join(file));
         }
@@ -198,12 +229,18 @@ impl NewRoot {
     }
 }
 
-fn make_root(dir: &Path) -> Result<PathBuf> {
+fn make_root(options: &PlaygroundOptions) -> Result<PathBuf> {
+    let dir = &options.dir;
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let dir = dir
         .canonicalize()
         .with_context(|| format!("cannot find {}", dir.display()))?;
-    let socket_length = dir.join("a/control.sock").as_os_str().len();
+    // A holder binds its socket under a longer name, and renames it.
+    let longest = match options.cluster {
+        Some(_) => "a/control.sock.hold.new",
+        None => "a/control.sock",
+    };
+    let socket_length = dir.join(longest).as_os_str().len();
     ensure!(
         socket_length <= SOCKET_PATH_BYTES_MAX,
         "{} is too long a path: the control sockets in it would have {socket_length} bytes, and \
@@ -274,7 +311,13 @@ impl NodePlan {
             identity,
             listen,
             reached_at,
+            witness_at: None,
         }
+    }
+
+    /// The log of the holder.
+    pub(crate) fn holder_log(&self) -> PathBuf {
+        self.log.with_extension("hold.log")
     }
 
     fn fingerprint(&self) -> Result<Fingerprint> {
@@ -288,7 +331,14 @@ impl NodePlan {
         Ok(identity.fingerprint())
     }
 
-    fn file(&self, uuid: &str, options: &PlaygroundOptions, peer: Option<PeerTable>) -> NodeFile {
+    fn file(
+        &self,
+        uuid: &str,
+        options: &PlaygroundOptions,
+        peer: Option<PeerTable>,
+        witness: Option<WitnessTable>,
+    ) -> NodeFile {
+        let cluster = options.cluster;
         let datastore = DatastoreTable {
             name: DATASTORE.to_owned(),
             uuid: uuid.to_owned(),
@@ -297,8 +347,10 @@ impl NodePlan {
             role: self.role,
             durability: options.durability.clone(),
             on_peer_loss: options.on_peer_loss.clone(),
-            pause_limit_ms: options.pause_limit_ms,
+            pause_limit_ms: cluster.is_none().then_some(options.pause_limit_ms),
+            failover_after_ms: cluster.map(|cluster| cluster.failover_after_ms),
             peer,
+            witness,
         };
         NodeFile {
             node: NodeTable {
@@ -363,7 +415,20 @@ mod tests {
         let to_b = load(&layout, 0).peer.unwrap().address;
         assert_eq!(to_b, layout.nodes[1].reached_at);
         assert_ne!(to_b, layout.nodes[1].listen);
-        assert_eq!(layout.start_proxies(delayed.round_trip).unwrap().len(), 2);
+        assert_eq!(
+            layout.start_network(delayed.round_trip).unwrap().proxies(),
+            2
+        );
+    }
+
+    #[test]
+    fn without_a_delay_nothing_stands_between_the_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
+        let a = load(&layout, 0);
+        assert_eq!(a.peer.unwrap().address, layout.nodes[1].listen);
+        assert!(a.witness.is_none() && a.failover_after_ms.is_none());
+        assert_eq!(layout.start_network(Duration::ZERO).unwrap().proxies(), 0);
     }
 
     #[test]

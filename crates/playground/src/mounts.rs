@@ -29,10 +29,10 @@ pub(crate) fn is_mounted(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes every mount at `path`, also one whose process is dead.
+/// Removes every mount at `path`, also one whose process is dead. Calls that wait in it end with an error.
 pub(crate) fn unmount_all(path: &Path) -> io::Result<()> {
     while is_mounted(path)? {
-        unmount(path, UnmountFlags::DETACH)?;
+        unmount(path, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
     }
     Ok(())
 }

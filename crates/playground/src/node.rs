@@ -1,45 +1,53 @@
-//! The process of one node: started, watched and stopped.
+//! The processes of one node: the node itself and, in a playground with a witness, the holder of its mount.
 //!
 //! Stopping also finds a node that another process restarted by its `command`: the process that listens on the control
-//! socket is the node. A process is held by descriptor while it is signalled, so that the signal cannot hit another
-//! process with the same number.
+//! socket is the node.
 
-use std::fs::{File, OpenOptions};
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use anyhow::{Context, Result, ensure};
 
+use crate::background::{self, BackgroundProcess};
 use crate::layout::NodePlan;
 use crate::options::PlaygroundOptions;
 use crate::sockets;
 
-/// How long the kernel may take to end a process that was killed.
-const KILL_GRACE: Duration = Duration::from_secs(10);
+/// How long a holder may take until it listens.
+const HOLDER_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two looks at the socket of a holder.
+const HOLDER_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A node that this process started.
 pub(crate) struct NodeProcess {
     pub(crate) plan: NodePlan,
-    pub(crate) command: Vec<String>,
-    child: Child,
+    process: BackgroundProcess,
+    holder: Option<BackgroundProcess>,
 }
 
 impl NodeProcess {
-    /// Starts the node of this plan in a process group of its own, logging to its file.
+    /// Starts the node of this plan, logging to its file, and before it the holder of its mount, if it is to have one.
     pub(crate) fn start(plan: &NodePlan, options: &PlaygroundOptions) -> Result<Self> {
-        let command = command_line(plan, options)?;
-        let child = spawn(&command, &plan.log)
+        let mut holder = None;
+        if options.cluster.is_some() {
+            let command = command_line(plan, options, "hold")?;
+            let started = BackgroundProcess::start(command, &plan.holder_log());
+            holder = Some(started.context("cannot start the holder")?);
+            await_holder(plan)?;
+        }
+        let mut command = command_line(plan, options, "node")?;
+        command.extend(["--log".to_owned(), options.log.clone()]);
+        if let Some(cpus) = options.cpus.get(plan.name) {
+            let list: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+            command.extend(["--cpus".to_owned(), list.join(",")]);
+        }
+        let process = BackgroundProcess::start(command, &plan.log)
             .with_context(|| format!("cannot start node {}", plan.name))?;
         Ok(Self {
             plan: plan.clone(),
-            command,
-            child,
+            process,
+            holder,
         })
     }
 
@@ -53,175 +61,118 @@ impl NodeProcess {
         &self.plan.store
     }
 
+    /// The arguments that start the node, the program first.
+    pub(crate) fn command(&self) -> &[String] {
+        self.process.command()
+    }
+
     /// The shell command that starts the node.
     pub(crate) fn command_line(&self) -> String {
-        self.command.join(" ")
+        self.command().join(" ")
+    }
+
+    /// The shell commands that start the server's processes: the holder, if there is one, and the node.
+    pub(crate) fn command_lines(&self) -> Vec<String> {
+        let holder = self.holder.iter();
+        let holder = holder.map(|holder| format!("{} &", holder.command().join(" ")));
+        holder.chain([self.command_line()]).collect()
     }
 
     /// The node's last started process.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
+    }
+
+    /// The processes of the node: itself and its holder.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let holder = self.holder.iter().map(BackgroundProcess::pid);
+        std::iter::once(self.pid()).chain(holder).collect()
     }
 
     /// The exit status of the process, if it has ended.
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.process.exited()
     }
 
-    /// Kills the node with SIGKILL and waits until it is gone.
+    /// Kills the node with SIGKILL and waits until it is gone. Its holder, if any, keeps the mount.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        self.child.kill().context("cannot kill the node")?;
-        self.child.wait().context("cannot wait for the node")?;
-        Ok(())
+        self.process.begin_kill()?;
+        self.process.await_end()
     }
 
-    /// Starts a dead node again, by its command.
+    /// Kills the node and its holder with SIGKILL, as if the server died, and waits until both are gone.
+    pub(crate) fn kill_server(&mut self) -> Result<()> {
+        let mut all: Vec<_> = std::iter::once(&mut self.process)
+            .chain(&mut self.holder)
+            .collect();
+        all.iter_mut()
+            .try_for_each(|process| process.begin_kill())?;
+        all.iter_mut().try_for_each(|process| process.await_end())
+    }
+
+    /// Starts a dead node again by its command, and its holder, if that is dead, too.
     pub(crate) fn restart(&mut self) -> Result<()> {
-        self.child = spawn(&self.command, &self.plan.log)
-            .with_context(|| format!("cannot start node {} again", self.plan.name))?;
-        Ok(())
+        if let Some(holder) = &mut self.holder
+            && holder.exited().is_some()
+        {
+            holder.restart().context("cannot start the holder again")?;
+            await_holder(&self.plan)?;
+        }
+        self.process
+            .restart()
+            .with_context(|| format!("cannot start node {} again", self.plan.name))
     }
 
-    /// Asks the node to stop and kills it if it has not after `grace`. A restarted node is stopped, too.
+    /// Asks the node to stop and kills it if it has not after `grace`. A restarted node is stopped, too. Then the holder
+    /// is stopped.
     pub(crate) fn stop(&mut self, grace: Duration) -> Result<()> {
-        if self.exited().is_none() {
-            terminate(Pid::from_child(&self.child), grace)?;
-            self.child.wait().context("cannot wait for the node")?;
-        }
+        self.process.stop(grace)?;
         if let Some(pid) = sockets::listener(&self.plan.control) {
-            terminate(pid, grace)?;
+            background::terminate(pid, grace)?;
         }
-        Ok(())
+        self.holder
+            .as_mut()
+            .map_or(Ok(()), |holder| holder.stop(grace))
     }
 }
 
-fn command_line(plan: &NodePlan, options: &PlaygroundOptions) -> Result<Vec<String>> {
+/// Kills the node of that control socket and its holder, if they run, without waiting for their end.
+pub(crate) fn kill_listeners(control: &Path) {
+    let listeners = [
+        sockets::listener(control),
+        sockets::packet_listener(&sockets::of_holder(control)),
+    ];
+    listeners.into_iter().flatten().for_each(background::kill);
+}
+
+fn await_holder(plan: &NodePlan) -> Result<()> {
+    let started = Instant::now();
+    let socket = sockets::of_holder(&plan.control);
+    while sockets::packet_listener(&socket).is_none() {
+        ensure!(
+            started.elapsed() < HOLDER_LIMIT,
+            "the holder of node {} does not listen at {}",
+            plan.name,
+            socket.display()
+        );
+        std::thread::sleep(HOLDER_INTERVAL);
+    }
+    Ok(())
+}
+
+fn command_line(plan: &NodePlan, options: &PlaygroundOptions, verb: &str) -> Result<Vec<String>> {
     let text = |path: &Path| {
         let text = path
             .to_str()
             .with_context(|| format!("{} is not UTF-8 text", path.display()))?;
         anyhow::Ok(text.to_owned())
     };
-    let mut command = vec![text(&options.node_program)?, "node".to_owned()];
-    command.extend(["--config".to_owned(), text(&plan.config)?]);
-    command.extend(["--log".to_owned(), options.log.clone()]);
-    if let Some(cpus) = options.cpus.get(plan.name) {
-        let list: Vec<String> = cpus.iter().map(ToString::to_string).collect();
-        command.extend(["--cpus".to_owned(), list.join(",")]);
-    }
-    Ok(command)
-}
-
-fn spawn(command: &[String], log: &Path) -> Result<Child> {
-    let (program, arguments) = command.split_first().context("the command is empty")?;
-    let log = open_log(log)?;
-    let child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        // In a group of its own, so that Ctrl-C in a terminal reaches the playground and not the nodes.
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot run {program}"))?;
-    Ok(child)
-}
-
-fn open_log(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .with_context(|| format!("cannot open {}", path.display()))
-}
-
-/// Kills the node that listens on this socket, if any does, without waiting for its end.
-pub(crate) fn kill_listener(socket: &Path) {
-    if let Some(Ok(Some(process))) = sockets::listener(socket).map(hold) {
-        // A process that is gone already is as good.
-        let _ = pidfd_send_signal(&process, Signal::KILL);
-    }
-}
-
-fn terminate(pid: Pid, grace: Duration) -> Result<()> {
-    let Some(process) = hold(pid)? else {
-        return Ok(());
-    };
-    if ends(&process, Signal::TERM, grace)? || ends(&process, Signal::KILL, KILL_GRACE)? {
-        return Ok(());
-    }
-    bail!(
-        "process {} does not end even when killed",
-        pid.as_raw_nonzero()
-    )
-}
-
-/// A descriptor of the process; `None` if it is gone.
-fn hold(pid: Pid) -> Result<Option<OwnedFd>> {
-    match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(process) => Ok(Some(process)),
-        Err(Errno::SRCH) => Ok(None),
-        Err(error) => Err(error).context("cannot watch a node"),
-    }
-}
-
-/// Sends the signal and returns whether the process ends within `limit`.
-fn ends(process: &OwnedFd, signal: Signal, limit: Duration) -> Result<bool> {
-    match pidfd_send_signal(process, signal) {
-        Ok(()) => {}
-        Err(Errno::SRCH) => return Ok(true),
-        Err(error) => return Err(error).context("cannot signal a node"),
-    }
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // The descriptor becomes readable when the process ends.
-        let mut watched = [PollFd::new(process, PollFlags::IN)];
-        match poll(&mut watched, Some(&Timespec::try_from(left)?)) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("cannot wait for a node"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn child(script: &str) -> Child {
-        Command::new("/bin/sh")
-            .args(["-c", script])
-            .spawn()
-            .unwrap()
-    }
-
-    #[test]
-    fn a_process_that_obeys_is_only_asked() {
-        let mut obedient = child("exec sleep 1000");
-        terminate(Pid::from_child(&obedient), Duration::from_secs(60)).unwrap();
-        let status = obedient.wait().unwrap();
-        assert_eq!(
-            std::os::unix::process::ExitStatusExt::signal(&status),
-            Some(15)
-        );
-    }
-
-    #[test]
-    fn a_process_that_does_not_obey_is_killed() {
-        let mut stubborn = Command::new("/bin/sh")
-            .args(["-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // The script prints a line when the trap is set.
-        let mut line = [0; 3];
-        std::io::Read::read_exact(stubborn.stdout.as_mut().unwrap(), &mut line).unwrap();
-        terminate(Pid::from_child(&stubborn), Duration::from_millis(100)).unwrap();
-        let status = stubborn.wait().unwrap();
-        assert_eq!(
-            std::os::unix::process::ExitStatusExt::signal(&status),
-            Some(9)
-        );
-    }
+    let program = text(&options.node_program)?;
+    let config = text(&plan.config)?;
+    Ok(vec![
+        program,
+        verb.to_owned(),
+        "--config".to_owned(),
+        config,
+    ])
 }

@@ -14,6 +14,35 @@ use crate::program::Program;
 /// The nodes of a playground, the primary first.
 pub(crate) const NODE_NAMES: [&str; 2] = ["a", "b"];
 
+/// A node of a playground, with its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerName {
+    /// Begins as the primary.
+    A,
+    /// Begins as the secondary.
+    B,
+}
+
+impl ServerName {
+    pub(crate) const ALL: [Self; 2] = [Self::A, Self::B];
+
+    /// The number of the node.
+    pub(crate) const fn number(self) -> usize {
+        self as usize
+    }
+
+    /// The name of the node.
+    pub(crate) fn word(self) -> &'static str {
+        let [a, b] = NODE_NAMES;
+        if self == Self::A { a } else { b }
+    }
+
+    /// The other node.
+    pub(crate) fn other(self) -> Self {
+        if self == Self::A { Self::B } else { Self::A }
+    }
+}
+
 /// How long acknowledgements wait for a lost peer unless the command line says otherwise.
 const PAUSE_LIMIT_DEFAULT_MS: u64 = 10_000;
 
@@ -111,6 +140,15 @@ fn parse_cpu(text: &str) -> Result<(String, usize), String> {
     Ok((name.to_owned(), cpu))
 }
 
+/// The options of a playground that fails over by itself: it has a witness, and a holder of each mount.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterOptions {
+    /// Time from the loss of the connection to the takeover, in milliseconds.
+    pub(crate) failover_after_ms: u64,
+    /// Whether a proxy stands on each way of the network, to cut a node off.
+    pub(crate) can_isolate: bool,
+}
+
 /// The options of a playground.
 #[derive(Clone, Debug)]
 pub(crate) struct PlaygroundOptions {
@@ -122,6 +160,8 @@ pub(crate) struct PlaygroundOptions {
     pub(crate) round_trip: Duration,
     /// How long acknowledgements wait for a lost peer, in milliseconds.
     pub(crate) pause_limit_ms: u64,
+    /// The parts of a cluster that fails over by itself, if this is one.
+    pub(crate) cluster: Option<ClusterOptions>,
     /// When acknowledged writes are on stable storage: a word of [`Durability`].
     pub(crate) durability: String,
     /// Behaviour when the peer stays away: a word of [`OnPeerLoss`].
@@ -141,12 +181,17 @@ pub(crate) struct PlaygroundOptions {
 impl PlaygroundOptions {
     /// A mirrored playground in `dir` with the defaults of the configuration.
     pub(crate) fn new(dir: &Path) -> Result<Self> {
-        let program = Program::of_this_process()?;
-        Ok(Self {
+        Ok(Self::with_program(dir, Program::of_this_process()?))
+    }
+
+    /// The same with this program.
+    pub(crate) fn with_program(dir: &Path, program: Program) -> Self {
+        Self {
             dir: dir.to_owned(),
             replica: true,
             round_trip: Duration::ZERO,
             pause_limit_ms: PAUSE_LIMIT_DEFAULT_MS,
+            cluster: None,
             durability: Durability::default().word().to_owned(),
             on_peer_loss: OnPeerLoss::default().word().to_owned(),
             encryption: Encryption::default().word().to_owned(),
@@ -154,7 +199,7 @@ impl PlaygroundOptions {
             log: "info".to_owned(),
             node_program: program.path().to_owned(),
             program,
-        })
+        }
     }
 
     pub(crate) fn from_args(args: &PlaygroundArgs) -> Result<Self> {

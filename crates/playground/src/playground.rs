@@ -12,15 +12,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lockstep_delay_proxy::DelayProxy;
-use lockstep_types::{Choice, Role};
+use lockstep_types::Role;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
+use crate::background::BackgroundProcess;
 use crate::description;
 use crate::layout::{NewRoot, NodePlan, PlaygroundLayout};
+use crate::network::PlaygroundNetwork;
 use crate::node::{self, NodeProcess};
-use crate::options::{PlaygroundArgs, PlaygroundOptions};
+use crate::options::{PlaygroundArgs, PlaygroundOptions, ServerName};
 use crate::program::{Program, StatusAnswer, VerifyAnswer};
 use crate::sockets;
 
@@ -65,8 +66,8 @@ pub(crate) struct Playground {
     program: Program,
     layout: PlaygroundLayout,
     nodes: Vec<NodeProcess>,
-    /// Delay the bytes between the nodes while they exist.
-    _proxies: Vec<DelayProxy>,
+    witness: Option<BackgroundProcess>,
+    network: PlaygroundNetwork,
 }
 
 impl Playground {
@@ -89,12 +90,15 @@ impl Playground {
     ) -> Result<Option<Self>> {
         let layout = PlaygroundLayout::prepare(options)?;
         layout.make_stores(&options.program)?;
-        let proxies = layout.start_proxies(options.round_trip)?;
+        let network = layout.start_network(options.round_trip)?;
+        let witness = layout.witness.as_ref();
+        let witness = witness.map(|witness| witness.start(&options.program));
         let mut playground = Self {
             program: options.program.clone(),
             layout,
             nodes: Vec::new(),
-            _proxies: proxies,
+            witness: witness.transpose()?,
+            network,
         };
         // The secondary first, so that the primary finds it at its first attempt.
         for plan in playground.layout.nodes.iter().rev() {
@@ -109,45 +113,56 @@ impl Playground {
         Ok(Some(playground))
     }
 
-    /// Directory where the datastore is mounted.
-    pub(crate) fn mount(&self) -> &Path {
-        &self.layout.mount
+    /// The program whose commands this playground runs.
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
     }
 
-    /// The node of that role; an error if this playground has none.
-    pub(crate) fn node(&mut self, role: Role) -> Result<&mut NodeProcess> {
-        let mut nodes = self.nodes.iter_mut();
-        let node = nodes.find(|node| node.plan.role == role);
-        node.with_context(|| format!("this playground has no {}", role.word()))
+    /// A node; an error if this playground does not have it.
+    pub(crate) fn node(&mut self, name: ServerName) -> Result<&mut NodeProcess> {
+        let node = self.nodes.get_mut(name.number());
+        node.with_context(|| format!("this playground has no node {}", name.word()))
     }
 
-    /// The state of the datastore, as the primary reports it.
-    pub(crate) fn status(&self) -> Result<StatusAnswer> {
-        self.program.status(&self.primary()?.control)
+    /// The files of a node; an error if this playground does not have it.
+    pub(crate) fn plan(&self, name: ServerName) -> Result<&NodePlan> {
+        let plan = self.layout.nodes.get(name.number());
+        plan.with_context(|| format!("this playground has no node {}", name.word()))
     }
 
-    /// Compares both nodes.
-    pub(crate) fn verify(&self) -> Result<VerifyAnswer> {
-        self.program.verify(&self.primary()?.control)
+    /// The number of the witness's process, if there is a witness.
+    pub(crate) fn witness_pid(&self) -> Option<u32> {
+        self.witness.as_ref().map(BackgroundProcess::pid)
     }
 
-    /// Exports the store of the stopped node of that role into `dest`.
-    pub(crate) fn export(&mut self, role: Role, dest: &Path) -> Result<()> {
-        let config = self.node(role)?.plan.config.clone();
-        self.program.export(dest, &config)
+    /// Cuts a node off from the other one and from the witness, without a word to any of them, or ends that.
+    pub(crate) fn isolate(&self, name: ServerName, is_cut: bool) {
+        self.network.isolate(name.number(), is_cut);
     }
 
-    fn primary(&self) -> Result<&NodePlan> {
-        self.layout.nodes.first().context("there is no node")
+    /// The state of the datastore, as this node reports it.
+    pub(crate) fn status(&self, name: ServerName) -> Result<StatusAnswer> {
+        self.program.status(&self.plan(name)?.control)
     }
 
-    /// Returns a function that kills all nodes from any thread, so that calls that wait for a node return with an error.
+    /// Compares both nodes, by the node that is the primary.
+    pub(crate) fn verify(&self, primary: ServerName) -> Result<VerifyAnswer> {
+        self.program.verify(&self.plan(primary)?.control)
+    }
+
+    /// Exports the store of a stopped node into `dest`.
+    pub(crate) fn export(&self, name: ServerName, dest: &Path) -> Result<()> {
+        self.program.export(dest, &self.plan(name)?.config)
+    }
+
+    /// Returns a function that kills all nodes, and what holds their mounts, from any thread, so that calls that wait for a
+    /// node return with an error.
     pub(crate) fn killer(&self) -> impl Fn() + Send + 'static {
         let nodes = self.layout.nodes.iter();
         let sockets: Vec<PathBuf> = nodes.map(|node| node.control.clone()).collect();
         move || {
             for socket in &sockets {
-                node::kill_listener(socket);
+                node::kill_listeners(socket);
             }
         }
     }
@@ -173,11 +188,14 @@ impl Playground {
     }
 
     fn is_ready(&self) -> bool {
-        let is_served =
-            |status: &StatusAnswer| status.started && (status.in_sync || status.peer.is_none());
+        let has_witness = self.witness.is_some();
+        let is_served = |status: &StatusAnswer| {
+            let is_complete = status.in_sync || status.peer.is_none();
+            status.started && is_complete && (status.is_protected() || !has_witness)
+        };
         let mut plans = self.layout.nodes.iter();
         plans.all(|plan| sockets::listener(&plan.control).is_some())
-            && self.status().as_ref().is_ok_and(is_served)
+            && self.status(ServerName::A).as_ref().is_ok_and(is_served)
     }
 
     fn report_dead(&mut self) -> Result<()> {
@@ -204,12 +222,26 @@ impl Playground {
         }
     }
 
-    /// Stops the nodes, the primary first, and unmounts what is left.
+    /// Stops the nodes, the primary first, and unmounts what is left. Then stops the witness.
     pub(crate) fn stop(&mut self) -> Result<()> {
-        for node in &mut self.nodes {
-            node.stop(STOP_GRACE)?;
+        let is_primary = |name: ServerName| {
+            self.status(name)
+                .is_ok_and(|status| status.role == Role::Primary)
+        };
+        if self.witness.is_some() && is_primary(ServerName::B) {
+            self.stop_node(ServerName::B)?;
         }
-        self.layout.unmount()
+        self.stop_node(ServerName::A)?;
+        self.stop_node(ServerName::B)?;
+        self.layout.unmount()?;
+        self.witness
+            .as_mut()
+            .map_or(Ok(()), |witness| witness.stop(STOP_GRACE))
+    }
+
+    fn stop_node(&mut self, name: ServerName) -> Result<()> {
+        let node = self.nodes.get_mut(name.number());
+        node.map_or(Ok(()), |node| node.stop(STOP_GRACE))
     }
 }
 

@@ -7,9 +7,11 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lockstep_types::Role;
 use serde::Deserialize;
 
 use crate::config::DATASTORE;
@@ -30,6 +32,26 @@ pub(crate) struct StatusAnswer {
     pub(crate) started: bool,
     /// The other node; `None` for an unmirrored datastore.
     pub(crate) peer: Option<serde_json::Value>,
+    pub(crate) role: Role,
+    /// How often the primary has changed, from 1.
+    pub(crate) generation: u64,
+    /// The witness; `None` without one.
+    pub(crate) witness: Option<ProtectionAnswer>,
+}
+
+impl StatusAnswer {
+    /// Whether the other node takes over if this one dies.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.witness
+            .as_ref()
+            .is_some_and(|witness| witness.protects)
+    }
+}
+
+/// What a node knows of its witness.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ProtectionAnswer {
+    protects: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,6 +81,13 @@ impl Program {
     pub(crate) fn of_this_process() -> Result<Self> {
         let path = std::env::current_exe().context("cannot find this program's own file")?;
         Ok(Self { path })
+    }
+
+    /// The program in this file.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -99,6 +128,24 @@ impl Program {
         self.run(&arguments, config, &[0]).map(drop)
     }
 
+    /// Runs `lockstep init` with these arguments, of which the last one takes `dir`.
+    pub(crate) fn init(&self, arguments: &[OsString], dir: &Path) -> Result<()> {
+        self.run(arguments, dir, &[0]).map(drop)
+    }
+
+    /// Whether the node at this control socket serves the datastore. The answer is held until it changes, but at most
+    /// for `hold`. A node that does not run is told at once.
+    pub(crate) fn health(&self, control: &Path, hold: Duration) -> Result<ServingAnswer> {
+        let hold = hold.as_millis().to_string();
+        let arguments = ["health", DATASTORE, "--hold-ms", &hold, "--control"];
+        let output = self.output(&arguments, control)?;
+        Ok(match output.status.code() {
+            Some(0) => ServingAnswer::Serves,
+            Some(1) => ServingAnswer::ServesNot,
+            _ => ServingAnswer::Silent,
+        })
+    }
+
     /// Runs a command and returns its standard output; an error with its standard error if the exit code is not
     /// one of `answers`.
     fn run(
@@ -107,12 +154,7 @@ impl Program {
         last: &Path,
         answers: &[i32],
     ) -> Result<Vec<u8>> {
-        let mut command = Command::new(&self.path);
-        command.args(arguments).arg(last).process_group(0);
-        let program = self.path.display();
-        let output = command
-            .output()
-            .with_context(|| format!("cannot run {program}"))?;
+        let output = self.output(arguments, last)?;
         let code = output.status.code();
         if code.is_some_and(|code| answers.contains(&code)) {
             return Ok(output.stdout);
@@ -122,4 +164,22 @@ impl Program {
         let name = arguments.first().map(OsString::from).unwrap_or_default();
         bail!("lockstep {} failed: {errors}", name.display())
     }
+
+    fn output(&self, arguments: &[impl AsRef<OsStr>], last: &Path) -> Result<Output> {
+        let mut command = Command::new(&self.path);
+        command.args(arguments).arg(last).process_group(0);
+        let program = self.path.display();
+        command
+            .output()
+            .with_context(|| format!("cannot run {program}"))
+    }
+}
+
+/// The answer of `lockstep health`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServingAnswer {
+    Serves,
+    ServesNot,
+    /// The node could not be asked.
+    Silent,
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::bytes::fill;
+use crate::bytes::fill;
 
 /// The large file is written and read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;

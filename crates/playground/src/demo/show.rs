@@ -89,6 +89,14 @@ pub(super) fn duration(time: Duration) -> String {
     }
 }
 
+/// A length of time in milliseconds, such as `1,742 ms`.
+pub(super) fn milliseconds(time: Duration) -> String {
+    format!(
+        "{} ms",
+        count(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +110,6 @@ mod tests {
         assert_eq!(size(256 << 20), "256 MiB");
         let times = [250, 3210].map(|ms| duration(Duration::from_millis(ms)));
         assert_eq!(times, ["250 ms", "3.2 s"]);
+        assert_eq!(milliseconds(Duration::from_millis(1742)), "1,742 ms");
     }
 }

@@ -2,7 +2,7 @@
 
 /// Fills `into` with the bytes of the stream `seed`. Equal seeds give equal bytes, different seeds
 /// bytes that look unrelated.
-pub(super) fn fill(seed: u64, into: &mut [u8]) {
+pub(crate) fn fill(seed: u64, into: &mut [u8]) {
     let mut state = seed;
     for chunk in into.chunks_mut(8) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
