@@ -48,6 +48,9 @@ mod tools;
 mod version3;
 #[path = "nfs/version4.rs"]
 mod version4;
+#[allow(dead_code)] // the test uses a part
+#[path = "takeover/witnessed.rs"]
+mod witnessed;
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -274,7 +277,7 @@ fn file_of_version_3(site: &Site, root: &version3::Handle) -> version3::Handle {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_virtual_machine_on_nfs_goes_on_through_every_kind_of_failover() {
-    if let Some(mut site) = Site::start(EXPORTED) {
+    if let Some(mut site) = Site::start_witnessed(EXPORTED) {
         outages::a_guest_survives(&mut site);
     }
 }

@@ -157,6 +157,10 @@ fn judge(store: &DatastoreStatus) -> (bool, String) {
         ),
         ServiceStatus::Waiting => (true, "changes wait for the other node"),
         ServiceStatus::Refused => (true, "reads only: the disk of this node has failed"),
+        ServiceStatus::Undecided if store.witness.is_some() => (
+            false,
+            "the other node may have taken over: it has not answered for the time of the lease, or since the start of this node",
+        ),
         ServiceStatus::Undecided => (
             false,
             "it was the primary, and has not met the other node since its start",
@@ -170,7 +174,7 @@ fn judge(store: &DatastoreStatus) -> (bool, String) {
 mod tests {
     use lockstep_driver::report::PoisonStatus;
 
-    use super::super::status::tests::store;
+    use super::super::status::tests::{store, witnessed};
     use super::*;
 
     fn line(store: &DatastoreStatus) -> (bool, String) {
@@ -207,6 +211,16 @@ mod tests {
         });
         let (serves, text) = line(&store);
         assert!(serves && text.contains("reads only"), "{text}");
+    }
+
+    /// The nodes may be in sync, and this node may have met the other one long ago.
+    #[test]
+    fn a_primary_whose_lease_is_over_does_not_serve() {
+        let mut lapsed = witnessed(true, true, None);
+        lapsed.sync.service = ServiceStatus::Undecided;
+        let (serves, text) = line(&lapsed);
+        assert!(!serves && text.contains("may have taken over"), "{text}");
+        assert!(!text.contains("has not met"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `lockstep status`: shows whether both servers hold all data; if not, the reason and the next step.
 
-mod witness_text;
+pub(super) mod witness_text;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -414,9 +414,12 @@ fn promotion(store: &DatastoreStatus) -> Option<String> {
         (ServiceStatus::Undecided, None) => {
             "if the other node does not serve and does not come back"
         }
-        (ServiceStatus::Undecided, Some(_)) => {
-            "if neither the other node nor the witness comes back, restart this node: then"
-        }
+        (ServiceStatus::Undecided, Some(_)) => match store.settings.on_peer_loss {
+            OnPeerLoss::Continue => "if neither the other node nor the witness comes back",
+            OnPeerLoss::Freeze => {
+                "if neither the other node nor the witness comes back, restart this node: then"
+            }
+        },
         (ServiceStatus::None, _) if !is_fit_secondary => return None,
         (ServiceStatus::None, None) => "this node does not serve by itself: if the primary is dead",
         (ServiceStatus::None, Some(witness)) if !witness.answers => {
@@ -432,8 +435,13 @@ fn promotion(store: &DatastoreStatus) -> Option<String> {
         }
         _ => return None,
     };
+    // The node refuses a promotion past the witness without the flag.
+    let flag = match store.witness {
+        Some(_) => " --force-data-loss",
+        None => "",
+    };
     Some(format!(
-        "{lead}, `lockstep promote {name}` makes this node serve; WARNING: if the other node serves, too, \
+        "{lead}, `lockstep promote {name}{flag}` makes this node serve; WARNING: if the other node serves, too, \
          the changes of one of them are lost later"
     ))
 }

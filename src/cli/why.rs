@@ -1,10 +1,12 @@
 //! `lockstep why`: why a datastore is in its state, what it waits for, and what a failure would do now.
 //!
 //! `explain` is a pure function of the status of this node, which knows the other node only by its connection and its last
-//! word. `situation` names the cases, and `outlook` has the text of each.
+//! word. `situation` and `word` name the cases, `outlook` has the text of each, and `witnessed` what a witness changes.
 
 mod outlook;
 mod situation;
+mod witnessed;
+mod word;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -17,10 +19,12 @@ use lockstepfs::config::Choice;
 use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
-use super::status::keep_only;
+use super::status::{keep_only, witness_text};
 use super::terminal::{duration, say};
 use outlook::Outlook;
 use situation::Situation;
+use witnessed::with_witness;
+use word::WitnessWord;
 
 /// Explain the state of a datastore, and what a failure would do now
 ///
@@ -55,7 +59,9 @@ pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode> {
 /// Explains the status of a datastore on the node `node`.
 fn explain(node: &str, store: &DatastoreStatus) -> String {
     let situation = Situation::of(store);
-    let outlook = Outlook::of(situation, store.settings.on_peer_loss);
+    let policy = store.settings.on_peer_loss;
+    let base = Outlook::without_witness(situation, policy);
+    let outlook = with_witness(base, situation, WitnessWord::of(store), policy);
     let name = &store.settings.name;
     let since = duration(Duration::from_millis(store.sync.since_ms));
     let (role, generation) = (store.settings.role.word(), store.work.generation);
@@ -65,22 +71,43 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
     );
     let reason = store.sync.reason.as_deref();
     let failure = store.poisoned.as_ref().map(|poison| poison.reason.as_str());
+    let witness = store
+        .witness
+        .as_ref()
+        .and_then(|_| witness_text::row(store));
+    let filled = |text| Some(fill_in(text, store));
     let rows = [
-        ("why", Some(outlook.why)),
-        ("reason", failure.or(reason)),
-        ("waits for", Some(outlook.waits_for)),
-        ("if this node fails now", Some(outlook.this_fails)),
-        ("if the other node fails now", Some(outlook.other_fails)),
-        ("if the link fails now", Some(outlook.link_fails)),
-        ("if the witness fails now", Some(outlook.witness_fails)),
+        ("why", filled(outlook.why)),
+        ("reason", failure.or(reason).map(str::to_owned)),
+        ("witness", witness),
+        ("waits for", filled(outlook.waits_for)),
+        ("if this node fails now", filled(outlook.this_fails)),
+        ("if the other node fails now", filled(outlook.other_fails)),
+        ("if the link fails now", filled(outlook.link_fails)),
+        ("if the witness fails now", filled(outlook.witness_fails)),
     ];
     for (label, row) in rows {
         if let Some(row) = row {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "  {label:<27}  {}", row.replace("NAME", name));
+            let _ = writeln!(text, "  {label:<27}  {row}");
         }
     }
     text
+}
+
+/// A text with the times of a failover and the name of the datastore in their places.
+fn fill_in(text: &str, store: &DatastoreStatus) -> String {
+    let mut filled = text.to_owned();
+    if let Some(times) = store.times.and_then(|times| times.failover) {
+        for (place, millis) in [
+            ("TAKEOVER", times.takeover_ms),
+            ("ALONE", times.alone_ms),
+            ("LEASE", times.lease_ms),
+        ] {
+            filled = filled.replace(place, &duration(Duration::from_millis(millis)));
+        }
+    }
+    filled.replace("NAME", &store.settings.name)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A network of namespaces: two servers and a client, each with one interface `eth0`, at a bridge whose links can be cut.
+//! A network of namespaces: two servers, a client and a witness, each with one interface `eth0`, at a bridge whose links can
+//! be cut.
 //!
 //! A namespace lives as long as a process in it, and the kernel ends these processes with the test. So nothing is left
 //! behind, however the test ends. All addresses are the same in each test: no two networks see each other.
@@ -22,10 +23,11 @@ pub enum Host {
     A,
     B,
     Client,
+    Witness,
 }
 
 impl Host {
-    const ALL: [Self; 3] = [Self::A, Self::B, Self::Client];
+    const ALL: [Self; 4] = [Self::A, Self::B, Self::Client, Self::Witness];
 
     /// The port of the bridge.
     const fn port(self) -> &'static str {
@@ -33,6 +35,7 @@ impl Host {
             Self::A => "port-a",
             Self::B => "port-b",
             Self::Client => "port-client",
+            Self::Witness => "port-witness",
         }
     }
 
@@ -42,6 +45,7 @@ impl Host {
             Self::A => Ipv4Addr::new(192, 0, 2, 1),
             Self::B => Ipv4Addr::new(192, 0, 2, 2),
             Self::Client => Ipv4Addr::new(192, 0, 2, 100),
+            Self::Witness => Ipv4Addr::new(192, 0, 2, 3),
         }
     }
 }
@@ -126,7 +130,7 @@ impl NamespaceHandle {
 /// The namespaces, the bridge between them, and its cuts.
 pub struct Lan {
     hub: Namespace,
-    hosts: [Namespace; 3],
+    hosts: [Namespace; 4],
 }
 
 impl Lan {
@@ -134,7 +138,7 @@ impl Lan {
     pub fn new() -> Self {
         let lan = Self {
             hub: Namespace::new(),
-            hosts: [(); 3].map(|()| Namespace::new()),
+            hosts: [(); 4].map(|()| Namespace::new()),
         };
         lan.hub.run("ip link add bridge type bridge");
         lan.hub.run("ip link set bridge up");

@@ -23,29 +23,39 @@ const LOG_TAIL_LINES: usize = 40;
 pub struct Server {
     host: Host,
     directory: PathBuf,
-    /// The program where only root can replace it, as keepalived demands.
     program: PathBuf,
     node: Option<Child>,
     keepalived: Option<Child>,
 }
 
-/// Makes both servers, and starts nothing. `settings` are lines of the datastore's configuration.
-pub fn pair(root: &Path, settings: &str) -> [Server; 2] {
-    let program = root.join("lockstep");
-    fs::copy(PROGRAM, &program).unwrap();
-    let hosts = [(Host::A, "primary"), (Host::B, "secondary")];
-    let prints = hosts.map(|(host, _)| {
+/// Makes the program and the identities of both servers, and returns the fingerprints.
+pub fn identify(root: &Path) -> [String; 2] {
+    // A copy by this process may still be open for writing in a process that another thread starts: "Text file busy".
+    let copied = Command::new("cp").arg(PROGRAM).arg(program(root)).status();
+    assert!(copied.unwrap().success());
+    [Host::A, Host::B].map(|host| {
         let directory = root.join(format!("{host:?}"));
         fs::create_dir_all(directory.join("mount")).unwrap();
         let identity = Identity::create(&directory, &format!("{host:?}")).unwrap();
         identity.fingerprint().to_string()
-    });
+    })
+}
+
+/// The program where only root can replace it, as keepalived demands.
+pub fn program(root: &Path) -> PathBuf {
+    root.join("lockstep")
+}
+
+/// Makes both servers, and starts nothing. `settings` are lines of the datastore's configuration, and `witness` is its
+/// section for the witness, if there is one.
+pub fn pair(root: &Path, prints: &[String; 2], settings: &str, witness: &str) -> [Server; 2] {
+    let hosts = [(Host::A, "primary"), (Host::B, "secondary")];
     let server = |own: usize| {
         let ((host, role), other) = (hosts[own], 1 - own);
         let server = Server {
             host,
             directory: root.join(format!("{host:?}")),
-            program: program.clone(),
+            program: program(root),
             node: None,
             keepalived: None,
         };
@@ -55,7 +65,7 @@ pub fn pair(root: &Path, settings: &str) -> [Server; 2] {
             "[node]\nname = \"{host:?}\"\nidentity = \"{dir}\"\nlisten = \"{own}:{PORT}\"\ncontrol = \"{dir}/control.sock\"\n\n\
              [[datastore]]\nname = \"{DATASTORE}\"\nuuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a007\"\nrole = \"{role}\"\n\
              store = \"{dir}/store\"\nmount = \"{dir}/mount\"\n{settings}\n\n\
-             [datastore.peer]\naddress = \"{peer}:{PORT}\"\nfingerprint = \"{fingerprint}\"\n"
+             [datastore.peer]\naddress = \"{peer}:{PORT}\"\nfingerprint = \"{fingerprint}\"\n{witness}"
         );
         fs::write(server.config(), text).unwrap();
         let made = server.lockstep("create-store", &[]);
@@ -131,6 +141,28 @@ impl Server {
             .stdout(log.try_clone().unwrap())
             .stderr(log);
         command.spawn().unwrap()
+    }
+
+    /// Waits until the status of the node is as wanted.
+    pub fn await_status(&self, what: &str, is: impl Fn(&DatastoreStatus) -> bool) {
+        await_that(&format!("{what} at {:?}", self.host), || {
+            self.status().is_some_and(|status| is(&status))
+        });
+    }
+
+    /// Waits until the node has lost its connection with the other one.
+    pub fn await_cut_off(&self) {
+        self.await_status("the loss of the connection", |status| {
+            status.peer.as_ref().is_some_and(|peer| !peer.connected)
+        });
+    }
+
+    /// Waits until the node hears of the witness, or does not.
+    pub fn await_witness(&self, answers: bool) {
+        self.await_status("a change of the witness's answer", |status| {
+            let witness = status.witness.as_ref().unwrap();
+            witness.answers == answers && witness.trouble.is_some() != answers
+        });
     }
 
     /// Starts the node.

@@ -2,7 +2,7 @@
 
 use crate::guest::{Guest, assert_disk};
 use crate::nodes::Which::{self, Primary as A, Secondary as B};
-use crate::operator::{assert_identical, await_alone, await_in_sync, cut, other};
+use crate::operator::{assert_identical, await_in_sync, other};
 use crate::site::{Move, Site};
 
 /// The server of the primary dies: Ganesha, the node, and the way to them.
@@ -10,8 +10,7 @@ fn kill(site: &mut Site, which: Which) {
     site.address.silence();
     site.ganesha_mut(which).kill();
     site.pair.node_mut(which).kill();
-    await_alone(site.pair.node(other(which)));
-    site.move_from(which, Move::Forced);
+    site.move_from(which, Move::Automatic);
 }
 
 /// The server of a node that was killed comes back.
@@ -21,14 +20,13 @@ fn bring_back(site: &mut Site, which: Which, generation: u64) {
     site.restart_ganesha(which);
 }
 
-/// The server of the primary is cut from the other server and from the clients, and works on. When the cut ends, the
+/// The server of the primary is cut from the other server, from the witness and from the clients, and works on. When the cut ends, the
 /// node becomes the secondary by itself.
 fn isolate(site: &mut Site, which: Which, generation: u64) {
     site.address.silence();
-    cut(&site.pair, true);
-    await_alone(site.pair.node(other(which)));
-    site.move_from(which, Move::Forced);
-    cut(&site.pair, false);
+    site.isolate(which, true);
+    site.move_from(which, Move::Automatic);
+    site.isolate(which, false);
     await_in_sync(&mut site.pair, other(which), generation);
 }
 
@@ -39,11 +37,13 @@ pub fn a_guest_survives(site: &mut Site) {
     guest.await_progress();
     await_in_sync(&mut site.pair, B, 2);
 
+    site.await_protected(B);
     kill(site, B);
     guest.await_progress();
     bring_back(site, B, 3);
     guest.await_progress();
 
+    site.await_protected(A);
     isolate(site, A, 4);
     guest.await_progress();
     site.restart_ganesha(A);

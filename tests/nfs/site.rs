@@ -12,9 +12,12 @@ use crate::ganesha::{EXPORT, Ganesha};
 use crate::nodes::{
     Node, NodeEnvironment, PROGRAM, Pair, Settings, Which, await_that, repetitions,
 };
-use crate::operator::{change, other, role};
+use crate::operator::{await_status, change, cut, other, role};
 use crate::version3::{self, Client, Handle};
+use crate::witnessed::Witness;
 
+/// The secondary takes over so long after the loss of the connection. The virtual machine lets a busy machine pause.
+const FAILOVER_AFTER_MS: u64 = 2000;
 /// The log text of a node whose mount is kept.
 const OUTLIVES: &str = "the mount outlives a crash of this process";
 
@@ -25,6 +28,8 @@ pub struct Site {
     pub on_b: Ganesha,
     pub address: ClusterAddress,
     pub pair: Pair,
+    /// `None`: an operator decides which node serves.
+    pub witness: Option<Witness>,
     /// Keeps the mount of A while its node is away.
     #[allow(dead_code)] // its drop is its use
     holder: Holder,
@@ -59,8 +64,8 @@ impl Drop for Holder {
 pub enum Move {
     /// The operator has the serving node give its role away.
     Planned,
-    /// The serving server is dead or cut off, and the other node is promoted.
-    Forced,
+    /// The serving server is dead or cut off, and the other node takes over by the word of the witness.
+    Automatic,
 }
 
 impl Site {
@@ -74,7 +79,7 @@ impl Site {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, Default::default());
         let holder = Holder::start(&pair.primary);
-        let site = Self::start_pair(pair, holder);
+        let site = Self::start_pair(pair, None, holder);
         if site.pair.primary.times_logged(OUTLIVES) == 0 {
             eprintln!("skipped: needs Linux 6.9, for a mount that outlives its node");
             return None;
@@ -82,14 +87,24 @@ impl Site {
         Some(site)
     }
 
-    /// The same, on these machines.
+    /// The same, with a witness that lets B take over.
+    pub fn start_witnessed(settings: Settings) -> Option<Self> {
+        repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
+        let pair = Pair::prepare(settings, Default::default());
+        let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
+        let site = Self::start_pair(pair, Some(witness), Holder(None));
+        site.await_protected(Which::Primary);
+        Some(site)
+    }
+
+    /// Both servers, on these machines.
     pub fn start_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, machines);
-        Some(Self::start_pair(pair, Holder(None)))
+        Some(Self::start_pair(pair, None, Holder(None)))
     }
 
-    fn start_pair(mut pair: Pair, holder: Holder) -> Self {
+    fn start_pair(mut pair: Pair, witness: Option<Witness>, holder: Holder) -> Self {
         pair.start();
         let ganesha = |which| {
             let node = pair.node(which);
@@ -104,6 +119,7 @@ impl Site {
             on_b,
             address,
             pair,
+            witness,
             holder,
         };
         site.route_to(Which::Primary);
@@ -140,14 +156,30 @@ impl Site {
         self.route_to(other(from));
     }
 
-    /// Makes the other node the primary. An automatic failover does the same.
+    /// Waits until the witness lets the other node take over from this one.
+    pub fn await_protected(&self, primary: Which) {
+        await_status(self.pair.node(primary), "protection", |status| {
+            status.witness.as_ref().is_some_and(|it| it.protects)
+        });
+    }
+
+    /// Cuts a node from the other one and from the witness, or heals that.
+    pub fn isolate(&self, which: Which, is_cut: bool) {
+        let witness = self.witness.as_ref().expect("a witness");
+        witness.cut(which, is_cut);
+        cut(&self.pair, is_cut);
+    }
+
+    /// Makes the other node the primary, or waits until it has become that by itself.
     pub fn move_role(&mut self, from: Which, way: Move) {
         let to = other(from);
         if way == Move::Planned {
             self.address.move_to(None);
             change(self.pair.node(from), "failover", &[]);
         } else {
-            change(self.pair.node(to), "promote", &[]);
+            await_status(self.pair.node(to), "a takeover", |status| {
+                role(status).0 == Role::Primary
+            });
         }
         let status = self.pair.node(to).status().unwrap();
         assert_eq!(role(&status).0, Role::Primary, "{to:?}");

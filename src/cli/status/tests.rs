@@ -327,7 +327,12 @@ fn an_unknown_name_is_refused_with_the_existing_names() {
     assert!(keep_only(&mut status, "alpha").is_ok());
 }
 
-fn witnessed(answers: bool, protects: bool, trouble: Option<&str>) -> DatastoreStatus {
+/// A datastore in sync with a witness, by what the witness has answered.
+pub(in crate::cli) fn witnessed(
+    answers: bool,
+    protects: bool,
+    trouble: Option<&str>,
+) -> DatastoreStatus {
     DatastoreStatus {
         witness: Some(WitnessStatus {
             address: "10.0.0.3:7400".to_owned(),
@@ -447,7 +452,9 @@ fn a_secondary_says_whether_it_takes_over() {
         let text = store_text(&lonely);
         assert!(text.contains(expected), "{expected}: {text}");
         assert_eq!(
-            text.contains("`lockstep promote alpha` makes this node serve; WARNING"),
+            text.contains(
+                "`lockstep promote alpha --force-data-loss` makes this node serve; WARNING"
+            ),
             offers_promotion,
             "{text}"
         );

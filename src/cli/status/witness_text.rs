@@ -12,7 +12,7 @@ pub(super) fn is_silent(store: &DatastoreStatus) -> bool {
 }
 
 /// The value of the row `witness`; `None` for a datastore without a peer.
-pub(super) fn row(store: &DatastoreStatus) -> Option<String> {
+pub(in crate::cli) fn row(store: &DatastoreStatus) -> Option<String> {
     store.peer.as_ref()?;
     let Some(witness) = &store.witness else {
         if !store.sync.marked_in_sync {

@@ -1,8 +1,8 @@
 //! What each situation means, and the effect of each failure in it.
 //!
 //! A failure of a node means: its process or its server stops, and the disk keeps its content. In the texts `NAME` stands for
-//! the name of the datastore. No node fails over by itself, so an operator decides: the texts about the witness change with
-//! that.
+//! the name of the datastore. The texts here are those of a datastore without a witness, where an operator decides.
+//! `witnessed` changes them for a datastore with one.
 
 use lockstepfs::config::OnPeerLoss;
 
@@ -26,8 +26,8 @@ pub(super) struct Outlook {
 }
 
 const NOTHING: &str = "nothing";
-const NO_CHANGE: &str = "nothing changes for programs";
-const NO_WITNESS: &str = "nothing changes: this node asks no witness";
+pub(super) const NO_CHANGE: &str = "nothing changes for programs";
+const NO_WITNESS: &str = "nothing changes: this datastore has no witness";
 const NO_OTHER: &str = "there is no other node";
 const SERVICE_ENDS: &str = "nothing acknowledged is lost; nothing serves until this node is back, or until `lockstep promote NAME` on the other node";
 const ONLY_COPY: &str = "nothing serves until this node is back: only its copy is complete; if its disk is lost, so are the changes that the other copy lacks";
@@ -41,12 +41,13 @@ const PROMOTABLE: &str = "nothing acknowledged is lost; nothing serves until the
 const NOT_PROMOTABLE: &str = "nothing serves until the primary is back: this copy is not complete; if the primary's disk is lost, see \"The primary is dead\" in docs/operations.md";
 
 impl Outlook {
-    /// The explanation of a situation.
-    pub(super) const fn of(situation: Situation, policy: OnPeerLoss) -> Self {
+    /// The explanation of a situation without a witness.
+    pub(super) const fn without_witness(situation: Situation, policy: OnPeerLoss) -> Self {
         match situation {
             Situation::InSync
             | Situation::Paused
             | Situation::Settling
+            | Situation::LeavingSync
             | Situation::Resyncing
             | Situation::Alone => serving(situation, policy),
             Situation::Following
@@ -85,6 +86,13 @@ const fn serving(situation: Situation, policy: OnPeerLoss) -> Outlook {
             SERVICE_ENDS,
             "nothing changes: changes wait for that node already",
             "nothing changes: changes wait already",
+        ),
+        Situation::LeavingSync => (
+            "the other copy does not follow, and this node has not recorded that yet",
+            "that record on the disk of this node; if it lasts, see its log",
+            SERVICE_ENDS,
+            loss(policy),
+            loss(policy),
         ),
         Situation::Settling => (
             "the nodes settle the operations that were in flight, or this node records on its disk how complete the other copy is",

@@ -1,6 +1,7 @@
 //! The situations of a datastore on one node, as far as they differ in the effect of a failure.
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_repl::state::State;
 use lockstepfs::config::Role;
 
 /// The situation of a datastore on one node.
@@ -14,7 +15,7 @@ pub(super) enum Situation {
     PrimaryFailedDisk { is_other_complete: bool },
     /// Secondary; the disk has failed.
     SecondaryFailedDisk,
-    /// Primary that may not serve yet.
+    /// Primary that may not serve: since its start, or because its lease is over.
     Undecided,
     /// Primary between two roles.
     Changing,
@@ -22,6 +23,8 @@ pub(super) enum Situation {
     InSync,
     /// Primary; the connection with a complete secondary is lost, and changes wait.
     Paused,
+    /// Primary of a secondary that does not follow; changes wait for the record of that, and before it for the witness.
+    LeavingSync,
     /// Primary; changes wait for a short work of both nodes, or for a record on this disk.
     Settling,
     /// Primary; the secondary is connected, and its copy is not complete yet.
@@ -73,6 +76,9 @@ impl Situation {
         match (store.sync.service, is_connected) {
             (ServiceStatus::Undecided, _) => Self::Undecided,
             (ServiceStatus::None, _) => Self::Changing,
+            (ServiceStatus::Waiting, _) if store.sync.state == State::LeavingSync.describe() => {
+                Self::LeavingSync
+            }
             // Without a connection, only a primary of a complete secondary makes changes wait for long.
             (ServiceStatus::Waiting, false) if store.sync.marked_in_sync => Self::Paused,
             (ServiceStatus::Waiting, _) => Self::Settling,

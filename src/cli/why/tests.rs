@@ -6,6 +6,8 @@ use lockstepfs::config::{OnPeerLoss, Role};
 use super::super::status::tests::store;
 use super::*;
 
+mod witnessed;
+
 /// A status, by what differs: connection, mark, and service.
 fn primary(service: ServiceStatus, is_connected: bool, is_marked: bool) -> DatastoreStatus {
     let mut store = store(false, true);
@@ -19,6 +21,12 @@ fn secondary(is_in_sync: bool, is_connected: bool, is_marked: bool) -> Datastore
     let mut store = primary(ServiceStatus::None, is_connected, is_marked);
     store.settings.role = Role::Secondary;
     store.sync.in_sync = is_in_sync;
+    store
+}
+
+fn leaving_sync() -> DatastoreStatus {
+    let mut store = primary(ServiceStatus::Waiting, true, true);
+    store.sync.state = "leaving sync".to_owned();
     store
 }
 
@@ -124,6 +132,11 @@ fn primaries() -> Vec<Case> {
             ["records on its disk", PROMOTE_THERE, "pause_limit_ms"],
         ),
         (
+            Situation::LeavingSync,
+            leaving_sync(),
+            ["does not follow", PROMOTE_THERE, "pause_limit_ms"],
+        ),
+        (
             Situation::Resyncing,
             primary(Mirrored, true, false),
             ["brought up to date", ONLY_COPY, "serves alone"],
@@ -201,7 +214,7 @@ fn each_situation_is_explained() {
             "{text}"
         );
         assert!(
-            row(&text, "if the witness fails now").contains("asks no witness"),
+            row(&text, "if the witness fails now").contains("has no witness"),
             "{text}"
         );
         assert!(!text.contains("NAME"), "{text}");

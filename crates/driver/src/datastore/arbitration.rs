@@ -388,12 +388,12 @@ pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) -> bool {
     let term = &session.term;
     let state = term.state();
     if !datastore.engine.witness.has_witness()
-        || !matches!(state, State::Paused | State::LeavingSync)
+        || !matches!(state, State::Paused | State::Frozen | State::LeavingSync)
     {
         return false;
     }
     datastore.engine.witness.permit(mine.generation);
-    if state == State::Paused {
+    if state != State::LeavingSync {
         let granted = Event::Trigger(Trigger::OutOfSyncGranted);
         term.handle_event(ThreadKind::MayWait, granted);
     }

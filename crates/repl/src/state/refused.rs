@@ -237,7 +237,7 @@ pub const REFUSED: &[RefusedRow] = {
 
         (
             &[
-                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced, Frozen,
+                OutOfSync, ResyncNamespace, ResyncTail, ResyncContent, EnteringSync, Synced,
                 CatchingUp, LeavingSync, Poisoned,
             ],
             &[OutOfSyncGranted],

@@ -60,6 +60,7 @@ pub const TABLE: &[Row] = {
         (Frozen, LinkUpInSync, CatchingUp, &[Recover]),
         (Frozen, LinkUpOutOfSync, LeavingSync, &[DropLink, MarkOutOfSync]),
         (Frozen, PeerFailed, LeavingSync, &[MarkOutOfSync]),
+        (Frozen, OutOfSyncGranted, LeavingSync, &[MarkOutOfSync]),
 
         (CatchingUp, LinkLost, Paused, &[]),
         (CatchingUp, PeerFailed, LeavingSync, &[DropLink, MarkOutOfSync]),
