@@ -38,7 +38,7 @@ use lockstep_roles::InSyncSet;
 use lockstepfs::config::Role;
 
 use nodes::Which::{self, Primary as A, Secondary as B};
-use nodes::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
+use nodes::{NodeEnvironment, PATIENT, Pair, Settings, await_that, repetitions};
 use operator::{
     assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over, role, run,
 };
@@ -56,8 +56,12 @@ fn start() -> Option<(Pair, Witness)> {
 
 /// The same, with this environment of A.
 fn start_on(of_a: NodeEnvironment) -> Option<(Pair, Witness)> {
+    start_with(PATIENT, of_a)
+}
+
+fn start_with(settings: Settings, of_a: NodeEnvironment) -> Option<(Pair, Witness)> {
     repetitions("LOCKSTEP_TAKEOVER_ROUNDS", 1)?;
-    let mut pair = Pair::prepare(PATIENT, [of_a, NodeEnvironment::default()]);
+    let mut pair = Pair::prepare(settings, [of_a, NodeEnvironment::default()]);
     let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
     pair.start();
     await_protected(&pair, A);
@@ -370,6 +374,30 @@ fn an_operator_promotes_past_a_lost_witness_by_force_only() {
     await_in_sync(&mut pair, B, 2);
     await_protected(&pair, B);
     assert_identical(pair.node(B));
+}
+
+#[test]
+fn an_operator_ends_the_wait_of_a_frozen_primary_by_force() {
+    let freezing = Settings {
+        on_peer_loss: "freeze",
+        ..PATIENT
+    };
+    let Some((mut pair, mut witness)) = start_with(freezing, NodeEnvironment::default()) else {
+        return;
+    };
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    pair.node_mut(B).kill();
+    await_status(pair.node(A), "a frozen primary", |status| {
+        status.sync.state == "frozen until the peer is back"
+    });
+    witness.stop();
+    let refused = run(pair.node(A), "promote", &[]);
+    assert_eq!(refused.code, Some(2), "{}", refused.output);
+    let promoted = change(pair.node(A), "promote", &["--force-data-loss"]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 1));
+    first.await_progress();
+    first.finish();
 }
 
 /// A server on which A runs; `None` if this machine cannot mount.

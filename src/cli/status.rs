@@ -414,12 +414,9 @@ fn promotion(store: &DatastoreStatus) -> Option<String> {
         (ServiceStatus::Undecided, None) => {
             "if the other node does not serve and does not come back"
         }
-        (ServiceStatus::Undecided, Some(_)) => match store.settings.on_peer_loss {
-            OnPeerLoss::Continue => "if neither the other node nor the witness comes back",
-            OnPeerLoss::Freeze => {
-                "if neither the other node nor the witness comes back, restart this node: then"
-            }
-        },
+        (ServiceStatus::Undecided, Some(_)) => {
+            "if neither the other node nor the witness comes back"
+        }
         (ServiceStatus::None, _) if !is_fit_secondary => return None,
         (ServiceStatus::None, None) => "this node does not serve by itself: if the primary is dead",
         (ServiceStatus::None, Some(witness)) if !witness.answers => {

@@ -156,6 +156,7 @@ pub fn survives_kills(pair: &mut Pair) {
             list(pair).lines().count() >= 4 * round
         });
         pair.node_mut(A).kill();
+        await_alone(pair.node(B));
         pair.node_mut(A).start();
     }
     await_in_sync(pair, B, 2);

@@ -68,7 +68,7 @@ fn what_only_this_node_had_is_shown_with_its_place() {
         path: "/var/lib/alpha/.lockstep/lost+found/3".to_owned(),
     }];
     let text = store_text(&kept);
-    let expected = "lost+found  8.0 KiB in 2 files that only this node had in generation 3: see \
+    let expected = "lost+found  8.00 KiB in 2 files that only this node had in generation 3: see \
                     /var/lib/alpha/.lockstep/lost+found/3/list.txt\n";
     assert!(text.contains(expected), "{text}");
 }

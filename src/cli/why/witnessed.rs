@@ -40,8 +40,6 @@ const WITNESS_IS_EMPTY: &str =
 const NO_TAKEOVER: &str =
     "nothing changes: this copy is not complete, so this node takes over from nobody";
 const FORCE: &str = "the other node, or the witness; if both are lost for good: `lockstep promote NAME --force-data-loss` on this node";
-const FORCE_FROZEN: &str = "the other node, or the witness; if both are lost for good: restart this node, and run `lockstep promote NAME \
-                            --force-data-loss` on it";
 const FORCE_PAST_SILENT: &str = "a sync of the nodes, or the witness, which does not answer; if the witness is lost for good: `lockstep promote \
                                  NAME --force-data-loss` on this node";
 
@@ -77,14 +75,6 @@ const fn witness_fails(word: WitnessWord) -> &'static str {
         WitnessWord::Silent => WITNESS_IS_SILENT,
         WitnessWord::Empty => WITNESS_IS_EMPTY,
         _ => WITNESS_IDLE,
-    }
-}
-
-/// What a primary waits for that cannot go on without an operator.
-const fn force(policy: OnPeerLoss) -> &'static str {
-    match policy {
-        OnPeerLoss::Continue => FORCE,
-        OnPeerLoss::Freeze => FORCE_FROZEN,
     }
 }
 
@@ -157,7 +147,7 @@ const fn serving(
         },
         Situation::Paused => Outlook {
             waits_for: match policy {
-                _ if !word.decides() => force(policy),
+                _ if !word.decides() => FORCE,
                 OnPeerLoss::Continue => {
                     "the other node, or the word of the witness, which this node asks ALONE after the loss of the connection"
                 }
@@ -303,7 +293,7 @@ const fn undecided(word: WitnessWord, policy: OnPeerLoss) -> Outlook {
         why: "the other node may have taken over: it has not answered this node for the time of the lease (LEASE), or since the start of \
               this node",
         waits_for: match policy {
-            _ if !word.decides() => force(policy),
+            _ if !word.decides() => FORCE,
             OnPeerLoss::Continue => {
                 "an answer of the other node, or the word of the witness that no other node serves"
             }

@@ -165,7 +165,8 @@ fn a_primary_that_has_lost_its_secondary_asks_the_witness() {
     let paused = primary(ServiceStatus::Waiting, false, true);
     let asks = "which this node asks 750 ms after the loss of the connection";
     let force = "`lockstep promote alpha --force-data-loss`";
-    let restart = "restart this node, and run `lockstep promote alpha";
+    let restart =
+        "if both are lost for good: `lockstep promote alpha --force-data-loss` on this node";
     assert_row(&paused, "waits for", [asks, asks, force, force]);
     assert_row(
         &paused,
@@ -222,7 +223,8 @@ fn a_primary_whose_lease_is_over_waits_for_either_of_the_others() {
         let lapsed = primary(ServiceStatus::Undecided, is_connected, true);
         let word = "or the word of the witness that no other node serves";
         let force = "`lockstep promote alpha --force-data-loss`";
-        let restart = "restart this node, and run `lockstep promote alpha";
+        let restart =
+            "if both are lost for good: `lockstep promote alpha --force-data-loss` on this node";
         assert_row(&lapsed, "why", ["for the time of the lease (1.4 s)"; 4]);
         assert_row(&lapsed, "waits for", [word, word, force, force]);
         assert_row(
