@@ -12,7 +12,7 @@ use lockstep_sim::test_output::print_result;
 use lockstep_types::mutants::{ALL, Mutant};
 
 /// Maximum number of schedules, more than any of the mutants needs.
-const SCHEDULES_MAX: u64 = 3000;
+const SCHEDULES_MAX: u64 = 10_000;
 
 /// A block differs and is not in PAW or SAW.
 const TABLES: &str = "differs, though in sync";
@@ -81,8 +81,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // Removed content also returns. A file whose content is missing cannot be sent.
         Mutant::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
         Mutant::ResyncUnmarked => &[MARKED, IN_TIME],
+        // A power loss may also damage a table.
         Mutant::TrustAfterPowerLoss | Mutant::KeepLoserComplete => {
-            &[IDENTICAL, TABLES, FOLLOWS, SURVIVES]
+            &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, TABLE_DAMAGED]
         }
         Mutant::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
@@ -109,7 +110,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::AdmitInAnyStanding => &[GATE],
         Mutant::ServeWithoutLease | Mutant::TakeOverEarly => &[ONE_PRIMARY, READS, EXACTLY_ONCE],
         Mutant::GoAloneUnasked | Mutant::StandUnrecorded => WITHOUT_WITNESS,
-        Mutant::HandOverBusy => &[HANDED_OVER],
+        Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
         Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
