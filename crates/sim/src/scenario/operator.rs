@@ -45,7 +45,7 @@ impl Cluster {
             self.stop(primary, stop);
         }
         if self.checks.could_take_over() && self.nodes.of(secondary).is_running() {
-            self.promote(secondary)?;
+            self.promote(secondary, false)?;
         }
         self.start(primary);
         Ok(())
@@ -62,13 +62,13 @@ impl Cluster {
             _ => return Ok(()),
         };
         if is_safe && !self.nodes.of(side).serves() {
-            self.promote(side)?;
+            self.promote(side, false)?;
         }
         Ok(())
     }
 
     /// Asks a node to become the primary, until it agrees or the operator gives up.
-    fn promote(&mut self, side: Side) -> Result<(), String> {
+    pub(super) fn promote(&mut self, side: Side, accepts_loss: bool) -> Result<(), String> {
         let until = self.now() + PROMOTED_WITHIN;
         while self.now() < until {
             let node = self.nodes.of(side);
@@ -79,7 +79,7 @@ impl Cluster {
             let answer = Arc::new(Mutex::new(None));
             let slot = Arc::clone(&answer);
             self.witness.lock().node(side, NodeEvent::Promoted);
-            process.start(move || *slot.lock() = Some(datastore.promote(false).is_ok()));
+            process.start(move || *slot.lock() = Some(datastore.promote(accepts_loss).is_ok()));
             self.unanswered = Some(side);
             while self.now() < until && !process.is_dead() && self.unanswered.is_some() {
                 self.run_for(POLL_INTERVAL)?;
