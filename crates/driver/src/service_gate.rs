@@ -84,16 +84,26 @@ struct Lease {
 }
 
 impl Lease {
-    /// Whether the other node may serve at the time `now`.
-    fn is_over(self, now: impl FnOnce() -> Duration) -> bool {
-        self.is_needed && now() >= self.until && !is_active(Mutant::ServeWithoutLease)
+    /// Whether the other node may serve by now. Reads the clock only if a lease is needed.
+    fn is_over(self, host: &dyn Host) -> bool {
+        self.is_needed && host.now() >= self.until && !is_active(Mutant::ServeWithoutLease)
     }
 }
 
 impl ServiceGateState {
     /// Whether requests of programs are let in.
     fn serves(&self, host: &dyn Host) -> bool {
-        self.standing == Standing::Serving && !self.lease.is_over(|| host.now())
+        self.standing == Standing::Serving && !self.lease.is_over(host)
+    }
+
+    /// Whether the node would serve, but for its lease.
+    fn is_lapsed(&self, host: &dyn Host) -> bool {
+        self.standing == Standing::Serving && self.lease.is_over(host)
+    }
+
+    /// Whether no other node can serve by now.
+    fn excludes_other(&self, host: &dyn Host) -> bool {
+        self.standing.serves() && !self.lease.is_over(host)
     }
 
     /// Takes the jobs that wait for the service, if the node serves.
@@ -156,7 +166,7 @@ impl ServiceGate {
     /// such change. A node without a lease is undecided.
     pub fn standing_and_since(&self, host: &dyn Host) -> (Standing, Duration) {
         let state = self.state.lock();
-        if state.standing.serves() && state.lease.is_over(|| host.now()) {
+        if state.standing.serves() && state.lease.is_over(host) {
             (Standing::Undecided, state.lease.until)
         } else {
             (state.standing, state.since)
@@ -166,7 +176,7 @@ impl ServiceGate {
     /// Lets a request in, or returns why not. A node without a lease is undecided.
     pub fn enter(self: &Arc<Self>, host: &dyn Host, kind: RequestKind) -> Result<Inside, Standing> {
         let mut state = self.state.lock();
-        if state.standing == Standing::Serving && state.lease.is_over(|| host.now()) {
+        if state.is_lapsed(host) {
             return Err(Standing::Undecided);
         }
         let is_admitted = match state.standing {
@@ -218,8 +228,7 @@ impl ServiceGate {
     /// The end of the lease, if this node would serve and its lease is over.
     pub fn lapse(&self, host: &dyn Host) -> Option<Duration> {
         let state = self.state.lock();
-        let is_lapsed = state.standing == Standing::Serving && state.lease.is_over(|| host.now());
-        is_lapsed.then_some(state.lease.until)
+        state.is_lapsed(host).then_some(state.lease.until)
     }
 
     /// Whether the node serves now: its gate is open, and its lease holds.
@@ -230,10 +239,9 @@ impl ServiceGate {
     fn change(&self, host: &dyn Host, change: impl FnOnce(&mut ServiceGateState)) {
         let due = {
             let mut state = self.state.lock();
-            let is_over = |lease: Lease| lease.is_over(|| host.now());
-            let served = state.standing.serves() && !is_over(state.lease);
+            let excluded = state.excludes_other(host);
             change(&mut state);
-            if served != (state.standing.serves() && !is_over(state.lease)) {
+            if excluded != state.excludes_other(host) {
                 state.since = host.now();
             }
             state.take_due(host)
