@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_link::Identity;
+use lockstep_types::time::millis;
 use lockstep_witness::NodePair;
 use parking_lot::Mutex;
 
@@ -289,7 +290,7 @@ impl DatastoreSlot {
             sync: SyncStatus {
                 state: state.to_owned(),
                 service_since_ms: 0,
-                since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+                since_ms: millis(since),
                 reason,
                 started: false,
                 service: ServiceStatus::None,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
+use lockstep_types::time::millis;
 
 pub use address::{NotAnAddress, PeerAddress};
 
@@ -94,10 +95,15 @@ impl DatastoreConfig {
         self.peer.is_some() && self.failover_after.is_some()
     }
 
+    /// Whether the word of the witness ends the wait of acknowledgements for a lost peer, in place of
+    /// [`Self::pause_limit`] (rule R1).
+    pub fn witness_ends_pause(&self) -> bool {
+        self.has_witness() && self.policies.on_peer_loss == OnPeerLoss::Continue
+    }
+
     /// [`Self::failover_after`] in milliseconds.
     pub fn failover_after_ms(&self) -> Option<u64> {
-        let after = self.failover_after?;
-        Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
+        self.failover_after.map(millis)
     }
 
     /// The times of a failover; `None` without a witness.

@@ -11,6 +11,7 @@ use lockstep_fs::reserve::Reserve;
 use lockstep_fs::{OpError, Store};
 use lockstep_types::Errno;
 use lockstep_types::settings::{Choice, Durability, Standby};
+use lockstep_types::time::millis;
 
 use crate::config::DatastoreConfig;
 use crate::host::{Host, ThreadKind};
@@ -55,7 +56,7 @@ impl Engine {
 
     /// Milliseconds of the host's monotonic clock.
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.host.now().as_millis()).unwrap_or(u64::MAX)
+        millis(self.host.now())
     }
 
     /// Whether the datastore is being stopped.

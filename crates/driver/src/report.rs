@@ -1,8 +1,7 @@
 //! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
-use std::time::Duration;
-
 use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use lockstep_types::time::millis;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DatastoreConfig;
@@ -114,15 +113,12 @@ impl TimesStatus {
     /// The times of a configuration; `None` for an unmirrored datastore.
     fn of_configuration(config: &DatastoreConfig) -> Option<Self> {
         config.peer.as_ref()?;
-        let failover = config.failover();
-        let witness_decides =
-            failover.is_some() && config.policies.on_peer_loss == OnPeerLoss::Continue;
         Some(Self {
             ping_ms: millis(config.beat()),
             peer_timeout_ms: millis(config.peer_timeout),
-            pause_limit_ms: (!witness_decides).then(|| millis(config.pause_limit)),
+            pause_limit_ms: (!config.witness_ends_pause()).then(|| millis(config.pause_limit)),
             answer_limit_ms: millis(config.answer_limit),
-            failover: failover.map(|times| FailoverTimesStatus {
+            failover: config.failover().map(|times| FailoverTimesStatus {
                 takeover_ms: millis(times.takeover()),
                 alone_ms: millis(times.alone()),
                 lease_ms: millis(times.lease()),
@@ -130,10 +126,6 @@ impl TimesStatus {
             }),
         })
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Status of one datastore on this node. In JSON the fields of the first three parts stand beside the others.

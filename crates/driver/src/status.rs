@@ -1,10 +1,9 @@
 //! The status of a datastore, for operators.
 
-use std::time::Duration;
-
 use lockstep_fs::paths::lost_found_dir;
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
+use lockstep_types::time::millis;
 
 use crate::client::Standing;
 use crate::engine::Engine;
@@ -64,10 +63,6 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         peer.connected = session.term().peer.is_connected();
     }
     status
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What this node had alone when it was deposed, by generation.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockstep_fs::poison::utc;
 use lockstep_repl::state::State;
 use lockstep_types::Timestamp;
+use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
 use crate::report::{DatastoreStatus, VerifiedStatus};
@@ -181,8 +182,7 @@ impl StatusNotes {
     /// Adds the notes to a status of `state` at `now`.
     pub fn add_to(&self, status: &mut DatastoreStatus, state: State, now: Duration) {
         let notes = self.notes.lock();
-        let since = now.saturating_sub(notes.since).as_millis();
-        status.sync.since_ms = u64::try_from(since).unwrap_or(u64::MAX);
+        status.sync.since_ms = millis(now.saturating_sub(notes.since));
         status.sync.reason = shown_reason(&notes, state);
         status.verified.clone_from(&notes.verified);
         if let Some(peer) = &mut status.peer {

@@ -1,4 +1,4 @@
-//! The times of files.
+//! The times of files, and lengths of time as numbers.
 //!
 //! The primary reads its wall clock once per operation and sends the value with the operation, so both nodes store
 //! the same time. Wall clocks may jump: only the times of files may depend on a [`Timestamp`].
@@ -7,6 +7,11 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+
+/// A length of time in whole milliseconds, at most [`u64::MAX`].
+pub fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Nanoseconds in a second.
 const NANOS_PER_SEC: u32 = 1_000_000_000;

@@ -15,6 +15,7 @@ use lockstep_repl::state::{ServiceMode, State};
 use lockstep_roles::RoleRecord;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
+use lockstep_types::time::millis;
 use lockstep_types::{Generation, StoreId};
 
 use super::{Datastore, arbitration};
@@ -251,12 +252,11 @@ impl Datastore {
     }
 
     fn report(&self, begin: Duration) -> RoleReport {
-        let pause = self.engine.host.since(begin).as_millis();
         let record = self.engine.role_file.state().record;
         RoleReport {
             role: record.role,
             generation: record.generation.get(),
-            pause_ms: u64::try_from(pause).unwrap_or(u64::MAX),
+            pause_ms: millis(self.engine.host.since(begin)),
         }
     }
 

@@ -8,7 +8,7 @@ use lockstep_fs::{Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::OnPeerLoss;
+use lockstep_types::time::millis;
 use lockstep_types::{Generation, Osn, limits};
 
 use super::Session;
@@ -137,17 +137,15 @@ const fn first_state(config: &DatastoreConfig, part: SessionPart, is_in_sync: bo
 }
 
 fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
-    let policy = config.policies.on_peer_loss;
-    let asks_witness = config.has_witness() && policy == OnPeerLoss::Continue;
+    let asks_witness = config.witness_ends_pause() && !is_active(Mutant::GoAloneUnasked);
     CoreConfig {
-        // The word of the witness ends the pause (rule R1).
-        pause_limit_ms: if asks_witness && !is_active(Mutant::GoAloneUnasked) {
+        pause_limit_ms: if asks_witness {
             u64::MAX
         } else {
-            u64::try_from(config.pause_limit.as_millis()).unwrap_or(u64::MAX)
+            millis(config.pause_limit)
         },
         answer_limit: config.answer_limit_beats(),
-        on_peer_loss: policy,
+        on_peer_loss: config.policies.on_peer_loss,
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
         bytes_max: host.bytes_in_flight_max(),
     }
