@@ -12,7 +12,6 @@ use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncS
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_link::Identity;
 use lockstep_types::time::millis;
-use lockstep_witness::NodePair;
 use parking_lot::Mutex;
 
 use super::error::{NodeError, system};
@@ -174,27 +173,17 @@ impl DatastoreSlot {
             let datastore = Arc::clone(&running.datastore);
             running.start_thread("dialer", move || datastore.run_dialer(&dialer))?;
         }
-        if let Some(identity) = identity {
-            self.ask_witness(running, identity)?;
-        }
-        Ok(())
+        self.ask_witness(running)
     }
 
     /// Starts the thread that asks the witness, if the datastore has one.
-    fn ask_witness(
-        &self,
-        running: &mut RunningDatastore,
-        identity: &Identity,
-    ) -> Result<(), NodeError> {
+    fn ask_witness(&self, running: &mut RunningDatastore) -> Result<(), NodeError> {
         let (Some(witness), Some(peer)) = (&self.witness, &self.config.peer) else {
             return Ok(());
         };
-        let (own, uuid) = (identity.fingerprint(), self.config.uuid);
-        let witness = witness.client.datastore(uuid, peer.fingerprint)?;
-        let pair = NodePair::new(own, peer.fingerprint);
-        let Some(me) = pair.and_then(|pair| pair.member(own)) else {
-            return Ok(());
-        };
+        let (client, uuid) = (&witness.client, self.config.uuid);
+        let me = client.member(uuid, peer.fingerprint)?;
+        let witness = client.datastore(uuid, peer.fingerprint)?;
         let handle = DatastoreHandle(Arc::clone(&running.datastore));
         running.start_thread("witness", move || handle.ask_witness(&*witness, me))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_link::{Fingerprint, Identity};
-use lockstep_roles::{Claim, Witness, WitnessError, WitnessRecord};
+use lockstep_roles::{Claim, Member, Witness, WitnessError, WitnessRecord};
 use lockstep_types::DatastoreUuid;
 
 use crate::answer::{CallFailure, WitnessAnswer};
@@ -88,12 +88,29 @@ impl WitnessClient {
         uuid: DatastoreUuid,
         peer: Fingerprint,
     ) -> Result<Box<dyn Witness>, WitnessSetupError> {
-        let pair = NodePair::new(self.0.node, peer).ok_or(WitnessSetupError::OneNode(uuid))?;
+        let pair = self.pair(uuid, peer)?;
         Ok(Box::new(DatastoreWitness {
             client: self.clone(),
             datastore: WitnessedDatastore { uuid, pair },
             last: LastAnswer::default(),
         }))
+    }
+
+    /// The name of this node in the records of one datastore. `peer` is the fingerprint of the other node.
+    ///
+    /// # Errors
+    /// As [`Self::datastore`].
+    pub fn member(
+        &self,
+        uuid: DatastoreUuid,
+        peer: Fingerprint,
+    ) -> Result<Member, WitnessSetupError> {
+        let member = self.pair(uuid, peer)?.member(self.0.node);
+        member.ok_or(WitnessSetupError::OneNode(uuid))
+    }
+
+    fn pair(&self, uuid: DatastoreUuid, peer: Fingerprint) -> Result<NodePair, WitnessSetupError> {
+        NodePair::new(self.0.node, peer).ok_or(WitnessSetupError::OneNode(uuid))
     }
 }
 
