@@ -85,7 +85,7 @@ impl ServiceManager {
 }
 
 /// Joins the lines of a text into one line, for the log and the status.
-pub(crate) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join("; ")
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use lockstep_driver::report::{DatastoreStatus, TimesStatus, WitnessStatus};
 use lockstepfs::config::Role;
+use lockstepfs::service_manager::one_line;
 
 /// Whether the witness of a datastore has failed to answer. A witness that was not asked yet has not.
 pub(super) fn is_silent(store: &DatastoreStatus) -> bool {
@@ -54,12 +55,6 @@ fn answer(store: &DatastoreStatus, witness: &WitnessStatus) -> String {
         Some(trouble) => one_line(trouble),
         None => "not asked yet".to_owned(),
     }
-}
-
-/// An error and its cure on one line.
-fn one_line(trouble: &str) -> String {
-    let lines: Vec<_> = trouble.lines().map(str::trim).collect();
-    lines.join("; ")
 }
 
 /// The next step for a witness that does not answer; `None` for any other.
