@@ -6,7 +6,7 @@
 
 use lockstepfs::config::OnPeerLoss;
 
-use super::situation::Situation;
+use super::situation::{Situation, SituationPart};
 
 /// The explanation of a situation. Each text is one line.
 #[derive(Clone, Copy, Debug)]
@@ -43,19 +43,30 @@ const NOT_PROMOTABLE: &str = "nothing serves until the primary is back: this cop
 impl Outlook {
     /// The explanation of a situation without a witness.
     pub(super) const fn without_witness(situation: Situation, policy: OnPeerLoss) -> Self {
-        match situation {
-            Situation::InSync
-            | Situation::Paused
-            | Situation::Settling
-            | Situation::LeavingSync
-            | Situation::Resyncing
-            | Situation::Alone => serving(situation, policy),
-            Situation::Following
-            | Situation::CatchingUp
-            | Situation::CutOff
-            | Situation::BeingResynced
-            | Situation::Incomplete => following(situation),
-            _ => not_serving(situation),
+        match situation.part() {
+            SituationPart::Serving => serving(situation, policy),
+            SituationPart::Following => following(situation),
+            SituationPart::Other => not_serving(situation),
+        }
+    }
+
+    /// The texts in the order of the fields, without a witness.
+    const fn of(
+        (why, waits_for, this_fails, other_fails, link_fails): (
+            &'static str,
+            &'static str,
+            &'static str,
+            &'static str,
+            &'static str,
+        ),
+    ) -> Self {
+        Self {
+            why,
+            waits_for,
+            this_fails,
+            other_fails,
+            link_fails,
+            witness_fails: NO_WITNESS,
         }
     }
 }
@@ -69,7 +80,7 @@ const fn loss(policy: OnPeerLoss) -> &'static str {
 
 /// A primary that serves.
 const fn serving(situation: Situation, policy: OnPeerLoss) -> Outlook {
-    let (why, waits_for, this_fails, other_fails, link_fails) = match situation {
+    let texts = match situation {
         Situation::InSync => (
             "both nodes hold every acknowledged operation, and each change goes to both",
             NOTHING,
@@ -116,19 +127,12 @@ const fn serving(situation: Situation, policy: OnPeerLoss) -> Outlook {
             "nothing changes: the nodes are not connected",
         ),
     };
-    Outlook {
-        why,
-        waits_for,
-        this_fails,
-        other_fails,
-        link_fails,
-        witness_fails: NO_WITNESS,
-    }
+    Outlook::of(texts)
 }
 
 /// A secondary with a working disk.
 const fn following(situation: Situation) -> Outlook {
-    let (why, waits_for, this_fails, other_fails, link_fails) = match situation {
+    let texts = match situation {
         Situation::Following => (
             "this node is the secondary, and each change of the primary is on both nodes",
             NOTHING,
@@ -166,19 +170,12 @@ const fn following(situation: Situation) -> Outlook {
             "nothing changes: the nodes are not connected",
         ),
     };
-    Outlook {
-        why,
-        waits_for,
-        this_fails,
-        other_fails,
-        link_fails,
-        witness_fails: NO_WITNESS,
-    }
+    Outlook::of(texts)
 }
 
 /// A node that serves no changes, for a reason of its own.
 const fn not_serving(situation: Situation) -> Outlook {
-    let (why, waits_for, this_fails, other_fails, link_fails) = match situation {
+    let texts = match situation {
         Situation::NotStarted => (
             "the store of this node is not open",
             "the next attempt of this node, which comes by itself",
@@ -226,12 +223,5 @@ const fn not_serving(situation: Situation) -> Outlook {
             THEY_MEET,
         ),
     };
-    Outlook {
-        why,
-        waits_for,
-        this_fails,
-        other_fails,
-        link_fails,
-        witness_fails: NO_WITNESS,
-    }
+    Outlook::of(texts)
 }

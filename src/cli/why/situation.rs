@@ -43,7 +43,41 @@ pub(super) enum Situation {
     Incomplete,
 }
 
+/// The part of a node in a situation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SituationPart {
+    /// A primary that serves, or waits to serve on.
+    Serving,
+    /// A secondary with a working disk.
+    Following,
+    /// A node that serves no changes, for a reason of its own, or that has no other node.
+    Other,
+}
+
 impl Situation {
+    /// The part of the node.
+    pub(super) const fn part(self) -> SituationPart {
+        match self {
+            Self::InSync
+            | Self::Paused
+            | Self::LeavingSync
+            | Self::Settling
+            | Self::Resyncing
+            | Self::Alone => SituationPart::Serving,
+            Self::Following
+            | Self::CatchingUp
+            | Self::CutOff
+            | Self::BeingResynced
+            | Self::Incomplete => SituationPart::Following,
+            Self::NotStarted
+            | Self::Unmirrored
+            | Self::PrimaryFailedDisk { .. }
+            | Self::SecondaryFailedDisk
+            | Self::Undecided
+            | Self::Changing => SituationPart::Other,
+        }
+    }
+
     /// The situation behind a status.
     pub(super) fn of(store: &DatastoreStatus) -> Self {
         if !store.sync.started {

@@ -6,7 +6,7 @@
 use lockstepfs::config::OnPeerLoss;
 
 use super::outlook::{NO_CHANGE, Outlook};
-use super::situation::Situation;
+use super::situation::{Situation, SituationPart};
 use super::word::WitnessWord;
 
 const OTHER_TAKES_OVER: &str = "nothing acknowledged is lost; the other node takes over by itself, TAKEOVER after it has lost the connection";
@@ -54,19 +54,10 @@ pub(super) const fn with_witness(
     if matches!(word, WitnessWord::NoWitness) {
         return base;
     }
-    match situation {
-        Situation::InSync
-        | Situation::Paused
-        | Situation::Settling
-        | Situation::LeavingSync
-        | Situation::Resyncing
-        | Situation::Alone => serving(base, situation, word, policy),
-        Situation::Following
-        | Situation::CatchingUp
-        | Situation::CutOff
-        | Situation::BeingResynced
-        | Situation::Incomplete => following(base, situation, word),
-        _ => not_serving(base, situation, word, policy),
+    match situation.part() {
+        SituationPart::Serving => serving(base, situation, word, policy),
+        SituationPart::Following => following(base, situation, word),
+        SituationPart::Other => not_serving(base, situation, word, policy),
     }
 }
 
