@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "control/pretended.rs"]
+mod pretended;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,11 +15,10 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, PeerStatus, RoleReport, ServiceStatus, SettingsStatus,
-    SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
+    CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
-use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
+use pretended::{alpha, node_with};
 use tempfile::TempDir;
 
 /// Longest run of a command, in seconds: the holds of these tests are longer.
@@ -43,61 +45,16 @@ impl ControlService for FakePrimary {
             let _ = never.recv_timeout(Duration::from_secs(3600));
         }
         let serves = self.serves.load(Ordering::SeqCst);
-        let alpha = DatastoreStatus {
-            settings: SettingsStatus {
-                name: "alpha".to_owned(),
-                uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
-                role: Role::Primary,
-                mount: Some("/srv/alpha".to_owned()),
-                durability: Durability::Posix,
-                on_peer_loss: OnPeerLoss::Continue,
-            },
-            sync: SyncStatus {
-                state: "some state".to_owned(),
-                service: if serves {
-                    ServiceStatus::Mirrored
-                } else {
-                    ServiceStatus::Undecided
-                },
-                service_since_ms: if self.is_fresh { 10 } else { 3_600_000 },
-                in_sync: serves,
-                marked_in_sync: true,
-                since_ms: 10,
-                reason: None,
-                started: true,
-            },
-            work: WorkStatus {
-                generation: 3,
-                osn: "3.5".to_owned(),
-                writes_in_flight: 0,
-                metadata_in_flight: 0,
-                kept_bytes: 0,
-                paw: 0,
-                saw: 0,
-            },
-            poisoned: None,
-            peer: Some(PeerStatus {
-                address: "10.0.0.2:7400".to_owned(),
-                connected: serves,
-                encryption: Encryption::On,
-                disk_failed: false,
-                obstacle: false,
-            }),
-            witness: None,
-            times: None,
-            space: None,
-            resync: None,
-            stray: None,
-            verified: None,
-            lost_found: Vec::new(),
+        let service = if serves {
+            ServiceStatus::Mirrored
+        } else {
+            ServiceStatus::Undecided
         };
-        NodeStatus {
-            node: "a".to_owned(),
-            version: "0.1.0".to_owned(),
-            pid: 1,
-            fingerprint: None,
-            datastores: vec![alpha],
-        }
+        let mut alpha = alpha(service, serves);
+        alpha.work.generation = 3;
+        alpha.sync.marked_in_sync = true;
+        alpha.sync.service_since_ms = if self.is_fresh { 10 } else { 3_600_000 };
+        node_with(alpha)
     }
 
     fn verify(

@@ -2,16 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "control/pretended.rs"]
+mod pretended;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, Difference, PeerStatus, RoleReport, ServiceStatus,
-    SettingsStatus, SyncStatus, VerifyProgress, VerifyReport, WorkStatus,
+    CommandFailure, Difference, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
-use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::config::Role;
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
+use pretended::{alpha, node_with};
 
 /// A node with one datastore, which is in sync or not, and identical or not.
 struct PretendedNode {
@@ -20,58 +23,9 @@ struct PretendedNode {
 
 impl ControlService for PretendedNode {
     fn status(&self) -> NodeStatus {
-        let peer = PeerStatus {
-            address: "10.0.0.2:7400".to_owned(),
-            connected: self.in_sync,
-            encryption: Encryption::On,
-            disk_failed: false,
-            obstacle: false,
-        };
-        let alpha = DatastoreStatus {
-            settings: SettingsStatus {
-                name: "alpha".to_owned(),
-                uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
-                role: Role::Primary,
-                mount: Some("/srv/alpha".to_owned()),
-                durability: Durability::Posix,
-                on_peer_loss: OnPeerLoss::Continue,
-            },
-            sync: SyncStatus {
-                state: "some state".to_owned(),
-                service: ServiceStatus::Alone,
-                in_sync: self.in_sync,
-                marked_in_sync: self.in_sync,
-                service_since_ms: 0,
-                since_ms: 10,
-                reason: (!self.in_sync).then(|| "the peer has gone".to_owned()),
-                started: true,
-            },
-            work: WorkStatus {
-                generation: 1,
-                osn: "1.5".to_owned(),
-                writes_in_flight: 0,
-                metadata_in_flight: 0,
-                kept_bytes: 0,
-                paw: 0,
-                saw: 0,
-            },
-            poisoned: None,
-            peer: Some(peer),
-            witness: None,
-            times: None,
-            space: None,
-            resync: None,
-            stray: None,
-            verified: None,
-            lost_found: Vec::new(),
-        };
-        NodeStatus {
-            node: "a".to_owned(),
-            version: "0.1.0".to_owned(),
-            pid: 1,
-            fingerprint: None,
-            datastores: vec![alpha],
-        }
+        let mut alpha = alpha(ServiceStatus::Alone, self.in_sync);
+        alpha.sync.reason = (!self.in_sync).then(|| "the peer has gone".to_owned());
+        node_with(alpha)
     }
 
     fn verify(
