@@ -12,6 +12,8 @@
 mod automatic;
 #[path = "cluster_ip/line.rs"]
 mod line;
+#[path = "nfs/namespace.rs"]
+mod namespace;
 #[path = "cluster_ip/network.rs"]
 mod network;
 #[path = "cluster_ip/server.rs"]

@@ -1,18 +1,14 @@
 //! A network of namespaces: two servers, a client and a witness, each with one interface `eth0`, at a bridge whose links can
 //! be cut.
 //!
-//! A namespace lives as long as a process in it, and the kernel ends these processes with the test. So nothing is left
-//! behind, however the test ends. All addresses are the same in each test: no two networks see each other.
+//! The kernel ends the processes in a namespace with the test. All addresses are the same in each test: no two networks see each other.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::os::fd::AsFd;
-
-use crate::await_that;
+use crate::namespace::NetNamespace;
 
 /// The cluster address.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
@@ -50,98 +46,28 @@ impl Host {
     }
 }
 
-/// A network namespace.
-pub struct Namespace {
-    /// The process that keeps the namespace alive.
-    keeper: Child,
-}
-
-impl Namespace {
-    fn new() -> Self {
-        let keeper = Command::new("setpriv")
-            .args([
-                "--pdeathsig",
-                "KILL",
-                "--",
-                "unshare",
-                "--net",
-                "--",
-                "sleep",
-                "infinity",
-            ])
-            .stdin(Stdio::null())
-            .spawn();
-        let namespace = Self {
-            keeper: keeper.unwrap(),
-        };
-        let own = fs::read_link("/proc/self/ns/net").unwrap();
-        await_that("a new network namespace", || {
-            fs::read_link(namespace.path()).is_ok_and(|its| its != own)
-        });
-        namespace
-    }
-
-    /// The file that stands for the namespace.
-    fn path(&self) -> String {
-        format!("/proc/{}/ns/net", self.keeper.id())
-    }
-
-    /// A command that runs its arguments in the namespace, and dies with the test.
-    pub fn command(&self) -> Command {
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--", "nsenter"])
-            .arg(format!("--net={}", self.path()))
-            .arg("--")
-            .stdin(Stdio::null());
-        command
-    }
-
-    /// Runs the words of a line as a command in the namespace, to its end and with success.
-    fn run(&self, line: &str) -> Output {
-        let output = self.command().args(line.split(' ')).output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
-        output
-    }
-
-    /// A handle with which threads enter the namespace.
-    pub fn handle(&self) -> NamespaceHandle {
-        NamespaceHandle(File::open(self.path()).unwrap())
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-    }
-}
-
-/// See [`Namespace::handle`].
-pub struct NamespaceHandle(File);
-
-impl NamespaceHandle {
-    /// Moves the calling thread into the namespace. Its sockets and its new threads belong there from now on.
-    pub fn enter(&self) {
-        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-    }
+/// Runs the words of a line as a command in a namespace, to its end and with success.
+fn run(namespace: &NetNamespace, line: &str) -> Output {
+    let output = namespace.command().args(line.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    output
 }
 
 /// The namespaces, the bridge between them, and its cuts.
 pub struct Lan {
-    hub: Namespace,
-    hosts: [Namespace; 4],
+    hub: NetNamespace,
+    hosts: [NetNamespace; 4],
 }
 
 impl Lan {
     /// A network whose links all work.
     pub fn new() -> Self {
         let lan = Self {
-            hub: Namespace::new(),
-            hosts: [(); 4].map(|()| Namespace::new()),
+            hub: NetNamespace::new(),
+            hosts: [(); 4].map(|()| NetNamespace::new()),
         };
-        lan.hub.run("ip link add bridge type bridge");
-        lan.hub.run("ip link set bridge up");
+        run(&lan.hub, "ip link add bridge type bridge");
+        run(&lan.hub, "ip link set bridge up");
         for host in Host::ALL {
             lan.plug_in(host);
         }
@@ -151,19 +77,19 @@ impl Lan {
 
     fn plug_in(&self, host: Host) {
         let (port, ip, own) = (host.port(), host.ip(), self.of(host));
-        let pid = own.keeper.id();
-        self.hub.run(&format!(
-            "ip link add {port} type veth peer name eth0 netns {pid}"
-        ));
-        self.hub
-            .run(&format!("ip link set {port} master bridge up"));
-        own.run("ip link set lo up");
-        own.run(&format!("ip address add {ip}/24 dev eth0"));
-        own.run("ip link set eth0 up");
+        let there = own.path();
+        for line in [
+            format!("ip link add {port} type veth peer name eth0 netns {there}"),
+            format!("ip link set {port} master bridge up"),
+        ] {
+            run(&self.hub, &line);
+        }
+        run(own, &format!("ip address add {ip}/24 dev eth0"));
+        run(own, "ip link set eth0 up");
     }
 
     /// The namespace of a host.
-    pub fn of(&self, host: Host) -> &Namespace {
+    pub fn of(&self, host: Host) -> &NetNamespace {
         &self.hosts[host as usize]
     }
 
@@ -204,9 +130,8 @@ impl Lan {
 
     /// Whether a server has sent gratuitous ARP requests for the cluster address since the last change of the cuts.
     pub fn has_announced(&self, host: Host) -> bool {
-        let listed = self
-            .hub
-            .run(&format!("nft list counter bridge lan garp-{host:?}"));
+        let line = format!("nft list counter bridge lan garp-{host:?}");
+        let listed = run(&self.hub, &line);
         let text = String::from_utf8(listed.stdout).unwrap();
         assert!(text.contains("packets "), "{text}");
         !text.contains("packets 0 ")
@@ -215,6 +140,6 @@ impl Lan {
     /// Whether a server has TCP connections of the cluster address.
     pub fn has_connections(&self, host: Host) -> bool {
         let line = format!("ss --no-header --numeric --tcp src {ADDRESS}");
-        !self.of(host).run(&line).stdout.is_empty()
+        !run(self.of(host), &line).stdout.is_empty()
     }
 }

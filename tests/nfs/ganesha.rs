@@ -79,8 +79,9 @@ impl Ganesha {
     pub fn start(&mut self, mount: &Path) {
         self.starts += 1;
         let output = File::create(self.dir.join("output")).unwrap();
-        let mut command = self.network.command("unshare");
+        let mut command = self.network.command();
         command
+            .arg("unshare")
             .args(NAMESPACES)
             .args(["sh", "-c", START, "sh"])
             .args([mount, &self.dir.join("ganesha.conf"), &self.log()])

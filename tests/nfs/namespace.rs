@@ -1,13 +1,15 @@
 //! Network namespaces of a test: servers with fixed ports run side by side, and nothing of the machine is in their way.
 //!
-//! A namespace has its own loopback network and nothing else. It vanishes with its last process and with
-//! [`NetNamespace`].
+//! A namespace begins with its own loopback network and nothing else. It vanishes with its last process and with the last
+//! handle, so nothing is left behind, however the test ends.
+
+#![allow(dead_code)] // not every test uses all of it
 
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
@@ -30,14 +32,29 @@ impl NetNamespace {
         Self(made.join().unwrap())
     }
 
+    /// Another handle of the namespace.
+    pub fn handle(&self) -> Self {
+        Self(self.0.try_clone().unwrap())
+    }
+
+    /// Moves the calling thread into the namespace. Its sockets and its new threads belong there from now on.
+    pub fn enter(&self) {
+        let kind = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(self.0.as_fd(), kind).unwrap();
+    }
+
     /// Runs `work` inside. Sockets that it makes stay inside.
     fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let enter = || {
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(self.0.as_fd(), kind).unwrap();
+            self.enter();
             work()
         };
         thread::scope(|scope| scope.spawn(enter).join().unwrap())
+    }
+
+    /// The file that stands for the namespace while this handle lives.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// Connects to a server inside.
@@ -50,13 +67,14 @@ impl NetNamespace {
         self.inside(|| TcpListener::bind(on).unwrap())
     }
 
-    /// A command that runs a program inside. The program dies with the thread that starts it.
-    pub fn command(&self, program: &str) -> Command {
-        let (process, file) = (std::process::id(), self.0.as_raw_fd());
+    /// A command that runs its arguments inside. The program dies with the thread that starts it.
+    pub fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", "nsenter"]);
-        command.arg(format!("--net=/proc/{process}/fd/{file}"));
-        command.arg(program);
+        command
+            .args(["--pdeathsig", "KILL", "--", "nsenter"])
+            .arg(format!("--net={}", self.path()))
+            .arg("--")
+            .stdin(Stdio::null());
         command
     }
 }

@@ -225,8 +225,8 @@ impl Site {
 
     /// A program of a client.
     pub fn program(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut command = self.address.clients.command(program);
-        command.args(arguments);
+        let mut command = self.address.clients.command();
+        command.arg(program).args(arguments);
         command
     }
 }
