@@ -139,6 +139,61 @@ fn the_secondary_takes_over_from_a_killed_primary_by_itself() {
     assert_records(&on_a, "second", of_second);
 }
 
+/// The comparisons in the log of a node: of what, and the number of compared bytes.
+fn resyncs(pair: &Pair, which: Which) -> Vec<(String, u64)> {
+    let log = pair.node(which).logged();
+    let line = |line: &str| {
+        let (_, rest) = line.split_once("resync of ")?;
+        let (of, _) = rest.split_once(": content is equal")?;
+        let (_, bytes) = line.split_once(" bytes=")?;
+        let bytes = bytes.split_whitespace().next()?.parse().ok()?;
+        Some((of.to_owned(), bytes))
+    };
+    log.lines().filter_map(line).collect()
+}
+
+/// A file that a comparison of everything would read.
+const LARGE_BYTES: usize = 32 << 20;
+
+#[test]
+fn a_node_that_was_away_gets_what_has_changed() {
+    let Some((mut pair, witness)) = start() else {
+        return;
+    };
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    fs::write(on_a.join("large"), vec![7; LARGE_BYTES]).unwrap();
+    let mut first = Writer::start(&on_a, "first");
+    first.await_progress();
+    pair.node_mut(A).kill();
+    let of_first = first.lose();
+    await_service(&pair, B, ServiceStatus::Alone);
+    let large = File::options()
+        .write(true)
+        .open(on_b.join("large"))
+        .unwrap();
+    large.write_all_at(b"changed", 5 << 20).unwrap();
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, B, 2);
+    await_protected(&pair, B);
+    let found = resyncs(&pair, B);
+    let is_short =
+        |(of, bytes): &(String, u64)| of == "what has changed" && *bytes < LARGE_BYTES as u64 / 2;
+    assert!(found.len() == 1 && found.iter().all(is_short), "{found:?}");
+
+    // The secondary is away for longer than the primary waits.
+    cut(&pair, true);
+    await_service(&pair, B, ServiceStatus::Alone);
+    large.write_all_at(b"again", 9 << 20).unwrap();
+    fs::write(on_b.join("new"), "new").unwrap();
+    cut(&pair, false);
+    await_in_sync(&mut pair, B, 2);
+    let found = resyncs(&pair, B);
+    assert!(found.len() == 2 && found.iter().all(is_short), "{found:?}");
+    assert_records(&on_b, "first", of_first);
+    assert_identical(pair.node(B));
+    assert_eq!(witness.record().unwrap().primary, witness.member(B));
+}
+
 #[test]
 fn the_primary_serves_alone_after_the_word_of_the_witness() {
     let Some((mut pair, witness)) = start() else {

@@ -150,7 +150,8 @@ impl Conversation<'_> {
         // Requests that take a disk some time.
         let floods = [
             ask(Request::InSync),
-            ask(Request::BeginResync { sync }),
+            ask(Request::BeginResync { sync, whole: true }),
+            ask(Request::BeginResync { sync, whole: false }),
             Message::Sync {
                 id: 1,
                 ino: Ino::ROOT,
@@ -183,6 +184,7 @@ impl Conversation<'_> {
         };
         let begin = Request::BeginResync {
             sync: messages::sync_sent(&self.known),
+            whole: true,
         };
         for request in [begin, end] {
             self.send(Message::Request { id: 1, request })?;

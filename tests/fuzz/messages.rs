@@ -179,6 +179,7 @@ pub fn welcome(chance: &mut Chance, known: &PeerState) -> Welcome {
     Welcome {
         version: version(chance),
         in_sync: chance.percent(70),
+        base: chance.percent(50).then(|| generation(chance)),
         applied: if chance.percent(known.wildness + 10) {
             osn(chance, known)
         } else {
@@ -262,6 +263,7 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
         },
         2 => Request::BeginResync {
             sync: sync_sent(known),
+            whole: chance.within(0..2) == 0,
         },
         3 => Request::ImageChunk,
         4 => Request::EndImage {

@@ -188,6 +188,7 @@ fn look(
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref())?;
     let record = found_record(config, backing.as_ref(), role, boot)?;
+    let role = with_base(config, backing.as_ref(), role, boot);
     Ok(FoundStore {
         checked,
         disk,
@@ -260,6 +261,23 @@ fn found_record(
         return Ok(record.without_peer());
     }
     Ok(record)
+}
+
+/// The state of a deposed copy, whose base counts only while the tables of its writes and its memory are whole (rule P12).
+fn with_base(
+    config: &DatastoreConfig,
+    backing: &dyn Backing,
+    role: RoleState,
+    boot: BootId,
+) -> RoleState {
+    let is_whole = || matches!(CopyLoss::of(role, backing, boot), Ok(None));
+    if role.deposed_in_sync.is_none() || config.peer.is_some() && is_whole() {
+        return role;
+    }
+    if is_active(Mutant::RejoinFromAnyCopy) {
+        return role;
+    }
+    role.without_base()
 }
 
 const fn unmirrored(record: RoleRecord) -> RoleRecord {

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
+use crate::open::tables::trace_writes;
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
@@ -217,7 +218,9 @@ impl ResyncJobs {
             connection,
         };
         let store = &self.engine.store;
-        let changes = lockstep_resync::send_image(store, peer, sync, &operations)?;
+        trace_writes(store, &peer.connection.peer_waiting);
+        let base = peer.connection.peer_base;
+        let changes = lockstep_resync::send_image(store, peer, sync, base, &operations)?;
         self.hold_metadata(connection)?;
         lockstep_resync::send_tail(store, peer, &changes)?;
         Ok(Event::Trigger(Trigger::ImageDone))
@@ -250,7 +253,9 @@ impl ResyncJobs {
 
     fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         let locks = self.core_locks();
-        lockstep_resync::send_content(&self.engine.store, peer, &locks, &self.progress)?;
+        let (store, base) = (&self.engine.store, peer.connection.peer_base);
+        lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;
+        self.log_resync();
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
     }
@@ -260,6 +265,25 @@ impl ResyncJobs {
             locks: &self.locks,
             engine: &self.engine,
         }
+    }
+
+    /// Says how much of the copies was compared.
+    fn log_resync(&self) {
+        let datastore = self.engine.name();
+        let done = self.status();
+        let (files, bytes, sent) = (done.files_total, done.bytes_total, done.bytes_sent);
+        let of = if self.progress.is_whole() {
+            "everything"
+        } else {
+            "what has changed"
+        };
+        tracing::info!(
+            datastore,
+            files,
+            bytes,
+            sent,
+            "resync of {of}: content is equal"
+        );
     }
 
     /// Progress of the resync of content, for `status`.

@@ -240,6 +240,7 @@ mod tests {
                 store: Some(StoreId::from_bytes([1; 16])),
                 sync: sync(2),
                 deposed: None,
+                deposed_in_sync: None,
                 boot: Some(BootId::from_bytes([1; 16])),
             },
             has_data: true,

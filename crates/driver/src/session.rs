@@ -6,10 +6,12 @@
 
 pub(crate) mod build;
 pub(crate) mod connector;
+mod copy_base;
 pub(crate) mod primary;
 mod responder;
 pub(crate) mod secondary;
 pub(crate) mod usage;
+mod welcome;
 
 use std::sync::Arc;
 

@@ -13,32 +13,34 @@
 //! - The namespace in memory is the last checkpoint plus the log since. A checkpoint is atomic ([`checkpoint`]).
 //!
 //! Locks, in the order in which they may be taken: `checkpointing`, `applying`, `applied`; then the locks of the
-//! content and of the namespace. `applying` is held while an operation is applied, logged and carried out, and during
+//! content, of the namespace and of the trace. `applying` is held while an operation is applied, logged and carried out, and during
 //! the first step of a checkpoint. `applied` is never held during a call of the disk.
 
 mod applying;
 mod change_feed;
+mod change_trace;
 mod changed_keys;
 mod checkpoint;
 mod replay;
 
 use lockstep_intentlog::{IntentLog, Position, Record, Usage};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{AllocateMode, Attr, BootId, Ino, MetaOp, MetaRequest, Osn};
+use lockstep_types::{AllocateMode, Attr, BootId, Generation, Ino, MetaOp, MetaRequest, Osn};
 use parking_lot::Mutex;
 
 use self::applying::Applying;
+use self::change_trace::ChangeTrace;
 use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
 use crate::backing::disk::StoreDisk;
 use crate::content::{LastWrite, OpenFile};
 use crate::error::{OpError, StoreError};
-use crate::namespace::Namespace;
 use crate::namespace::keys;
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{self, Body};
 use crate::tree::{FileTimes, Tree};
 
 pub use self::change_feed::{ChangeFeed, ImageChange};
+pub use self::change_trace::{ChangedContent, ChangedRegions};
 pub use self::replay::{Leftover, recover};
 
 /// Inode numbers reserved at a time: each reservation costs one sync.
@@ -75,6 +77,8 @@ pub struct Journal {
     applied: Mutex<Osn>,
     /// Held by the one checkpoint that may run.
     checkpointing: Mutex<()>,
+    /// The changes since both copies were equal.
+    trace: ChangeTrace,
     /// The run of the machine.
     boot: BootId,
 }
@@ -87,6 +91,7 @@ impl Journal {
             applied: Mutex::new(applying.applied),
             applying: Mutex::new(applying),
             checkpointing: Mutex::new(()),
+            trace: ChangeTrace::default(),
             boot,
         }
     }
@@ -117,8 +122,19 @@ impl Journal {
     }
 
     /// Follows the records that metadata operations change from now on; more than `limit` records are too many.
-    pub fn follow_changes<'a>(&'a self, namespace: &'a Namespace, limit: usize) -> ChangeFeed<'a> {
-        ChangeFeed::new(&self.applying, namespace, limit)
+    pub fn follow_changes<'a>(&'a self, tree: Tree<'a>, limit: usize) -> ChangeFeed<'a> {
+        ChangeFeed::new(&self.applying, tree, limit)
+    }
+
+    /// The changes since both copies were equal.
+    pub const fn trace(&self) -> &ChangeTrace {
+        &self.trace
+    }
+
+    /// Has the trace follow the primary of generation `base`. No operation is being applied at that moment.
+    pub fn trace_primary(&self, base: Generation) {
+        let applying = self.applying.lock();
+        self.trace.follow(base, applying.applied);
     }
 
     /// Whether more changes wait to be taken than the follower accepts.
@@ -230,6 +246,8 @@ impl Journal {
     pub fn roll_back(&self, disk: &StoreDisk, osn: Osn) -> Result<(), StoreError> {
         let mut applying = self.applying.lock();
         if applying.take_pending(osn).is_some() {
+            // The peer may have the operation.
+            self.trace.end();
             self.log_record(disk, &Record::RolledBack { osn })?;
         }
         Ok(())
@@ -275,6 +293,7 @@ impl Journal {
         taken_back: &Record,
     ) -> Result<Applied, FailedApply> {
         let plan = plan::plan(&tree, op)?;
+        self.trace.note_operation(op.osn, &plan);
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
         // take the difference for damage. Content that is damaged already may be cut all the same.

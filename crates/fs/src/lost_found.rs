@@ -19,7 +19,7 @@ mod names;
 mod progress;
 mod totals;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,10 +91,11 @@ struct Keeping {
 impl LostFound {
     /// Keeps what changes from now on. `generation` is the one in which this node was deposed. A keeping of the same
     /// generation that was interrupted is continued; its limit is counted anew.
-    pub fn begin(&self, disk: &StoreDisk, generation: Generation) {
+    /// `of`: this node had nothing alone but bytes of these files.
+    pub fn begin(&self, disk: &StoreDisk, generation: Generation, of: Option<BTreeSet<Ino>>) {
         let mut keeping = self.keeping.lock();
         *keeping = Some(Keeping::open(disk, generation));
-        *self.progress.lock() = ResyncProgress::default();
+        *self.progress.lock() = ResyncProgress::of(of);
         self.is_keeping.store(true, Ordering::Release);
     }
 
@@ -141,6 +142,12 @@ impl LostFound {
         self.note_progress(|progress| progress.namespace_loaded(first_new));
     }
 
+    /// The generation of the keeping under way, if this node may have had something of the file alone.
+    pub fn generation_of(&self, ino: Ino) -> Option<Generation> {
+        self.generation()
+            .filter(|_| self.progress.lock().concerns(ino))
+    }
+
     /// Whether a mirrored change of the bytes of a file before `end` may change bytes that only this node has.
     pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
         self.is_keeping() && self.progress.lock().is_unsettled(ino, end)
@@ -165,6 +172,9 @@ impl LostFound {
 impl LostFound {
     /// Keeps bytes of `content` that are about to change.
     pub fn keep_range(&self, content: &dyn BackingFile, loss: &LostBytes<'_>) {
+        if !self.progress.lock().concerns(loss.ino) {
+            return;
+        }
         self.with(|keeping| {
             let mut kept = KeptTotals::default();
             if let Err(error) = keeping.keep_range(content, loss, &mut kept) {

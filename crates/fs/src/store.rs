@@ -7,7 +7,7 @@
 //! [`Store`] composes three parts, each of which owns its state and states its invariants and lock order: `namespace`
 //! owns the records, `content` the bytes of files, `journal` the log and the progress of metadata operations. [`Tree`]
 //! is the clients' view of namespace and content together. Operations for one kind of caller have separate views:
-//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`].
+//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`], [`TraceAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -23,9 +23,12 @@ mod lost_found_access;
 mod open;
 mod places;
 mod replica_access;
+mod trace_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
-pub use crate::journal::{Applied, ChangeFeed, ImageChange, Intent};
+pub use crate::journal::{
+    Applied, ChangeFeed, ChangedContent, ChangedRegions, ImageChange, Intent,
+};
 pub use crate::lost_found::KeptTotals;
 pub use crate::tree::{FileTimes, Tree};
 pub use capacity::Capacity;
@@ -35,3 +38,4 @@ pub use intents::Intents;
 pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use replica_access::{Census, ReplicaAccess};
+pub use trace_access::TraceAccess;

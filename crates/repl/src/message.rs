@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -164,9 +164,14 @@ pub struct Welcome {
     pub version: u32,
     /// Whether the secondary holds a complete copy as of the last disconnect.
     pub in_sync: bool,
+    /// The generation in which this copy was last equal to the other one, but for `waiting` and for operations that it
+    /// has not applied: the present one of a copy in sync, that of its last term of a deposed primary. `None` if this
+    /// copy may differ in anything else.
+    pub base: Option<Generation>,
     /// Highest OSN of a metadata operation that the secondary has committed.
     pub applied: Osn,
-    /// The secondary's SAW entries: executed writes that may not be done on the primary.
+    /// Executed writes that may not be done on the primary: the secondary's SAW entries, and the PAW entries of a deposed
+    /// primary.
     pub waiting: Vec<InFlightEntry>,
     /// The room for clients on the secondary's disk (rule P20).
     pub room: Room,
@@ -221,6 +226,9 @@ pub enum Request {
     BeginResync {
         /// Identity of the resync (rule P17).
         sync: SyncId,
+        /// Whether everything is compared. Otherwise only what has changed since the secondary's base
+        /// ([`Welcome::base`]) is sent.
+        whole: bool,
     },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,

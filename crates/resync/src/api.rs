@@ -3,12 +3,14 @@
 //!
 //! The driver implements the traits. `lockstep-verify` uses them, too.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_fs::{OpError, StoreError};
+use lockstep_fs::store::ChangedContent;
+use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, RequestFailure, Response};
-use lockstep_types::Ino;
+use lockstep_types::{Generation, Ino, Osn};
 use thiserror::Error;
 
 /// The secondary, as the primary sees it. Several threads may ask at once.
@@ -23,6 +25,27 @@ pub trait Peer: Sync {
     fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
         let answered = self.ask(request, payload);
         Box::new(move || answered)
+    }
+}
+
+/// The state from which the secondary's copy can be brought up to date by a trace of the primary's store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerBase {
+    /// The generation in which both copies were equal but for the operations in flight.
+    pub generation: Generation,
+    /// The last metadata operation that the secondary has applied.
+    pub applied: Osn,
+}
+
+impl PeerBase {
+    /// The keys of the records that may differ, if the store of the primary has a trace since this base.
+    pub(crate) fn records(self, store: &Store) -> Option<BTreeSet<Vec<u8>>> {
+        store.trace().records(self.generation, self.applied)
+    }
+
+    /// The bytes that may differ, under the same condition.
+    pub(crate) fn content(self, store: &Store) -> Option<ChangedContent> {
+        store.trace().content(self.generation, self.applied)
     }
 }
 
@@ -94,6 +117,9 @@ pub enum ResyncError {
     /// Records could not be encoded.
     #[error("a run of records of the namespace could not be encoded: {0}")]
     Encode(#[from] postcard::Error),
+    /// The primary's trace has ended meanwhile, for example because too much has changed.
+    #[error("too much changes for a resync of what has changed; the next one compares everything")]
+    TraceEnded,
     /// The node is stopping, or has another role now.
     #[error("given up: {why}")]
     Stopped {

@@ -16,26 +16,30 @@
 //! not cost the time of a round trip. Their number is small, because clients wait for the locks. The resync waits for
 //! no lock while it holds other locks: otherwise a client with the wanted lock could wait for a held lock.
 //!
+//! If the store has a trace of what has changed since the copies were equal, only the files of the trace get size and
+//! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
+//!
 //! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
 //! file may be lower than other numbers, but never belongs to another file; comparing the file is harmless.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use lockstep_fs::store::FileTimes;
+use lockstep_fs::store::{ChangedContent, ChangedRegions, FileTimes};
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{Request, WireFileTimes};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Errno, Hash128, Ino, NodeKind};
+use lockstep_types::{Errno, Hash128, Ino};
 use smallvec::smallvec;
 
-use crate::api::{LockClaim, Locks, Peer, PendingAnswer, ResyncError, differing};
+use crate::api::{LockClaim, Locks, Peer, PeerBase, PendingAnswer, ResyncError, differing};
 use crate::bits;
 use crate::file_times::to_wire;
-use crate::limits::{FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX};
+use crate::file_walk::{FileWalk, WalkedFile};
+use crate::limits::{HASHED_FILE_BYTES_MAX, RANGES_MAX};
 use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
 
@@ -68,25 +72,25 @@ const TIMES_COST: JobCost = JobCost {
     bytes: 0,
 };
 
-/// Makes the content of all regular files equal. Every operation must already be mirrored.
+/// Makes the content of all regular files equal: all of it, or what the trace has since `base`. Every operation must
+/// already be mirrored.
 pub fn send_content(
     store: &Store,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
+    base: Option<PeerBase>,
 ) -> Result<(), ResyncError> {
-    store.checkpoint()?;
-    // Counted once: files created from now on are mirrored from the beginning, and the walk
-    // must not chase them.
-    let census = store.replica().census()?;
-    progress.start(census.files, census.bytes);
+    let walk = match base.and_then(|base| base.content(store)) {
+        Some(changed) => FileWalk::changed(store, changed, progress)?,
+        None => FileWalk::all(store, progress)?,
+    };
     let sender = ContentSender {
         store,
         peer,
         locks,
         progress,
-        next: 1,
-        last: census.last,
+        walk,
         suspects: VecDeque::new(),
         reserved: VecDeque::new(),
         jobs: VecDeque::new(),
@@ -107,9 +111,22 @@ struct Suspect {
     certain: bool,
     /// The bytes before this offset are equal, or are being made equal.
     next: u64,
+    /// The bytes that may differ; `None`: all.
+    changed: Option<ChangedRegions>,
 }
 
 impl Suspect {
+    /// The next bytes that may differ; `None` when the rest is equal.
+    fn next_changed(&self) -> Option<Range<u64>> {
+        let rest = self.next..self.size;
+        let run = match &self.changed {
+            Some(changed) => changed.next(self.next)?,
+            None => rest.clone(),
+        };
+        let run = run.start..run.end.min(rest.end);
+        Some(run).filter(|run| !run.is_empty())
+    }
+
     /// Whether the file is sent without a comparison of its blocks.
     const fn is_uncompared(&self) -> bool {
         self.certain && self.size <= UNCOMPARED_BYTES_MAX
@@ -119,11 +136,21 @@ impl Suspect {
 /// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
 type Described = Vec<(Ino, WireFileTimes, Option<Hash128>)>;
 
+/// A batch of files whose size and times the secondary takes over.
+struct TimesBatch {
+    described: Described,
+    /// Number of hashed bytes.
+    hashed: u64,
+    /// The files with reserved space.
+    reserved: Vec<Ino>,
+    /// The bytes that may differ, of the files of a trace.
+    changed: ChangedContent,
+}
+
 /// A request under way, with the data for its answer.
 enum JobStep<'a> {
-    /// The secondary takes over size and times of files. With the number of hashed bytes, and the files with
-    /// reserved space.
-    SettingTimes(Described, u64, Vec<Ino>, PendingAnswer<'a>),
+    /// The secondary takes over size and times of files.
+    SettingTimes(TimesBatch, PendingAnswer<'a>),
     /// The secondary compares the blocks of a piece.
     Comparing(Ino, Piece, Vec<u8>, PendingAnswer<'a>),
     /// The secondary writes, reserves space or punches holes.
@@ -150,9 +177,7 @@ struct ContentSender<'a> {
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
-    /// The next inode and the last inode of the walk.
-    next: u64,
-    last: u64,
+    walk: FileWalk,
     suspects: VecDeque<Suspect>,
     /// Files with reserved space, which is sent once their content is equal.
     reserved: VecDeque<Ino>,
@@ -222,12 +247,12 @@ impl<'a> ContentSender<'a> {
         self.under_way.requests -= job.cost.requests;
         self.under_way.bytes -= job.cost.bytes;
         match job.step {
-            JobStep::SettingTimes(described, hashed, reserved, answer) => {
+            JobStep::SettingTimes(batch, answer) => {
                 let differing = differing("take over sizes", answer()?)?;
-                self.progress.bytes_done.add(hashed);
-                self.progress.inodes_done.add(described.len() as u64);
-                self.suspect(&described, &differing);
-                self.reserved.extend(reserved);
+                self.progress.bytes_done.add(batch.hashed);
+                self.progress.inodes_done.add(batch.described.len() as u64);
+                self.suspect(batch.described, batch.changed, &differing);
+                self.reserved.extend(batch.reserved);
             }
             JobStep::Comparing(ino, piece, data, answer) => {
                 let differing = differing("compare blocks", answer()?)?;
@@ -246,26 +271,21 @@ impl<'a> ContentSender<'a> {
 
     /// Lets the secondary take over size and times of the next files; `false` when there are no more files.
     fn set_times_of_batch(&mut self) -> Result<bool, ResyncError> {
-        if self.next > self.last {
+        let Some(files) = self.walk.next_files(self.store)? else {
             return Ok(false);
-        }
-        let to = self.last.saturating_add(1);
-        let inodes = self.store.replica().inodes(self.next, to, FILES_MAX)?;
-        let highest = inodes.last().map(|(ino, _)| ino.get());
-        self.next = highest.map_or(to, |highest| highest.saturating_add(1));
-        let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
-        let files: Vec<Ino> = files.map(|(ino, _)| *ino).collect();
+        };
         if !files.is_empty() {
-            self.set_times(&files)?;
+            self.set_times(files)?;
         }
         Ok(true)
     }
 
-    fn set_times(&mut self, files: &[Ino]) -> Result<(), ResyncError> {
+    fn set_times(&mut self, files: Vec<WalkedFile>) -> Result<(), ResyncError> {
         self.make_room(TIMES_COST)?;
-        let alone = |ino: &Ino| (LockKey::File(*ino), LockMode::Exclusive);
+        let alone = |(ino, _): &WalkedFile| (LockKey::File(*ino), LockMode::Exclusive);
         let claim = self.claim(files.iter().map(alone).collect())?;
-        let (described, hashed) = self.describe(files)?;
+        let inos: Vec<Ino> = files.iter().map(|(ino, _)| *ino).collect();
+        let (described, hashed) = self.describe(&inos)?;
         let mut reserved = Vec::new();
         for (ino, ..) in &described {
             if self.store.replica().next_reserved(*ino, 0)?.is_some() {
@@ -281,9 +301,17 @@ impl<'a> ContentSender<'a> {
         let request = Request::SetFileTimes {
             files: described.clone(),
         };
+        let changed = files
+            .into_iter()
+            .filter_map(|(ino, changed)| changed.map(|changed| (ino, changed)));
+        let batch = TimesBatch {
+            described,
+            hashed,
+            reserved,
+            changed: changed.collect(),
+        };
         let answer = self.peer.begin(request, &[]);
-        let step = JobStep::SettingTimes(described, hashed, reserved, answer);
-        self.push(claim, TIMES_COST, step);
+        self.push(claim, TIMES_COST, JobStep::SettingTimes(batch, answer));
         Ok(())
     }
 
@@ -301,18 +329,21 @@ impl<'a> ContentSender<'a> {
     }
 
     /// Notes the files whose content differs or may differ.
-    fn suspect(&mut self, described: &Described, differing: &[u8]) {
+    fn suspect(&mut self, described: Described, mut changed: ChangedContent, differing: &[u8]) {
         if is_active(Mutant::ResyncBySize) {
             return;
         }
-        for (number, (ino, times, hash)) in described.iter().enumerate() {
-            if times.size > 0 && (hash.is_none() || bits::get(differing, number)) {
-                self.suspects.push_back(Suspect {
-                    ino: *ino,
-                    size: times.size,
-                    certain: hash.is_some(),
-                    next: 0,
-                });
+        for (number, (ino, times, hash)) in described.into_iter().enumerate() {
+            let suspect = Suspect {
+                ino,
+                size: times.size,
+                certain: hash.is_some(),
+                next: 0,
+                changed: changed.remove(&ino).filter(|_| hash.is_none()),
+            };
+            let differs = hash.is_none() || bits::get(differing, number);
+            if differs && suspect.next_changed().is_some() {
+                self.suspects.push_back(suspect);
             }
         }
     }
@@ -344,13 +375,16 @@ impl<'a> ContentSender<'a> {
     /// Makes the next piece of a file equal, if there is one.
     fn send_piece(&mut self, mut suspect: Suspect) -> Result<(), ResyncError> {
         let ino = suspect.ino;
-        let Some(guess) = pieces::piece_at(self.store, ino, suspect.next, suspect.size)? else {
+        let Some(run) = suspect.next_changed() else {
+            return Ok(());
+        };
+        let Some(guess) = pieces::piece_at(self.store, ino, run.start, run.end)? else {
             return Ok(());
         };
         let cost = cost_of(&suspect, &guess);
         self.make_room(cost)?;
         let claim = self.claim(pieces::read_lock(ino, &guess))?;
-        let Some((piece, size, data)) = pieces::read(self.store, ino, suspect.next, &guess)? else {
+        let Some((piece, size, data)) = pieces::read(self.store, ino, run.start, &guess)? else {
             return Ok(());
         };
         if !suspect.certain {

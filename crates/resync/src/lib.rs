@@ -9,6 +9,7 @@ pub mod api;
 pub mod bits;
 pub mod content;
 mod file_times;
+mod file_walk;
 pub mod limits;
 pub mod namespace;
 pub mod pieces;
@@ -18,7 +19,8 @@ pub mod recovery;
 pub mod secondary;
 
 pub use api::{
-    AnswerError, LockClaim, Locks, Operations, Peer, PeerError, PendingAnswer, ResyncError,
+    AnswerError, LockClaim, Locks, Operations, Peer, PeerBase, PeerError, PendingAnswer,
+    ResyncError,
 };
 pub use content::send_content;
 pub use namespace::{send_image, send_tail};

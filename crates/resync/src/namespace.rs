@@ -6,6 +6,8 @@
 //! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
 //! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
 //!
+//! If the store has a trace of what has changed since the copies were equal, only the records of the trace are sent.
+//!
 //! Before the tail, the secondary's records form no namespace that ever existed: a file may have two names, or a
 //! directory an entry without an inode. No code reads that namespace before the tail has come, and the copy is marked
 //! out of sync until then and long after.
@@ -16,7 +18,7 @@ use lockstep_fs::store::{ChangeFeed, ImageChunk};
 use lockstep_repl::message::Request;
 use lockstep_types::SyncId;
 
-use crate::api::{Operations, Peer, ResyncError, execute};
+use crate::api::{Operations, Peer, PeerBase, ResyncError, execute};
 use crate::pipeline::RequestPipeline;
 
 /// Bytes of records in one message, without the last record.
@@ -38,18 +40,21 @@ const RECORDS_MAX: usize = 128 << 10;
 /// The value of [`RECORDS_MAX`] for the last rounds, before the tail.
 const TAIL_RECORDS_MAX: usize = 8 * TAIL_RECORDS;
 
-/// Carries the namespace over in the resync `sync`, except for the last changes. Returns the follower of changes for
-/// [`send_tail`].
+/// Carries the namespace over in the resync `sync`, except for the last changes: all of it, or the records of the trace
+/// since `base`. Returns the follower of changes for [`send_tail`].
 pub fn send_image<'a>(
     store: &'a Store,
     peer: &dyn Peer,
     sync: SyncId,
+    base: Option<PeerBase>,
     operations: &dyn Operations,
 ) -> Result<ChangeFeed<'a>, ResyncError> {
-    execute(peer, "begin a resync", Request::BeginResync { sync }, &[])?;
+    let base = base.filter(|base| base.records(store).is_some());
+    let whole = base.is_none();
+    let begin = Request::BeginResync { sync, whole };
+    execute(peer, "begin a resync", begin, &[])?;
     // Before the first record is read: no change may be missed.
     let changes = store.image().follow_changes(RECORDS_MAX);
-    store.checkpoint()?;
     let mut sender = NamespaceSender {
         store,
         changes,
@@ -57,8 +62,14 @@ pub fn send_image<'a>(
         operations,
         requests: RequestPipeline::new(peer),
     };
-    for table in REPLICATED {
-        sender.send_table(table)?;
+    if let Some(base) = base {
+        let records = base.records(store).ok_or(ResyncError::TraceEnded)?;
+        sender.changes.extend(records);
+    } else {
+        store.checkpoint()?;
+        for table in REPLICATED {
+            sender.send_table(table)?;
+        }
     }
     sender.send_rounds()?;
     sender.requests.send("tidy up", Request::FlushImage, &[])?;

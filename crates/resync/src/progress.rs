@@ -1,6 +1,6 @@
 //! Progress of a resync or a comparison, for status.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A number that only grows; other threads read it at any time.
 #[derive(Debug, Default)]
@@ -36,11 +36,28 @@ pub struct JobProgress {
     pub bytes_done: Counter,
     /// Bytes of content that differed and were sent.
     pub bytes_sent: Counter,
+    /// The job is for all content, and not only for what has changed.
+    is_whole: AtomicBool,
 }
 
 impl JobProgress {
-    /// Starts over with new totals.
+    /// Starts over with new totals, for all content.
     pub fn start(&self, inodes: u64, bytes: u64) {
+        self.start_with(inodes, bytes, true);
+    }
+
+    /// Starts over with new totals, for content that has changed.
+    pub(crate) fn start_changed(&self, inodes: u64, bytes: u64) {
+        self.start_with(inodes, bytes, false);
+    }
+
+    /// Whether the job is for all content.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    fn start_with(&self, inodes: u64, bytes: u64, is_whole: bool) {
+        self.is_whole.store(is_whole, Ordering::Relaxed);
         self.inodes_total.set(inodes);
         self.inodes_done.set(0);
         self.bytes_total.set(bytes);

@@ -43,6 +43,9 @@ const GATE: &str = "gate: ";
 /// A client saw an error in a planned failover.
 const HANDED_OVER: &str = "handed_over: ";
 
+/// A copy was brought up to date, and differs.
+const DIFFERS: &[&str] = &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, EXACTLY_ONCE, READS];
+
 /// A node has acted without the word of the witness. So two nodes have served, or a claim contradicts the record.
 const WITHOUT_WITNESS: &[&str] = &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE, IN_TIME, CLAIM];
 /// A node claims what the record of the witness excludes.
@@ -55,6 +58,11 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // A durable write is answered, too.
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
         Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
+        // Only the end of the schedule compares everything.
+        Mutant::TraceForgetsWrites
+        | Mutant::TraceForgetsUnapplied
+        | Mutant::RejoinWithoutPaw
+        | Mutant::RejoinFromAnyCopy => DIFFERS,
         // A recovery also waits for messages that were not sent again.
         Mutant::NoResend | Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
@@ -126,6 +134,8 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::HandOverBusy => 600,
         Mutant::IgnorePeerRoom => 530,
         Mutant::SendWithoutRoom => 400,
+        Mutant::RejoinWithoutPaw => 10_190,
+        Mutant::TraceForgetsUnapplied => 1_950,
         _ => 1,
     }
 }

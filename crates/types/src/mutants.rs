@@ -108,6 +108,14 @@ mutants! {
     KeepWithoutLimit,
     /// A change begins without a check of the room on the secondary's disk (P20).
     IgnorePeerRoom,
+    /// A node that is alone does not note its writes for the other copy (P10).
+    TraceForgetsWrites,
+    /// A new primary does not note the operations that the old one may not have applied (P10).
+    TraceForgetsUnapplied,
+    /// A deposed node does not name its writes in flight (P10).
+    RejoinWithoutPaw,
+    /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P10).
+    RejoinFromAnyCopy,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).
     ServeUndecided,
     /// The gate lets programs in while this node does not serve.

@@ -41,6 +41,9 @@ pub(crate) struct RoleState {
     /// The last generation in which this node was the primary, if its copy may hold changes from then that no other copy
     /// has: it was deposed, and has not been in sync since.
     pub deposed: Option<Generation>,
+    /// The same generation, if this copy differs from the then secondary's only in the writes of the PAW table, and in
+    /// operations in doubt: the copies were in sync, and no resync has begun since.
+    pub deposed_in_sync: Option<Generation>,
     /// The run of the machine in which the store is in use; `None` after a clean shutdown.
     pub boot: Option<BootId>,
 }
@@ -68,6 +71,8 @@ struct StateFields {
     sync: Option<SyncId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deposed: Option<Generation>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deposed_in_sync: Option<Generation>,
     boot: Option<BootId>,
 }
 
@@ -85,6 +90,7 @@ impl From<RoleState> for StateFields {
             store: state.store,
             sync: state.sync,
             deposed: state.deposed,
+            deposed_in_sync: state.deposed_in_sync,
             boot: state.boot,
         }
     }
@@ -121,6 +127,7 @@ impl RoleState {
             store: fields.store,
             sync: fields.sync,
             deposed: fields.deposed,
+            deposed_in_sync: fields.deposed_in_sync,
             boot: fields.boot,
         })
     }
@@ -229,21 +236,46 @@ impl RoleState {
         Self {
             record,
             deposed: self.deposed.filter(|_| !in_sync),
+            deposed_in_sync: self.deposed_in_sync.filter(|_| !in_sync),
             ..self
+        }
+    }
+
+    /// The state of a copy that may differ from the other one in anything.
+    pub fn without_base(self) -> Self {
+        Self {
+            deposed_in_sync: None,
+            ..self
+        }
+    }
+
+    /// The generation in which a secondary's copy was last equal to the other one, but for the operations in flight.
+    pub const fn base(&self) -> Option<Generation> {
+        match self.record {
+            record if record.is_primary() => None,
+            record if record.complete => Some(record.generation),
+            _ => self.deposed_in_sync,
         }
     }
 
     /// The state with another record. A primary that becomes a secondary without a complete copy was deposed. A primary
     /// that gives its role away in order keeps a complete copy.
     fn with_record(self, new: RoleRecord) -> Self {
-        let deposed = match (self.record.is_primary(), new.is_primary()) {
-            (_, true) => None,
-            (true, false) => Some(self.record.generation).filter(|_| !new.complete),
-            (false, false) => self.deposed,
+        let old = self.record;
+        let were_in_sync =
+            old.complete && old.peer_complete || is_active(Mutant::RejoinFromAnyCopy);
+        let (deposed, deposed_in_sync) = match (old.is_primary(), new.is_primary()) {
+            (_, true) => (None, None),
+            (true, false) => {
+                let deposed = Some(old.generation).filter(|_| !new.complete);
+                (deposed, deposed.filter(|_| were_in_sync))
+            }
+            (false, false) => (self.deposed, self.deposed_in_sync),
         };
         Self {
             record: new,
             deposed,
+            deposed_in_sync,
             ..self
         }
     }
@@ -275,6 +307,7 @@ impl RoleFile {
             store: None,
             sync: None,
             deposed: None,
+            deposed_in_sync: None,
             boot: None,
         }))
     }
@@ -354,7 +387,7 @@ impl RoleFile {
         self.change_in(generation, |state| RoleState {
             store: Some(store),
             sync: None,
-            ..state.marked(false)
+            ..state.marked(false).without_base()
         })
     }
 
@@ -379,7 +412,7 @@ impl RoleFile {
     pub fn take_over(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
         self.change_in(generation, |state| RoleState {
             sync: Some(sync),
-            ..state.marked(false)
+            ..state.marked(false).without_base()
         })
     }
 

@@ -5,12 +5,13 @@
 //!
 //! Invariant: entries that may be needed are never lost silently. While a copy is in sync, a damaged table is
 //! refused, and a missing table makes the copy out of sync. While a copy is out of sync, the entries have no meaning,
-//! because a resync compares everything; then the tables are recreated.
+//! because a resync compares everything; then the tables are recreated. The PAW table of a deposed primary that was in
+//! sync keeps its meaning until a resync begins.
 
 use std::io;
 use std::sync::Arc;
 
-use lockstep_fs::StoreError;
+use lockstep_fs::{Store, StoreError};
 use lockstep_paw_saw::{Damage, InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::backing::Backing;
@@ -68,6 +69,12 @@ impl Tables {
         Ok(Self { paw, old_paw, saw })
     }
 
+    /// The writes of a secondary that may not be done on its primary; `None` if the table cannot be read.
+    pub fn waiting(backing: &dyn Backing) -> Option<Vec<InFlightEntry>> {
+        let table = map(backing, SAW_FILE).ok()?;
+        InFlightTable::open(table).ok().map(|(_, entries)| entries)
+    }
+
     /// Makes empty tables for a copy out of sync.
     pub fn make(backing: &dyn Backing) -> Result<Self, TableError> {
         Ok(Self {
@@ -85,6 +92,14 @@ pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> InFlightEntry {
         osn: write.osn,
         offset: write.offset,
         length: u32::try_from(length).unwrap_or(u32::MAX),
+    }
+}
+
+/// Adds writes that may be on one node only to the trace of the store.
+pub(crate) fn trace_writes(store: &Store, writes: &[InFlightEntry]) {
+    for write in writes {
+        let length = u64::from(write.length);
+        store.trace().add_write(write.ino, write.offset, length);
     }
 }
 

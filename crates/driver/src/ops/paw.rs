@@ -76,6 +76,11 @@ impl PawEntries {
         entries
     }
 
+    /// All entries: the writes that may be on one node only.
+    pub fn entries(&self) -> Vec<InFlightEntry> {
+        self.table.entries()
+    }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.table.len()

@@ -11,6 +11,7 @@ use lockstep_link::{LinkError, SendFrames};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{Envelope, MessageError};
+use lockstep_resync::PeerBase;
 use parking_lot::RwLock;
 use thiserror::Error;
 
@@ -81,8 +82,10 @@ fn deliver_with(
 pub(crate) struct ActiveConnection {
     pub sender: Arc<dyn SendFrames>,
     pub id: ConnectionId,
-    /// The SAW entries of the peer, from its greeting.
+    /// The writes that may be on the peer only, from its greeting.
     pub peer_waiting: Arc<Vec<InFlightEntry>>,
+    /// Primary: the state from which the peer's copy can be brought up to date, from its greeting.
+    pub peer_base: Option<PeerBase>,
     pub course: Arc<Course>,
 }
 
@@ -170,11 +173,13 @@ impl PeerConnection {
         id: ConnectionId,
         sender: Arc<dyn SendFrames>,
         peer_waiting: Vec<InFlightEntry>,
+        peer_base: Option<PeerBase>,
     ) -> ActiveConnection {
         let connection = ActiveConnection {
             sender,
             id,
             peer_waiting: Arc::new(peer_waiting),
+            peer_base,
             course: Arc::default(),
         };
         *self.current.write() = Some(connection.clone());
@@ -257,7 +262,14 @@ mod tests {
     #[test]
     fn a_replaced_connection_is_neither_found_nor_removed_again() {
         let peer = PeerConnection::default();
-        let open = || peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        let open = || {
+            peer.open(
+                peer.next_id(),
+                Arc::new(Recorder::default()),
+                Vec::new(),
+                None,
+            )
+        };
         let (first, second) = (open(), open());
         assert_ne!(first.id, second.id);
         assert!(peer.get(first.id).is_none());
@@ -271,7 +283,14 @@ mod tests {
     #[test]
     fn a_peer_is_complete_over_the_connection_over_which_it_said_so() {
         let peer = PeerConnection::default();
-        let open = || peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        let open = || {
+            peer.open(
+                peer.next_id(),
+                Arc::new(Recorder::default()),
+                Vec::new(),
+                None,
+            )
+        };
         let first = open();
         assert!(!peer.is_complete());
         first.note_complete_peer();
@@ -288,7 +307,12 @@ mod tests {
     #[test]
     fn a_second_ping_knows_that_the_first_is_unanswered() {
         let peer = PeerConnection::default();
-        let connection = peer.open(peer.next_id(), Arc::new(Recorder::default()), Vec::new());
+        let connection = peer.open(
+            peer.next_id(),
+            Arc::new(Recorder::default()),
+            Vec::new(),
+            None,
+        );
         assert!(!connection.begin_ping(Duration::ZERO));
         assert!(connection.begin_ping(Duration::ZERO));
         peer.note_pong();

@@ -182,6 +182,7 @@ fn stalled() -> (Place, Secondary, VecDeque<Question>) {
     secondary.answer(Message::Welcome(Welcome {
         version: PROTOCOL_VERSION,
         in_sync: false,
+        base: None,
         applied: Osn::ZERO,
         waiting: Vec::new(),
         room: Room::ALL,

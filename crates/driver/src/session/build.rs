@@ -17,7 +17,7 @@ use super::secondary::SecondarySession;
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
-use crate::open::tables::Tables;
+use crate::open::tables::{Tables, trace_writes};
 use crate::open::{DatastoreError, refused, table_refused};
 use crate::ops::lock_plan;
 
@@ -44,7 +44,10 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
     let backing = store.backing().as_ref();
-    let tables = if is_in_sync {
+    if part == SessionPart::Lead {
+        trace_lead(store, role.record.generation, is_in_sync);
+    }
+    let tables = if is_in_sync || role.base().is_some() {
         Tables::open(backing)
     } else {
         Tables::make(backing)
@@ -59,6 +62,21 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
         roll_back_in_doubt(store, role.deposed).map_err(refused(config))?;
     }
     Ok(with(engine, tables, state))
+}
+
+/// Begins the trace of a primary, before anything changes. A node that has just taken over goes on from what it followed, and
+/// from its writes that the old primary may lack.
+fn trace_lead(store: &Store, generation: Generation, is_in_sync: bool) {
+    let trace = store.trace();
+    if is_in_sync {
+        trace.begin_alone(generation);
+        return;
+    }
+    trace.take_over();
+    match Tables::waiting(store.backing().as_ref()) {
+        Some(waiting) => trace_writes(store, &waiting),
+        None => trace.end(),
+    }
 }
 
 /// A session on a failed disk, which was opened in memory.
@@ -79,7 +97,11 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     let core_config = core_config(&engine.config, &*engine.host);
     let core = Core::new(core_config, start, engine.now_ms());
     if state.is_secondary() && !is_active(Mutant::SecondaryServes) {
-        Session::Secondary(SecondarySession::new(engine, core, first_osn, tables.saw))
+        let role = engine.role_file.state();
+        let paw = role.base().filter(|_| !role.record.complete);
+        let paw = paw.map(|_| tables.paw);
+        let session = SecondarySession::new(engine, core, first_osn, tables.saw, paw);
+        Session::Secondary(session)
     } else {
         Session::Primary(PrimarySession::new(engine, core, first_osn, tables.paw))
     }

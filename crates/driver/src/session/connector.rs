@@ -10,6 +10,7 @@ use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
+use lockstep_resync::PeerBase;
 use lockstep_types::Generation;
 use thiserror::Error;
 
@@ -258,7 +259,13 @@ impl<'a, M: Meets> Connector<'a, M> {
         let in_sync = self.judge_welcome(&welcome);
         session.space.note_welcome(welcome.room, in_sync);
         let id = term.peer.next_id();
-        let connection = term.peer.open(id, Arc::clone(&sender), welcome.waiting);
+        let base = welcome.base.map(|generation| PeerBase {
+            generation,
+            applied: welcome.applied,
+        });
+        let connection = term
+            .peer
+            .open(id, Arc::clone(&sender), welcome.waiting, base);
         if in_sync {
             connection.note_complete_peer();
         }

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::State;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_types::{Errno, Ino, Osn};
 
 use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
+use crate::open::tables::trace_writes;
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
 use crate::ops::kept::Keeper;
@@ -243,7 +244,10 @@ impl PrimarySession {
     /// Has the courier thread make a mark, and report it to the core.
     fn spawn_mark(&self, in_sync: bool) {
         let (content, pipeline) = (Arc::clone(&self.content), Arc::clone(&self.pipeline));
+        let engine = Arc::clone(&self.engine);
         sync_mark::spawn(&self.term, in_sync, OnFailure::Retry, move || {
+            // No operation is finished alone before the mark: each write that is on one node only has its entry.
+            trace_writes(&engine.store, &content.paw.entries());
             // Operations that could not be applied here have not happened, and the operations behind them continue
             // (rules P6, P15).
             content.paw.release_uncompared();
@@ -450,15 +454,24 @@ impl CoreDriver for PrimarySession {
     /// Size and times of finished writes become visible before another operation can get their locks.
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
+        let trace = self.engine.store.trace();
+        if shows_difference(&event) {
+            trace.end();
+        }
         core.handle(self.engine.now_ms(), event, &mut effects);
         for effect in &effects {
             match effect {
+                // Acknowledgements wait from now on.
+                Effect::Entered(State::Paused) => trace.begin_alone(self.term.generation()),
                 Effect::Finish { op, result: Ok(()) } => {
                     self.pending.publish_write(*op, &self.engine.store);
                 }
                 Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
                 // Here, because the secondary hears of that only later: it may become complete then.
-                Effect::Entered(State::Synced) => self.engine.witness.revoke(),
+                Effect::Entered(State::Synced) => {
+                    trace.end();
+                    self.engine.witness.revoke();
+                }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.
                 Effect::Entered(State::EnteringSync) => {
                     self.engine.witness.permit(self.term.generation());
@@ -481,6 +494,17 @@ impl CoreDriver for PrimarySession {
             self.handle_event(ThreadKind::MayWait, event);
         }
     }
+}
+
+/// Whether the secondary could not do what this node has done: its copy may differ in anything.
+const fn shows_difference(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Trigger(Trigger::PeerFailed)
+            | Event::WriteAcked(_, Some(_))
+            | Event::MetaAcked(_, Err(_))
+            | Event::SyncAcked(_, Some(_))
+    )
 }
 
 /// Whether the core lets an operation start now.

@@ -7,17 +7,18 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_fs::{Store, StoreError};
-use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::Event;
 use lockstep_repl::message::{Request, RequestFailure, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::api::AnswerError;
+use lockstep_types::SyncId;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use thiserror::Error;
 
 use crate::engine::Engine;
 use crate::host::ThreadKind;
+use crate::session::copy_base::CopyBase;
 use crate::term::Term;
 
 /// Why a request gets no response.
@@ -26,6 +27,9 @@ enum ResponseError {
     /// The disk of this node has failed (rule P16).
     #[error("{0}")]
     DiskFailed(String),
+    /// The primary takes this copy for one that was in sync with it.
+    #[error("it was asked to take over what has changed, but its copy may differ in anything")]
+    NoBase,
     /// Only a copy out of sync enters a sync.
     #[error("it was told to be in sync, which it is")]
     AlreadyInSync,
@@ -46,14 +50,13 @@ enum ResponseError {
 /// See the head of this file.
 pub(crate) struct Responder {
     term: Arc<Term>,
-    /// Writes that wait for the primary.
-    saw: Arc<InFlightTable>,
+    base: Arc<CopyBase>,
 }
 
 impl Responder {
     /// The responder of one session.
-    pub const fn new(term: Arc<Term>, saw: Arc<InFlightTable>) -> Self {
-        Self { term, saw }
+    pub const fn new(term: Arc<Term>, base: Arc<CopyBase>) -> Self {
+        Self { term, base }
     }
 
     fn happened(&self, trigger: Trigger) {
@@ -75,21 +78,13 @@ impl Responder {
         let store = &engine.store;
         match request {
             Request::RecoveryDone { below } => {
-                self.saw.remove_below(*below);
+                self.base.recovered(*below);
                 self.happened(Trigger::Recovered);
                 Ok(Response::Done)
             }
             Request::InSync => self.mark_in_sync(),
-            Request::BeginResync { sync } => {
-                // Before anything is changed (rules P10, P17).
-                if !is_active(Mutant::ResyncUnmarked) {
-                    engine.role_file.take_over(self.term.generation(), *sync)?;
-                }
-                self.saw.clear();
-                self.happened(Trigger::MarkedOutOfSync);
-                if let Some(generation) = engine.role_file.state().deposed {
-                    store.lost_found().begin(generation);
-                }
+            Request::BeginResync { sync, whole } => {
+                self.begin_resync(*sync, *whole)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
@@ -107,6 +102,28 @@ impl Responder {
         }
     }
 
+    /// Marks the copy before anything is changed (rules P10, P17).
+    fn begin_resync(&self, sync: SyncId, whole: bool) -> Result<(), ResponseError> {
+        let Engine {
+            role_file, store, ..
+        } = &*self.term.engine;
+        if !whole && self.base.generation().is_none() {
+            return Err(ResponseError::NoBase);
+        }
+        if !is_active(Mutant::ResyncUnmarked) {
+            role_file.take_over(self.term.generation(), sync)?;
+        }
+        store.trace().end();
+        let own_files = self.base.own_files();
+        self.base.begin_resync(whole);
+        self.happened(Trigger::MarkedOutOfSync);
+        if let Some(generation) = role_file.state().deposed {
+            let of = (!whole).then_some(own_files);
+            store.lost_found().begin(generation, of);
+        }
+        Ok(())
+    }
+
     fn mark_in_sync(&self) -> Result<Response, ResponseError> {
         let Engine {
             role_file, store, ..
@@ -119,7 +136,10 @@ impl Responder {
         if !is_active(Mutant::MarkBeforeSync) {
             store.sync_everything()?;
         }
-        role_file.mark(self.term.generation(), true)?;
+        let generation = self.term.generation();
+        store.trace().follow(generation);
+        role_file.mark(generation, true)?;
+        self.base.enter_sync(generation);
         store.lost_found().end();
         self.happened(Trigger::MarkedInSync);
         Ok(Response::Done)

@@ -1,23 +1,20 @@
-//! The session of a secondary: greets a primary, and executes, logs and acknowledges its operations.
+//! The session of a secondary: serves a primary, and executes, logs and acknowledges its operations.
 //!
 //! One thread, the reader, takes one frame after the other, so metadata operations are executed in the order in which the
 //! primary sent them. The reader never waits for a disk flush or a checkpoint: the worker pool answers an operation that
 //! waits for a flush, and the courier thread or the pool executes an operation that waits for a checkpoint.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockstep_fs::store::Applied;
-use lockstep_fs::{OpError, Store, StoreError};
+use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::{Full, InFlightTable};
-use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
-use lockstep_repl::message::{
-    Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Request, Welcome, WriteMessage,
-};
+use lockstep_repl::core::{Core, Effect, Effects, Event};
+use lockstep_repl::message::{Envelope, Hello, Message, MessageError, Request, WriteMessage};
 use lockstep_repl::state::Trigger;
 use lockstep_types::backing::Room;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -31,8 +28,9 @@ use crate::host::{Reading, ThreadKind};
 use crate::open::tables::entry_of;
 use crate::ops::kept::KeptLoad;
 use crate::peer::connection::Delivery;
-use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
+use crate::peer::greeting::{refuse, refuse_poisoned};
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
+use crate::session::copy_base::CopyBase;
 use crate::session::responder::Responder;
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
@@ -66,32 +64,13 @@ enum ConnectionEnd {
     NotForSecondary(Box<Message>),
 }
 
-/// Why a primary is refused.
-#[derive(Debug, Error)]
-enum NotWelcome {
-    #[error(transparent)]
-    Greeting(#[from] GreetingError),
-    #[error(
-        "{found}: {cure}, or, if the datastore is to begin anew with what the primary has, stop the \
-         secondary's node and move the secondary's store ({store}) away"
-    )]
-    OtherStore {
-        found: &'static str,
-        cure: &'static str,
-        store: String,
-    },
-    #[error(transparent)]
-    RoleFile(#[from] io::Error),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 /// See the head of this file.
 pub(crate) struct SecondarySession {
     pub engine: Arc<Engine>,
     pub term: Arc<Term>,
     /// Writes that wait for the primary.
     saw: Arc<InFlightTable>,
+    pub(super) base: Arc<CopyBase>,
     pub responder: Responder,
     permits: ReplyPermits,
     /// Held by the reader of the one connection.
@@ -101,15 +80,25 @@ pub(crate) struct SecondarySession {
 }
 
 impl SecondarySession {
-    /// A session that begins with `core`, and with the table of writes in flight of the store.
-    pub fn new(engine: &Arc<Engine>, core: Core, first_osn: Osn, saw: InFlightTable) -> Arc<Self> {
+    /// A session that begins with `core`, and with the tables of writes in flight of the store. `paw`: the own writes of a
+    /// deposed primary.
+    pub fn new(
+        engine: &Arc<Engine>,
+        core: Core,
+        first_osn: Osn,
+        saw: InFlightTable,
+        paw: Option<InFlightTable>,
+    ) -> Arc<Self> {
         let saw = Arc::new(saw);
+        let generation = engine.role_file.state().base();
+        let base = Arc::new(CopyBase::new(generation, Arc::clone(&saw), paw));
         Arc::new_cyclic(|session: &Weak<Self>| {
             let driver = session.clone();
             let term = Arc::new(Term::new(Arc::clone(engine), core, first_osn, driver));
             Self {
                 engine: Arc::clone(engine),
-                responder: Responder::new(Arc::clone(&term), Arc::clone(&saw)),
+                responder: Responder::new(Arc::clone(&term), Arc::clone(&base)),
+                base,
                 term,
                 saw,
                 permits: ReplyPermits::default(),
@@ -152,7 +141,7 @@ impl SecondarySession {
         self.engine.notes.forget_obstacles();
         self.term
             .peer
-            .open(connection, Arc::clone(sender), Vec::new());
+            .open(connection, Arc::clone(sender), Vec::new(), None);
         if self.is_ending() {
             // The end may have closed the connection before this one was there.
             self.term
@@ -190,91 +179,13 @@ impl SecondarySession {
         }
     }
 
-    /// Answers the greeting, or returns why the primary is refused.
-    fn welcome(
-        &self,
-        sender: &dyn SendFrames,
-        connection: ConnectionId,
-        hello: &Hello,
-        envelope: &Envelope,
-    ) -> Result<(), NotWelcome> {
-        greeting::check(&self.term, envelope, hello.version)?;
-        self.check_store(hello)?;
-        let generation = self.term.generation();
-        self.engine.role_file.follow(generation, hello.store)?;
-        // The primary may answer as durable what this node reports as committed (rules P8, P11).
-        if hello.durable {
-            self.engine.store.sync_all_applied()?;
-        } else {
-            self.engine.store.sync_all_logged()?;
-        }
-        let in_sync = self.is_in_sync_with(hello);
-        let welcome = Welcome {
-            version: PROTOCOL_VERSION,
-            in_sync,
-            applied: self.engine.store.applied(),
-            waiting: self.saw.entries(),
-            room: self.room(),
-        };
-        self.answer(sender, Message::Welcome(welcome));
-        let up = Event::LinkUp {
-            connection,
-            in_sync: in_sync && hello.in_sync,
-            peer_applied: Osn::ZERO,
-        };
-        self.term.handle_event(ThreadKind::MayWait, up);
-        Ok(())
-    }
-
     /// Room on this node's disk, as far as known.
-    fn room(&self) -> Room {
+    pub(super) fn room(&self) -> Room {
         self.engine.store.capacity().room().unwrap_or(Room::NONE)
     }
 
-    /// Refuses a primary whose store is not to be carried over this copy: the disk of either node may not be mounted
-    /// (rule P17). Only an operator knows.
-    fn check_store(&self, hello: &Hello) -> Result<(), NotWelcome> {
-        // This copy has nothing to lose.
-        if self.engine.store.applied() == Osn::ZERO {
-            return Ok(());
-        }
-        let own = self.engine.role_file.state();
-        // A version without names of stores made this copy, before the primary's store got its name.
-        let is_nameless = own.store.is_none() && hello.sync.is_some();
-        // Clients may have written into the primary's new store since. This copy came from a primary that had noted
-        // first that it carries its namespace over.
-        let (found, cure) = if !hello.carried_over {
-            (
-                "the primary's store is new, but the secondary's holds a datastore",
-                "mount the disk that the primary's store was on",
-            )
-        } else if is_nameless || own.store.is_some_and(|store| store != hello.store) {
-            (
-                "the secondary's store is a copy of another store than the primary has now",
-                "mount the disks that belong together",
-            )
-        } else if own.sync.is_some_and(|sync| sync.is_unknown_to(hello.sync)) {
-            (
-                "the primary's store is an older copy of the one that the secondary's was made from",
-                "put the newer one back",
-            )
-        } else {
-            return Ok(());
-        };
-        let store = self.engine.config.store.display().to_string();
-        Err(NotWelcome::OtherStore { found, cure, store })
-    }
-
-    /// Whether the mark of this copy says "in sync", and belongs to the same sync as the primary's mark (rule P17):
-    /// another copy may have been in sync since.
-    fn is_in_sync_with(&self, hello: &Hello) -> bool {
-        let own = self.engine.role_file.state();
-        let is_same = own.sync.is_some() && own.sync == hello.sync;
-        own.is_in_sync() && (is_same || is_active(Mutant::TrustOldCopy))
-    }
-
     /// Answers the primary, without waiting for the primary to read: the reader of the connection flushes.
-    fn answer(&self, sender: &dyn SendFrames, message: Message) {
+    pub(super) fn answer(&self, sender: &dyn SendFrames, message: Message) {
         self.term.reply(sender, message, Delivery::Queue);
     }
 
@@ -343,6 +254,7 @@ impl SecondarySession {
                 previous,
                 durable,
             } => {
+                store.trace().note_done_below(envelope.done_below);
                 let is_due = !self.permits.has_metadata()
                     && !store.is_log_filling()
                     && !store.lost_found().is_keeping();
@@ -357,6 +269,7 @@ impl SecondarySession {
                 self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
             }
             Message::Ping => {
+                store.trace().note_done_below(envelope.done_below);
                 let room = self.room();
                 self.answer(&**sender, Message::Pong { room });
                 Ok(())

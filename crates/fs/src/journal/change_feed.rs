@@ -4,7 +4,8 @@
 //! The sender begins to follow before it reads the first record. Then each record that it has read is either the
 //! newest, or its key waits in the feed. The feed keeps only keys, each once, however often the record changes; the
 //! value is read when the key is taken. Sizes and times that a checkpoint puts into records come from no operation and
-//! are not followed: a resync sends them with the content.
+//! are not followed: a resync sends them with the content. The record of an inode is taken with its unflushed size and
+//! times: the receiver cuts the content to that size.
 //!
 //! Invariants: a key is noted under the lock of [`Applying`], after the record was changed. Taking keys begins under
 //! the same lock. So when no operation is under way and no key is left, the sender has every record as it is.
@@ -15,8 +16,11 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::applying::Applying;
-use crate::error::StoreError;
-use crate::namespace::Namespace;
+use crate::error::{OpError, StoreError};
+use crate::namespace::keys;
+use crate::namespace::plan::View;
+use crate::namespace::record;
+use crate::tree::Tree;
 
 /// A changed record, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,21 +36,17 @@ pub struct ImageChange {
 /// The changes of a namespace since the feed began. Dropping the feed ends it.
 pub struct ChangeFeed<'a> {
     applying: &'a Mutex<Applying>,
-    namespace: &'a Namespace,
+    tree: Tree<'a>,
     follower: u64,
 }
 
 impl<'a> ChangeFeed<'a> {
     /// Begins to follow; more than `limit` records are too many. A new feed replaces an older one.
-    pub(super) fn new(
-        applying: &'a Mutex<Applying>,
-        namespace: &'a Namespace,
-        limit: usize,
-    ) -> Self {
+    pub(super) fn new(applying: &'a Mutex<Applying>, tree: Tree<'a>, limit: usize) -> Self {
         let follower = applying.lock().changed.follow(limit);
         Self {
             applying,
-            namespace,
+            tree,
             follower,
         }
     }
@@ -80,7 +80,7 @@ impl<'a> ChangeFeed<'a> {
         while bytes < bytes_max
             && let Some(key) = keys.pop_first()
         {
-            let value = self.namespace.get(&key)?;
+            let value = self.value(&key)?;
             bytes += key.len() + value.as_ref().map_or(0, Vec::len);
             taken.push(ImageChange { key, value });
         }
@@ -88,6 +88,22 @@ impl<'a> ChangeFeed<'a> {
             self.with_keys(|left| left.append(&mut keys));
         }
         Ok(taken)
+    }
+
+    /// Adds records to take.
+    pub fn extend(&self, records: BTreeSet<Vec<u8>>) {
+        self.with_keys(|keys| keys.extend(records));
+    }
+
+    /// The present value of a record.
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        match keys::ino_of(key) {
+            Some(ino) if key.first() == Some(&keys::INODES) => {
+                let inode = self.tree.inode(ino).map_err(OpError::into_store)?;
+                Ok(inode.map(|inode| record::encode(&inode)))
+            }
+            _ => Ok(self.tree.namespace.get(key)?),
+        }
     }
 
     /// Runs `body` on the keys to take: on an empty set, once a newer feed follows.

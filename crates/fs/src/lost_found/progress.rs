@@ -2,7 +2,7 @@
 //!
 //! A mirrored change of something that came from the primary loses nothing of this node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use lockstep_types::Ino;
 
@@ -17,9 +17,24 @@ pub struct ResyncProgress {
     begun: u64,
     /// Files that are being compared: size, and the end of the equal bytes.
     files: HashMap<Ino, (u64, u64)>,
+    /// The only files of which this node may have had bytes alone; `None`: anything. Then no record is this node's own.
+    of: Option<BTreeSet<Ino>>,
 }
 
 impl ResyncProgress {
+    /// The begin of a resync. `of`: this node has nothing alone but bytes of these files.
+    pub fn of(of: Option<BTreeSet<Ino>>) -> Self {
+        Self {
+            of,
+            ..Self::default()
+        }
+    }
+
+    /// Whether this node may have had something of a file alone.
+    pub fn concerns(&self, ino: Ino) -> bool {
+        self.of.as_ref().is_none_or(|of| of.contains(&ino))
+    }
+
     /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
     pub fn file_begun(&mut self, ino: Ino, size: u64, differs: bool) {
         self.begun = self.begun.max(ino.get());
@@ -50,7 +65,7 @@ impl ResyncProgress {
 
     /// Whether a record came from the primary.
     pub fn is_loaded(&self, key: &[u8]) -> bool {
-        key <= self.loaded.as_slice()
+        self.of.is_some() || key <= self.loaded.as_slice()
     }
 
     /// All records came from the primary. Files with numbers from `first_new` on are made on both nodes.
@@ -60,6 +75,9 @@ impl ResyncProgress {
 
     /// Whether bytes of a file before `end` may be this node's own.
     pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
+        if !self.concerns(ino) {
+            return false;
+        }
         if self.first_new.is_some_and(|first| ino.get() >= first) {
             return false;
         }

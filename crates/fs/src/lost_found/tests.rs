@@ -86,7 +86,7 @@ fn generation() -> Generation {
 fn nothing_is_kept_before_the_begin_and_after_the_end() {
     let site = Site::new(400);
     site.keep(0..PAGE, None);
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     site.lost_found.end();
     site.keep(0..PAGE, None);
     assert!(site.read("list.txt").is_none());
@@ -103,7 +103,7 @@ fn nothing_is_kept_before_the_begin_and_after_the_end() {
 #[test]
 fn a_block_is_kept_once_and_only_if_it_changes() {
     let site = Site::new(400);
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     let mut new = vec![1; 3 * 4096];
     new[4096..2 * 4096].fill(99);
     new[2 * 4096..].fill(3);
@@ -126,7 +126,7 @@ fn a_block_is_kept_once_and_only_if_it_changes() {
 fn the_limit_is_a_quarter_of_the_room_and_the_list_names_the_rest() {
     let site = Site::new(100);
     let room = site.store.space().unwrap().available_bytes;
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     for page in 0..40 {
         site.keep(page * PAGE..(page + 1) * PAGE, None);
     }
@@ -151,7 +151,7 @@ fn the_limit_is_a_quarter_of_the_room_and_the_list_names_the_rest() {
 #[test]
 fn a_full_disk_stops_the_keeping_and_nothing_else_and_leaves_the_reserve() {
     let site = Site::new(100);
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     site.keep(0..PAGE, None);
     site.fill_up();
     for page in 1..40 {
@@ -168,7 +168,7 @@ fn a_full_disk_stops_the_keeping_and_nothing_else_and_leaves_the_reserve() {
 #[test]
 fn a_resync_without_room_gets_the_room_of_what_is_kept() {
     let site = Site::new(400);
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     site.keep(0..10 * PAGE, None);
     let before = site.store.space().unwrap().available_bytes;
     assert!(site.lost_found.give_room_back());
@@ -182,13 +182,13 @@ fn a_resync_without_room_gets_the_room_of_what_is_kept() {
 #[test]
 fn a_keeping_goes_on_after_a_stop_of_the_process() {
     let site = Site::new(400);
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     site.keep(0..PAGE, None);
     let path = ".lockstep/lost+found/2/list.txt";
     site.disk
         .edit(path, |bytes| bytes.truncate(bytes.len() - 3))
         .unwrap();
-    site.lost_found.begin(&site.store, generation());
+    site.lost_found.begin(&site.store, generation(), None);
     site.keep(0..2 * PAGE, None);
     let list = site.list();
     let entries: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
@@ -237,7 +237,7 @@ fn kill_at_each_call(verdict: Verdict) {
     for nth in 1.. {
         let site = Site::new(400);
         site.disk.set_verdict(nth, verdict);
-        site.lost_found.begin(&site.store, generation());
+        site.lost_found.begin(&site.store, generation(), None);
         let ended = overwrite(&site, 0).and_then(|()| overwrite(&site, 3 * PAGE));
         if ended.is_ok() {
             break;

@@ -113,6 +113,7 @@ impl Store {
         length: u64,
         durable: bool,
     ) -> Result<WriteTicket, OpError> {
+        self.journal.trace().note_write(ino, offset, length);
         let namespace = &self.namespace;
         let mut file = self.content.file_to_write(namespace, ino, offset, length)?;
         loop {

@@ -67,7 +67,7 @@ impl<'a> ImageAccess<'a> {
     /// feed replaces an older one.
     pub fn follow_changes(self, limit: usize) -> ChangeFeed<'a> {
         let store = self.store;
-        store.journal.follow_changes(&store.namespace, limit)
+        store.journal.follow_changes(store.tree(), limit)
     }
 
     /// Whether more changes wait to be taken than the follower accepts.
@@ -218,10 +218,11 @@ impl ImageAccess<'_> {
             .filter(|(_, value)| value.is_none())
             .filter_map(|(key, _)| keys::ino_of(key))
             .collect();
-        let generation = self.store.content.lost_found().generation();
-        let mark = generation.map_or_else(Vec::new, |kept| record::encode(&kept));
+        let lost_found = self.store.content.lost_found();
         for ino in &freed {
-            changes.insert(keys::garbage(*ino), Some(mark.clone()));
+            let generation = lost_found.generation_of(*ino);
+            let mark = generation.map_or_else(Vec::new, |kept| record::encode(&kept));
+            changes.insert(keys::garbage(*ino), Some(mark));
         }
         self.store.content.removal().note_freed(freed);
     }

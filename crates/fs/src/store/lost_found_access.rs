@@ -30,9 +30,10 @@ impl LostFoundAccess<'_> {
     }
 
     /// A resync begins of a copy whose node was deposed in `generation`: what the resync overwrites is set aside from now
-    /// on.
-    pub fn begin(self, generation: Generation) {
-        self.inner().begin(self.store.content.disk(), generation);
+    /// on. `of`: this node has nothing alone but bytes of these files.
+    pub fn begin(self, generation: Generation, of: Option<BTreeSet<Ino>>) {
+        let disk = self.store.content.disk();
+        self.inner().begin(disk, generation, of);
     }
 
     /// The namespace and the content are equal: completes the list by the paths of the inodes in it.

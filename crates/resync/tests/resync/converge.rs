@@ -23,7 +23,7 @@ pub fn resync(
 ) -> Result<JobProgress, ResyncError> {
     let progress = JobProgress::default();
     send_namespace(primary.store(), peer)?;
-    send_content(primary.store(), peer, locks, &progress)?;
+    send_content(primary.store(), peer, locks, &progress, None)?;
     Ok(progress)
 }
 
@@ -252,12 +252,12 @@ proptest! {
             next: AtomicUsize::new(0),
         };
         let sync = SyncId::next(None, [1; 16]);
-        let changes = send_image(primary.store(), &busy, sync, &NoOperations).unwrap();
+        let changes = send_image(primary.store(), &busy, sync, None, &NoOperations).unwrap();
         // From now on no operation begins.
         let peer = LocalPeer::new(&secondary);
         send_tail(primary.store(), &peer, &changes).unwrap();
         prop_assert_eq!(secondary.store().applied(), primary.store().applied());
-        send_content(primary.store(), &peer, &FreeLocks, &JobProgress::default()).unwrap();
+        send_content(primary.store(), &peer, &FreeLocks, &JobProgress::default(), None).unwrap();
         assert_equal(&primary, &secondary);
     }
 }

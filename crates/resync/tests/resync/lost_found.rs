@@ -29,7 +29,7 @@ fn list(node: &Node) -> String {
 
 /// A resync of a deposed secondary, to the end.
 fn resync_deposed(primary: &Node, secondary: &Node) {
-    secondary.store().lost_found().begin(generation());
+    secondary.store().lost_found().begin(generation(), None);
     resync(primary, &LocalPeer::new(secondary), &FreeLocks).unwrap();
     complete(secondary);
 }
@@ -250,7 +250,7 @@ proptest! {
         take_all(&secondary, &there);
         secondary.store().checkpoint().unwrap();
         let before = blocks_alone(&secondary, &primary);
-        secondary.store().lost_found().begin(generation());
+        secondary.store().lost_found().begin(generation(), None);
         let locks = BusyLocks::new(&primary, &secondary, &meanwhile);
         resync(&primary, &LocalPeer::new(&secondary), &locks).unwrap();
         complete(&secondary);
@@ -270,7 +270,7 @@ proptest! {
         secondary.store().checkpoint().unwrap();
         let before = blocks_alone(&secondary, &primary);
         for lost_at in kills {
-            secondary.store().lost_found().begin(generation());
+            secondary.store().lost_found().begin(generation(), None);
             let peer = LocalPeer { lost_at, ..LocalPeer::new(&secondary) };
             let _cut = resync(&primary, &peer, &FreeLocks);
             secondary.restart();

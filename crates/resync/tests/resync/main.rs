@@ -16,3 +16,5 @@ mod race;
 mod recover;
 #[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod traced;

@@ -208,7 +208,7 @@ impl Operations for NoOperations {
 /// Carries the namespace over while no operation changes it.
 pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
     let sync = SyncId::next(None, [1; 16]);
-    let changes = send_image(store, peer, sync, &NoOperations)?;
+    let changes = send_image(store, peer, sync, None, &NoOperations)?;
     send_tail(store, peer, &changes)
 }
 

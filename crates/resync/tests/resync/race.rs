@@ -105,12 +105,12 @@ fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncE
             primary,
             churn: &churn,
         };
-        send_image(primary.store(), &peer, sync, &NoOperations)
+        send_image(primary.store(), &peer, sync, None, &NoOperations)
     })?;
     let peer = LocalPeer::new(secondary);
     send_tail(primary.store(), &peer, &changes)?;
     let progress = JobProgress::default();
-    send_content(primary.store(), &peer, &FreeLocks, &progress)
+    send_content(primary.store(), &peer, &FreeLocks, &progress, None)
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn in_sync() -> (Node, Node, Ino) {
     let progress = JobProgress::default();
     let peer = LocalPeer::new(&secondary);
     send_namespace(primary.store(), &peer).unwrap();
-    send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
+    send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
     primary.later_than(100);
     (primary, secondary, ino)
 }

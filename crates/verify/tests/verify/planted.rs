@@ -37,7 +37,7 @@ impl Pair {
         let peer = LocalPeer::new(&secondary);
         let progress = JobProgress::default();
         send_namespace(primary.store(), &peer).unwrap();
-        send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
+        send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
         // Closed and opened again, so that the store has no content open that the test damages, and
         // gives out inode numbers of its own.
         secondary.store().close().unwrap();
@@ -261,7 +261,7 @@ fn many_inodes_take_few_requests() {
     let peer = LocalPeer::new(&secondary);
     let progress = JobProgress::default();
     send_namespace(primary.store(), &peer).unwrap();
-    send_content(primary.store(), &peer, &FreeLocks, &progress).unwrap();
+    send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
     let peer = LocalPeer::new(&secondary);
     let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical());

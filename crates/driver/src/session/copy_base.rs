@@ -1,0 +1,93 @@
+//! The base of a secondary's copy: what the copy has in common with the primary's, for a resync of what has changed.
+//!
+//! A copy has a base while it differs from a copy that was in sync with it only in the writes that this node names, and in
+//! what the primary has changed since. A copy in sync has its present generation as base; a deposed primary that was in
+//! sync has the generation of its last term. A resync of everything ends the base; a resync of what has changed keeps it,
+//! so that an interrupted one can be begun again by the same session.
+//!
+//! Invariant: after a restart there is a base only if the copy is in sync, or `role.json` has one. A resync removes it there
+//! before it changes anything.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lockstep_paw_saw::{InFlightEntry, InFlightTable};
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Generation, Ino, Osn};
+use parking_lot::Mutex;
+
+/// See the head of this file.
+pub(crate) struct CopyBase {
+    generation: Mutex<Option<Generation>>,
+    /// Writes that wait for the primary.
+    saw: Arc<InFlightTable>,
+    /// The own writes of a deposed primary that may be on this node only.
+    paw: Option<InFlightTable>,
+}
+
+impl CopyBase {
+    /// The base of a session's copy. `paw`: the own writes of a deposed primary.
+    pub const fn new(
+        generation: Option<Generation>,
+        saw: Arc<InFlightTable>,
+        paw: Option<InFlightTable>,
+    ) -> Self {
+        Self {
+            generation: Mutex::new(generation),
+            saw,
+            paw,
+        }
+    }
+
+    /// The generation in which the copies were equal but for the operations in flight.
+    pub fn generation(&self) -> Option<Generation> {
+        *self.generation.lock()
+    }
+
+    /// The writes that may be on this node only.
+    pub fn waiting(&self) -> Vec<InFlightEntry> {
+        let mut waiting = self.saw.entries();
+        if !is_active(Mutant::RejoinWithoutPaw) {
+            waiting.extend(self.own_writes());
+        }
+        waiting
+    }
+
+    fn own_writes(&self) -> Vec<InFlightEntry> {
+        self.paw
+            .as_ref()
+            .map_or_else(Vec::new, InFlightTable::entries)
+    }
+
+    /// The files with writes that only a deposed primary has.
+    pub fn own_files(&self) -> BTreeSet<Ino> {
+        let writes = self.own_writes();
+        writes.iter().map(|entry| entry.ino).collect()
+    }
+
+    /// A recovery is complete: the primary has every write below `below`.
+    pub fn recovered(&self, below: Osn) {
+        self.saw.remove_below(below);
+    }
+
+    /// A resync begins, of everything or of what has changed.
+    pub fn begin_resync(&self, whole: bool) {
+        self.saw.clear();
+        if whole {
+            *self.generation.lock() = None;
+            self.forget_own_writes();
+        }
+    }
+
+    /// The copy is in sync, in this generation.
+    pub fn enter_sync(&self, generation: Generation) {
+        *self.generation.lock() = Some(generation);
+        self.forget_own_writes();
+    }
+
+    fn forget_own_writes(&self) {
+        if let Some(paw) = &self.paw {
+            paw.clear();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The answer of a secondary to the greeting of a primary.
+//!
+//! Invariant: a primary whose store does not belong to this copy is refused before anything changes (rule P17).
+
+use std::io;
+
+use lockstep_fs::StoreError;
+use lockstep_link::SendFrames;
+use lockstep_repl::core::{ConnectionId, Event};
+use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
+use lockstep_types::Osn;
+use lockstep_types::mutants::{Mutant, is_active};
+use thiserror::Error;
+
+use super::secondary::SecondarySession;
+use crate::host::ThreadKind;
+use crate::peer::greeting::{self, GreetingError};
+
+/// Why a primary is refused.
+#[derive(Debug, Error)]
+pub(super) enum NotWelcome {
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+    #[error(
+        "{found}: {cure}, or, if the datastore is to begin anew with what the primary has, stop the \
+         secondary's node and move the secondary's store ({store}) away"
+    )]
+    OtherStore {
+        found: &'static str,
+        cure: &'static str,
+        store: String,
+    },
+    #[error(transparent)]
+    RoleFile(#[from] io::Error),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl SecondarySession {
+    /// Answers the greeting, or returns why the primary is refused.
+    pub(super) fn welcome(
+        &self,
+        sender: &dyn SendFrames,
+        connection: ConnectionId,
+        hello: &Hello,
+        envelope: &Envelope,
+    ) -> Result<(), NotWelcome> {
+        greeting::check(&self.term, envelope, hello.version)?;
+        self.check_store(hello)?;
+        let generation = self.term.generation();
+        self.engine.role_file.follow(generation, hello.store)?;
+        // The primary may answer as durable what this node reports as committed (rules P8, P11).
+        if hello.durable {
+            self.engine.store.sync_all_applied()?;
+        } else {
+            self.engine.store.sync_all_logged()?;
+        }
+        let in_sync = self.is_in_sync_with(hello);
+        if in_sync && hello.in_sync {
+            self.engine.store.trace().follow(generation);
+        }
+        let welcome = Welcome {
+            version: PROTOCOL_VERSION,
+            in_sync,
+            base: self.base.generation().filter(|_| self.is_of_sync(hello)),
+            applied: self.engine.store.applied(),
+            waiting: self.base.waiting(),
+            room: self.room(),
+        };
+        self.answer(sender, Message::Welcome(welcome));
+        let up = Event::LinkUp {
+            connection,
+            in_sync: in_sync && hello.in_sync,
+            peer_applied: Osn::ZERO,
+        };
+        self.term.handle_event(ThreadKind::MayWait, up);
+        Ok(())
+    }
+
+    /// Refuses a primary whose store is not to be carried over this copy: the disk of either node may not be mounted
+    /// (rule P17). Only an operator knows.
+    fn check_store(&self, hello: &Hello) -> Result<(), NotWelcome> {
+        // This copy has nothing to lose.
+        if self.engine.store.applied() == Osn::ZERO {
+            return Ok(());
+        }
+        let own = self.engine.role_file.state();
+        // A version without names of stores made this copy, before the primary's store got its name.
+        let is_nameless = own.store.is_none() && hello.sync.is_some();
+        // Clients may have written into the primary's new store since. This copy came from a primary that had noted
+        // first that it carries its namespace over.
+        let (found, cure) = if !hello.carried_over {
+            (
+                "the primary's store is new, but the secondary's holds a datastore",
+                "mount the disk that the primary's store was on",
+            )
+        } else if is_nameless || own.store.is_some_and(|store| store != hello.store) {
+            (
+                "the secondary's store is a copy of another store than the primary has now",
+                "mount the disks that belong together",
+            )
+        } else if own.sync.is_some_and(|sync| sync.is_unknown_to(hello.sync)) {
+            (
+                "the primary's store is an older copy of the one that the secondary's was made from",
+                "put the newer one back",
+            )
+        } else {
+            return Ok(());
+        };
+        let store = self.engine.config.store.display().to_string();
+        Err(NotWelcome::OtherStore { found, cure, store })
+    }
+
+    /// Whether the mark of this copy says "in sync", and belongs to the same sync as the primary's mark (rule P17):
+    /// another copy may have been in sync since.
+    fn is_in_sync_with(&self, hello: &Hello) -> bool {
+        let is_same = self.is_of_sync(hello) || is_active(Mutant::TrustOldCopy);
+        self.engine.role_file.state().is_in_sync() && is_same
+    }
+
+    /// Whether the marks of both copies belong to the same sync.
+    fn is_of_sync(&self, hello: &Hello) -> bool {
+        let own = self.engine.role_file.state();
+        own.sync.is_some() && own.sync == hello.sync
+    }
+}

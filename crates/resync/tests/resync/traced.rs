@@ -1,0 +1,223 @@
+//! A resync of what has changed since the copies were equal leaves no difference that a comparison of everything finds.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use lockstep_repl::message::{Request, Response};
+use lockstep_resync::{
+    JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, send_content, send_image, send_tail,
+};
+use lockstep_types::{Generation, Ino, MetaRequest, NodeKind, SyncId};
+use proptest::prelude::*;
+
+use super::converge::{BusyLocks, assert_equal, resync, steps};
+use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node};
+use super::steps::{Change, Step, resolve, take_all};
+
+/// A secondary that counts what it is sent, and whose primary's clients change data before each answer.
+struct CountedPeer<'a> {
+    primary: &'a Node,
+    secondary: LocalPeer<'a>,
+    meanwhile: &'a [Step],
+    next: AtomicUsize,
+    records: AtomicU64,
+    compared: AtomicU64,
+}
+
+impl<'a> CountedPeer<'a> {
+    fn new(primary: &'a Node, secondary: &'a Node, meanwhile: &'a [Step]) -> Self {
+        Self {
+            primary,
+            secondary: LocalPeer::new(secondary),
+            meanwhile,
+            next: AtomicUsize::new(0),
+            records: AtomicU64::new(0),
+            compared: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Peer for CountedPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        take_all(
+            self.primary,
+            self.meanwhile.chunks(3).nth(next).unwrap_or_default(),
+        );
+        match &request {
+            Request::ImageChunk => panic!("a run of all records was sent"),
+            Request::ImageChanges => drop(self.records.fetch_add(1, Ordering::Relaxed)),
+            Request::CompareBlocks { hashes, .. } => {
+                let blocks = hashes.len() as u64;
+                self.compared.fetch_add(blocks, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        self.secondary.ask(request, payload)
+    }
+}
+
+fn base(secondary: &Node) -> PeerBase {
+    PeerBase {
+        generation: Generation::FIRST,
+        applied: secondary.store().applied(),
+    }
+}
+
+/// Two equal copies. From then on the primary is alone.
+fn parted(common: &[Step]) -> (Node, Node) {
+    let (primary, secondary) = (Node::new(), Node::new());
+    take_all(&primary, common);
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    primary.store().trace().begin_alone(Generation::FIRST);
+    (primary, secondary)
+}
+
+fn rejoin(
+    primary: &Node,
+    secondary: &Node,
+    peer: &CountedPeer<'_>,
+    locks: &dyn Locks,
+) -> Result<JobProgress, ResyncError> {
+    let (sync, base) = (SyncId::next(None, [2; 16]), Some(base(secondary)));
+    let changes = send_image(primary.store(), peer, sync, base, &NoOperations)?;
+    // From now on no operation begins that is not mirrored.
+    peer.next.store(usize::MAX / 2, Ordering::Relaxed);
+    send_tail(primary.store(), &peer.secondary, &changes)?;
+    let progress = JobProgress::default();
+    send_content(primary.store(), peer, locks, &progress, base)?;
+    Ok(progress)
+}
+
+/// Carries writes out on the secondary alone, as those in flight on a deposed primary. The new primary hears of them.
+fn write_alone(primary: &Node, secondary: &Node, writes: &[Step]) {
+    for step in writes {
+        if let Change::Write(ino, offset, data) = resolve(secondary, step)
+            && ino != Ino::ROOT
+        {
+            secondary.write(ino, offset, &data);
+            let length = data.len() as u64;
+            primary.store().trace().add_write(ino, offset, length);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_resync_of_what_has_changed_leaves_no_difference(
+        common in steps(40),
+        own in steps(10),
+        here in steps(30),
+        meanwhile in steps(30),
+        mirrored in steps(20),
+        dies in any::<bool>(),
+    ) {
+        let (primary, mut secondary) = parted(&common);
+        write_alone(&primary, &secondary, &own);
+        if dies {
+            secondary.restart();
+        }
+        take_all(&primary, &here);
+        let peer = CountedPeer::new(&primary, &secondary, &meanwhile);
+        let locks = BusyLocks::new(&primary, &secondary, &mirrored);
+        rejoin(&primary, &secondary, &peer, &locks).unwrap();
+        assert_equal(&primary, &secondary);
+        secondary.restart();
+        assert_equal(&primary, &secondary);
+    }
+
+    #[test]
+    fn an_interrupted_resync_of_what_has_changed_is_begun_again(
+        common in steps(40),
+        here in steps(30),
+        between in steps(10),
+        lost_at in 0..20u64,
+    ) {
+        let (primary, secondary) = parted(&common);
+        take_all(&primary, &here);
+        let mut peer = CountedPeer::new(&primary, &secondary, &[]);
+        peer.secondary.lost_at = lost_at;
+        let _lost = rejoin(&primary, &secondary, &peer, &FreeLocks).is_err();
+        take_all(&primary, &between);
+        let peer = CountedPeer::new(&primary, &secondary, &[]);
+        rejoin(&primary, &secondary, &peer, &FreeLocks).unwrap();
+        assert_equal(&primary, &secondary);
+    }
+}
+
+#[test]
+fn only_what_has_changed_is_compared() {
+    let (primary, secondary) = parted(&[]);
+    for number in 0..50 {
+        primary.file(&format!("file {number}"), &[1; 3000]);
+    }
+    let long = primary.file("long", &vec![5; 32 << 20]);
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    primary.store().trace().begin_alone(Generation::FIRST);
+    primary.write(long, 10 << 20, &[7; 5000]);
+    primary.file("new", &[8; 100]);
+    let peer = CountedPeer::new(&primary, &secondary, &[]);
+    let progress = rejoin(&primary, &secondary, &peer, &FreeLocks).unwrap();
+    assert_equal(&primary, &secondary);
+    assert_eq!(progress.inodes_total.get(), 2, "files");
+    assert_eq!(progress.bytes_total.get(), (64 << 10) + 100);
+    assert_eq!(peer.compared.load(Ordering::Relaxed), 16, "blocks");
+    assert_eq!(peer.records.load(Ordering::Relaxed), 1, "messages");
+}
+
+#[test]
+fn a_record_is_sent_with_the_unflushed_size() {
+    let (primary, secondary) = parted(&[]);
+    let ino = primary.file("long", &vec![5; 1 << 20]);
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    // On both nodes: the size is in no record.
+    let (osn, time) = primary.stamp();
+    for node in [&primary, &secondary] {
+        let data = vec![6; 1 << 20];
+        node.store().write(ino, 1 << 20, &data, osn, time).unwrap();
+    }
+    primary.store().trace().begin_alone(Generation::FIRST);
+    assert!(primary.meta(MetaRequest::SetAttr {
+        ino,
+        mode: Some(0o600),
+        uid: None,
+        gid: None,
+        atime: None,
+        mtime: None,
+    }));
+    let peer = CountedPeer::new(&primary, &secondary, &[]);
+    rejoin(&primary, &secondary, &peer, &FreeLocks).unwrap();
+    assert_equal(&primary, &secondary);
+}
+
+#[test]
+fn another_base_or_too_many_changes_are_no_trace() {
+    let (primary, secondary) = parted(&[]);
+    let other = PeerBase {
+        generation: Generation::FIRST.next(),
+        ..base(&secondary)
+    };
+    let whole = |base: PeerBase| {
+        let seen = primary
+            .store()
+            .trace()
+            .records(base.generation, base.applied);
+        seen.is_none()
+    };
+    assert!(whole(other) && !whole(base(&secondary)));
+    let behind = base(&secondary);
+    primary.create(Ino::ROOT, "directory", NodeKind::Directory);
+    primary.store().trace().begin_alone(Generation::FIRST);
+    assert!(whole(behind), "it lacks an operation from before the trace");
+    let caught_up = PeerBase {
+        applied: primary.store().applied(),
+        ..behind
+    };
+    let file = primary.file("scattered", &[1]);
+    assert!(!whole(caught_up));
+    for region in 0..300_000 {
+        primary.store().trace().add_write(file, region << 17, 1);
+    }
+    assert!(whole(caught_up), "it is over its limit");
+}
