@@ -7,11 +7,12 @@
 mod pretended;
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
@@ -34,6 +35,7 @@ struct FakePrimary {
     is_fresh: bool,
     hangs: bool,
     asked: AtomicUsize,
+    followed: Mutex<Option<IpAddr>>,
 }
 
 impl ControlService for FakePrimary {
@@ -67,6 +69,10 @@ impl ControlService for FakePrimary {
 
     fn change_role(&self, _name: &str, _change: RoleChange) -> Result<RoleReport, CommandFailure> {
         panic!("no command of these tests changes a role")
+    }
+
+    fn follow_address(&self, _name: &str, address: IpAddr) {
+        *self.followed.lock().unwrap() = Some(address);
     }
 }
 
@@ -145,6 +151,18 @@ fn the_exit_code_says_whether_the_node_serves_and_one_line_says_why() {
     let (code, text) = node.run(&["health", "beta"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("has no datastore \"beta\""), "{text}");
+}
+
+#[test]
+fn a_node_hears_which_address_its_answers_move() {
+    let node = Node::start(primary(true));
+    let (code, text) = node.run(&["health", "alpha"]);
+    assert_eq!(code, Some(0), "{text}");
+    let followed = || *node.service.followed.lock().unwrap();
+    assert_eq!(followed(), None);
+    let (code, text) = node.run(&["health", "alpha", "--address", "192.0.2.10"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(followed(), Some("192.0.2.10".parse().unwrap()));
 }
 
 #[test]

@@ -49,9 +49,7 @@ impl Datastore {
         let begin = self.engine.host.now();
         {
             let _changing = self.changing.acquire(&*self.engine.host);
-            self.check_sound()?;
-            self.session().term().wait_for_mark(MARK_LIMIT);
-            self.check_synced()?;
+            self.check_hand_over()?;
             self.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
                 self.set_standing(Standing::Serving);
@@ -63,6 +61,16 @@ impl Datastore {
         } else {
             Err(CommandFailure::new(NO_SUCCESSOR, NO_SUCCESSOR_CURE))
         }
+    }
+
+    /// Checks that this node could give its role away now. Waits a moment for the mark of the secondary.
+    ///
+    /// # Errors
+    /// If this node is not the primary, or the nodes are not in sync.
+    pub fn check_hand_over(&self) -> Result<(), CommandFailure> {
+        self.check_sound()?;
+        self.session().term().wait_for_mark(MARK_LIMIT);
+        self.check_synced()
     }
 
     /// Ends the operations of clients, and the session.
@@ -257,6 +265,7 @@ impl Datastore {
             role: record.role,
             generation: record.generation.get(),
             pause_ms: millis(self.engine.host.since(begin)),
+            address: None,
         }
     }
 
