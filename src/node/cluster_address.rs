@@ -57,11 +57,14 @@ impl ClusterAddress {
     }
 
     /// Begins to answer that the role of this node is about to change.
-    pub(super) fn depart(&self) -> Departure<'_> {
+    pub(super) fn depart(&self, address: IpAddr) -> Departure<'_> {
         let mut note = self.0.lock();
         note.departures += 1;
         note.changed = Some(Instant::now());
-        Departure(self)
+        Departure {
+            note: &self.0,
+            address,
+        }
     }
 
     /// Adds the departure to a status.
@@ -78,18 +81,21 @@ impl ClusterAddress {
 }
 
 /// A planned failover for which the address leaves. A drop ends it: from then on the role alone decides the answer.
-pub(super) struct Departure<'a>(&'a ClusterAddress);
+pub(super) struct Departure<'a> {
+    note: &'a Mutex<Note>,
+    address: IpAddr,
+}
 
 impl Departure<'_> {
     /// Waits until this server does not have the address, for [`LEAVE_LIMIT`] at most, and not beyond `is_over`.
-    pub(super) fn wait(&self, address: IpAddr, is_over: impl Fn() -> bool) -> AddressDeparture {
-        wait(|| !is_here(address), is_over, LEAVE_LIMIT)
+    pub(super) fn wait(&self, is_over: impl Fn() -> bool) -> AddressDeparture {
+        wait(|| !is_here(self.address), is_over, LEAVE_LIMIT)
     }
 }
 
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
-        let mut note = self.0.0.lock();
+        let mut note = self.note.lock();
         note.departures -= 1;
         note.changed = Some(Instant::now());
     }
@@ -199,7 +205,9 @@ mod tests {
         let own = LOOPBACK[0].parse().unwrap();
         address.follow(own);
         assert_eq!(address.here(), Some(own));
-        address.0.lock().followed = Some((own, Instant::now() - NOTE_HOLDS_FOR));
+        address.0.lock().followed = Instant::now()
+            .checked_sub(NOTE_HOLDS_FOR)
+            .map(|long_ago| (own, long_ago));
         assert_eq!(address.here(), None, "nobody asks any more");
     }
 
@@ -230,7 +238,7 @@ mod tests {
         let before = status.clone();
         address.amend(&mut status);
         assert_eq!(status, before);
-        let departure = address.depart();
+        let departure = address.depart("192.0.2.77".parse().unwrap());
         address.amend(&mut status);
         assert_eq!(status.service, ServiceStatus::None);
         assert!(status.service_since_ms < 3_600_000, "the answer is fresh");

@@ -78,8 +78,8 @@ impl NodeShared {
         };
         // An address that leaves for nothing would be an outage.
         datastore.check_hand_over()?;
-        let departure = slot.address().depart();
-        let outcome = departure.wait(address, || self.stopping.load(Ordering::Acquire));
+        let departure = slot.address().depart(address);
+        let outcome = departure.wait(|| self.stopping.load(Ordering::Acquire));
         if !outcome.left {
             tracing::warn!(
                 datastore = datastore.name(),
