@@ -30,7 +30,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct ClusterAddress(Mutex<Note>);
+pub(super) struct FollowedAddress(Mutex<Note>);
 
 /// What this node knows.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Note {
     changed: Option<Instant>,
 }
 
-impl ClusterAddress {
+impl FollowedAddress {
     /// Notes that the answers of this node move the address now.
     pub(super) fn follow(&self, address: IpAddr) {
         self.0.lock().followed = Some((address, Instant::now()));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_failover_waits_only_for_an_address_that_moves_by_its_answers_and_is_here() {
-        let address = ClusterAddress::default();
+        let address = FollowedAddress::default();
         assert_eq!(address.here(), None);
         address.follow("192.0.2.77".parse().unwrap());
         assert_eq!(address.here(), None);
@@ -234,7 +234,7 @@ mod tests {
             reason: None,
             started: true,
         };
-        let address = ClusterAddress::default();
+        let address = FollowedAddress::default();
         let before = status.clone();
         address.amend(&mut status);
         assert_eq!(status, before);

@@ -14,7 +14,7 @@ use lockstep_link::Identity;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
-use super::cluster_address::ClusterAddress;
+use super::cluster_address::FollowedAddress;
 use super::error::{NodeError, system};
 use super::witnesses::NodeWitness;
 use crate::config::DatastoreConfig;
@@ -27,7 +27,7 @@ pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
     witness: Option<NodeWitness>,
     descriptors: Arc<DescriptorStore>,
-    address: ClusterAddress,
+    address: FollowedAddress,
     state: Mutex<SlotState>,
 }
 
@@ -68,7 +68,7 @@ impl DatastoreSlot {
             config,
             witness,
             descriptors,
-            address: ClusterAddress::default(),
+            address: FollowedAddress::default(),
             state: Mutex::new(SlotState::Stopped(stopped)),
         }
     }
@@ -77,7 +77,7 @@ impl DatastoreSlot {
         &self.config
     }
 
-    pub const fn address(&self) -> &ClusterAddress {
+    pub const fn address(&self) -> &FollowedAddress {
         &self.address
     }
 

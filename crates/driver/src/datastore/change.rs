@@ -56,7 +56,7 @@ impl Datastore {
                 return Err(failure);
             }
         }
-        if self.wait_for_successor() {
+        if wait_for_successor(self) {
             Ok(self.report(begin))
         } else {
             Err(CommandFailure::new(NO_SUCCESSOR, NO_SUCCESSOR_CURE))
@@ -122,19 +122,6 @@ impl Datastore {
                 "wait until `lockstep status` says in sync, then try again",
             )),
         }
-    }
-
-    /// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
-    /// that was in time.
-    fn wait_for_successor(&self) -> bool {
-        let start = self.engine.host.now();
-        while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
-            if self.session().term().peer.is_connected() {
-                return true;
-            }
-            self.engine.host.sleep(SUCCESSOR_POLL);
-        }
-        false
     }
 
     /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
@@ -367,4 +354,17 @@ impl Datastore {
             tell(&*observer);
         }
     }
+}
+
+/// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
+/// that was in time.
+fn wait_for_successor(datastore: &Datastore) -> bool {
+    let start = datastore.engine.host.now();
+    while datastore.engine.host.since(start) < SUCCESSOR_LIMIT && !datastore.engine.is_stopping() {
+        if datastore.session().term().peer.is_connected() {
+            return true;
+        }
+        datastore.engine.host.sleep(SUCCESSOR_POLL);
+    }
+    false
 }
