@@ -13,6 +13,7 @@ mod drill;
 mod export;
 mod failover;
 mod ganesha_config;
+mod ganesha_follow;
 mod health;
 mod hold;
 mod init;
@@ -93,6 +94,7 @@ enum Command {
     Drill(drill::DrillArgs),
     Export(export::ExportArgs),
     GaneshaConfig(ganesha_config::GaneshaConfigArgs),
+    GaneshaFollow(ganesha_follow::GaneshaFollowArgs),
     ClearPoison(clear_poison::ClearPoisonArgs),
     Witness(witness::WitnessArgs),
     WitnessStatus(witness_status::WitnessStatusArgs),
@@ -126,6 +128,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Drill(args) => drill::run(&args),
         Command::Export(args) => export::run(&args),
         Command::GaneshaConfig(args) => ganesha_config::run(&args),
+        Command::GaneshaFollow(args) => ganesha_follow::run(&args),
         Command::ClearPoison(args) => clear_poison::run(&args),
         Command::Witness(args) => witness::run(&args),
         Command::WitnessStatus(args) => witness_status::run(&args),

@@ -4,6 +4,7 @@
 //! and all data is on stable storage.
 
 mod admission;
+mod cluster_address;
 mod error;
 mod listener;
 mod notify;

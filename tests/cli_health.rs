@@ -1,4 +1,4 @@
-//! `lockstep health` and `lockstep why` against a fake node, whose answers the test chooses; and the refusals of
+//! `lockstep health`, `why` and `ganesha-follow` against a fake node, whose answers the test chooses; and the refusals of
 //! `lockstep keepalived-config`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
@@ -7,11 +7,12 @@
 mod pretended;
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
@@ -34,6 +35,7 @@ struct FakePrimary {
     is_fresh: bool,
     hangs: bool,
     asked: AtomicUsize,
+    followed: Mutex<Option<IpAddr>>,
 }
 
 impl ControlService for FakePrimary {
@@ -67,6 +69,10 @@ impl ControlService for FakePrimary {
 
     fn change_role(&self, _name: &str, _change: RoleChange) -> Result<RoleReport, CommandFailure> {
         panic!("no command of these tests changes a role")
+    }
+
+    fn follow_address(&self, _name: &str, address: IpAddr) {
+        *self.followed.lock().unwrap() = Some(address);
     }
 }
 
@@ -145,6 +151,18 @@ fn the_exit_code_says_whether_the_node_serves_and_one_line_says_why() {
     let (code, text) = node.run(&["health", "beta"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("has no datastore \"beta\""), "{text}");
+}
+
+#[test]
+fn a_node_hears_which_address_its_answers_move() {
+    let node = Node::start(primary(true));
+    let (code, text) = node.run(&["health", "alpha"]);
+    assert_eq!(code, Some(0), "{text}");
+    let followed = || *node.service.followed.lock().unwrap();
+    assert_eq!(followed(), None);
+    let (code, text) = node.run(&["health", "alpha", "--address", "192.0.2.10"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(followed(), Some("192.0.2.10".parse().unwrap()));
 }
 
 #[test]
@@ -291,4 +309,52 @@ fn what_keepalived_could_not_use_is_refused_with_its_cure() {
         assert_eq!(code, Some(2), "{words:?}: {text}");
         assert!(text.contains(part), "{words:?}: {part:?}: {text}");
     }
+}
+
+/// Runs `lockstep ganesha-follow`. Returns its outcome, and the verbs that its program got.
+fn follow(node: &Node, event: &str, program: &str) -> (Option<i32>, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, verbs) = (directory.path().join("nfs"), directory.path().join("verbs"));
+    fs::write(&path, program.replace("VERBS", verbs.to_str().unwrap())).unwrap();
+    let executable = Command::new("chmod").arg("+x").arg(&path).status();
+    assert!(executable.unwrap().success());
+    let path = path.to_str().unwrap();
+    let words = ["ganesha-follow", "alpha", event, "--address", "192.0.2.10"];
+    let (code, text) = node.run(&[&words[..], &["--program", path]].concat());
+    (code, text, fs::read_to_string(verbs).unwrap_or_default())
+}
+
+#[test]
+fn ganesha_follows_the_role_and_a_late_loss_does_not_stop_it() {
+    let noted = "#!/bin/sh\necho \"$@\" >>VERBS\n";
+    for (serves, event, verbs) in [
+        (true, "serves", "restart\n"),
+        // The node serves no more: the next event stops Ganesha.
+        (false, "serves", "restart\n"),
+        (false, "lost", "stop\n"),
+        (true, "lost", ""),
+    ] {
+        let node = Node::start(primary(serves));
+        let (code, text, found) = follow(&node, event, noted);
+        assert_eq!(code, Some(0), "{event}: {text}");
+        assert_eq!(found, verbs, "{event} while serving: {serves}");
+    }
+    let node = Node::start(primary(true));
+    let (code, text, _) = follow(&node, "serves", "#!/bin/sh\nexit 3\n");
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("restart has failed") && text.contains("exit status: 3"),
+        "{text}"
+    );
+}
+
+/// A node that does not answer serves nothing.
+#[test]
+fn ganesha_stops_where_the_node_hangs() {
+    let node = Node::start(FakePrimary {
+        hangs: true,
+        ..primary(true)
+    });
+    let (code, text, found) = follow(&node, "lost", "#!/bin/sh\necho \"$@\" >>VERBS\n");
+    assert_eq!((code, found.as_str()), (Some(0), "stop\n"), "{text}");
 }

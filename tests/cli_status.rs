@@ -5,6 +5,7 @@
 #[path = "control/pretended.rs"]
 mod pretended;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -76,7 +77,12 @@ impl ControlService for PretendedNode {
             role,
             generation: 2,
             pause_ms: 12,
+            address: None,
         })
+    }
+
+    fn follow_address(&self, _name: &str, _address: IpAddr) {
+        panic!("no command of these tests follows an address")
     }
 }
 

@@ -1,6 +1,8 @@
 //! The cluster address, by real keepalived: two servers, a client and a witness at a bridge, each in a network namespace of
 //! its own. `automatic` has the tests with the witness, where no operator acts.
 //!
+//! `machine` has a virtual machine whose disk lies on NFS at the address.
+//!
 //! A client pings the address and writes through it all the time. An observer looks at both servers a thousand times a
 //! second: the address is never on both. At the end every acknowledged write is in the datastore.
 //!
@@ -10,14 +12,29 @@
 
 #[path = "cluster_ip/automatic.rs"]
 mod automatic;
+#[cfg(target_arch = "x86_64")]
+#[path = "cluster_ip/guest.rs"]
+mod guest;
 #[path = "cluster_ip/line.rs"]
 mod line;
+#[cfg(target_arch = "x86_64")]
+#[path = "cluster_ip/machine.rs"]
+mod machine;
 #[path = "nfs/namespace.rs"]
 mod namespace;
 #[path = "cluster_ip/network.rs"]
 mod network;
+#[cfg(target_arch = "x86_64")]
+#[path = "cluster_ip/nfs_service.rs"]
+mod nfs_service;
+#[cfg(target_arch = "x86_64")]
+#[path = "cluster_ip/guest/record.rs"]
+mod record;
 #[path = "cluster_ip/server.rs"]
 mod server;
+#[cfg(target_arch = "x86_64")]
+#[path = "nfs/server_space.rs"]
+mod server_space;
 #[path = "cluster_ip/watch.rs"]
 mod watch;
 #[path = "cluster_ip/witness.rs"]
@@ -60,6 +77,15 @@ pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether this machine can mount.
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
 /// Both servers, and the programs that use the address. The fields end in this order.
 struct Site {
     observer: Observer,
@@ -85,8 +111,7 @@ impl Site {
     }
 
     fn start_with(settings: &str, has_witness: bool) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: needs root and /dev/fuse");
+        if !can_mount() {
             return None;
         }
         let directory = tempfile::Builder::new().prefix("lsv.").tempdir().unwrap();
@@ -147,7 +172,7 @@ impl Site {
     fn fail_over(&self, from: Host, to: Host) {
         // The announcements are counted from here on.
         self.lan.cut(&[]);
-        self.server(from).change_role("failover");
+        self.server(from).fail_over(&self.lan);
         self.assert_served_at(to);
         assert!(self.lan.has_announced(to), "the network hears of the move");
         self.await_in_sync(to);
@@ -194,6 +219,15 @@ fn the_address_follows_a_planned_failover_there_and_back() {
     site.fail_over(A, B);
     site.fail_over(B, A);
     assert_eq!(without_gaps(site.finish(A)), [One(A), One(B), One(A)]);
+}
+
+/// The kernel of the virtual machine is one for x86-64.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_virtual_machine_on_nfs_at_the_address_goes_on_through_five_failovers() {
+    if can_mount() {
+        machine::a_guest_survives();
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@
 mod address;
 #[path = "failover/busy.rs"]
 mod busy;
+#[path = "failover/departure.rs"]
+mod departure;
 #[path = "failover/lost_found.rs"]
 mod lost_found;
 #[path = "failover/middle.rs"]

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    DatastoreStatus, Difference, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus,
-    ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus,
-    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, DatastoreStatus, Difference, FailoverTimesStatus, LostFoundStatus,
+    PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus,
+    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -132,6 +132,10 @@ const fn change_of_role() -> RoleReport {
         role: Role::Secondary,
         generation: 2,
         pause_ms: 0,
+        address: Some(AddressDeparture {
+            left: true,
+            waited_ms: 0,
+        }),
     }
 }
 

@@ -18,9 +18,6 @@ mod chance;
 mod cluster_address;
 #[path = "nfs/ganesha.rs"]
 mod ganesha;
-#[cfg(target_arch = "x86_64")]
-#[path = "nfs/guest.rs"]
-mod guest;
 #[path = "nfs/namespace.rs"]
 mod namespace;
 #[path = "faults/network.rs"]
@@ -30,16 +27,12 @@ mod nodes;
 #[allow(dead_code)] // the test uses a part
 #[path = "failover/operator.rs"]
 mod operator;
-#[cfg(target_arch = "x86_64")]
-#[path = "nfs/outages.rs"]
-mod outages;
-#[cfg(target_arch = "x86_64")]
-#[path = "nfs/guest/record.rs"]
-mod record;
 #[path = "nfs/rpc.rs"]
 mod rpc;
 #[path = "power/server.rs"]
 mod server;
+#[path = "nfs/server_space.rs"]
+mod server_space;
 #[path = "nfs/site.rs"]
 mod site;
 #[path = "nfs/tools.rs"]
@@ -48,9 +41,6 @@ mod tools;
 mod version3;
 #[path = "nfs/version4.rs"]
 mod version4;
-#[allow(dead_code)] // the test uses a part
-#[path = "takeover/witnessed.rs"]
-mod witnessed;
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -61,7 +51,7 @@ use nodes::Which::{Primary as A, Secondary as B};
 use nodes::{PATIENT, Settings, await_that};
 use operator::{assert_identical, await_in_sync};
 use server::Server;
-use site::{Move, Site};
+use site::Site;
 use version3::{Stable, Written};
 
 /// A peer that is silent for long is still waited for.
@@ -94,7 +84,7 @@ fn a_handle_opens_the_same_file_on_both_servers_whichever_serves() {
     client.write(&file, 0, b"from A", Stable::FileSync);
     let seen = client.attributes(&file);
 
-    site.move_from(A, Move::Planned);
+    site.move_from(A);
     let mut client = site.client();
     assert_eq!(client.attributes(&file), seen);
     assert_eq!(client.lookup(&root, "file"), Some(file.clone()));
@@ -104,7 +94,7 @@ fn a_handle_opens_the_same_file_on_both_servers_whichever_serves() {
     let new = client.create(&root, "new");
 
     await_in_sync(&mut site.pair, B, 2);
-    site.move_from(B, Move::Planned);
+    site.move_from(B);
     let mut client = site.client();
     assert_eq!(client.read(&file, 0, 100), b"from B, longer");
     assert_eq!(client.attributes(&file).size, 14);
@@ -180,7 +170,7 @@ fn no_write_runs_after_the_client_has_asked_the_other_server() {
     let file = client.create(&root, "file");
     client.write(&file, 0, b"first", Stable::FileSync);
     let mut late = site.client_of(A);
-    site.move_from(A, Move::Planned);
+    site.move_from(A);
     late.send_write(&file, 0, b"late!", Stable::FileSync);
     assert!(
         !late.awaits_answer(NO_ANSWER_FOR),
@@ -191,7 +181,7 @@ fn no_write_runs_after_the_client_has_asked_the_other_server() {
     client.write(&file, 0, b"late!", Stable::FileSync);
     client.write(&file, 0, b"newer", Stable::FileSync);
     await_in_sync(&mut site.pair, B, 2);
-    site.move_from(B, Move::Planned);
+    site.move_from(B);
     assert!(!late.awaits_answer(NO_ANSWER_FOR));
     let mut client = site.client();
     assert_eq!(client.read(&file, 0, 100), b"newer");
@@ -247,7 +237,7 @@ fn a_client_of_version_4_takes_its_open_file_back_on_the_other_server() {
     let path = ["srv", "data"];
     let (file, mut state) = connect(&site, "holder").open(&path, "file").unwrap();
     for (from, to, generation) in [(A, B, 2), (B, A, 3)] {
-        site.move_role(from, Move::Planned);
+        site.move_role(from);
         site.restart_ganesha(to);
         site.route_to(to);
         let mut stranger = connect(&site, &format!("stranger-{generation}"));
@@ -271,15 +261,6 @@ fn a_client_of_version_4_takes_its_open_file_back_on_the_other_server() {
 
 fn file_of_version_3(site: &Site, root: &version3::Handle) -> version3::Handle {
     site.client().lookup(root, "file").unwrap()
-}
-
-/// The kernel of the virtual machine is one for x86-64.
-#[test]
-#[cfg(target_arch = "x86_64")]
-fn a_virtual_machine_on_nfs_goes_on_through_every_kind_of_failover() {
-    if let Some(mut site) = Site::start_witnessed(EXPORTED) {
-        outages::a_guest_survives(&mut site);
-    }
 }
 
 /// The seconds of the clock, from which Ganesha makes its verifier.

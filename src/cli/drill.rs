@@ -14,6 +14,7 @@ use lockstepfs::config::Role;
 use lockstepfs::control::{ControlClient, RoleChange};
 
 use super::arguments::RunningNodeArgs;
+use super::failover::departure;
 use super::outcome::NO;
 use super::status::keep_only;
 use super::terminal::{duration, say, warn};
@@ -116,9 +117,9 @@ impl<'a> Drill<'a> {
             duration(begin.elapsed()),
             duration(Duration::from_millis(report.pause_ms)),
         );
-        let generation = report.generation;
+        let (generation, address) = (report.generation, departure(&report));
         say(&format!(
-            "there     {took}: the other node serves (generation {generation}); requests waited {pause}\n"
+            "there     {took}: the other node serves (generation {generation}); requests waited {pause}{address}\n"
         ))?;
         self.wait("in sync", |store| {
             store.settings.role == Role::Secondary && store.sync.in_sync

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_driver::report::RoleReport;
+use lockstep_driver::report::{AddressDeparture, RoleReport};
 use lockstepfs::control::RoleChange;
 
 use super::role_change::RoleChangeArgs;
@@ -17,6 +17,9 @@ use super::terminal::duration;
 /// programs wait for some milliseconds, and then the other node serves. No operation fails, and no resync
 /// follows. This node becomes the secondary: a program that goes on here waits in the mount, or gets EROFS
 /// (`standby` in the configuration). So start the programs on the other server.
+///
+/// If keepalived has a cluster address on this server (`lockstep keepalived-config`), the address leaves first: the command
+/// waits for that, for 5 s at most.
 ///
 /// If the primary is dead, run `lockstep promote` on the other node instead.
 #[derive(Debug, Args)]
@@ -39,5 +42,21 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<ExitCode> {
 
 fn rest(report: &RoleReport) -> String {
     let pause = duration(Duration::from_millis(report.pause_ms));
-    format!("the other node serves; requests waited {pause}")
+    let address = departure(report);
+    format!("the other node serves; requests waited {pause}{address}")
+}
+
+/// How the cluster address left, for people; empty if no cluster address was on this server.
+pub(super) fn departure(report: &RoleReport) -> String {
+    let Some(AddressDeparture { left, waited_ms }) = report.address else {
+        return String::new();
+    };
+    let waited = duration(Duration::from_millis(waited_ms));
+    if left {
+        format!("; the cluster address had left before, within {waited}")
+    } else {
+        format!(
+            "; THE CLUSTER ADDRESS HAD NOT LEFT after {waited}: see the log of keepalived on this server"
+        )
+    }
 }

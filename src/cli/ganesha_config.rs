@@ -162,7 +162,7 @@ impl<'a> GaneshaExport<'a> {
             "\
 # NFS-Ganesha for the datastore \"{name}\" of Lockstep, printed by `lockstep ganesha-config`.
 # Install the same file on both nodes, as /etc/ganesha/ganesha.conf. The datastore needs `standby = \"eagain\"`.
-# Restart Ganesha on a node whose role has changed: docs/hypervisors.md says why and how.
+# Ganesha stops with the role, and starts anew with the role: `lockstep keepalived-config --ganesha` does that.
 
 ",
             name = self.datastore.name

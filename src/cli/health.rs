@@ -2,6 +2,8 @@
 //!
 //! Invariant: the command ends within its limit, whatever the node does. Only the node itself can answer yes.
 
+use std::net::IpAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -50,6 +52,12 @@ pub(crate) struct HealthArgs {
     /// just become true is given at once.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000))]
     hold_ms: u64,
+
+    /// The cluster address that the caller moves by this answer, again and again
+    ///
+    /// A planned failover then waits until the address has left this server: the answer becomes no before the role changes.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
 }
 
 const EXAMPLES: &str = "\
@@ -101,6 +109,10 @@ fn end_after(limit: Duration, args: &HealthArgs) -> std::io::Result<()> {
 fn held_answer(args: &HealthArgs, begin: Instant, hold: Duration) -> Result<HealthAnswer> {
     let limit = Duration::from_millis(args.limit_ms);
     let mut client = ControlClient::connect_within(&args.node.socket()?, limit)?;
+    if let Some(address) = args.address {
+        // An older node does not know the call, and the status tells of all other troubles.
+        let _ = client.follow_address(&args.name, address);
+    }
     let first = ask(&mut client, &args.name)?;
     if first.age < hold + FRESH {
         return Ok(first);
@@ -112,6 +124,12 @@ fn held_answer(args: &HealthArgs, begin: Instant, hold: Duration) -> Result<Heal
         answer = ask(&mut client, &args.name)?;
     }
     Ok(answer)
+}
+
+/// Whether the node at the control socket `socket` says within `limit` that it serves the datastore `name`.
+pub(super) fn serves(socket: &Path, name: &str, limit: Duration) -> Result<bool> {
+    let mut client = ControlClient::connect_within(socket, limit)?;
+    Ok(ask(&mut client, name)?.serves)
 }
 
 fn ask(client: &mut ControlClient, name: &str) -> Result<HealthAnswer> {

@@ -17,7 +17,7 @@ use lockstepfs::config::{DatastoreConfig, NodeConfig};
 use super::arguments::{ConfigArgs, absolute, find_datastore};
 use super::terminal::{say, warn};
 use error::KeepalivedError;
-use template::{ClusterAddress, InterfaceName, PlainWord, Template, Timing};
+use template::{ClusterAddress, Ganesha, InterfaceName, PlainWord, Template, Timing};
 
 /// Print a configuration of keepalived for an address that follows the primary
 ///
@@ -62,6 +62,14 @@ pub(crate) struct KeepalivedConfigArgs {
     #[arg(long, value_name = "PROGRAM")]
     notify: Option<PathBuf>,
 
+    /// Have NFS-Ganesha stop on the server whose node does not serve, and start anew where the node begins to serve
+    ///
+    /// keepalived then runs `lockstep ganesha-follow`, which calls `systemctl`. With a PROGRAM that command runs `PROGRAM
+    /// restart` and `PROGRAM stop` instead.
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "an option with an optional value")]
+    ganesha: Option<Option<PathBuf>>,
+
     /// The program that keepalived runs; without it, this program
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
@@ -71,6 +79,7 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 > /etc/keepalived/keepalived.conf
   lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 --notify /usr/local/sbin/on-move
+  lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 --ganesha
 
 Exit codes: 0 printed; 2 could not: see the reason.";
 
@@ -92,6 +101,11 @@ pub(crate) fn run(args: &KeepalivedConfigArgs) -> Result<ExitCode> {
             .notify
             .as_deref()
             .map(|path| path_word("the path of --notify", path))
+            .transpose()?,
+        ganesha: args
+            .ganesha
+            .as_ref()
+            .map(|it| ganesha(it.as_deref()))
             .transpose()?,
         timing: Timing::DEFAULT,
     };
@@ -131,6 +145,14 @@ fn servers(
             host: host.to_owned(),
         }),
     }
+}
+
+/// The way to start and stop Ganesha.
+fn ganesha(program: Option<&Path>) -> Result<Ganesha> {
+    Ok(match program {
+        Some(path) => Ganesha::Program(path_word("the path of --ganesha", path)?),
+        None => Ganesha::Unit,
+    })
 }
 
 /// The program that keepalived runs.

@@ -1,5 +1,6 @@
 //! The client of the control socket, with blocking calls.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,6 +74,24 @@ impl ControlClient {
             Ok(Ok(reply)) => {
                 wire::node_status(reply.into_inner()).map_err(|error| unknown(&self.path, error))
             }
+            Ok(Err(status)) => Err(refused(&self.path, &status)),
+            Err(_) => Err(no_answer(&self.path, self.limit)),
+        }
+    }
+
+    /// Tells the node that the caller moves the cluster address `address` by the answers about the datastore `name`. An older
+    /// node does not know this call.
+    pub fn follow_address(&mut self, name: &str, address: IpAddr) -> Result<(), ControlError> {
+        let request = proto::FollowAddressRequest {
+            datastore: name.to_owned(),
+            address: address.to_string(),
+        };
+        let request = async {
+            let answer = self.stub.follow_address(request);
+            tokio::time::timeout(self.limit, answer).await
+        };
+        match self.runtime.block_on(request) {
+            Ok(Ok(_)) => Ok(()),
             Ok(Err(status)) => Err(refused(&self.path, &status)),
             Err(_) => Err(no_answer(&self.path, self.limit)),
         }

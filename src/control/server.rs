@@ -134,6 +134,17 @@ impl proto::control_server::Control for ControlHandler {
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
+    async fn follow_address(
+        &self,
+        request: Request<proto::FollowAddressRequest>,
+    ) -> Result<Response<proto::FollowAddressReply>, Status> {
+        let request = request.into_inner();
+        let address = request.address.parse();
+        let address = address.map_err(|_| Status::invalid_argument("this is no IP address"))?;
+        self.service.follow_address(&request.datastore, address);
+        Ok(Response::new(proto::FollowAddressReply {}))
+    }
+
     async fn change_role(
         &self,
         request: Request<proto::ChangeRoleRequest>,

@@ -1,5 +1,7 @@
 //! The commands that a running node answers.
 
+use std::net::IpAddr;
+
 use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
 
 use super::report::NodeStatus;
@@ -33,4 +35,8 @@ pub trait ControlService: Send + Sync + 'static {
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.
     fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure>;
+
+    /// Notes that a program moves the cluster address `address` by the answers about the datastore `name`. The note soon
+    /// expires. Must not wait for a peer or a disk.
+    fn follow_address(&self, name: &str, address: IpAddr);
 }

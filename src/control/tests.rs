@@ -1,13 +1,14 @@
 //! Requests over the control socket to a fake node.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, DatastoreStatus, Difference, FailoverTimesStatus, LostFoundStatus, PeerStatus,
-    PoisonStatus, ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus,
-    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport,
-    WitnessStatus, WorkStatus,
+    AddressDeparture, CommandFailure, DatastoreStatus, Difference, FailoverTimesStatus,
+    LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus,
+    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
+    VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -172,6 +173,11 @@ impl ControlService for FakeNode {
         }
         Ok(fake_change(change))
     }
+
+    fn follow_address(&self, name: &str, address: IpAddr) {
+        let told = (name.to_owned(), address);
+        assert_eq!(told, ("alpha".to_owned(), "2001:db8::10".parse().unwrap()));
+    }
 }
 
 fn no_datastore(name: &str) -> CommandFailure {
@@ -192,6 +198,10 @@ fn fake_change(change: RoleChange) -> RoleReport {
         role,
         generation,
         pause_ms: 12,
+        address: Some(AddressDeparture {
+            left: true,
+            waited_ms: 7,
+        }),
     }
 }
 
@@ -209,6 +219,15 @@ fn status_arrives_as_it_was_given() {
         ControlClient::connect(&path).unwrap().status().unwrap(),
         fake_status()
     );
+}
+
+#[test]
+fn an_address_arrives_as_it_was_given() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    client
+        .follow_address("alpha", "2001:db8::10".parse().unwrap())
+        .unwrap();
 }
 
 #[test]

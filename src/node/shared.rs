@@ -1,5 +1,6 @@
 //! The state that the threads of a node share, and the answers to the commands.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use lockstep_driver::Datastore;
 use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
 use lockstep_link::Identity;
 
+use super::cluster_address::LEAVE_LIMIT;
 use super::slot::DatastoreSlot;
 use super::warning_limiter::WarningLimiter;
 use crate::control::{ControlService, NodeStatus, RoleChange};
@@ -40,24 +42,56 @@ impl NodeShared {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the datastore of that name, for a command.
+    fn slot(&self, name: &str) -> Option<&DatastoreSlot> {
+        let mut slots = self.slots.iter();
+        slots.find(|slot| slot.config().name == name)
+    }
+
+    /// Returns the datastore of that name, for a command, and its slot.
     ///
     /// # Errors
     /// If the node has no such datastore, or has not started it.
-    fn running(&self, name: &str) -> Result<Arc<Datastore>, CommandFailure> {
-        let mut slots = self.slots.iter();
-        let slot = slots.find(|slot| slot.config().name == name);
-        let slot = slot.ok_or_else(|| {
+    fn running(&self, name: &str) -> Result<(&DatastoreSlot, Arc<Datastore>), CommandFailure> {
+        let slot = self.slot(name).ok_or_else(|| {
             CommandFailure::new(
                 format!("node {} has no datastore named {name}", self.name),
                 format!("name one of: {}", self.names()),
             )
         })?;
-        slot.running().ok_or_else(|| {
+        let datastore = slot.running().ok_or_else(|| {
             CommandFailure::new(
                 format!("node {} has not started {name}", self.name),
                 "see the reason in `lockstep status`",
             )
+        })?;
+        Ok((slot, datastore))
+    }
+
+    /// Gives the role to the other node, after the cluster address has left this server, if that has it.
+    fn hand_over(
+        &self,
+        slot: &DatastoreSlot,
+        datastore: &Datastore,
+    ) -> Result<RoleReport, CommandFailure> {
+        let Some(address) = slot.address().here() else {
+            return datastore.hand_over();
+        };
+        // An address that leaves for nothing would be an outage.
+        datastore.check_hand_over()?;
+        let departure = slot.address().depart(address);
+        let outcome = departure.wait(|| self.stopping.load(Ordering::Acquire));
+        if !outcome.left {
+            tracing::warn!(
+                datastore = datastore.name(),
+                %address,
+                limit_ms = LEAVE_LIMIT.as_millis(),
+                "the cluster address has not left this server in time: the failover goes on; see the log of keepalived"
+            );
+        }
+        let report = datastore.hand_over()?;
+        Ok(RoleReport {
+            address: Some(outcome),
+            ..report
         })
     }
 
@@ -127,15 +161,22 @@ impl ControlService for NodeShared {
         name: &str,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        self.running(name)?.verify(progress)
+        self.running(name)?.1.verify(progress)
     }
 
     fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
-        let datastore = self.running(name)?;
+        let (slot, datastore) = self.running(name)?;
         match change {
-            RoleChange::HandOver => datastore.hand_over(),
+            RoleChange::HandOver => self.hand_over(slot, &datastore),
             RoleChange::Promote { accepts_loss } => datastore.promote(accepts_loss),
             RoleChange::Demote => datastore.demote(),
+        }
+    }
+
+    fn follow_address(&self, name: &str, address: IpAddr) {
+        // The status tells the caller of a missing datastore.
+        if let Some(slot) = self.slot(name) {
+            slot.address().follow(address);
         }
     }
 }

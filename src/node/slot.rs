@@ -14,6 +14,7 @@ use lockstep_link::Identity;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
+use super::cluster_address::FollowedAddress;
 use super::error::{NodeError, system};
 use super::witnesses::NodeWitness;
 use crate::config::DatastoreConfig;
@@ -26,6 +27,7 @@ pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
     witness: Option<NodeWitness>,
     descriptors: Arc<DescriptorStore>,
+    address: FollowedAddress,
     state: Mutex<SlotState>,
 }
 
@@ -66,12 +68,17 @@ impl DatastoreSlot {
             config,
             witness,
             descriptors,
+            address: FollowedAddress::default(),
             state: Mutex::new(SlotState::Stopped(stopped)),
         }
     }
 
     pub const fn config(&self) -> &DatastoreConfig {
         &self.config
+    }
+
+    pub const fn address(&self) -> &FollowedAddress {
+        &self.address
     }
 
     /// Returns the datastore, if it runs.
@@ -262,6 +269,7 @@ impl DatastoreSlot {
         if let (Some(status), Some(witness)) = (&mut status.witness, &self.witness) {
             status.address.clone_from(&witness.address);
         }
+        self.address.amend(&mut status.sync);
         DatastoreStatus { stray, ..status }
     }
 

@@ -3,8 +3,9 @@
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 
-use lockstep_driver::report::DatastoreStatus;
+use lockstep_driver::report::{DatastoreStatus, RoleReport};
 use lockstep_link::identity::Identity;
 use lockstepfs::config::Role;
 use lockstepfs::control::ControlClient;
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::await_that;
 use crate::network::{ADDRESS, Host, Lan};
+use crate::watch::has_now;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 const DATASTORE: &str = "data";
@@ -105,6 +107,28 @@ impl Server {
         println!("{}", String::from_utf8_lossy(&done.stdout).trim_end());
     }
 
+    /// Gives the role of this node to the other one. The address leaves this server before the role does.
+    pub fn fail_over(&self, lan: &Lan) {
+        thread::scope(|scope| {
+            let command = scope.spawn(|| self.lockstep("failover", &["--json"]));
+            await_that("the end of the role", || {
+                self.status()
+                    .is_some_and(|status| status.settings.role == Role::Secondary)
+                    || command.is_finished()
+            });
+            assert!(
+                !has_now(lan, self.host),
+                "the role has left before the address"
+            );
+            let done = command.join().unwrap();
+            assert!(done.status.success(), "{done:?}");
+            let report: RoleReport = serde_json::from_slice(&done.stdout).unwrap();
+            println!("{report:?}");
+            let departure = report.address.expect("the address was here");
+            assert!(departure.left, "{departure:?}");
+        });
+    }
+
     /// The exit code of `lockstep health`.
     pub fn health(&self) -> Option<i32> {
         self.lockstep("health", &[]).status.code()
@@ -175,6 +199,11 @@ impl Server {
 
     /// Starts keepalived with the configuration that the command prints.
     pub fn start_keepalived(&mut self, lan: &Lan) {
+        self.start_keepalived_with(lan, &[]);
+    }
+
+    /// The same, with further options of the command.
+    pub fn start_keepalived_with(&mut self, lan: &Lan, more: &[&str]) {
         let address = format!("{ADDRESS}/24");
         let program = self.program.to_str().unwrap();
         let options = [
@@ -185,7 +214,7 @@ impl Server {
             "--program",
             program,
         ];
-        let printed = self.lockstep("keepalived-config", &options);
+        let printed = self.lockstep("keepalived-config", &[&options, more].concat());
         assert!(printed.status.success(), "{printed:?}");
         let path = |name: &str| self.directory.join(name).display().to_string();
         let (file, pid, vrrp_pid) = (
@@ -220,6 +249,15 @@ impl Server {
         });
     }
 
+    /// Ends keepalived as a loss of power does.
+    pub fn kill_keepalived(&mut self) {
+        if let Some(mut keepalived) = self.keepalived.take() {
+            // Its child ends with it, and removes the address.
+            let _ = keepalived.kill();
+            let _ = keepalived.wait();
+        }
+    }
+
     /// Ends the node with SIGKILL, as a crash does.
     pub fn kill_node(&mut self) {
         self.signal(Signal::KILL);
@@ -251,11 +289,7 @@ impl Drop for Server {
         if std::thread::panicking() {
             self.report();
         }
-        if let Some(mut keepalived) = self.keepalived.take() {
-            // Its child ends with it, and removes the address.
-            let _ = keepalived.kill();
-            let _ = keepalived.wait();
-        }
+        self.kill_keepalived();
         if let Some(mut node) = self.node.take() {
             let _ = node.kill();
             let _ = node.wait();

@@ -88,6 +88,11 @@ impl Observer {
     /// Ends the observation. Checks that the address was never on both, and returns the holders in their order.
     pub fn finish(mut self) -> Vec<Holder> {
         self.stop();
+        self.holders()
+    }
+
+    /// Checks that the address was never on both, and returns the holders so far in their order.
+    pub fn holders(&self) -> Vec<Holder> {
         let changes = self.changes();
         println!("the address: {changes:?}");
         assert_never_on_both(&changes);
@@ -111,6 +116,16 @@ impl Drop for Observer {
 fn assert_never_on_both(changes: &[(Duration, Holder)]) {
     let both = changes.iter().any(|(_, holder)| *holder == Holder::Both);
     assert!(!both, "both servers had the address: {changes:?}");
+}
+
+/// Whether a server has the address now.
+pub fn has_now(lan: &Lan, host: Host) -> bool {
+    let namespace = lan.of(host).handle();
+    let look = move || {
+        namespace.enter();
+        has_address()
+    };
+    thread::spawn(look).join().unwrap()
 }
 
 /// Whether the namespace of this thread has the address: a socket can be bound only to an address of its own.

@@ -87,6 +87,7 @@ pub fn fail_over(pair: &mut Pair, from: Which, before: u64) {
         (report.role, report.generation),
         (Role::Secondary, before + 1)
     );
+    assert_eq!(report.address, None, "no cluster address is waited for");
     let other = pair.node(other(from)).status().unwrap();
     assert_eq!(role(&other), (Role::Primary, before + 1), "{other:#?}");
 }

@@ -36,8 +36,6 @@ struct State {
     server: Option<Arc<NetNamespace>>,
     /// Connections to the server, by both ends.
     sockets: Vec<Weak<TcpStream>>,
-    /// No byte passes, and no connection ends.
-    is_silent: bool,
     is_over: bool,
 }
 
@@ -67,14 +65,8 @@ impl ClusterAddress {
     pub fn move_to(&self, server: Option<Arc<NetNamespace>>) {
         self.route.set(|state| {
             state.end_connections();
-            state.is_silent = false;
             state.server = server;
         });
-    }
-
-    /// Cuts the clients from the server: no byte passes, and no connection ends until the address moves.
-    pub fn silence(&self) {
-        self.route.set(|state| state.is_silent = true);
     }
 
     /// Connects a client to a port.
@@ -158,29 +150,19 @@ impl Route {
             }
         }
         thread::scope(|scope| {
-            scope.spawn(|| self.pump(&client, &socket));
-            self.pump(&socket, &client);
+            scope.spawn(|| pump(&client, &socket));
+            pump(&socket, &client);
         });
     }
+}
 
-    fn pump(&self, mut from: &TcpStream, mut to: &TcpStream) {
-        let mut chunk = vec![0; 256 << 10];
-        while let Ok(bytes @ 1..) = from.read(&mut chunk) {
-            self.pass();
-            if to.write_all(&chunk[..bytes]).is_err() {
-                break;
-            }
-        }
-        self.pass();
-        let _ = to.shutdown(Shutdown::Both);
-        let _ = from.shutdown(Shutdown::Both);
-    }
-
-    /// Waits while the address is silent.
-    fn pass(&self) {
-        let mut state = self.state.lock();
-        while state.is_silent && !state.is_over {
-            self.changed.wait(&mut state);
+fn pump(mut from: &TcpStream, mut to: &TcpStream) {
+    let mut chunk = vec![0; 256 << 10];
+    while let Ok(bytes @ 1..) = from.read(&mut chunk) {
+        if to.write_all(&chunk[..bytes]).is_err() {
+            break;
         }
     }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
 }

@@ -1,44 +1,17 @@
-//! NFS-Ganesha on one of the two servers, as a process of this machine: in namespaces of its own, with the ports, paths
-//! and configuration of a real installation.
+//! NFS-Ganesha on one of the two servers, as a process of this machine.
 //!
 //! Invariant: the processes are gone when [`Ganesha`] is dropped, or when the test is killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::namespace::NetNamespace;
-use crate::nodes::{DATASTORE, Node, PROGRAM, await_that};
-
-/// Where both servers mount the datastore.
-pub const EXPORT: &str = "/srv/data";
-
-/// No process of the server outlives Ganesha, and Ganesha does not outlive the process that waits for it.
-const NAMESPACES: [&str; 7] = [
-    "--mount",
-    "--propagation",
-    "slave",
-    "--pid",
-    "--fork",
-    "--kill-child",
-    "--mount-proc",
-];
-
-/// Starts Ganesha: `sh -c START sh MOUNT CONFIGURATION LOG`.
-const START: &str = r#"
-set -e
-mount -t tmpfs none /run
-mkdir -p /run/rpcbind /run/ganesha /run/lock
-mount -t tmpfs none /srv
-mkdir /srv/data
-mount --bind "$1" /srv/data
-rpcbind -f &
-until [ -S /run/rpcbind.sock ]; do sleep 0.01; done
-exec ganesha.nfsd -F -f "$2" -L "$3" -p /run/ganesha.pid -N NIV_EVENT
-"#;
+use crate::nodes::{Node, PROGRAM, await_that};
+use crate::server_space::{NAMESPACES, SERVES, START, configuration};
 
 /// Ganesha beside one node.
 pub struct Ganesha {
@@ -53,11 +26,9 @@ impl Ganesha {
     /// The server of a node, with its configuration. Ganesha does not run.
     pub fn new(node: &Node, dir: PathBuf, versions: &str) -> Self {
         fs::create_dir(&dir).unwrap();
-        fs::write(
-            dir.join("ganesha.conf"),
-            configuration(node, &dir, versions),
-        )
-        .unwrap();
+        let options = ["--clients", "127.0.0.0/8", "--nfs", versions];
+        let text = configuration(Path::new(PROGRAM), &node.config(), &node.mount(), &options);
+        fs::write(dir.join("ganesha.conf"), text).unwrap();
         Self {
             network: Arc::new(NetNamespace::new()),
             dir,
@@ -92,7 +63,7 @@ impl Ganesha {
         await_that("Ganesha", || {
             let ended = self.process.as_mut().unwrap().try_wait().unwrap();
             assert_eq!(ended, None, "{}", self.report());
-            self.logged().contains("NFS SERVER INITIALIZED")
+            self.logged().contains(SERVES)
         });
     }
 
@@ -126,21 +97,4 @@ impl Drop for Ganesha {
         }
         self.kill();
     }
-}
-
-/// The text that the command prints for a node with the mount of a real server.
-fn configuration(node: &Node, dir: &Path, versions: &str) -> String {
-    let text = fs::read_to_string(node.config()).unwrap();
-    let mount = node.mount().display().to_string();
-    assert!(text.contains(&mount));
-    let config = dir.join("node.toml");
-    fs::write(&config, text.replace(&mount, EXPORT)).unwrap();
-    let printed = Command::new(PROGRAM)
-        .args(["ganesha-config", DATASTORE, "--clients", "127.0.0.0/8"])
-        .args(["--nfs", versions, "--config"])
-        .arg(config)
-        .output()
-        .unwrap();
-    assert!(printed.status.success(), "{printed:?}");
-    String::from_utf8(printed.stdout).unwrap()
 }

@@ -8,16 +8,14 @@ use std::sync::Arc;
 use lockstepfs::config::Role;
 
 use crate::cluster_address::ClusterAddress;
-use crate::ganesha::{EXPORT, Ganesha};
+use crate::ganesha::Ganesha;
 use crate::nodes::{
     Node, NodeEnvironment, PROGRAM, Pair, Settings, Which, await_that, repetitions,
 };
-use crate::operator::{await_status, change, cut, other, role};
+use crate::operator::{change, other, role};
+use crate::server_space::EXPORT;
 use crate::version3::{self, Client, Handle};
-use crate::witnessed::Witness;
 
-/// The secondary takes over so long after the loss of the connection. The virtual machine lets a busy machine pause.
-const FAILOVER_AFTER_MS: u64 = 2000;
 /// The log text of a node whose mount is kept.
 const OUTLIVES: &str = "the mount outlives a crash of this process";
 
@@ -28,8 +26,6 @@ pub struct Site {
     pub on_b: Ganesha,
     pub address: ClusterAddress,
     pub pair: Pair,
-    /// `None`: an operator decides which node serves.
-    pub witness: Option<Witness>,
     /// Keeps the mount of A while its node is away.
     #[allow(dead_code)] // its drop is its use
     holder: Holder,
@@ -59,15 +55,6 @@ impl Drop for Holder {
     }
 }
 
-/// The way of a move of the service to the other server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
-    /// The operator has the serving node give its role away.
-    Planned,
-    /// The serving server is dead or cut off, and the other node takes over by the word of the witness.
-    Automatic,
-}
-
 impl Site {
     /// Both servers, in sync, with the address on A; `None` if this machine cannot mount.
     pub fn start(settings: Settings) -> Option<Self> {
@@ -79,7 +66,7 @@ impl Site {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, Default::default());
         let holder = Holder::start(&pair.primary);
-        let site = Self::start_pair(pair, None, holder);
+        let site = Self::start_pair(pair, holder);
         if site.pair.primary.times_logged(OUTLIVES) == 0 {
             eprintln!("skipped: needs Linux 6.9, for a mount that outlives its node");
             return None;
@@ -87,24 +74,14 @@ impl Site {
         Some(site)
     }
 
-    /// The same, with a witness that lets B take over.
-    pub fn start_witnessed(settings: Settings) -> Option<Self> {
-        repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
-        let pair = Pair::prepare(settings, Default::default());
-        let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
-        let site = Self::start_pair(pair, Some(witness), Holder(None));
-        site.await_protected(Which::Primary);
-        Some(site)
-    }
-
     /// Both servers, on these machines.
     pub fn start_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, machines);
-        Some(Self::start_pair(pair, None, Holder(None)))
+        Some(Self::start_pair(pair, Holder(None)))
     }
 
-    fn start_pair(mut pair: Pair, witness: Option<Witness>, holder: Holder) -> Self {
+    fn start_pair(mut pair: Pair, holder: Holder) -> Self {
         pair.start();
         let ganesha = |which| {
             let node = pair.node(which);
@@ -119,7 +96,6 @@ impl Site {
             on_b,
             address,
             pair,
-            witness,
             holder,
         };
         site.route_to(Which::Primary);
@@ -151,36 +127,16 @@ impl Site {
     }
 
     /// Moves the service from a node to the other one.
-    pub fn move_from(&mut self, from: Which, way: Move) {
-        self.move_role(from, way);
+    pub fn move_from(&mut self, from: Which) {
+        self.move_role(from);
         self.route_to(other(from));
     }
 
-    /// Waits until the witness lets the other node take over from this one.
-    pub fn await_protected(&self, primary: Which) {
-        await_status(self.pair.node(primary), "protection", |status| {
-            status.witness.as_ref().is_some_and(|it| it.protects)
-        });
-    }
-
-    /// Cuts a node from the other one and from the witness, or heals that.
-    pub fn isolate(&self, which: Which, is_cut: bool) {
-        let witness = self.witness.as_ref().expect("a witness");
-        witness.cut(which, is_cut);
-        cut(&self.pair, is_cut);
-    }
-
-    /// Makes the other node the primary, or waits until it has become that by itself.
-    pub fn move_role(&mut self, from: Which, way: Move) {
+    /// Makes the other node the primary.
+    pub fn move_role(&mut self, from: Which) {
+        self.address.move_to(None);
+        change(self.pair.node(from), "failover", &[]);
         let to = other(from);
-        if way == Move::Planned {
-            self.address.move_to(None);
-            change(self.pair.node(from), "failover", &[]);
-        } else {
-            await_status(self.pair.node(to), "a takeover", |status| {
-                role(status).0 == Role::Primary
-            });
-        }
         let status = self.pair.node(to).status().unwrap();
         assert_eq!(role(&status).0, Role::Primary, "{to:?}");
     }

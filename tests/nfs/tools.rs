@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use crate::nodes::Which::{Primary as A, Secondary as B};
 use crate::operator::{assert_identical, await_in_sync};
-use crate::site::{Move, Site, url};
+use crate::site::{Site, url};
 
 /// A running `qemu-io`, which keeps its connection and its handle.
 struct QemuIo {
@@ -54,7 +54,7 @@ pub fn copy_and_list(site: &mut Site) {
     fs::write(&local, &bytes).unwrap();
     let local = local.to_str().unwrap();
     site.run("nfs-cp", &[local, &url("copy")]);
-    site.move_from(A, Move::Planned);
+    site.move_from(A);
     let listed = site.run("nfs-ls", &[&url("")]);
     assert!(
         listed.contains(" copy") && listed.contains(" 3145728 "),
@@ -72,11 +72,11 @@ pub fn images(site: &mut Site) {
     site.run("qemu-img", &["create", "-f", "qcow2", &url("disk"), "64M"]);
     let mut disk = QemuIo::start(site, "qcow2", "disk");
     disk.done("write -P 1 0 1M", "wrote 1048576/1048576 bytes");
-    site.move_from(A, Move::Planned);
+    site.move_from(A);
     disk.done("read -P 1 0 1M", "read 1048576/1048576 bytes");
     disk.done("write -f -P 2 1M 512k", "wrote 524288/524288 bytes");
     await_in_sync(&mut site.pair, B, 2);
-    site.move_from(B, Move::Planned);
+    site.move_from(B);
     disk.done("read -P 2 1M 512k", "read 524288/524288 bytes");
     disk.done("write -P 3 10M 64k", "wrote 65536/65536 bytes");
     disk.end();

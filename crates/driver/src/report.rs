@@ -379,6 +379,18 @@ pub struct RoleReport {
     pub generation: u64,
     /// Time during which requests of clients waited, in milliseconds, as far as this node knows.
     pub pause_ms: u64,
+    /// The departure of the cluster address before the change; `None` if no cluster address was on this server.
+    #[serde(default)]
+    pub address: Option<AddressDeparture>,
+}
+
+/// How the cluster address left this server before a planned failover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressDeparture {
+    /// Whether the address has left within the limit.
+    pub left: bool,
+    /// The wait, in milliseconds.
+    pub waited_ms: u64,
 }
 
 /// A command that could not be executed.

@@ -9,6 +9,7 @@
 //!   a script once a second at most.
 //! - A node that begins to serve waits for three missing adverts before it takes the address. `Timing::DEFAULT` makes that
 //!   wait longer than the time that the other node needs to see that it does not serve any more.
+//! - keepalived calls a node BACKUP when it begins to serve, before it has the address. Ganesha starts anew in that time.
 //! - Adverts go to the other server alone: many networks pass no multicast.
 //! - A word that keepalived does not take literally is refused.
 
@@ -18,6 +19,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::KeepalivedError;
+use crate::cli::ganesha_follow::filter_word;
 
 /// Longest name of a network interface (`IFNAMSIZ` less its NUL).
 const INTERFACE_BYTES_MAX: usize = 15;
@@ -154,6 +156,14 @@ fn is_plain(word: &str) -> bool {
     !word.is_empty() && word.chars().all(plain)
 }
 
+/// How NFS-Ganesha is started and stopped.
+pub(super) enum Ganesha {
+    /// As a unit of systemd.
+    Unit,
+    /// By a program, with the verb behind it.
+    Program(PlainWord),
+}
+
 /// The values of a configuration.
 pub(super) struct Template {
     pub(super) datastore: PlainWord,
@@ -171,6 +181,8 @@ pub(super) struct Template {
     pub(super) config: PlainWord,
     /// A program of the operator.
     pub(super) notify: Option<PlainWord>,
+    /// How Ganesha follows the role, if it does.
+    pub(super) ganesha: Option<Ganesha>,
     pub(super) timing: Timing,
 }
 
@@ -222,7 +234,7 @@ impl Template {
 
     fn script(&self) -> String {
         let (datastore, program, config) = (&self.datastore.0, &self.program.0, &self.config.0);
-        let timing = self.timing;
+        let (timing, ip) = (self.timing, self.address.ip);
         let Timing {
             interval_s,
             hold_ms,
@@ -232,7 +244,7 @@ impl Template {
         format!(
             "# Succeeds where the datastore is served. A node that hangs or does not run fails.\n\
              vrrp_script lockstep_{datastore} {{\n    \
-                 script \"{program} health {datastore} --config {config} --hold-ms {hold_ms} --limit-ms {limit_ms}\"\n    \
+                 script \"{program} health {datastore} --config {config} --hold-ms {hold_ms} --limit-ms {limit_ms} --address {ip}\"\n    \
                  interval {interval_s}\n    \
                  timeout {}\n    \
                  rise 1\n    \
@@ -274,19 +286,27 @@ impl Template {
         )
     }
 
-    /// Ends the connections of the address on the node that lost it, and tells the log and the program of the operator.
+    /// Ends the connections of the address, has Ganesha follow, and tells the log or the program of the operator.
     fn hooks(&self) -> String {
         let ip = self.address.ip;
         let datastore = &self.datastore.0;
-        // ss wants brackets around an IPv6 address.
-        let own = match ip {
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => format!("[{ip}]"),
+        let (why, [begins, ends]) = match &self.ganesha {
+            None => {
+                let end = format!("/usr/bin/ss --kill --tcp src {}", filter_word(ip));
+                (
+                    "Connections that the address had here do not come back to life with it.",
+                    [end.clone(), end],
+                )
+            }
+            Some(ganesha) => (
+                "NFS-Ganesha starts anew before the address comes, and stops with the service. Connections end.",
+                ["serves", "lost"].map(|event| self.follow(ganesha, event)),
+            ),
         };
         let mut text = format!(
-            "    # Connections that the address had here do not come back to life with it.\n    \
-                 notify_backup \"/usr/bin/ss --kill --tcp src {own}\"\n    \
-                 notify_fault \"/usr/bin/ss --kill --tcp src {own}\"\n"
+            "    # {why}\n    \
+                 notify_backup \"{begins}\"\n    \
+                 notify_fault \"{ends}\"\n"
         );
         let program = match &self.notify {
             Some(program) => program.0.clone(),
@@ -295,6 +315,19 @@ impl Template {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "    notify \"{program}\"");
         text
+    }
+
+    /// The command that has Ganesha follow an event.
+    fn follow(&self, ganesha: &Ganesha, event: &str) -> String {
+        let (datastore, program, config) = (&self.datastore.0, &self.program.0, &self.config.0);
+        let own = match ganesha {
+            Ganesha::Unit => String::new(),
+            Ganesha::Program(path) => format!(" --program {}", path.0),
+        };
+        let ip = self.address.ip;
+        format!(
+            "{program} ganesha-follow {datastore} {event} --address {ip} --config {config}{own}"
+        )
     }
 }
 

@@ -49,20 +49,28 @@ impl Datastore {
         let begin = self.engine.host.now();
         {
             let _changing = self.changing.acquire(&*self.engine.host);
-            self.check_sound()?;
-            self.session().term().wait_for_mark(MARK_LIMIT);
-            self.check_synced()?;
+            self.check_hand_over()?;
             self.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
                 self.set_standing(Standing::Serving);
                 return Err(failure);
             }
         }
-        if self.wait_for_successor() {
+        if wait_for_successor(self) {
             Ok(self.report(begin))
         } else {
             Err(CommandFailure::new(NO_SUCCESSOR, NO_SUCCESSOR_CURE))
         }
+    }
+
+    /// Checks that this node could give its role away now. Waits a moment for the mark of the secondary.
+    ///
+    /// # Errors
+    /// If this node is not the primary, or the nodes are not in sync.
+    pub fn check_hand_over(&self) -> Result<(), CommandFailure> {
+        self.check_sound()?;
+        self.session().term().wait_for_mark(MARK_LIMIT);
+        self.check_synced()
     }
 
     /// Ends the operations of clients, and the session.
@@ -114,19 +122,6 @@ impl Datastore {
                 "wait until `lockstep status` says in sync, then try again",
             )),
         }
-    }
-
-    /// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
-    /// that was in time.
-    fn wait_for_successor(&self) -> bool {
-        let start = self.engine.host.now();
-        while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
-            if self.session().term().peer.is_connected() {
-                return true;
-            }
-            self.engine.host.sleep(SUCCESSOR_POLL);
-        }
-        false
     }
 
     /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
@@ -257,6 +252,7 @@ impl Datastore {
             role: record.role,
             generation: record.generation.get(),
             pause_ms: millis(self.engine.host.since(begin)),
+            address: None,
         }
     }
 
@@ -358,4 +354,17 @@ impl Datastore {
             tell(&*observer);
         }
     }
+}
+
+/// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
+/// that was in time.
+fn wait_for_successor(datastore: &Datastore) -> bool {
+    let start = datastore.engine.host.now();
+    while datastore.engine.host.since(start) < SUCCESSOR_LIMIT && !datastore.engine.is_stopping() {
+        if datastore.session().term().peer.is_connected() {
+            return true;
+        }
+        datastore.engine.host.sleep(SUCCESSOR_POLL);
+    }
+    false
 }

@@ -15,6 +15,7 @@ fn template() -> Template {
         program: word("/usr/local/bin/lockstep"),
         config: word("/etc/lockstep/node.toml"),
         notify: None,
+        ganesha: None,
         timing: Timing::DEFAULT,
     }
 }
@@ -134,7 +135,7 @@ fn addresses_that_do_not_fit_together_are_refused() {
 fn the_text_has_each_value_at_its_place() {
     let text = template().text();
     for line in [
-        "script \"/usr/local/bin/lockstep health data --config /etc/lockstep/node.toml --hold-ms 800 --limit-ms 1000\"",
+        "script \"/usr/local/bin/lockstep health data --config /etc/lockstep/node.toml --hold-ms 800 --limit-ms 1000 --address 192.0.2.10\"",
         "    interface eth0\n",
         "    virtual_router_id 51\n",
         "    unicast_src_ip 192.0.2.1\n",
@@ -157,6 +158,30 @@ fn the_text_has_each_value_at_its_place() {
             .contains("    notify \"/usr/local/sbin/on-move\"\n")
     );
     assert!(!own.text().contains("logger"));
+}
+
+#[test]
+fn ganesha_starts_anew_where_a_node_begins_to_serve_and_stops_where_it_does_not() {
+    let plain = template().text();
+    assert!(!plain.contains("ganesha"), "{plain}");
+    let own = PlainWord::new("a word", "/usr/local/sbin/nfs").unwrap();
+    for (ganesha, rest) in [
+        (Ganesha::Unit, ""),
+        (Ganesha::Program(own), " --program /usr/local/sbin/nfs"),
+    ] {
+        let template = Template {
+            ganesha: Some(ganesha),
+            ..template()
+        };
+        let text = template.text();
+        for (hook, event) in [("notify_backup", "serves"), ("notify_fault", "lost")] {
+            let line = format!(
+                "    {hook} \"/usr/local/bin/lockstep ganesha-follow data {event} --address 192.0.2.10 \
+                 --config /etc/lockstep/node.toml{rest}\"\n"
+            );
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+    }
 }
 
 #[test]

@@ -13,13 +13,21 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use crate::nodes::await_that;
+use crate::await_that;
+use crate::network::{ADDRESS, Host, Lan};
 use crate::record::{PLACES, RECORD_BYTES, WRITERS, describe, fill, offset};
-use crate::site::{Site, url};
+use crate::server_space::EXPORT;
 
 /// Kernel and modules, from `scripts/setup test`.
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/guest");
-const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs/guest/init.rs");
+const INIT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/cluster_ip/guest/init.rs"
+);
+const KEEP_ALIVE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/cluster_ip/guest/keep_alive.rs"
+);
 /// Name of the disk in the export.
 const DISK: &str = "disk";
 /// Lines of acknowledged records that a move of the service must not stop.
@@ -33,12 +41,21 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Makes the disk, and starts the virtual machine.
-    pub fn start(site: &Site) -> Self {
-        let archive = boot_archive(&site.pair.outside("guest"));
-        site.run("qemu-img", &["create", "-f", "raw", &url(DISK), "4M"]);
-        let mut command = site.program("qemu-system-x86_64", &["-accel", "tcg", "-m", "192"]);
+    /// Makes the disk at the cluster address, and starts the virtual machine beside the client. `directory` does not exist.
+    pub fn start(lan: &Lan, directory: &Path) -> Self {
+        fs::create_dir(directory).unwrap();
+        let (archive, library) = (boot_archive(directory), keep_alive(directory));
+        let url = format!("nfs://{ADDRESS}{EXPORT}/{DISK}");
+        let client = || lan.of(Host::Client).command();
+        let made = client()
+            .args(["qemu-img", "create", "-f", "raw", &url, "4M"])
+            .output();
+        let made = made.unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let mut command = client();
         command
+            .env("LD_PRELOAD", library)
+            .args(["qemu-system-x86_64", "-accel", "tcg", "-m", "192"])
             .args([
                 "-nodefaults",
                 "-display",
@@ -52,10 +69,7 @@ impl Guest {
             .arg("-initrd")
             .arg(archive)
             .arg("-drive")
-            .arg(format!(
-                "file={},format=raw,if=virtio,cache=none",
-                url(DISK)
-            ))
+            .arg(format!("file={url},format=raw,if=virtio,cache=none"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
@@ -150,28 +164,34 @@ pub fn assert_disk(mount: &Path, last: &[u64]) {
     }
 }
 
+/// Compiles a program or a library.
+fn build(source: &str, target: &Path, settings: &[&str], kind: &str) {
+    let mut command = Command::new("rustc");
+    command.args(["--edition", "2024", "-O", "--crate-type", kind]);
+    for setting in settings.iter().chain(&["strip=symbols", "panic=abort"]) {
+        command.args(["-C", setting]);
+    }
+    let built = command.arg("-o").arg(target).arg(source).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+}
+
+/// The library that gives the connections of QEMU keep-alives: otherwise QEMU, when it only waits for an answer, would never
+/// hear that the server is gone.
+fn keep_alive(dir: &Path) -> PathBuf {
+    let library = dir.join("libkeep_alive.so");
+    build(KEEP_ALIVE, &library, &[], "cdylib");
+    library
+}
+
 /// Makes the first file system of the guest, in a directory: its program, and the modules of its kernel.
 fn boot_archive(dir: &Path) -> PathBuf {
     assert!(
         Path::new(KERNEL).join("vmlinuz").exists(),
         "no kernel for the guest in {KERNEL}: run scripts/setup test"
     );
-    fs::create_dir(dir).unwrap();
     let init = dir.join("init");
     // Without libraries: there is no other file in the guest.
-    let built = Command::new("rustc")
-        .args([
-            "--edition",
-            "2024",
-            "-O",
-            "-C",
-            "target-feature=+crt-static",
-        ])
-        .args(["-C", "strip=symbols", "-o"])
-        .args([&init, Path::new(INIT)])
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{built:?}");
+    build(INIT, &init, &["target-feature=+crt-static"], "bin");
     let mut archive = Vec::new();
     add(&mut archive, "dev", 0o40_755, &[]);
     add(&mut archive, "init", 0o100_755, &fs::read(init).unwrap());

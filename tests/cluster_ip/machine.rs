@@ -1,0 +1,184 @@
+//! A virtual machine whose disk lies on NFS at the cluster address, through every kind of failover.
+//!
+//! keepalived moves the address and has Ganesha restarted, by the configuration that the command prints. The test only
+//! breaks servers and links, starts dead servers again, and gives the planned failovers.
+
+use std::fs;
+use std::path::PathBuf;
+
+use lockstepfs::config::Role;
+use tempfile::TempDir;
+
+use crate::guest::{Guest, assert_disk};
+use crate::network::Host::{self, A, B, Client as C, Witness as W};
+use crate::network::{ADDRESS, Lan};
+use crate::nfs_service::{self, NfsService};
+use crate::server::{self, Server};
+use crate::server_space::configuration;
+use crate::watch::Holder::One;
+use crate::watch::Observer;
+use crate::witness::{self, Witness};
+use crate::{await_that, without_gaps};
+
+/// The virtual machine keeps both cores busy.
+const SETTINGS: &str = "failover_after_ms = 2000\npeer_timeout_ms = 1500\nstandby = \"eagain\"";
+/// The ports of rpcbind, NFS and MOUNT.
+const PORTS: [u16; 3] = [111, 2049, 20_048];
+/// The network of the clients.
+const CLIENTS: [&str; 2] = ["--clients", "192.0.2.0/24"];
+
+/// Both servers with Ganesha and keepalived, and a witness. The fields end in this order.
+struct NfsSite {
+    observer: Observer,
+    servers: [Server; 2],
+    services: [Option<NfsService>; 2],
+    _witness: Witness,
+    lan: Lan,
+    directory: TempDir,
+}
+
+impl NfsSite {
+    fn start() -> Self {
+        let directory = tempfile::Builder::new().prefix("lsn.").tempdir().unwrap();
+        let (lan, root) = (Lan::new(), directory.path());
+        let prints = server::identify(root);
+        let section = witness::make(root, &prints);
+        let servers = server::pair(root, &prints, SETTINGS, &section);
+        let mut site = Self {
+            _witness: Witness::start(&lan, root),
+            observer: Observer::start(&lan),
+            servers,
+            services: [None, None],
+            lan,
+            directory,
+        };
+        for host in [A, B] {
+            site.install(host);
+            site.boot(host);
+        }
+        site.await_protected(A);
+        site.observer.await_holder(One(A));
+        await_that("the NFS service", || {
+            let client = site.lan.of(C);
+            PORTS
+                .iter()
+                .all(|port| client.connect((ADDRESS, *port).into()).is_ok())
+        });
+        site
+    }
+
+    fn place(&self, host: Host) -> PathBuf {
+        self.directory.path().join(format!("{host:?}"))
+    }
+
+    fn install(&self, host: Host) {
+        let (place, server) = (self.place(host), &self.servers[host as usize]);
+        let program = server::program(self.directory.path());
+        let text = configuration(
+            &program,
+            &place.join("node.toml"),
+            &server.mount(),
+            &CLIENTS,
+        );
+        fs::write(place.join("ganesha.conf"), text).unwrap();
+        nfs_service::write_program(&place);
+    }
+
+    /// Starts what a server starts when it boots.
+    fn boot(&mut self, host: Host) {
+        let place = self.place(host);
+        let program = place.join("nfs-service").display().to_string();
+        let server = &mut self.servers[host as usize];
+        server.start_node(&self.lan);
+        self.services[host as usize] = Some(NfsService::start(&self.lan, host, &place));
+        server.start_keepalived_with(&self.lan, &[&format!("--ganesha={program}")]);
+    }
+
+    /// Waits until the nodes are in sync, and the witness lets the other node take over from this one.
+    fn await_protected(&self, primary: Host) {
+        let server = &self.servers[primary as usize];
+        server.await_in_sync(Role::Primary);
+        server.await_status("protection", |status| {
+            status.witness.as_ref().is_some_and(|it| it.protects)
+        });
+    }
+
+    /// The address comes to `host`, and the virtual machine goes on.
+    fn assert_served_at(&self, host: Host, guest: &mut Guest) {
+        self.observer.await_holder(One(host));
+        guest.await_progress();
+    }
+
+    fn cut_off(&self, host: Host) {
+        let pairs = [A, B, C, W].map(|other| (host, other));
+        let others: Vec<_> = pairs
+            .into_iter()
+            .filter(|(_, other)| *other != host)
+            .collect();
+        self.lan.cut(&others);
+    }
+
+    /// The server of the primary loses its power, and its network with it.
+    fn kill(&mut self, host: Host, guest: &mut Guest) {
+        self.cut_off(host);
+        let server = &mut self.servers[host as usize];
+        server.kill_keepalived();
+        self.services[host as usize] = None;
+        server.kill_node();
+        let successor = other(host);
+        self.assert_served_at(successor, guest);
+        self.boot(host);
+        self.heal(successor);
+    }
+
+    /// The server of the primary reaches nobody, and works on.
+    fn isolate(&self, host: Host, guest: &mut Guest) {
+        self.cut_off(host);
+        let successor = other(host);
+        self.assert_served_at(successor, guest);
+        self.heal(successor);
+    }
+
+    fn heal(&self, primary: Host) {
+        self.lan.cut(&[]);
+        self.await_protected(primary);
+    }
+
+    fn fail_over(&self, from: Host, guest: &mut Guest) {
+        self.servers[from as usize].fail_over(&self.lan);
+        self.assert_served_at(other(from), guest);
+        self.await_protected(other(from));
+    }
+}
+
+const fn other(host: Host) -> Host {
+    match host {
+        Host::A => B,
+        _ => A,
+    }
+}
+
+/// Five failovers, without an error in the virtual machine and without a lost record.
+pub fn a_guest_survives() {
+    let mut site = NfsSite::start();
+    let mut guest = Guest::start(&site.lan, &site.directory.path().join("guest"));
+    site.fail_over(A, &mut guest);
+    site.kill(B, &mut guest);
+    site.isolate(A, &mut guest);
+    site.fail_over(B, &mut guest);
+    site.kill(A, &mut guest);
+    guest.await_progress();
+    let last = guest.end();
+    println!("records: {last:?}");
+    let NfsSite {
+        observer, servers, ..
+    } = &site;
+    assert_disk(&servers[B as usize].mount(), &last);
+    let verified = servers[B as usize].lockstep("verify", &[]);
+    assert!(verified.status.success(), "{verified:?}");
+    let holders = observer.holders();
+    assert_eq!(
+        without_gaps(holders),
+        [One(A), One(B), One(A), One(B), One(A), One(B)]
+    );
+}

@@ -1,0 +1,109 @@
+//! NFS-Ganesha as the service manager of a server runs it: restarted and stopped by a program, as `systemctl` does it.
+//!
+//! The program is what `lockstep ganesha-follow` gets in place of `systemctl`. The manager is a shell in the network of the
+//! server.
+//!
+//! Invariant: the manager and Ganesha are gone when [`NfsService`] is dropped, or when the test is killed.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use crate::network::{Host, Lan};
+use crate::server_space::{NAMESPACES, SERVES, START};
+
+/// The manager: `sh -c MANAGE sh MOUNT CONFIGURATION LOG REQUESTS START SERVES`. A request is a file; it is removed once it is
+/// carried out. A killed Ganesha takes all processes of its namespace along.
+const MANAGE: &str = r#"
+end() {
+    [ -n "$server" ] || return
+    kill -9 $(cat "/proc/$server/task/$server/children")
+    wait "$server"
+    server=
+}
+start() {
+    : >"$3"
+    setpriv --pdeathsig KILL -- unshare NAMESPACES sh -c "$5" sh "$1" "$2" "$3" &
+    server=$!
+    until grep -q "$6" "$3"; do
+        kill -0 "$server" || return
+        sleep 0.02
+    done
+}
+while [ -d "$4" ]; do
+    for request in "$4"/*.restart "$4"/*.stop; do
+        [ -e "$request" ] || continue
+        end
+        case $request in
+        *.restart) start "$@"; echo "started" ;;
+        *) echo "stopped" ;;
+        esac
+        rm -f "$request"
+    done
+    sleep 0.02
+done
+"#;
+
+/// See the head of this file.
+pub struct NfsService {
+    manager: Child,
+    log: PathBuf,
+}
+
+/// Writes the program that keepalived's hooks run, into the directory of a server.
+pub fn write_program(directory: &Path) -> PathBuf {
+    let requests = directory.join("requests");
+    fs::create_dir(&requests).unwrap();
+    let path = directory.join("nfs-service");
+    let requests = requests.display();
+    let text = format!(
+        "#!/bin/sh\nrequest={requests}/$$.$1\n: >\"$request\"\nwhile [ -e \"$request\" ]; do sleep 0.02; done\n"
+    );
+    let mut options = OpenOptions::new();
+    let file = options.create_new(true).write(true).mode(0o755).open(&path);
+    file.unwrap().write_all(text.as_bytes()).unwrap();
+    path
+}
+
+impl NfsService {
+    /// Starts the manager of a server. Ganesha starts when a hook asks for that.
+    pub fn start(lan: &Lan, host: Host, directory: &Path) -> Self {
+        let path = |name: &str| directory.join(name);
+        let log = path("ganesha.log");
+        let output = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path("manager.log"))
+            .unwrap();
+        let manage = MANAGE.replace("NAMESPACES", &NAMESPACES.join(" "));
+        let mut command = lan.of(host).command();
+        command
+            .args(["sh", "-c", &manage, "sh"])
+            .args([
+                path("mount"),
+                path("ganesha.conf"),
+                log.clone(),
+                path("requests"),
+            ])
+            .args([START, SERVES])
+            .stdout(output.try_clone().unwrap())
+            .stderr(output);
+        Self {
+            manager: command.spawn().unwrap(),
+            log,
+        }
+    }
+}
+
+impl Drop for NfsService {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log);
+            println!("{}", log.unwrap_or_default());
+        }
+        let _ = self.manager.kill();
+        let _ = self.manager.wait();
+    }
+}
