@@ -335,7 +335,7 @@ impl<'a> Arbitration<'a> {
         match ruling.record {
             Some(record) if record.is_primary() => self.take_over(mine, record),
             Some(record) if record.is_candidate => self.stand(mine, record),
-            Some(_) | None => {}
+            _ => {}
         }
     }
 
