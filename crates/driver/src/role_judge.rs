@@ -124,7 +124,6 @@ impl Attendee {
 
     /// Whether this node may act on a record of a later generation.
     fn check_later(&self, peer: RoleRecord, kinship: Kinship) -> Result<(), Discord> {
-        let mine = self.state.record;
         let is_new = !self.has_data && !self.state.carried_over;
         if !peer.is_primary() {
             return if kinship == Kinship::Same {
@@ -133,11 +132,11 @@ impl Attendee {
                 Err(Discord::OtherCopy)
             };
         }
+        if has_served_alone(&self.state, self.has_data) {
+            return Err(Discord::BothServed);
+        }
         if is_new {
             return Ok(());
-        }
-        if mine.is_primary() && !mine.peer_complete {
-            return Err(Discord::BothServed);
         }
         match kinship {
             Kinship::Same | Kinship::Newer => Ok(()),
@@ -198,6 +197,14 @@ impl Attendee {
                 && !(theirs.record.is_primary() && theirs.record.generation >= record.generation),
         }
     }
+}
+
+/// Whether this node has served alone, so that it follows nobody before an operator has decided. A copy without operations
+/// that was the source or the result of a resync has lost its data, and an operator may still find them. A new copy has
+/// nothing to lose.
+pub(crate) const fn has_served_alone(state: &RoleState, has_data: bool) -> bool {
+    let record = state.record;
+    record.is_primary() && !record.peer_complete && (has_data || state.carried_over)
 }
 
 #[cfg(test)]
@@ -337,6 +344,13 @@ mod tests {
             ..told(&empty, promoted)
         };
         assert!(!empty.judge(&newer).unwrap().record.is_primary());
+        empty.state.carried_over = true;
+        assert!(has_served_alone(&empty.state, empty.has_data));
+        assert_eq!(
+            empty.judge(&newer),
+            Err(Discord::BothServed),
+            "it has lost data"
+        );
     }
 
     #[test]

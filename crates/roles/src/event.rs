@@ -52,6 +52,8 @@ pub enum RoleEvent {
     Recorded,
     /// The witness has answered. The value is its record after the claim, if there was a claim.
     WitnessAnswered(Option<WitnessRecord>),
+    /// The last question or claim to the witness has no answer. A claim may have been granted, or may be granted later.
+    WitnessSilent,
     /// Primary: the peer has been away for the pause limit.
     PauseOver,
     /// Every lease that this node, or an earlier process of it, has promised to the peer is over.

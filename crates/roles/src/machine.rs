@@ -12,6 +12,8 @@
 
 use lockstep_types::settings::{OnPowerLoss, Role};
 
+mod relabel;
+
 use crate::event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 use crate::record::RoleRecord;
 use crate::witness::{Claim, InSyncSet, WitnessRecord};
@@ -39,12 +41,10 @@ pub struct RoleMachine {
     peer: Option<RoleRecord>,
     /// The peer has told its record after it has seen the present record of this node.
     is_met: bool,
-    /// The claim whose answer is not known.
-    claim: Option<Claim>,
+    /// The record that the witness will have after a claim whose answer is not known.
+    claimed: Option<WitnessRecord>,
     /// The purpose of the question or claim to the witness.
     want: Option<Purpose>,
-    /// The last known record of the witness.
-    witness: Option<WitnessRecord>,
     /// Secondary: the lease of the primary is over, and this node has promised nothing since.
     promise_is_over: bool,
 }
@@ -70,9 +70,8 @@ impl RoleMachine {
             recording: None,
             peer: None,
             is_met: false,
-            claim: None,
+            claimed: None,
             want: None,
-            witness: None,
             promise_is_over: false,
         };
         let mut effects = RoleEffects::new();
@@ -124,6 +123,7 @@ impl RoleMachine {
             RoleEvent::Disconnected => self.disconnected(),
             RoleEvent::Recorded => self.recorded(&mut effects),
             RoleEvent::WitnessAnswered(now) => self.answered(now, &mut effects),
+            RoleEvent::WitnessSilent => (self.claimed, self.want) = (None, None),
             RoleEvent::PauseOver => self.pause_over(&mut effects),
             RoleEvent::LeaseOver => self.lease_over(&mut effects),
             RoleEvent::Tick => self.tick(&mut effects),
@@ -156,7 +156,7 @@ impl RoleMachine {
         };
         if record.generation != self.record.generation {
             // An answer to an earlier claim says nothing about this generation.
-            (self.claim, self.want) = (None, None);
+            (self.claimed, self.want) = (None, None);
         }
         self.record = record;
         self.is_met = false;
@@ -175,10 +175,10 @@ impl RoleMachine {
         }
     }
 
-    fn ask_if_unsure(&self, effects: &mut RoleEffects) {
+    fn ask_if_unsure(&mut self, effects: &mut RoleEffects) {
         let is_unsure = self.phase == Phase::Unsure && self.promise_is_over;
         if is_unsure && self.settings.has_witness {
-            effects.push(RoleEffect::AskWitness);
+            self.ask(None, effects);
         }
     }
 
@@ -203,46 +203,51 @@ impl RoleMachine {
     fn hear(&mut self, told: Told, effects: &mut RoleEffects) {
         let is_news = self.peer.replace(told.record) != Some(told.record);
         self.promise_is_over = false;
-        if is_news {
-            effects.push(RoleEffect::TellPeer(self.greeting()));
-        }
         self.is_met = told.seen == Some(self.record);
         if self.is_met || told.record.generation > self.record.generation {
             self.compare(told.record, effects);
+        }
+        // A record that is being made tells the peer the same, and more.
+        if is_news && self.recording.is_none() {
+            effects.insert(0, RoleEffect::TellPeer(self.greeting()));
         }
     }
 
     /// Compares the records of both nodes: both come to the same result.
     fn compare(&mut self, theirs: RoleRecord, effects: &mut RoleEffects) {
-        let (mine, generation) = (self.record, theirs.generation);
-        if generation > mine.generation {
-            if theirs.is_primary() {
-                self.record(
-                    mine.follow(generation, theirs.peer_complete),
-                    Phase::Following,
-                    effects,
-                );
-            } else if !theirs.is_candidate {
-                // The peer has granted that generation to this node.
-                let was_protected = !mine.is_primary() || mine.peer_complete;
-                let peer_complete = theirs.complete && was_protected;
-                self.lead_by_grant(mine.lead(generation, peer_complete), theirs, effects);
-            }
-        } else if mine.is_candidate && theirs.is_primary() && generation < mine.generation {
-            // The primary lives. The witness may still grant this node's generation: the one after it is beyond that.
-            let record = mine.follow(mine.generation.next(), theirs.peer_complete);
+        let mine = self.record;
+        if self.is_met && mine.gives_way_to(&theirs) {
+            // The witness may still grant this node's generation: the one after it is beyond that.
+            let generation = mine.generation.max(theirs.generation).next();
+            let record = mine.follow(generation, theirs.peer_complete);
             self.record(record, Phase::Standby, effects);
-        } else if generation == mine.generation {
+        } else if theirs.generation > mine.generation {
+            self.meet_later(theirs, effects);
+        } else if theirs.generation == mine.generation {
             match (mine.role, theirs.role) {
                 (Role::Primary, Role::Secondary) => self.meet_secondary(theirs, effects),
                 (Role::Secondary, Role::Primary) => self.meet_primary(theirs, effects),
                 // The peer has granted the generation for which this node stands.
                 (Role::Secondary, Role::Secondary) if mine.is_candidate && !theirs.is_candidate => {
-                    let record = mine.lead(generation, theirs.complete);
+                    let record = mine.lead(theirs.generation, theirs.complete);
                     self.lead_by_grant(record, theirs, effects);
                 }
                 (Role::Primary, Role::Primary) | (Role::Secondary, Role::Secondary) => {}
             }
+        }
+    }
+
+    /// The peer is of a later generation.
+    fn meet_later(&mut self, theirs: RoleRecord, effects: &mut RoleEffects) {
+        let (mine, generation) = (self.record, theirs.generation);
+        if theirs.is_primary() {
+            let record = mine.follow(generation, theirs.peer_complete);
+            self.record(record, Phase::Following, effects);
+        } else if !theirs.is_candidate {
+            // The peer has granted that generation to this node.
+            let was_protected = !mine.is_primary() || mine.peer_complete;
+            let peer_complete = theirs.complete && was_protected;
+            self.lead_by_grant(mine.lead(generation, peer_complete), theirs, effects);
         }
     }
 
@@ -292,20 +297,22 @@ impl RoleMachine {
 
     // The witness.
 
-    /// Claims what `purpose` needs, as soon as the record of the witness is known. A secondary that may take over records
-    /// its candidature before its first claim.
-    fn pursue(&mut self, purpose: Purpose, effects: &mut RoleEffects) {
-        self.want = Some(purpose);
+    /// Asks the witness for its record, to claim what `purpose` needs. Nothing is remembered of earlier answers.
+    fn ask(&mut self, purpose: Option<Purpose>, effects: &mut RoleEffects) {
+        (self.claimed, self.want) = (None, purpose);
+        effects.push(RoleEffect::AskWitness);
+    }
+
+    /// Claims what `purpose` needs. A secondary that may take over records its candidature before its first claim.
+    fn pursue(&mut self, known: WitnessRecord, purpose: Purpose, effects: &mut RoleEffects) {
         let is_takeover = purpose == Purpose::TakeOver;
-        match self.witness {
-            Some(known) if is_takeover && !self.may_replace(known) => {
-                effects.push(RoleEffect::AskWitness);
-            }
-            Some(_) if is_takeover && !self.record.is_candidate => {
+        if is_takeover && !self.record.is_candidate {
+            // A peer that is here may be the primary.
+            if self.peer.is_none() {
                 self.record(self.record.stand(), Phase::Standby, effects);
             }
-            Some(known) => self.claim(Some(known), purpose, effects),
-            None => effects.push(RoleEffect::AskWitness),
+        } else {
+            self.claim(Some(known), purpose, effects);
         }
     }
 
@@ -332,42 +339,46 @@ impl RoleMachine {
                 Purpose::Protect => InSyncSet::Both,
             },
         };
-        let claim = Claim { expected, new };
-        self.claim = Some(claim);
-        effects.push(RoleEffect::Claim(claim));
+        (self.claimed, self.want) = (Some(new), Some(purpose));
+        effects.push(RoleEffect::Claim(Claim { expected, new }));
     }
 
     /// Lets the secondary take over from now on, if the witness does not know yet that it may.
     fn protect(&mut self, effects: &mut RoleEffects) {
-        if self.settings.has_witness && !self.is_protected() {
-            self.pursue(Purpose::Protect, effects);
+        if self.settings.has_witness {
+            self.ask(Some(Purpose::Protect), effects);
         }
     }
 
-    fn is_protected(&self) -> bool {
-        self.witness.is_some_and(|known| {
-            let (me, generation) = (self.settings.me, self.record.generation);
-            (known.generation, known.primary, known.in_sync) == (generation, me, InSyncSet::Both)
-        })
+    fn is_protected(&self, known: WitnessRecord) -> bool {
+        let (me, generation) = (self.settings.me, self.record.generation);
+        (known.generation, known.primary, known.in_sync) == (generation, me, InSyncSet::Both)
     }
 
     fn answered(&mut self, now: Option<WitnessRecord>, effects: &mut RoleEffects) {
-        let claimed = self.claim.take();
-        self.witness = now;
+        let claimed = self.claimed.take();
         let Some(now) = now else {
             return self.meet_empty_witness(effects);
         };
         let (mine, wanted) = (self.record, self.want.take());
         if now.generation > mine.generation {
-            return self.record(mine.follow(now.generation, false), Phase::Standby, effects);
+            return self.stop_serving();
         }
         let is_mine = now.generation == mine.generation && now.primary == self.settings.me;
         if is_mine && mine.is_candidate && mine.complete {
             self.take_over(now, effects);
-        } else if claimed.is_some_and(|claim| claim.new == now) {
+        } else if claimed == Some(now) {
             self.granted(wanted, effects);
         } else {
             self.meet_known_generation(now, wanted, effects);
+        }
+    }
+
+    /// The witness has made the other node the primary. That node may have lost its power before it led: then this copy
+    /// is the better one. So the record of the other node decides, once the nodes meet.
+    fn stop_serving(&mut self) {
+        if self.record.is_primary() {
+            self.phase = Phase::Unsure;
         }
     }
 
@@ -382,14 +393,16 @@ impl RoleMachine {
             // After a power loss the peer may hold more, whatever the witness says: the witness may not know yet that the
             // peer is complete.
             (Phase::Unsure, _) if self.record.complete || self.serves_after_power_loss() => {
-                self.pursue(Purpose::GoAlone, effects);
+                self.pursue(now, Purpose::GoAlone, effects);
             }
             // The primary serves without this node.
             (Phase::Standby, _) if !self.may_replace(now) => {}
             (Phase::Paused, Some(purpose @ Purpose::GoAlone))
-            | (Phase::Mirrored, Some(purpose @ Purpose::Protect))
             | (Phase::Standby, Some(purpose @ Purpose::TakeOver)) => {
-                self.pursue(purpose, effects);
+                self.pursue(now, purpose, effects);
+            }
+            (Phase::Mirrored, Some(purpose @ Purpose::Protect)) if !self.is_protected(now) => {
+                self.pursue(now, purpose, effects);
             }
             _ => {}
         }
@@ -398,7 +411,7 @@ impl RoleMachine {
     /// A new witness knows nothing. Only two connected nodes may tell it how things stand: a node that cannot reach its
     /// peer may have been deposed by the witness before.
     fn meet_empty_witness(&mut self, effects: &mut RoleEffects) {
-        if self.phase == Phase::Mirrored && self.want == Some(Purpose::Protect) {
+        if self.phase == Phase::Mirrored && self.want.take() == Some(Purpose::Protect) {
             self.claim(None, Purpose::Protect, effects);
         }
     }
@@ -459,7 +472,7 @@ impl RoleMachine {
             return;
         }
         if self.settings.has_witness {
-            self.pursue(Purpose::GoAlone, effects);
+            self.ask(Some(Purpose::GoAlone), effects);
         } else {
             self.record(self.record.without_peer(), Phase::Alone, effects);
         }
@@ -471,8 +484,8 @@ impl RoleMachine {
             Phase::TakingOver => self.lead(self.record, effects),
             Phase::Unsure | Phase::Standby if !self.settings.has_witness => {}
             // The witness comes first: if the primary serves alone already, its generation stays the latest one.
-            Phase::Standby if self.record.complete => self.pursue(Purpose::TakeOver, effects),
-            Phase::Unsure | Phase::Standby => effects.push(RoleEffect::AskWitness),
+            Phase::Standby if self.record.complete => self.ask(Some(Purpose::TakeOver), effects),
+            Phase::Unsure | Phase::Standby => self.ask(None, effects),
             _ => {}
         }
     }

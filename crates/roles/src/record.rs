@@ -76,6 +76,22 @@ impl RoleRecord {
         }
     }
 
+    /// Whether this secondary lets the peer lead, which it has met (rule R4). A candidate lets an earlier primary lead, and
+    /// an earlier secondary, too. But if only the copy of the candidate is complete, the earlier secondary gives way.
+    pub fn gives_way_to(&self, theirs: &Self) -> bool {
+        let is_later_candidate = self.is_candidate && self.generation > theirs.generation;
+        let meets_later_candidate = theirs.is_candidate && theirs.generation > self.generation;
+        match (self.role, theirs.role) {
+            (Role::Primary, _) => false,
+            (Role::Secondary, Role::Primary) => is_later_candidate,
+            (Role::Secondary, Role::Secondary) if self.complete && !theirs.complete => false,
+            (Role::Secondary, Role::Secondary) => {
+                let is_worse = !self.complete && theirs.complete;
+                is_later_candidate || meets_later_candidate && is_worse
+            }
+        }
+    }
+
     /// The record of a primary that gives its role away: this node is the secondary of the next generation. The record
     /// is the peer's right to be the primary of that generation.
     #[must_use]

@@ -10,6 +10,7 @@
 //!   given is over (rule R7). A secondary that starts does not know when its process last gave one: it waits from its start on.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_repl::core::Event;
@@ -25,7 +26,7 @@ use lockstep_types::{Generation, Osn};
 use super::Datastore;
 use crate::config::FailoverTimes;
 use crate::host::ThreadKind;
-use crate::role_judge::Discord;
+use crate::role_judge::{Discord, has_served_alone};
 use crate::session::Session;
 use crate::session::build::SessionPart;
 
@@ -269,7 +270,7 @@ impl<'a> Arbitration<'a> {
     /// Lets a role machine decide on the answers of the witness.
     fn rule(&self, question: Question, mine: RoleRecord) -> Result<Ruling, WitnessError> {
         if question == Question::Look {
-            return Ok(look(mine, self.witness.read(self.times.call())?));
+            return Ok(look(self.witness.read(self.times.call())?));
         }
         let settings = RoleSettings {
             me: self.me,
@@ -312,6 +313,12 @@ impl<'a> Arbitration<'a> {
         if engine.is_stopping() || engine.role_file.state().record != mine {
             return;
         }
+        if let Some(known) = ruling
+            .known
+            .filter(|known| known.generation > mine.generation)
+        {
+            return self.stop_serving(mine, known.generation);
+        }
         let goes_alone = question == Question::Alone && ruling.phase == Phase::Alone
             || ruling
                 .record
@@ -328,8 +335,7 @@ impl<'a> Arbitration<'a> {
         match ruling.record {
             Some(record) if record.is_primary() => self.take_over(mine, record),
             Some(record) if record.is_candidate => self.stand(mine, record),
-            Some(record) => self.follow(mine, record),
-            None => {}
+            _ => {}
         }
     }
 
@@ -363,20 +369,20 @@ impl<'a> Arbitration<'a> {
         }
     }
 
-    /// The witness knows a later generation: the other node is its primary.
-    fn follow(&self, mine: RoleRecord, record: RoleRecord) {
+    /// The witness has made the other node the primary of a later generation. That node may have lost its power before it
+    /// led. So the record of that node decides, once the nodes meet (rule R9).
+    fn stop_serving(&self, mine: RoleRecord, later: Generation) {
         let datastore = self.datastore;
-        let has_data = datastore.engine.store.applied() != Osn::ZERO;
-        let served_alone = mine.is_primary() && !mine.peer_complete && has_data;
-        if served_alone {
-            datastore
-                .engine
-                .notes
-                .set_obstacle(&Discord::BothServed.to_string());
-            datastore.assume(mine, mine, SessionPart::Follow);
-        } else {
-            datastore.assume(mine, record, SessionPart::Follow);
+        datastore.rival.fetch_max(later.get(), Ordering::AcqRel);
+        if !mine.is_primary() {
+            return;
         }
+        let engine = &datastore.engine;
+        let has_data = engine.store.applied() != Osn::ZERO;
+        if has_served_alone(&engine.role_file.state(), has_data) {
+            engine.notes.set_obstacle(&Discord::BothServed.to_string());
+        }
+        datastore.assume(mine, mine, SessionPart::Follow);
     }
 }
 
@@ -430,11 +436,10 @@ fn begin(machine: &mut RoleMachine, question: Question, mine: RoleRecord) -> Vec
     }
 }
 
-/// A look at the record of the witness asks for nothing. It may show that another node leads.
-fn look(mine: RoleRecord, known: Option<WitnessRecord>) -> Ruling {
-    let later = known.filter(|known| known.generation > mine.generation);
+/// A look at the record of the witness asks for nothing.
+const fn look(known: Option<WitnessRecord>) -> Ruling {
     Ruling {
-        record: later.map(|known| mine.follow(known.generation, false)),
+        record: None,
         phase: Phase::Unsure,
         known,
     }

@@ -128,12 +128,6 @@ impl Nodes {
         self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
     }
 
-    /// Returns whether no node leads, and no copy is complete, though there is a witness.
-    pub fn stand_still_with_witness(&self) -> bool {
-        let asks = |node: &SimNode| node.node.config().failover_after.is_some();
-        self.both().into_iter().all(asks) && self.states() == [Some(State::SecondaryOutOfSync); 2]
-    }
-
     /// Returns whether the secondary must hold all acknowledged operations, according to the states
     /// of both nodes.
     pub fn secondary_holds_all(&self) -> bool {

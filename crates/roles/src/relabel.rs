@@ -1,0 +1,57 @@
+//! Other labels for values that the role protocol only compares: generations, the numbers of the witness's changes, and
+//! the names of the two nodes. The model counts states that differ in their labels once.
+
+use lockstep_types::Generation;
+
+use crate::event::Told;
+use crate::record::{Member, RoleRecord};
+use crate::witness::{Claim, WitnessRecord};
+
+/// The new labels. They keep the order and the equality of the old ones.
+pub trait Labels {
+    /// Another number for a generation.
+    fn generation(&self, old: Generation) -> Generation;
+
+    /// Another number for a change of the witness's record.
+    fn change(&self, old: u64) -> u64;
+
+    /// The name of a node.
+    fn member(&self, old: Member) -> Member;
+
+    /// Whether a node can still hear from the witness that its claim has made this record.
+    fn keeps(&self, claimed: &WitnessRecord) -> bool;
+
+    /// A record with the new labels.
+    fn record(&self, old: RoleRecord) -> RoleRecord {
+        RoleRecord {
+            generation: self.generation(old.generation),
+            ..old
+        }
+    }
+
+    /// A record of the witness with the new labels.
+    fn known(&self, old: WitnessRecord) -> WitnessRecord {
+        WitnessRecord {
+            change: self.change(old.change),
+            generation: self.generation(old.generation),
+            primary: self.member(old.primary),
+            in_sync: old.in_sync,
+        }
+    }
+
+    /// A claim with the new labels.
+    fn claim(&self, old: Claim) -> Claim {
+        Claim {
+            expected: old.expected.map(|known| self.known(known)),
+            new: self.known(old.new),
+        }
+    }
+
+    /// A message with the new labels.
+    fn told(&self, old: Told) -> Told {
+        Told {
+            record: self.record(old.record),
+            seen: old.seen.map(|seen| self.record(seen)),
+        }
+    }
+}
