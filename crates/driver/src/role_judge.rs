@@ -136,7 +136,7 @@ impl Attendee {
         if is_new {
             return Ok(());
         }
-        if mine.is_primary() && !mine.peer_complete {
+        if mine.is_primary() && !mine.peer_complete && !is_active(Mutant::FollowAfterAlone) {
             return Err(Discord::BothServed);
         }
         match kinship {
