@@ -121,7 +121,16 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForceIntoNextGeneration | Mutant::DemoteInSameGeneration => {
             &[ONE_PRIMARY, CLAIM, IN_TIME, READS, SURVIVES, EXACTLY_ONCE]
         }
-        Mutant::KeepDemotedComplete => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, EXACTLY_ONCE],
+        // A demoted node whose copy counts as complete may take over.
+        Mutant::KeepDemotedComplete => &[
+            IDENTICAL,
+            TABLES,
+            FOLLOWS,
+            SURVIVES,
+            EXACTLY_ONCE,
+            ONE_PRIMARY,
+            CLAIM,
+        ],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -137,8 +146,9 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::ForceIntoNextGeneration | Mutant::KeepDemotedComplete => 7_390,
         Mutant::WatermarkTooHigh => 7_280,
         Mutant::FollowAfterAlone => 1_240,
-        Mutant::LeadAfterPowerLoss | Mutant::GoAloneUnasked => 770,
-        Mutant::HandOverBusy => 600,
+        Mutant::GoAloneUnasked => 1_130,
+        Mutant::LeadAfterPowerLoss => 770,
+        Mutant::HandOverBusy => 250,
         Mutant::IgnorePeerRoom => 530,
         Mutant::SendWithoutRoom => 400,
         _ => 1,

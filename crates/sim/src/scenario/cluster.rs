@@ -194,7 +194,7 @@ impl Cluster {
             Fault::TakeOver(stop) => self.take_over(stop)?,
             Fault::EndStandStill => self.end_stand_still()?,
             Fault::PromoteByForce(stop, disk) => {
-                self.promote_by_force(stop, disk == OldDisk::Lost)?
+                self.promote_by_force(stop, disk == OldDisk::Lost)?;
             }
             Fault::Demote => self.demote_primary()?,
             Fault::ExchangeDisk => self.exchange_secondary(),
