@@ -426,7 +426,7 @@ fn an_incomplete_copy_serves_only_if_the_operator_accepts_the_loss() {
     await_status(pair.node(B), "the start", |status| status.sync.started);
     assert_refused(&pair, B, "promote", "may lack", "--force-data-loss");
     let promoted = change(pair.node(B), "promote", &["--force-data-loss"]);
-    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 2));
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 4));
     let on_b = pair.node(B).mount();
     let mut second = Writer::start(&on_b, "second");
     second.await_progress();

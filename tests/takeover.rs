@@ -422,11 +422,11 @@ fn an_operator_promotes_past_a_lost_witness_by_force_only() {
     assert_eq!(refused.code, Some(2), "{}", refused.output);
     assert!(refused.error.contains("cure: "), "{}", refused.error);
     let promoted = change(pair.node(B), "promote", &["--force-data-loss"]);
-    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 2));
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 4));
     assert_records(&pair.node(B).mount(), "first", of_first);
     witness.resume();
     pair.node_mut(A).start();
-    await_in_sync(&mut pair, B, 2);
+    await_in_sync(&mut pair, B, 4);
     await_protected(&pair, B);
     assert_identical(pair.node(B));
 }

@@ -202,9 +202,10 @@ impl Attendee {
 /// Whether this node has served alone, so that it follows nobody before an operator has decided. A copy without operations
 /// that was the source or the result of a resync has lost its data, and an operator may still find them. A new copy has
 /// nothing to lose.
-pub(crate) const fn has_served_alone(state: &RoleState, has_data: bool) -> bool {
+pub(crate) fn has_served_alone(state: &RoleState, has_data: bool) -> bool {
     let record = state.record;
-    record.is_primary() && !record.peer_complete && (has_data || state.carried_over)
+    let is_alone = record.is_primary() && !record.peer_complete;
+    is_alone && (has_data || state.carried_over) && !is_active(Mutant::FollowAfterAlone)
 }
 
 #[cfg(test)]

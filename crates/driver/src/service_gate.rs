@@ -109,6 +109,9 @@ impl ServiceGateState {
     /// Takes the jobs that wait for the service, if the node serves.
     fn take_due(&mut self, host: &dyn Host) -> Vec<Job> {
         if self.serves(host) {
+            if is_active(Mutant::ForgetWaiting) {
+                self.waiting.clear();
+            }
             std::mem::take(&mut self.waiting)
         } else {
             Vec::new()

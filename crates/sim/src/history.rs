@@ -13,8 +13,11 @@
 //! Invariant: this history does not depend on the state inside the nodes. It depends only on the
 //! requests, the answers, and the faults that the world caused at the nodes.
 
+mod lineage;
 pub mod loss;
 mod show;
+
+use std::collections::BTreeSet;
 
 use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind};
 
@@ -206,6 +209,8 @@ pub struct Term {
 pub struct History {
     always: bool,
     calls: Vec<Call>,
+    /// The calls that happened in a copy that was given up only.
+    gone: BTreeSet<usize>,
     terms: Vec<Term>,
     events: Vec<(u64, Side, NodeEvent)>,
     last: u64,
@@ -275,11 +280,12 @@ impl History {
         &self.terms
     }
 
-    /// Returns all calls, by the time of invocation.
+    /// Returns all calls, by the time of invocation, without those in a copy that was given up.
     pub fn calls(&self) -> impl Iterator<Item = (CallId, &Call)> {
         self.calls
             .iter()
             .enumerate()
+            .filter(|(index, _)| !self.gone.contains(index))
             .map(|(index, call)| (CallId(index), call))
     }
 

@@ -8,6 +8,7 @@
 pub mod check;
 pub mod exhaustive;
 pub mod history;
+pub mod mutant_search;
 pub mod op;
 pub mod scenario;
 pub mod shrink;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use lockstep_sim::exhaustive::{self, Campaign, WorldId, WorldSelection};
+use lockstep_sim::mutant_search;
 use lockstep_sim::scenario::{Plan, Reduction};
 use lockstep_sim::shrink::{Case, FailedCase};
 use lockstep_sim::soak::{Soak, SoakReport};
@@ -15,7 +16,7 @@ use lockstep_types::mutants::{self, Mutant};
 
 /// The interval between two progress lines of a long run.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
-/// Distance of the seeds from which schedules with a witness are looked for: about one in seven has one.
+/// Distance of the seeds from which schedules of a kind are looked for: about one in seven has a witness.
 const SEEDS_BETWEEN: u64 = 100;
 /// The interval between two looks at the clock of a long run.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -49,6 +50,15 @@ enum Command {
         /// Only schedules with a witness
         #[arg(long)]
         witness: bool,
+        /// Only schedules in which roles change
+        #[arg(long)]
+        roles: bool,
+        /// Ends after so many schedules in which a failover happened
+        #[arg(long)]
+        failovers: Option<u64>,
+        /// Prints failed schedules as they are, and looks for no smaller ones
+        #[arg(long)]
+        no_shrink: bool,
     },
     /// Runs one schedule twice, and prints its result
     Replay(Replay),
@@ -151,19 +161,24 @@ fn main() -> ExitCode {
             threads,
             failures,
             witness,
+            roles,
+            failovers,
+            no_shrink,
         } => {
             let limit = hours.map_or(Duration::MAX, |hours| {
                 Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX)
             });
             let seeds = |number| {
-                if witness {
-                    seed_with_witness(from + number * SEEDS_BETWEEN)
-                } else {
-                    from + number
-                }
+                let chosen: fn(&Plan) -> bool = match (witness, roles) {
+                    (true, _) => |plan| plan.settings.failover_after.is_some(),
+                    (_, true) => |plan| plan.changes_roles,
+                    _ => return from + number,
+                };
+                first_seed(from + number * SEEDS_BETWEEN, chosen)
             };
             let soak = Soak::new(seeds, schedules).until_failed(failures);
-            run_soak(&soak, limit, threads)
+            let enough = (limit, failovers.unwrap_or(u64::MAX));
+            run_soak(&soak, enough, threads, !no_shrink)
         }
         Command::Replay(arguments) => replay(&arguments),
         Command::Shrink { seed } => shrink(seed),
@@ -177,19 +192,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the first seed from `from` on whose schedule has a witness.
-fn seed_with_witness(from: u64) -> u64 {
-    let has_witness = |seed: &u64| Plan::of(*seed).settings.failover_after.is_some();
+/// Returns the first seed from `from` on with a chosen plan.
+fn first_seed(from: u64, is_chosen: fn(&Plan) -> bool) -> u64 {
     (from..from + SEEDS_BETWEEN)
-        .find(has_witness)
+        .find(|seed| is_chosen(&Plan::of(*seed)))
         .unwrap_or(from)
 }
 
-fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: usize) -> bool {
+fn run_soak(
+    soak: &Soak<impl Fn(u64) -> u64 + Sync>,
+    (limit, failovers): (Duration, u64),
+    threads: usize,
+    shrinks: bool,
+) -> bool {
     let start = Instant::now();
     let print = || print_progress(&soak.report(), &soak.failed(), start);
     let poll = || {
-        if start.elapsed() > limit {
+        if start.elapsed() > limit || soak.failovers() >= failovers {
             soak.stop();
         }
     };
@@ -197,11 +216,12 @@ fn run_soak(soak: &Soak<impl Fn(u64) -> u64 + Sync>, limit: Duration, threads: u
     print();
     print_coverage(&soak.report());
     for found in &failed {
-        println!("{found}\nshrunk:\n{}", found.clone().shrunk(None));
+        println!("{found}");
+        if shrinks {
+            println!("shrunk:\n{}", found.clone().shrunk(None));
+        }
     }
-    if !failed.is_empty() {
-        println!("{} schedules failed", failed.len());
-    }
+    println!("{} schedules failed", failed.len());
     failed.is_empty()
 }
 
@@ -231,14 +251,15 @@ fn print_progress(report: &SoakReport, failed: &[u64], start: Instant) {
         schedules,
         operations,
         faults,
-        role_changes,
+        with_failovers,
+        tally,
         simulated,
         coverage,
         undecided,
     } = report;
     println!(
-        "{schedules} schedules, {operations} operations answered, {faults} faults, \
-         {role_changes} changes of roles, {:.1} hours simulated in {:.0?}; covered: {} transitions, \
+        "{schedules} schedules ({with_failovers} with failovers), {operations} operations answered, {faults} faults, \
+         {tally}, {:.1} hours simulated in {:.0?}; covered: {} transitions, \
          {} crash points; {undecided} questions left undecided; failed: {failed:?}",
         simulated.as_secs_f64() / 3600.0,
         start.elapsed(),
@@ -367,7 +388,9 @@ fn find_mutants(schedules: u64, only: Option<&str>) -> bool {
             let failure = Case::of(seed).run(Some(mutant)).err();
             failure.map(|failure| (seed, failure))
         };
-        if let Some((seed, failure)) = (1..=schedules).find_map(run) {
+        let count = usize::try_from(schedules).unwrap_or(usize::MAX);
+        let mut seeds = mutant_search::seeds(mutant, 1).take(count);
+        if let Some((seed, failure)) = seeds.find_map(run) {
             let what = failure.what.lines().next().unwrap_or_default();
             println!("{mutant:?}: found by schedule {seed}: {what}");
         } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::scenario::{Coverage, Summary};
+use crate::scenario::{Coverage, Summary, Tally};
 use crate::shrink::{Case, FailedCase};
 
 /// The results of many schedules.
@@ -17,8 +17,10 @@ pub struct SoakReport {
     pub operations: u64,
     /// Number of faults.
     pub faults: u64,
-    /// Number of times that the other node of a schedule began to serve.
-    pub role_changes: u64,
+    /// Number of schedules in which the other node began to serve.
+    pub with_failovers: u64,
+    /// Numbers of changes of roles.
+    pub tally: Tally,
     /// The simulated time.
     pub simulated: Duration,
     /// The transitions and crash points that the schedules covered.
@@ -32,7 +34,8 @@ impl SoakReport {
         self.schedules += 1;
         self.operations += summary.operations;
         self.faults += summary.faults;
-        self.role_changes += summary.role_changes;
+        self.with_failovers += u64::from(summary.tally.role_changes > 0);
+        self.tally += summary.tally;
         self.simulated += summary.simulated;
         self.coverage.add(summary.coverage);
         self.undecided += summary.undecided;
@@ -94,6 +97,11 @@ impl<S: Fn(u64) -> u64 + Sync> Soak<S> {
     /// Returns the results so far of the schedules that did not fail.
     pub fn report(&self) -> SoakReport {
         self.report.lock().clone()
+    }
+
+    /// Returns the number of schedules so far in which the other node began to serve.
+    pub fn failovers(&self) -> u64 {
+        self.report.lock().with_failovers
     }
 
     /// Begins no more schedules.

@@ -67,6 +67,8 @@ impl Case {
             faults: self.faults.clone(),
             ending: self.ending,
             client_room: None,
+            changes_roles: false,
+            has_standby_programs: false,
         };
         let script = Box::new(Script::new(self.clients.clone()));
         scenario::run_with(&plan, script, Random::new(self.run_seed), mutant).map(|_| ())

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use lockstep_sim::mutant_search;
 use lockstep_sim::shrink::Case;
 use lockstep_sim::test_output::print_result;
 use lockstep_types::mutants::{ALL, Mutant};
@@ -40,6 +41,10 @@ const WAITED: &str = "has waited for the other node to read";
 const MARKED: &str = "is being resynced and says";
 /// A node that does not serve lets a request in.
 const GATE: &str = "gate: ";
+/// A request waits at a node that serves.
+const STANDBY: &str = "standby: ";
+/// A node has lost operations, although no operator agreed to that.
+const CONSENT: &str = "consent: ";
 /// A client saw an error in a planned failover.
 const HANDED_OVER: &str = "handed_over: ";
 
@@ -118,6 +123,22 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::AdmitInAnyStanding => &[GATE],
         Mutant::ServeWithoutLease | Mutant::TakeOverEarly => &[ONE_PRIMARY, READS, EXACTLY_ONCE],
         Mutant::GoAloneUnasked | Mutant::StandUnrecorded => WITHOUT_WITNESS,
+        Mutant::ForgetWaiting => &[STANDBY],
+        Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
+        // Two nodes lead in one generation. A witness has then one record for both.
+        Mutant::ForceIntoNextGeneration | Mutant::DemoteInSameGeneration => {
+            &[ONE_PRIMARY, CLAIM, IN_TIME, READS, SURVIVES, EXACTLY_ONCE]
+        }
+        // A demoted node whose copy counts as complete may take over.
+        Mutant::KeepDemotedComplete => &[
+            IDENTICAL,
+            TABLES,
+            FOLLOWS,
+            SURVIVES,
+            EXACTLY_ONCE,
+            ONE_PRIMARY,
+            CLAIM,
+        ],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -129,9 +150,13 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
 /// the mutant. Where the schedules have changed since, the search only takes longer.
 const fn first_seed(mutant: Mutant) -> u64 {
     match mutant {
+        Mutant::PromoteUnasked => 7_960,
+        Mutant::ForceIntoNextGeneration | Mutant::KeepDemotedComplete => 7_390,
         Mutant::WatermarkTooHigh => 7_280,
-        Mutant::LeadAfterPowerLoss | Mutant::GoAloneUnasked => 770,
-        Mutant::HandOverBusy => 600,
+        Mutant::FollowAfterAlone => 1_240,
+        Mutant::GoAloneUnasked => 1_130,
+        Mutant::LeadAfterPowerLoss => 770,
+        Mutant::HandOverBusy => 250,
         Mutant::IgnorePeerRoom => 530,
         Mutant::SendWithoutRoom => 400,
         Mutant::RejoinWithoutPaw => 10_190,
@@ -142,7 +167,8 @@ const fn first_seed(mutant: Mutant) -> u64 {
 
 /// Returns the first schedule that finds a mutant, and its message.
 fn found(mutant: Mutant) -> Option<(u64, String)> {
-    (first_seed(mutant)..).take(SCHEDULES_MAX).find_map(|seed| {
+    let mut seeds = mutant_search::seeds(mutant, first_seed(mutant)).take(SCHEDULES_MAX);
+    seeds.find_map(|seed| {
         let failure = Case::of(seed).run(Some(mutant)).err()?;
         let what = failure.what.lines().next().unwrap_or_default();
         Some((seed, what.to_owned()))

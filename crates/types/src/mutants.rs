@@ -144,6 +144,18 @@ mutants! {
     KeepInDoubt,
     /// The session of an earlier role does not end.
     KeepSession,
+    /// The requests that wait for the service are forgotten when the node serves.
+    ForgetWaiting,
+    /// A copy that lacks operations is promoted without the consent of the operator (R2).
+    PromoteUnasked,
+    /// A node that is forced to lead takes the next generation, which the other node may have taken, too.
+    ForceIntoNextGeneration,
+    /// A demotion keeps the generation, so that a peer of an earlier one leads the generation again.
+    DemoteInSameGeneration,
+    /// The copy of a demoted primary stays complete.
+    KeepDemotedComplete,
+    /// A node that has served alone follows a later primary without the word of an operator.
+    FollowAfterAlone,
 }
 
 #[cfg(feature = "mutants")]

@@ -33,6 +33,9 @@ const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
 const MARK_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two looks for the word of the new primary.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
+/// Distance of the generation of a forced promotion from the latest generation that this node knows. Without this node,
+/// the other one may have gone two generations further: by a grant that this node has not read, and by a takeover after it.
+const FORCED_GENERATIONS: u64 = 3;
 /// Why a planned change of the role is not complete.
 const NO_SUCCESSOR: &str = "this node has given its role away and is the secondary now, but the other node has not taken the role \
                             yet: none of them serves";
@@ -157,13 +160,13 @@ impl Datastore {
                  operations may be lost",
             ));
         }
-        if !mine.complete && !accepts_loss {
+        if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
             return Err(CommandFailure::new(
                 "the copy of this node may lack operations that programs were told are done",
                 "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
             ));
         }
-        let generation = self.next_generation(mine);
+        let generation = self.next_generation(mine, accepts_loss);
         let record = RoleRecord {
             complete: true,
             ..mine.lead(generation, false)
@@ -173,15 +176,23 @@ impl Datastore {
     }
 
     /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
-    /// stays in its generation, unless it has met a later one.
-    fn next_generation(&self, mine: RoleRecord) -> Generation {
-        let met = Generation::new(self.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST);
-        let is_own = mine.is_primary() || is_active(Mutant::PromoteInSameGeneration);
-        if is_own && met <= mine.generation {
+    /// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
+    /// generation of the other node.
+    fn next_generation(&self, mine: RoleRecord, is_forced: bool) -> Generation {
+        let latest = self.latest_met().max(mine.generation);
+        let is_own = mine.is_primary() && !is_forced;
+        if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
             mine.generation
+        } else if is_forced && !is_active(Mutant::ForceIntoNextGeneration) {
+            (0..FORCED_GENERATIONS).fold(latest, |generation, _| generation.next())
         } else {
-            met.max(mine.generation).next()
+            latest.next()
         }
+    }
+
+    /// The latest generation that the other node has told of since the start of this process.
+    fn latest_met(&self) -> Generation {
+        Generation::new(self.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST)
     }
 
     /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.
@@ -206,9 +217,17 @@ impl Datastore {
                 "run `lockstep failover`, which loses nothing",
             ));
         }
+        // A peer of an earlier generation takes the record for a grant, and leads its generation: so that must be a new one.
+        let is_new = self.latest_met() < mine.generation;
+        let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
+            mine.generation.next()
+        } else {
+            mine.generation
+        };
         let record = RoleRecord {
+            generation,
             role: Role::Secondary,
-            complete: false,
+            complete: is_active(Mutant::KeepDemotedComplete),
             peer_complete: false,
             ..mine
         };

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::nodes::Nodes;
 use super::sim_node::serves;
+use super::standby_program;
 use super::witness::Witness;
 use crate::history::{Answer, CallId, Entry, Outcome, leaves_doubt};
 use crate::op::{Op, WriteOp};
@@ -102,8 +103,18 @@ impl Mount {
         self.call(DatastoreHandle::next_ino)
     }
 
+    /// Returns the service of the node.
+    pub const fn service(&self) -> &DatastoreHandle {
+        &self.service
+    }
+
+    /// Returns whether a clean shutdown has removed the mount.
+    pub fn is_unmounted(&self) -> bool {
+        self.shutdown.is_unmounted()
+    }
+
     /// Returns whether the node serves clients.
-    fn serves(&self) -> bool {
+    pub fn serves(&self) -> bool {
         serves(Arc::clone(&self.service.0))
     }
 
@@ -347,6 +358,8 @@ pub struct ClientPool {
     pause_max: Duration,
     witness: Arc<Mutex<Witness>>,
     is_stopped: bool,
+    /// Programs wait at nodes that do not serve.
+    has_standby_programs: bool,
     /// The clients of the process that serves, if they are started.
     posting: Option<Posting>,
     /// Whether the misdirected client of each machine's present process is started.
@@ -361,9 +374,15 @@ impl ClientPool {
             pause_max,
             witness,
             is_stopped: false,
+            has_standby_programs: false,
             posting: None,
             has_misdirected: [false; 2],
         }
+    }
+
+    /// Lets a program wait at each node that does not serve.
+    pub const fn add_standby_programs(&mut self) {
+        self.has_standby_programs = true;
     }
 
     /// Returns the number of clients.
@@ -403,7 +422,7 @@ impl ClientPool {
         if let Some(side) = serving.filter(|_| !self.is_stopped) {
             self.end_posting();
             let running = nodes.of(side).node.running();
-            if let Some(mount) = running.as_ref().and_then(Mount::of) {
+            if let Some(mount) = running.as_deref().and_then(Mount::of) {
                 self.start_clients(side, &mount);
             }
         }
@@ -440,6 +459,12 @@ impl ClientPool {
             running
                 .process
                 .start(move || request_from_secondary(side, &datastore, witness));
+            if let Some(mount) = Mount::of(&running).filter(|_| self.has_standby_programs) {
+                let witness = Arc::clone(&self.witness);
+                running
+                    .process
+                    .start(move || standby_program::run(&mount, &witness));
+            }
             *side.of_mut(&mut self.has_misdirected) = true;
         }
     }

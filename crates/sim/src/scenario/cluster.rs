@@ -11,11 +11,13 @@ use parking_lot::Mutex;
 
 use super::clients::{ClientPool, Users};
 use super::coverage::{Coverage, CoverageRecorder};
-use super::faults::{CleanShutdown, Fault};
+use super::faults::{CleanShutdown, Fault, OldDisk};
+use super::force::ForcedActs;
 use super::live_checks::LiveChecks;
 use super::nodes::Nodes;
 use super::settings::Settings;
 use super::sim_node::End;
+use super::tally::Tally;
 use super::witness::Witness;
 use crate::check::{closed, in_time};
 use crate::history::{NodeEvent, Stop};
@@ -44,6 +46,8 @@ pub struct Cluster {
     pub(super) unanswered: Option<Side>,
     /// The generation of which the arbiter has last made a machine the primary.
     decided: Option<Generation>,
+    /// The acts of an operator who accepts a loss.
+    pub(super) force: ForcedActs,
     coverage: CoverageRecorder,
     /// A test starts and stops the nodes. The cluster restarts no node.
     is_manual: bool,
@@ -64,6 +68,7 @@ impl Cluster {
             witness,
             unanswered: None,
             decided: None,
+            force: ForcedActs::new(),
             coverage: CoverageRecorder::default(),
             is_manual: false,
             random,
@@ -123,6 +128,7 @@ impl Cluster {
     /// Stops a node, whether or not a process is running.
     pub fn stop(&mut self, side: Side, stop: Stop) {
         let mut random = self.random.fork();
+        self.witness.lock().tally.power_losses += u64::from(stop == Stop::Power);
         let node = self.nodes.of_mut(side);
         node.power_off(stop, &mut random);
         if let Some(process) = node.process() {
@@ -176,10 +182,19 @@ impl Cluster {
                 let side = self.nodes.machine(role);
                 self.world.arbiter.cut_off(side, true);
             }
+            Fault::LoseAnswersOfArbiter(role) => {
+                let side = self.nodes.machine(role);
+                self.world.arbiter.lose_answers(side, true);
+            }
             Fault::ReplaceArbiter => self.world.arbiter.replace(),
             Fault::HandOver => self.hand_over(),
             Fault::TakeOver(stop) => self.take_over(stop)?,
             Fault::EndStandStill => self.end_stand_still()?,
+            Fault::PromoteByForce(stop, disk) => {
+                self.promote_by_force(stop, disk == OldDisk::Lost)?;
+            }
+            Fault::Demote => self.demote_primary()?,
+            Fault::ExchangeDisk => self.exchange_secondary(),
             Fault::Heal => self.heal()?,
             disk_fault => self.apply_disk_fault(disk_fault)?,
         }
@@ -255,6 +270,7 @@ impl Cluster {
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
             self.world.arbiter.cut_off(side, false);
+            self.world.arbiter.lose_answers(side, false);
             let node = self.nodes.of_mut(side);
             node.mend_disk();
             if let Some(then) = &mut node.planned.after_shutdown {
@@ -272,7 +288,7 @@ impl Cluster {
                 self.start(side);
             }
         }
-        Ok(())
+        self.finish_force()
     }
 
     /// Requests a clean shutdown. The events after the shutdown follow if nothing interrupts it.
@@ -357,6 +373,14 @@ impl Cluster {
         self.nodes.role_changes()
     }
 
+    /// Returns the numbers of changes of roles.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            role_changes: self.role_changes(),
+            ..self.witness.lock().tally
+        }
+    }
+
     /// Returns the number of questions about the history that were left undecided.
     pub const fn undecided(&self) -> u64 {
         self.checks.undecided()
@@ -429,6 +453,7 @@ impl Cluster {
         self.follow_arbiter();
         let role_changes = self.nodes.role_changes();
         if let Some(side) = self.nodes.look_for_server()? {
+            self.follow_kept(side)?;
             self.witness.lock().node(side, NodeEvent::Serves);
         }
         if self.nodes.role_changes() != role_changes {
@@ -439,7 +464,10 @@ impl Cluster {
             self.nodes.of_mut(side).disk.has_old_copy = false;
             self.witness.lock().node(side, NodeEvent::Equal);
             self.unanswered = None;
+            self.nodes.keep_away(None);
         }
+        let now = self.witness.lock().now();
+        self.force.copies.look(&self.nodes, now);
         Ok(())
     }
 
@@ -452,7 +480,9 @@ impl Cluster {
         let is_later = self.decided.is_some_and(|known| generation > known);
         self.decided = Some(generation);
         if is_later && side != self.nodes.machine(Role::Primary) {
-            self.witness.lock().node(side, NodeEvent::Promoted);
+            let mut witness = self.witness.lock();
+            witness.tally.takeovers += 1;
+            witness.node(side, NodeEvent::Promoted);
         }
     }
 
@@ -477,6 +507,7 @@ impl Cluster {
             if self.is_in_sync() {
                 return Ok(());
             }
+            self.finish_force()?;
             let waited = self.now().saturating_sub(start);
             in_time::check(waited, limit, self.nodes.states())
                 .map_err(|violation| violation.to_string())?;

@@ -76,6 +76,8 @@ pub enum Fault {
     UnmountDisk,
     /// A node cannot reach the witness, until a heal.
     CutArbiter(Role),
+    /// The calls of a node reach the witness, and no answer reaches the node, until a heal.
+    LoseAnswersOfArbiter(Role),
     /// The witness is replaced by one that knows nothing.
     ReplaceArbiter,
     /// An operator gives the role of the primary to the secondary.
@@ -86,8 +88,23 @@ pub enum Fault {
     /// An operator promotes a node that serves nothing, if the other node is down and no other copy
     /// can hold more.
     EndStandStill,
+    /// The primary stops. An operator promotes the secondary by force.
+    PromoteByForce(Stop, OldDisk),
+    /// An operator makes a primary that serves alone, or is undecided, the secondary, and promotes a node by force.
+    Demote,
+    /// A new disk is put in the place of the secondary's, for good.
+    ExchangeDisk,
     /// Frames pass again, the disks have room and are mounted, and stopped nodes start.
     Heal,
+}
+
+/// The disk of the primary that a forced promotion replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldDisk {
+    /// The disk is lost, and a new one takes its place.
+    Lost,
+    /// The old primary starts again from its disk, and an operator demotes it.
+    Kept,
 }
 
 /// A clean shutdown of a node, and the events after it.
@@ -228,6 +245,15 @@ impl Fault {
         }
     }
 
+    /// Draws an act of an operator who accepts a loss.
+    pub fn of_force(random: &mut Random) -> Self {
+        match random.below(10) {
+            0..=2 => Self::PromoteByForce(stop(random), OldDisk::Lost),
+            3..=6 => Self::PromoteByForce(stop(random), OldDisk::Kept),
+            _ => Self::Demote,
+        }
+    }
+
     /// Returns the same fault with its details drawn from another random source: the error of a
     /// disk call, and the part of a call that a crash leaves.
     #[must_use]
@@ -259,6 +285,7 @@ impl Fault {
                 | Self::FillDisk(_)
                 | Self::HangDisk(_)
                 | Self::CutArbiter(_)
+                | Self::LoseAnswersOfArbiter(_)
                 | Self::UnmountDisk
         )
     }

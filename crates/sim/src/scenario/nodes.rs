@@ -22,6 +22,8 @@ pub struct Nodes {
     /// Both nodes reported at the last look that they are in sync.
     were_in_sync: bool,
     role_changes: u64,
+    /// The node that no program uses, because an operator has given its copy up. It may believe that it serves.
+    kept_away: Option<Side>,
 }
 
 impl Nodes {
@@ -33,6 +35,7 @@ impl Nodes {
             has_served: false,
             were_in_sync: false,
             role_changes: 0,
+            kept_away: None,
         }
     }
 
@@ -83,15 +86,26 @@ impl Nodes {
         self.role_changes
     }
 
+    /// Keeps all programs away from a node, or from none.
+    pub const fn keep_away(&mut self, side: Option<Side>) {
+        self.kept_away = side;
+    }
+
+    /// Returns whether all programs are kept away from a node.
+    pub const fn is_any_kept_away(&self) -> bool {
+        self.kept_away.is_some()
+    }
+
     /// Looks which node serves. Returns its machine, if its process has begun to serve since the last
     /// look.
     pub fn look_for_server(&mut self) -> Result<Option<Side>, String> {
-        let side = match Side::BOTH.map(|side| self.of(side).serves()) {
-            [true, true] => return Err("one_primary: both nodes serve clients".to_owned()),
-            [true, false] => Side::A,
-            [false, true] => Side::B,
-            [false, false] => return Ok(None),
-        };
+        let side =
+            match Side::BOTH.map(|side| self.kept_away != Some(side) && self.of(side).serves()) {
+                [true, true] => return Err("one_primary: both nodes serve clients".to_owned()),
+                [true, false] => Side::A,
+                [false, true] => Side::B,
+                [false, false] => return Ok(None),
+            };
         let is_known = self.has_served && side == self.primary;
         self.role_changes += u64::from(side != self.primary);
         (self.primary, self.has_served) = (side, true);
@@ -126,6 +140,12 @@ impl Nodes {
     /// Returns whether both nodes report that they are in sync.
     pub fn are_in_sync(&self) -> bool {
         self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
+    }
+
+    /// Returns whether there is a witness.
+    pub fn have_witness(&self) -> bool {
+        let asks = |node: &SimNode| node.node.config().failover_after.is_some();
+        self.both().into_iter().all(asks)
     }
 
     /// Returns whether the secondary must hold all acknowledged operations, according to the states

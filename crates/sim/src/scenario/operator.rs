@@ -17,7 +17,7 @@ use crate::world::Side;
 
 /// A node that can become the primary does so within this time. It may first have to notice that its
 /// primary is gone.
-const PROMOTED_WITHIN: Duration = Duration::from_secs(3);
+pub const PROMOTED_WITHIN: Duration = Duration::from_secs(3);
 
 impl Cluster {
     /// Asks the primary to give its role to the secondary. The primary refuses, unless the nodes are
@@ -31,6 +31,7 @@ impl Cluster {
                 let before = witness.lock().doubts(side);
                 let is_done = datastore.hand_over().is_ok();
                 let mut witness = witness.lock();
+                witness.tally.planned += u64::from(is_done);
                 if is_done && witness.doubts(side) > before {
                     witness.wrong("handed_over: a planned failover ended an operation".to_owned());
                 }
@@ -86,6 +87,7 @@ impl Cluster {
                 if let Some(is_primary) = answer.lock().take() {
                     self.unanswered = None;
                     if is_primary {
+                        self.witness.lock().tally.promotions += u64::from(!accepts_loss);
                         return Ok(());
                     }
                 }

@@ -69,6 +69,26 @@ const WITNESS: Feature = Feature {
     salt: 0x7769_746e_6573,
     percent: WITNESS_PERCENT,
 };
+/// An operator who accepts a loss of operations, where roles change.
+const FORCE: Feature = Feature {
+    salt: 0x0066_6f72_6365,
+    percent: 25,
+};
+/// Disks that are exchanged for good, where roles change. Elsewhere they come back.
+const EXCHANGED_DISK: Feature = Feature {
+    salt: 0x0065_7863_6861,
+    percent: 8,
+};
+/// A witness whose answers are lost, while the calls arrive.
+const LOST_ANSWERS: Feature = Feature {
+    salt: 0x0064_6561_6600,
+    percent: 50,
+};
+/// Programs that wait at a node that does not serve, where roles change.
+const STANDBY_PROGRAMS: Feature = Feature {
+    salt: 0x0077_6169_7473,
+    percent: 30,
+};
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
 
@@ -107,6 +127,10 @@ pub struct Plan {
     pub ending: Ending,
     /// Bytes for clients on each disk, where the disks are small.
     pub client_room: Option<[u64; 2]>,
+    /// An operator or a witness changes the roles.
+    pub changes_roles: bool,
+    /// A program waits at each node that does not serve.
+    pub has_standby_programs: bool,
 }
 
 /// The parts of a plan that are left out or changed, when a failing plan is shrunk.
@@ -149,6 +173,9 @@ impl Plan {
         let changes_roles = change_roles(&mut faults, &mut CHANGED_ROLES.source(seed));
         if changes_roles.is_some() {
             add_witness(seed, &mut settings, &mut faults);
+            lose_answers(seed, &mut faults);
+            replace_a_fault(&mut faults, seed, EXCHANGED_DISK, |_| Fault::ExchangeDisk);
+            accept_losses(&mut faults, &mut FORCE.source(seed));
         }
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
@@ -164,7 +191,18 @@ impl Plan {
             faults,
             ending: *random.pick(&[Ending::Quiet, Ending::Killed]),
             client_room: client_room(&mut SMALL_DISKS.source(seed)),
+            changes_roles: changes_roles.is_some(),
+            has_standby_programs: changes_roles.is_some()
+                && STANDBY_PROGRAMS
+                    .source(seed)
+                    .percent(STANDBY_PROGRAMS.percent),
         }
+    }
+
+    /// Returns whether an operator accepts a loss of operations.
+    pub fn accepts_losses(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(_, fault)| matches!(fault, Fault::PromoteByForce(..) | Fault::Demote))
     }
 
     /// Returns the same plan without the parts that `reduction` leaves out.
@@ -262,6 +300,27 @@ fn add_witness(seed: u64, settings: &mut Settings, faults: &mut [(Duration, Faul
             Fault::HandOver | Fault::TakeOver(_) | Fault::EndStandStill
         ) {
             *fault = Fault::with_witness(&mut random);
+        }
+    }
+}
+
+/// In some schedules, the answers of the witness are lost where otherwise its calls are lost, too.
+fn lose_answers(seed: u64, faults: &mut [(Duration, Fault)]) {
+    let mut random = LOST_ANSWERS.source(seed);
+    for (_, fault) in faults {
+        if let Fault::CutArbiter(role) = *fault
+            && random.percent(LOST_ANSWERS.percent)
+        {
+            *fault = Fault::LoseAnswersOfArbiter(role);
+        }
+    }
+}
+
+/// Adds the acts of an operator who accepts losses, in some schedules.
+fn accept_losses(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    if random.percent(FORCE.percent) {
+        for _ in 0..=random.below(2) {
+            add(faults, random, Fault::of_force);
         }
     }
 }

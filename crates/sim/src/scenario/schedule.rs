@@ -10,6 +10,7 @@ use super::coverage::Coverage;
 use super::failure::{Failure, catch_panic};
 use super::plan::{Ending, Plan};
 use super::settings::{IN_SYNC_WITHIN, WORK_AFTER_FAULTS};
+use super::tally::Tally;
 use crate::random::Random;
 use crate::workload::{Generator, Source};
 
@@ -20,8 +21,8 @@ pub struct Summary {
     pub operations: u64,
     /// Number of faults.
     pub faults: u64,
-    /// Number of times that the other node began to serve.
-    pub role_changes: u64,
+    /// Numbers of changes of roles.
+    pub tally: Tally,
     /// The simulated time.
     pub simulated: Duration,
     /// The transitions and crash points that the schedule covered.
@@ -83,6 +84,9 @@ impl Schedule {
         if plan.client_room.is_some() {
             self.cluster.limit_disks(plan.client_room);
         }
+        if plan.has_standby_programs {
+            self.cluster.clients.add_standby_programs();
+        }
         self.cluster.start_both();
         for (wait, fault) in &plan.faults {
             self.cluster.run_and_check(*wait)?;
@@ -107,7 +111,7 @@ impl Schedule {
         Summary {
             operations: self.cluster.answered(),
             faults: self.faults.len() as u64,
-            role_changes: self.cluster.role_changes(),
+            tally: self.cluster.tally(),
             simulated: self.cluster.now(),
             coverage,
             undecided: self.cluster.undecided(),

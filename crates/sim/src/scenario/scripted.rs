@@ -166,7 +166,7 @@ impl Cluster {
     ) -> Result<T, String> {
         let primary = self.nodes.machine(Role::Primary);
         let running = self.nodes.of(primary).node.running();
-        let mount = running.as_ref().and_then(Mount::of);
+        let mount = running.as_deref().and_then(Mount::of);
         let mount = mount.ok_or("the primary is not running")?;
         let done = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&done);

@@ -147,7 +147,8 @@ impl SimNode {
 
     /// Returns the running process, if any.
     pub fn process(&self) -> Option<Arc<Process>> {
-        self.node.running().map(|running| running.process)
+        let running = self.node.running()?;
+        Some(Arc::clone(&running.process))
     }
 
     /// Returns whether a process is running.

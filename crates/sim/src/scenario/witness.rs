@@ -3,6 +3,7 @@
 
 use lockstep_types::{Errno, Generation, Ino};
 
+use super::tally::Tally;
 use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
 use crate::op::Op;
 use crate::workload::Source;
@@ -22,6 +23,8 @@ pub struct Witness {
     /// changed.
     doubts: [u64; 2],
     wrong: Option<String>,
+    /// Numbers of changes of roles.
+    pub tally: Tally,
 }
 
 impl Witness {
@@ -37,6 +40,7 @@ impl Witness {
             may_be_full: false,
             doubts: [0; 2],
             wrong: None,
+            tally: Tally::default(),
         }
     }
 
@@ -111,6 +115,12 @@ impl Witness {
     pub fn node(&mut self, side: Side, event: NodeEvent) {
         let at = self.tick();
         self.history.node(side, event, at);
+    }
+
+    /// Goes on with the copy of a machine, which had every acknowledged operation up to `since`. The other copy is lost.
+    pub fn go_on_with(&mut self, kept: Side, since: u64) {
+        let at = self.tick();
+        self.history.go_on_with(kept, since, at);
     }
 
     /// Allows clients to receive errors of a machine's disk.

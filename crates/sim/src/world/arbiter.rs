@@ -32,6 +32,8 @@ struct ArbiterState {
     late: Vec<(Duration, Claim)>,
     /// The machines that cannot reach the arbiter.
     cut_off: [bool; 2],
+    /// The machines that no answer of the arbiter reaches.
+    answers_lost: [bool; 2],
 }
 
 impl ArbiterState {
@@ -49,6 +51,11 @@ impl Arbiter {
     /// Cuts a machine off from the arbiter, or connects it again.
     pub fn cut_off(&self, side: Side, is_cut: bool) {
         *side.of_mut(&mut self.0.lock().cut_off) = is_cut;
+    }
+
+    /// Loses each answer of the arbiter to a machine, or lets the answers arrive again.
+    pub fn lose_answers(&self, side: Side, are_lost: bool) {
+        *side.of_mut(&mut self.0.lock().answers_lost) = are_lost;
     }
 
     /// Replaces the arbiter by one without a record. A claim to the earlier one never arrives.
@@ -72,6 +79,12 @@ impl Arbiter {
 
     fn is_cut_off(&self, side: Side) -> bool {
         *side.of(&self.0.lock().cut_off)
+    }
+
+    /// Returns whether an answer reaches a machine now.
+    fn answers_reach(&self, side: Side) -> bool {
+        let state = self.0.lock();
+        !side.of(&state.cut_off) && !side.of(&state.answers_lost)
     }
 
     /// Returns the record after a call that arrives now.
@@ -160,7 +173,7 @@ impl ArbiterLine {
                 Passage::Arrives => {
                     let record = self.arbiter.call(claim, now);
                     self.pause(self.below(WAY_MAX_US));
-                    if !self.arbiter.is_cut_off(self.side) {
+                    if self.arbiter.answers_reach(self.side) {
                         return Ok(record);
                     }
                 }

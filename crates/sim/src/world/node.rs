@@ -28,14 +28,13 @@ const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
 const DIAL: Duration = Duration::from_millis(1);
 
 /// A process that runs on a node, with the datastore that the process has opened.
-#[derive(Clone)]
 pub struct RunningNode {
     /// The process.
     pub process: Arc<Process>,
     /// The datastore, once the process has opened it.
-    datastore: Arc<Mutex<Option<Arc<Datastore>>>>,
+    datastore: Mutex<Option<Arc<Datastore>>>,
     /// The reason why the process refused to start, if it refused.
-    refusal: Arc<Mutex<Option<String>>>,
+    refusal: Mutex<Option<String>>,
     /// The progress of the process's clean shutdown.
     pub shutdown: Arc<Shutdown>,
 }
@@ -44,8 +43,8 @@ impl RunningNode {
     fn new(process: &Arc<Process>) -> Self {
         Self {
             process: Arc::clone(process),
-            datastore: Arc::default(),
-            refusal: Arc::default(),
+            datastore: Mutex::default(),
+            refusal: Mutex::default(),
             shutdown: Arc::default(),
         }
     }
@@ -62,7 +61,7 @@ impl RunningNode {
 }
 
 /// The present process of a node. The node shares it with the dialer of its peer.
-pub type RunningSlot = Arc<Mutex<Option<RunningNode>>>;
+pub type RunningSlot = Arc<Mutex<Option<Arc<RunningNode>>>>;
 
 /// What a process reaches from its machine.
 pub struct Surroundings {
@@ -109,7 +108,7 @@ impl Node {
     }
 
     /// Returns the present process, if any.
-    pub fn running(&self) -> Option<RunningNode> {
+    pub fn running(&self) -> Option<Arc<RunningNode>> {
         self.running.lock().clone()
     }
 
@@ -126,8 +125,8 @@ impl Node {
         boot: BootId,
         surroundings: Surroundings,
     ) {
-        let running = RunningNode::new(process);
-        *self.running.lock() = Some(running.clone());
+        let running = Arc::new(RunningNode::new(process));
+        *self.running.lock() = Some(Arc::clone(&running));
         let place = Place {
             backing,
             boot,
@@ -224,7 +223,8 @@ impl Dial for Dialer {
             return Err(io::Error::other("the peer does not answer").into());
         }
         let peer = self.peer.lock().clone();
-        let listening = peer.and_then(|running| Some((running.datastore()?, running.process)));
+        let listening =
+            peer.and_then(|running| Some((running.datastore()?, Arc::clone(&running.process))));
         let Some((datastore, process)) = listening else {
             return Err(io::Error::other("the peer does not listen").into());
         };

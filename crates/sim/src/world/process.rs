@@ -187,6 +187,11 @@ impl Process {
         *self.hang.lock() = hang;
     }
 
+    /// Returns whether the disk holds the work on other threads.
+    pub fn is_hanging(&self) -> bool {
+        self.hang.lock().is_some()
+    }
+
     fn wait_while_hanging(&self, with: &[Hang]) {
         while self.hang.lock().is_some_and(|hang| with.contains(&hang)) {
             fibers::wait(Wait::Until(self.shared.now() + HANG_POLL));

@@ -1,0 +1,37 @@
+//! The schedules in which a mutant can show at all. The others need not be run to find it.
+
+use lockstep_types::mutants::Mutant;
+
+use crate::scenario::Plan;
+
+/// Returns whether the search for a mutant should run a schedule. Where the answer is no, the mutant's code is not
+/// reached, or only by an event that other schedules have more often.
+pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
+    match mutant {
+        Mutant::ForgetWaiting => plan.has_standby_programs,
+        Mutant::ServeWithoutLease
+        | Mutant::GoAloneUnasked
+        | Mutant::TakeOverEarly
+        | Mutant::StandUnrecorded => plan.settings.failover_after.is_some(),
+        Mutant::ServeUndecided
+        | Mutant::HandOverBusy
+        | Mutant::HandOverUnsynced
+        | Mutant::LeadAfterPowerLoss
+        | Mutant::RecordUnwritten
+        | Mutant::PromoteInSameGeneration
+        | Mutant::KeepLoserComplete
+        | Mutant::KeepInDoubt
+        | Mutant::KeepSession => plan.changes_roles,
+        Mutant::PromoteUnasked
+        | Mutant::ForceIntoNextGeneration
+        | Mutant::DemoteInSameGeneration
+        | Mutant::KeepDemotedComplete
+        | Mutant::FollowAfterAlone => plan.accepts_losses(),
+        _ => true,
+    }
+}
+
+/// Returns the seeds from `first` on whose schedules suit a mutant.
+pub fn seeds(mutant: Mutant, first: u64) -> impl Iterator<Item = u64> {
+    (first..).filter(move |seed| suits(mutant, &Plan::of(*seed)))
+}

@@ -1,0 +1,295 @@
+//! The operator of a schedule who accepts a loss: forced promotions, demotions, and exchanged disks.
+//!
+//! By contract, a forced promotion loses what the promoted copy lacks, and a demotion of a primary that served alone loses
+//! what only that primary has. The history then goes on with the copy that is kept (`history/lineage.rs`). So the checks
+//! excuse exactly that loss.
+//!
+//! Invariants:
+//! - The operator vouches for the other node: that node is down, its disk is exchanged, or no program uses it before its
+//!   copy is equal. A node that is *kept away* may believe that it serves, until it meets the other node.
+//! - The operator keeps no copy that a resync has changed in part: such a copy is no state of any moment.
+
+use std::sync::Arc;
+
+use lockstep_driver::Datastore;
+use lockstep_roles::RoleRecord;
+use lockstep_types::settings::Role;
+use parking_lot::Mutex;
+
+use super::cluster::{Cluster, POLL_INTERVAL};
+use super::copies::Copies;
+use super::disk_checks;
+use super::operator::PROMOTED_WITHIN;
+use crate::check;
+use crate::history::{NodeEvent, Stop};
+use crate::world::Side;
+
+/// Distance of generations from which on the other node has been forced to lead since both have met. The operator forces
+/// no second node then (gap 23 in docs/protocol/gaps.md).
+const UNKNOWN_GENERATIONS: u64 = 3;
+
+/// The copy that is kept, once its node serves.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    side: Side,
+    /// The other copy has what was acknowledged since this moment, and this one does not.
+    since: u64,
+}
+
+/// The node whose own changes are to be lost.
+#[derive(Clone, Copy, Debug)]
+struct Deposed {
+    side: Side,
+    /// The node has served alone: so it follows nobody before it is demoted. With a witness, a node without data does.
+    must_be_asked: bool,
+}
+
+/// The acts of this operator that are not complete.
+#[derive(Debug)]
+pub struct ForcedActs {
+    /// The copies, as far as a loss depends on them.
+    pub copies: Copies,
+    kept: Option<Kept>,
+    /// The node whose own changes are to be lost, and that does not know it yet.
+    to_demote: Option<Deposed>,
+    /// A primary was demoted, and no node leads yet.
+    lacks_leader: bool,
+}
+
+impl ForcedActs {
+    /// Returns no acts.
+    pub const fn new() -> Self {
+        Self {
+            copies: Copies::new(),
+            kept: None,
+            to_demote: None,
+            lacks_leader: false,
+        }
+    }
+}
+
+impl Cluster {
+    /// Stops the primary, unless it is down, and promotes the secondary by force. `is_lost`: the disk of the old primary is
+    /// lost, too. Otherwise the old primary starts, and the operator demotes it.
+    pub(super) fn promote_by_force(&mut self, stop: Stop, is_lost: bool) -> Result<(), String> {
+        let [primary, secondary] = self.nodes.machines();
+        if !self.may_keep(secondary) || self.nodes.is_any_kept_away() {
+            return Ok(());
+        }
+        if self.nodes.of(primary).is_running() {
+            self.stop(primary, stop);
+        }
+        let is_behind = self.force.copies.behind_since(secondary).is_some();
+        let leads = (is_behind || self.checks.could_take_over()) && self.keep(secondary)?;
+        if leads && is_lost {
+            self.exchange_disk(primary);
+        } else if leads && (is_behind || self.nodes.have_witness()) {
+            // The witness still takes the old primary for the only one.
+            self.nodes.keep_away(Some(primary));
+            let must_be_asked = is_behind && !self.nodes.have_witness();
+            self.force.to_demote = Some(Deposed {
+                side: primary,
+                must_be_asked,
+            });
+        }
+        self.start(primary);
+        self.finish_force()
+    }
+
+    /// Makes the primary, which serves alone or is undecided, the secondary. Then promotes the secondary by force, or the
+    /// old primary again.
+    pub(super) fn demote_primary(&mut self) -> Result<(), String> {
+        let [primary, secondary] = self.nodes.machines();
+        if self.nodes.is_any_kept_away() || !self.force.copies.is_of_one_moment(secondary) {
+            return Ok(());
+        }
+        // The secondary leads by itself if it reads the record of the demotion as a grant.
+        let since = self.force.copies.behind_since(secondary);
+        self.force.kept = since.map(|since| Kept {
+            side: secondary,
+            since,
+        });
+        if !self.demote(primary)? {
+            self.force.kept = None;
+            return Ok(());
+        }
+        self.force.lacks_leader = true;
+        let leads = self.recorded_role(secondary) == Some(Role::Primary);
+        if since.is_some() && !leads && self.may_keep(secondary) {
+            self.keep(secondary)?;
+        }
+        self.finish_force()
+    }
+
+    /// Ends what earlier acts have left open: demotes the node whose changes are lost, and promotes a node if none leads.
+    pub(super) fn finish_force(&mut self) -> Result<(), String> {
+        if let Some(Deposed {
+            side,
+            must_be_asked,
+        }) = self.force.to_demote
+        {
+            if self.recorded_role(side) == Some(Role::Secondary) {
+                if must_be_asked {
+                    return Err("consent: a node that served alone follows unasked".to_owned());
+                }
+                self.force.to_demote = None;
+            } else if self.demote(side)? {
+                self.force.to_demote = None;
+            }
+        }
+        if self.force.lacks_leader {
+            self.force.lacks_leader = !self.promote_any()?;
+        }
+        Ok(())
+    }
+
+    /// Promotes the old primary again, unless a node leads. The other node is down meanwhile. Returns whether a node leads.
+    fn promote_any(&mut self) -> Result<bool, String> {
+        let leads = |side| self.recorded_role(side) == Some(Role::Primary);
+        let [primary, secondary] = self.nodes.machines();
+        if leads(primary) || leads(secondary) {
+            return Ok(true);
+        }
+        if !self.nodes.of(primary).is_running() {
+            return Ok(false);
+        }
+        let was_running = self.nodes.of(secondary).is_running();
+        if was_running {
+            self.stop(secondary, Stop::Process);
+        }
+        let is_led = self.recorded_role(secondary) == Some(Role::Primary) || self.keep(primary)?;
+        if was_running {
+            self.start(secondary);
+        }
+        Ok(is_led)
+    }
+
+    /// Replaces the disk of the secondary by a new one, if the primary serves: then its copy is the right one.
+    pub(super) fn exchange_secondary(&mut self) {
+        let [primary, secondary] = self.nodes.machines();
+        let can_be = self.nodes.of(secondary).disk.can_be_unmounted()
+            && !self.nodes.of(secondary).needs_operator
+            && !self.nodes.is_any_kept_away();
+        if can_be && self.nodes.of(primary).serves() {
+            self.stop(secondary, Stop::Process);
+            self.exchange_disk(secondary);
+            self.start(secondary);
+        }
+    }
+
+    /// Puts a disk with a new store in the place of the disk of a stopped node.
+    fn exchange_disk(&mut self, side: Side) {
+        let node = self.nodes.of_mut(side);
+        node.node.set_role(Role::Secondary);
+        node.disk.replace_with_new().discard();
+        self.force.copies.replaced(side);
+        let lost = NodeEvent::Crashed(Stop::Power);
+        self.witness.lock().node(side, lost);
+    }
+
+    /// Returns whether the operator can go on with the copy of a node.
+    fn may_keep(&self, side: Side) -> bool {
+        let node = self.nodes.of(side);
+        let generation = |side| {
+            self.recorded(side)
+                .map_or(0, |record| record.generation.get())
+        };
+        let is_known = generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
+        self.force.copies.is_of_one_moment(side)
+            && node.is_running()
+            && !node.needs_operator
+            && is_known
+    }
+
+    /// Promotes a node by force. Returns whether its record says that it leads.
+    fn keep(&mut self, side: Side) -> Result<bool, String> {
+        let since = self.force.copies.behind_since(side);
+        let is_other = side != self.nodes.machine(Role::Primary);
+        self.force.kept = since.filter(|_| is_other).map(|since| Kept { side, since });
+        if self.force.kept.is_some() && !self.is_complete_by_record(side) {
+            self.check_consent(side)?;
+        }
+        self.promote(side, true)?;
+        let leads = self.recorded_role(side) == Some(Role::Primary);
+        if !leads {
+            self.force.kept = None;
+        }
+        Ok(leads)
+    }
+
+    /// Checks that a node whose copy lacks operations refuses to be promoted without the consent to a loss.
+    fn check_consent(&mut self, side: Side) -> Result<(), String> {
+        let promoted = self.ask(side, |datastore| datastore.promote(false).is_ok())?;
+        if promoted == Some(true) {
+            return Err(
+                "consent: a copy that lacks operations is promoted without consent".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Demotes a node. Returns whether its record says that it is the secondary now.
+    fn demote(&mut self, side: Side) -> Result<bool, String> {
+        if self.recorded_role(side) != Some(Role::Primary) {
+            return Ok(false);
+        }
+        let was_in_sync = self.nodes.are_in_sync();
+        let is_demoted = self.ask(side, |datastore| datastore.demote().is_ok())?;
+        if was_in_sync && self.nodes.are_in_sync() && is_demoted == Some(true) {
+            return Err("consent: a primary in sync was demoted".to_owned());
+        }
+        let follows = self.recorded_role(side) == Some(Role::Secondary);
+        self.witness.lock().tally.demotions += u64::from(follows);
+        Ok(follows)
+    }
+
+    /// Gives a node a command, and waits for the answer for some time. `None`: the node has not answered.
+    fn ask(
+        &mut self,
+        side: Side,
+        command: impl FnOnce(&Datastore) -> bool + Send + 'static,
+    ) -> Result<Option<bool>, String> {
+        let node = self.nodes.of(side);
+        let (Some(process), Some(datastore)) = (node.process(), node.datastore()) else {
+            return Ok(None);
+        };
+        let answer = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&answer);
+        process.start(move || *slot.lock() = Some(command(&datastore)));
+        let until = self.now() + PROMOTED_WITHIN;
+        while self.now() < until && !process.is_dead() && answer.lock().is_none() {
+            self.run_for(POLL_INTERVAL)?;
+        }
+        let answer = answer.lock().take();
+        Ok(answer)
+    }
+
+    /// Returns whether the record of a node says that its copy is complete. Without a witness, the record is wrong if the
+    /// primary has gone on alone since.
+    fn is_complete_by_record(&self, side: Side) -> bool {
+        self.recorded(side).is_some_and(|record| record.complete)
+    }
+
+    fn recorded_role(&self, side: Side) -> Option<Role> {
+        self.recorded(side).map(|record| record.role)
+    }
+
+    fn recorded(&self, side: Side) -> Option<RoleRecord> {
+        let marks = disk_checks::marks(self.nodes.of(side).disk.disk());
+        marks.map(|marks| marks.record)
+    }
+
+    /// Goes on with the copy that was kept, now that its node serves. First judges what was answered before.
+    pub(super) fn follow_kept(&mut self, serving: Side) -> Result<(), String> {
+        let Some(kept) = self.force.kept.take().filter(|kept| kept.side == serving) else {
+            return Ok(());
+        };
+        let mut witness = self.witness.lock();
+        witness.tally.forced += 1;
+        let judged = check::one_primary::check(witness.history())
+            .and_then(|()| check::reads::check(witness.history()));
+        judged.map_err(|violation| violation.to_string())?;
+        witness.go_on_with(kept.side, kept.since);
+        Ok(())
+    }
+}
