@@ -12,11 +12,12 @@ use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{JobProgress, LockClaim, Locks, Operations, Peer, PeerError, ResyncError};
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
-use crate::open::tables::trace_writes;
+use crate::open::tables::{ranges_of, trace_writes};
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
@@ -158,6 +159,13 @@ impl ResyncJobs {
             match job(&jobs, &peer) {
                 Ok(event) => jobs.term.handle_event_on(peer.connection.id, event),
                 Err(error) => {
+                    if !matches!(
+                        error,
+                        ResyncError::Peer(PeerError::Lost) | ResyncError::Stopped { .. }
+                    ) {
+                        // The copies may differ in something that the trace lacks.
+                        jobs.engine.store.trace().end();
+                    }
                     let reason = format!("{name} failed: {error}");
                     jobs.set_reason_on(peer.connection.id, &reason);
                     peer.end(&error);
@@ -218,7 +226,7 @@ impl ResyncJobs {
             connection,
         };
         let store = &self.engine.store;
-        trace_writes(store, &peer.connection.peer_waiting);
+        trace_writes(store, ranges_of(&peer.connection.peer_waiting));
         let base = peer.connection.peer_base;
         let changes = lockstep_resync::send_image(store, peer, sync, base, &operations)?;
         self.hold_metadata(connection)?;
@@ -252,6 +260,10 @@ impl ResyncJobs {
     }
 
     fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
+        // Writes that the core admitted before all were mirrored, and that have not begun.
+        if !is_active(Mutant::TraceForgetsAdmitted) {
+            trace_writes(&self.engine.store, self.content.admitted_writes());
+        }
         let locks = self.core_locks();
         let (store, base) = (&self.engine.store, peer.connection.peer_base);
         lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;

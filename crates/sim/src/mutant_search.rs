@@ -27,6 +27,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
         | Mutant::FollowAfterAlone => plan.accepts_losses(),
+        Mutant::RejoinWithoutPaw => plan.settings.failover_after.is_some(),
         _ => true,
     }
 }

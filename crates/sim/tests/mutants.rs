@@ -69,7 +69,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::RejoinWithoutPaw
         | Mutant::RejoinFromAnyCopy => DIFFERS,
         // A recovery also waits for messages that were not sent again.
-        Mutant::NoResend | Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
         Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
         // A write without locks also collides with the end of its file. The resync also cannot send
         // a file whose content and record have different lengths.
@@ -101,9 +102,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
         Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
-        Mutant::SecondaryServes | Mutant::RecordUnwritten | Mutant::PromoteInSameGeneration => {
-            &[ONE_PRIMARY, IN_TIME]
-        }
+        Mutant::SecondaryServes | Mutant::RecordUnwritten => &[ONE_PRIMARY, IN_TIME],
+        Mutant::PromoteInSameGeneration => &[ONE_PRIMARY, IN_TIME, CLAIM],
         // A resync waits forever for the lock.
         Mutant::KeepLock => &[LEAKS, IN_TIME],
         Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
@@ -122,7 +122,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::LeadAfterPowerLoss => &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE],
         Mutant::AdmitInAnyStanding => &[GATE],
         Mutant::ServeWithoutLease | Mutant::TakeOverEarly => &[ONE_PRIMARY, READS, EXACTLY_ONCE],
-        Mutant::GoAloneUnasked | Mutant::StandUnrecorded => WITHOUT_WITNESS,
+        Mutant::GoAloneUnasked => WITHOUT_WITNESS,
+        // The secondary follows an earlier primary, and keeps an entry of another generation.
+        Mutant::StandUnrecorded => &[ONE_PRIMARY, SURVIVES, IN_TIME, CLAIM, BOUNDED],
         Mutant::ForgetWaiting => &[STANDBY],
         Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
         // Two nodes lead in one generation. A witness has then one record for both.
@@ -160,6 +162,12 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::IgnorePeerRoom => 530,
         Mutant::SendWithoutRoom => 400,
         Mutant::RejoinWithoutPaw => 10_190,
+        Mutant::MetadataOutOfOrder => 840,
+        Mutant::NoSawEntry => 630,
+        Mutant::AdmitBeforeRanges | Mutant::RangesBeforeMetadata => 600,
+        Mutant::StandUnrecorded => 1_680,
+        Mutant::TrustOldCopy | Mutant::HideFailure => 320,
+        Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
         Mutant::TraceForgetsUnapplied => 1_950,
         _ => 1,
     }

@@ -166,7 +166,8 @@ fn recover(
     } else {
         lost
     };
-    let role = RoleFile::open(Arc::clone(&guarded), found, boot, record).map_err(failed(config))?;
+    let role = RoleFile::open(Arc::clone(&guarded), found.without_base(), boot, record)
+        .map_err(failed(config))?;
     let options = open_options(config, boot);
     let checked = Store::check(guarded, &options).map_err(refused(config))?;
     let store = checked.open().map_err(refused(config))?.store;

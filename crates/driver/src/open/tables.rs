@@ -14,6 +14,7 @@ use std::sync::Arc;
 use lockstep_fs::{Store, StoreError};
 use lockstep_paw_saw::{Damage, InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::WriteMessage;
+use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
 use thiserror::Error;
 
@@ -95,11 +96,19 @@ pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> InFlightEntry {
     }
 }
 
+/// The bytes of a write: the file, the first byte and the number of bytes.
+pub(crate) type WriteRange = (Ino, u64, u64);
+
+/// The bytes of the writes of a table.
+pub(crate) fn ranges_of(entries: &[InFlightEntry]) -> impl Iterator<Item = WriteRange> + '_ {
+    let range = |entry: &InFlightEntry| (entry.ino, entry.offset, u64::from(entry.length));
+    entries.iter().map(range)
+}
+
 /// Adds writes that may be on one node only to the trace of the store.
-pub(crate) fn trace_writes(store: &Store, writes: &[InFlightEntry]) {
-    for write in writes {
-        let length = u64::from(write.length);
-        store.trace().add_write(write.ino, write.offset, length);
+pub(crate) fn trace_writes(store: &Store, writes: impl IntoIterator<Item = WriteRange>) {
+    for (ino, offset, length) in writes {
+        store.trace().add_write(ino, offset, length);
     }
 }
 

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use super::lock_plan::Targets;
 use crate::client::{Done, Inside, KeptBytes, ReadDone};
 use crate::host::oneshot::Promise;
+use crate::open::tables::WriteRange;
 
 /// The work of an operation, and the client that waits for it.
 pub(crate) enum PendingOp {
@@ -85,6 +86,12 @@ impl WriteParams {
 }
 
 impl PendingWrite {
+    /// The file, the first byte and the number of bytes.
+    const fn range(&self) -> WriteRange {
+        let WriteMessage { ino, offset, .. } = self.write.message;
+        (ino, offset, self.write.length as u64)
+    }
+
     /// Makes the new size and times visible.
     fn publish(&mut self, store: &Store) {
         if let Some(ticket) = self.ticket.take() {

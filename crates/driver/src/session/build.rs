@@ -17,7 +17,7 @@ use super::secondary::SecondarySession;
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
-use crate::open::tables::{Tables, trace_writes};
+use crate::open::tables::{Tables, ranges_of, trace_writes};
 use crate::open::{DatastoreError, refused, table_refused};
 use crate::ops::lock_plan;
 
@@ -74,7 +74,7 @@ fn trace_lead(store: &Store, generation: Generation, is_in_sync: bool) {
     }
     trace.take_over();
     match Tables::waiting(store.backing().as_ref()) {
-        Some(waiting) => trace_writes(store, &waiting),
+        Some(waiting) => trace_writes(store, ranges_of(&waiting)),
         None => trace.end(),
     }
 }

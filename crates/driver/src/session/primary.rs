@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use lockstep_fs::store::TraceAccess;
 use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
@@ -19,7 +20,7 @@ use lockstep_types::{Errno, Ino, Osn};
 use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::open::tables::trace_writes;
+use crate::open::tables::{ranges_of, trace_writes};
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
 use crate::ops::kept::Keeper;
@@ -247,7 +248,7 @@ impl PrimarySession {
         let engine = Arc::clone(&self.engine);
         sync_mark::spawn(&self.term, in_sync, OnFailure::Retry, move || {
             // No operation is finished alone before the mark: each write that is on one node only has its entry.
-            trace_writes(&engine.store, &content.paw.entries());
+            trace_writes(&engine.store, ranges_of(&content.paw.entries()));
             // Operations that could not be applied here have not happened, and the operations behind them continue
             // (rules P6, P15).
             content.paw.release_uncompared();
@@ -426,6 +427,13 @@ impl PrimarySession {
         }
     }
 
+    /// Changes the trace, unless the next session has begun its own.
+    fn with_trace(&self, change: impl FnOnce(TraceAccess<'_>)) {
+        if let Some(_working) = self.term.begin_work() {
+            change(self.engine.store.trace());
+        }
+    }
+
     /// Ends all waiting of threads for the peer, for locks and for room.
     fn end_waiting(&self) {
         self.requests.abandon();
@@ -454,22 +462,23 @@ impl CoreDriver for PrimarySession {
     /// Size and times of finished writes become visible before another operation can get their locks.
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
-        let trace = self.engine.store.trace();
         if shows_difference(&event) {
-            trace.end();
+            self.with_trace(TraceAccess::end);
         }
         core.handle(self.engine.now_ms(), event, &mut effects);
         for effect in &effects {
             match effect {
                 // Acknowledgements wait from now on.
-                Effect::Entered(State::Paused) => trace.begin_alone(self.term.generation()),
+                Effect::Entered(State::Paused) => {
+                    self.with_trace(|trace| trace.begin_alone(self.term.generation()));
+                }
                 Effect::Finish { op, result: Ok(()) } => {
                     self.pending.publish_write(*op, &self.engine.store);
                 }
                 Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
                 // Here, because the secondary hears of that only later: it may become complete then.
                 Effect::Entered(State::Synced) => {
-                    trace.end();
+                    self.with_trace(TraceAccess::end);
                     self.engine.witness.revoke();
                 }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.
