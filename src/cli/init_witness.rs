@@ -213,7 +213,7 @@ impl WitnessPlan {
             ""
         };
         format!(
-            "On both nodes, the secondary first: put these lines into node.toml, below [datastore.peer]{unknown},\n   \
+            "On both nodes, the secondary first: put these lines into node.toml, behind the section [datastore.peer]{unknown},\n   \
              remove the line pause_limit_ms there, and start the node again:\n\n{lines}\n   \
              Then `lockstep status` on the primary says that the witness answers and protects."
         )

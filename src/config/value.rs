@@ -147,7 +147,7 @@ pub(super) fn fingerprint(value: &DeValue<'_>) -> Read<Fingerprint> {
     Fingerprint::from_str(written).map_err(|error| {
         Rejection::new(
             error.to_string(),
-            "copy the fingerprint that `lockstep init` printed on the other node",
+            "copy the fingerprint that `lockstep init` printed for that node or witness",
         )
     })
 }
