@@ -77,18 +77,20 @@ impl RoleRecord {
     }
 
     /// Whether this secondary lets the peer lead, which it has met (rule R4). A candidate lets an earlier primary lead, and
-    /// an earlier secondary, too. But if only the copy of the candidate is complete, the earlier secondary gives way.
+    /// an earlier secondary whose copy is complete, too. An earlier secondary whose copy is not complete gives way: the copy
+    /// of the candidate was complete after that.
     pub fn gives_way_to(&self, theirs: &Self) -> bool {
         let is_later_candidate = self.is_candidate && self.generation > theirs.generation;
         let meets_later_candidate = theirs.is_candidate && theirs.generation > self.generation;
         match (self.role, theirs.role) {
             (Role::Primary, _) => false,
             (Role::Secondary, Role::Primary) => is_later_candidate,
-            (Role::Secondary, Role::Secondary) if self.complete && !theirs.complete => false,
-            (Role::Secondary, Role::Secondary) => {
-                let is_worse = !self.complete && theirs.complete;
-                is_later_candidate || meets_later_candidate && is_worse
-            }
+            (Role::Secondary, Role::Secondary) => match (self.complete, theirs.complete) {
+                (true, true) => is_later_candidate,
+                (true, false) => false,
+                (false, true) => is_later_candidate || meets_later_candidate,
+                (false, false) => meets_later_candidate,
+            },
         }
     }
 

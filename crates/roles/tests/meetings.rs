@@ -77,10 +77,10 @@ fn leader(first: RoleRecord, second: RoleRecord) -> (usize, Phase) {
 #[test]
 fn two_secondaries_that_lost_power_have_a_primary_again() {
     // The primary granted generation 2. The secondary lost its power before it heard of that. Then the old primary stood
-    // for generation 3, and lost its power, too.
+    // for generation 3, and lost its power, too. Its copy was complete for longer.
     let (candidate, secondary) = (secondary(3, true, false), secondary(1, false, false));
-    assert_eq!(leader(candidate, secondary), (1, Phase::Alone));
-    assert_eq!(leader(secondary, candidate), (0, Phase::Alone));
+    assert_eq!(leader(candidate, secondary), (0, Phase::Alone));
+    assert_eq!(leader(secondary, candidate), (1, Phase::Alone));
 }
 
 #[test]
