@@ -19,7 +19,7 @@ mod names;
 mod progress;
 mod totals;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use lockstep_types::{Generation, Ino};
 use parking_lot::Mutex;
 
 use self::list::{Entry, KeptList, Path};
+pub use self::progress::OwnBytes;
 use self::progress::ResyncProgress;
 use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
@@ -91,11 +92,11 @@ struct Keeping {
 impl LostFound {
     /// Keeps what changes from now on. `generation` is the one in which this node was deposed. A keeping of the same
     /// generation that was interrupted is continued; its limit is counted anew.
-    /// `of`: this node had nothing alone but bytes of these files.
-    pub fn begin(&self, disk: &StoreDisk, generation: Generation, of: Option<BTreeSet<Ino>>) {
+    /// `own`: this node had nothing alone but these bytes.
+    pub fn begin(&self, disk: &StoreDisk, generation: Generation, own: Option<OwnBytes>) {
         let mut keeping = self.keeping.lock();
         *keeping = Some(Keeping::open(disk, generation));
-        *self.progress.lock() = ResyncProgress::of(of);
+        *self.progress.lock() = ResyncProgress::of(own);
         self.is_keeping.store(true, Ordering::Release);
     }
 
@@ -145,7 +146,12 @@ impl LostFound {
     /// The generation of the keeping under way, if this node may have had something of the file alone.
     pub fn generation_of(&self, ino: Ino) -> Option<Generation> {
         self.generation()
-            .filter(|_| self.progress.lock().concerns(ino))
+            .filter(|_| self.progress.lock().concerns(ino, &(0..u64::MAX)))
+    }
+
+    /// Whether this node may have had some of these bytes alone.
+    pub fn concerns(&self, ino: Ino, bytes: &Range<u64>) -> bool {
+        self.progress.lock().concerns(ino, bytes)
     }
 
     /// Whether a mirrored change of the bytes of a file before `end` may change bytes that only this node has.
@@ -172,7 +178,7 @@ impl LostFound {
 impl LostFound {
     /// Keeps bytes of `content` that are about to change.
     pub fn keep_range(&self, content: &dyn BackingFile, loss: &LostBytes<'_>) {
-        if !self.progress.lock().concerns(loss.ino) {
+        if !self.progress.lock().concerns(loss.ino, &loss.range) {
             return;
         }
         self.with(|keeping| {

@@ -29,7 +29,7 @@ pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::journal::{
     Applied, ChangeFeed, ChangedContent, ChangedRegions, ImageChange, Intent,
 };
-pub use crate::lost_found::KeptTotals;
+pub use crate::lost_found::{KeptTotals, OwnBytes};
 pub use crate::tree::{FileTimes, Tree};
 pub use capacity::Capacity;
 pub use facade::Store;

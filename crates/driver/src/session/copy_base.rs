@@ -8,13 +8,15 @@
 //! Invariant: after a restart there is a base only if the copy is in sync, or `role.json` has one. A resync removes it there
 //! before it changes anything.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use lockstep_fs::store::OwnBytes;
 use lockstep_paw_saw::{InFlightEntry, InFlightTable};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Generation, Ino, Osn};
+use lockstep_types::{Generation, Osn};
 use parking_lot::Mutex;
+
+use crate::open::tables::ranges_of;
 
 /// See the head of this file.
 pub(crate) struct CopyBase {
@@ -59,10 +61,14 @@ impl CopyBase {
             .map_or_else(Vec::new, InFlightTable::entries)
     }
 
-    /// The files with writes that only a deposed primary has.
-    pub fn own_files(&self) -> BTreeSet<Ino> {
-        let writes = self.own_writes();
-        writes.iter().map(|entry| entry.ino).collect()
+    /// The bytes that only a deposed primary may have.
+    pub fn own_bytes(&self) -> OwnBytes {
+        let mut own = OwnBytes::new();
+        for (ino, offset, length) in ranges_of(&self.own_writes()) {
+            let bytes = offset..offset.saturating_add(length);
+            own.entry(ino).or_default().push(bytes);
+        }
+        own
     }
 
     /// A recovery is complete: the primary has every write below `below`.

@@ -114,12 +114,13 @@ impl Responder {
             role_file.take_over(self.term.generation(), sync)?;
         }
         store.trace().end();
-        let own_files = self.base.own_files();
+        let own = self.base.own_bytes();
         self.base.begin_resync(whole);
         self.happened(Trigger::MarkedOutOfSync);
         if let Some(generation) = role_file.state().deposed {
-            let of = (!whole).then_some(own_files);
-            store.lost_found().begin(generation, of);
+            store
+                .lost_found()
+                .begin(generation, (!whole).then_some(own));
         }
         Ok(())
     }

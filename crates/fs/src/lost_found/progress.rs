@@ -2,9 +2,13 @@
 //!
 //! A mirrored change of something that came from the primary loses nothing of this node.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use lockstep_types::Ino;
+
+/// Bytes of files.
+pub type OwnBytes = BTreeMap<Ino, Vec<Range<u64>>>;
 
 /// See the head of this file.
 #[derive(Default)]
@@ -17,22 +21,26 @@ pub struct ResyncProgress {
     begun: u64,
     /// Files that are being compared: size, and the end of the equal bytes.
     files: HashMap<Ino, (u64, u64)>,
-    /// The only files of which this node may have had bytes alone; `None`: anything. Then no record is this node's own.
-    of: Option<BTreeSet<Ino>>,
+    /// The only bytes that this node may have had alone; `None`: anything. With them, no record is this node's own.
+    own: Option<OwnBytes>,
 }
 
 impl ResyncProgress {
-    /// The begin of a resync. `of`: this node has nothing alone but bytes of these files.
-    pub fn of(of: Option<BTreeSet<Ino>>) -> Self {
+    /// The begin of a resync. `own`: this node had nothing alone but these bytes.
+    pub fn of(own: Option<OwnBytes>) -> Self {
         Self {
-            of,
+            own,
             ..Self::default()
         }
     }
 
-    /// Whether this node may have had something of a file alone.
-    pub fn concerns(&self, ino: Ino) -> bool {
-        self.of.as_ref().is_none_or(|of| of.contains(&ino))
+    /// Whether this node may have had some of these bytes alone.
+    pub fn concerns(&self, ino: Ino, bytes: &Range<u64>) -> bool {
+        let Some(own) = &self.own else {
+            return true;
+        };
+        let meets = |one: &Range<u64>| one.start < bytes.end && bytes.start < one.end;
+        own.get(&ino).is_some_and(|ranges| ranges.iter().any(meets))
     }
 
     /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
@@ -65,7 +73,7 @@ impl ResyncProgress {
 
     /// Whether a record came from the primary.
     pub fn is_loaded(&self, key: &[u8]) -> bool {
-        self.of.is_some() || key <= self.loaded.as_slice()
+        self.own.is_some() || key <= self.loaded.as_slice()
     }
 
     /// All records came from the primary. Files with numbers from `first_new` on are made on both nodes.
@@ -75,7 +83,7 @@ impl ResyncProgress {
 
     /// Whether bytes of a file before `end` may be this node's own.
     pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
-        if !self.concerns(ino) {
+        if !self.concerns(ino, &(0..end)) {
             return false;
         }
         if self.first_new.is_some_and(|first| ino.get() >= first) {

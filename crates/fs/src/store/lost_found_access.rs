@@ -7,7 +7,7 @@ use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
 use crate::error::{OpError, StoreError};
-use crate::lost_found::{KeptTotals, LostFound};
+use crate::lost_found::{KeptTotals, LostFound, OwnBytes};
 use crate::text::escaped;
 
 /// What a resync sets aside of one store.
@@ -30,10 +30,10 @@ impl LostFoundAccess<'_> {
     }
 
     /// A resync begins of a copy whose node was deposed in `generation`: what the resync overwrites is set aside from now
-    /// on. `of`: this node has nothing alone but bytes of these files.
-    pub fn begin(self, generation: Generation, of: Option<BTreeSet<Ino>>) {
+    /// on. `own`: this node had nothing alone but these bytes.
+    pub fn begin(self, generation: Generation, own: Option<OwnBytes>) {
         let disk = self.store.content.disk();
-        self.inner().begin(disk, generation, of);
+        self.inner().begin(disk, generation, own);
     }
 
     /// The namespace and the content are equal: completes the list by the paths of the inodes in it.
@@ -68,8 +68,8 @@ impl LostFoundAccess<'_> {
 
     /// Whether a mirrored write has to set something aside, which takes calls of the disk.
     pub fn keeps(self, ino: Ino, offset: u64, length: u64) -> bool {
-        self.inner()
-            .is_unsettled(ino, offset.saturating_add(length))
+        let (inner, end) = (self.inner(), offset.saturating_add(length));
+        inner.is_unsettled(ino, end) && inner.concerns(ino, &(offset..end))
     }
 
     /// Lists operations in doubt that a deposed node is about to drop.
