@@ -25,7 +25,7 @@ use super::pending::{
 use crate::client::WaitingRequests;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::open::tables::entry_of;
+use crate::open::tables::{WriteRange, entry_of};
 use crate::peer::connection::Delivery;
 use crate::term::Term;
 
@@ -65,6 +65,11 @@ impl ContentOps {
             berths,
             keeper,
         }
+    }
+
+    /// The bytes of the writes that the core may have admitted, and that may not have begun.
+    pub fn admitted_writes(&self) -> Vec<WriteRange> {
+        self.pending.writes()
     }
 
     /// Executes this node's part of an operation whose locks are held.

@@ -184,6 +184,16 @@ impl PendingOps {
         self.ops.lock().remove(&id)
     }
 
+    /// The bytes of all writes in flight, those that have not begun included.
+    pub fn writes(&self) -> Vec<WriteRange> {
+        let ops = self.ops.lock();
+        let range = |op: &PendingOp| match op {
+            PendingOp::Write(write) => Some(write.range()),
+            _ => None,
+        };
+        ops.values().filter_map(range).collect()
+    }
+
     /// Number of operations.
     pub fn len(&self) -> usize {
         self.ops.lock().len()

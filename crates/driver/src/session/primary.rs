@@ -10,7 +10,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_fs::store::TraceAccess;
 use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
@@ -427,10 +426,18 @@ impl PrimarySession {
         }
     }
 
-    /// Changes the trace, unless the next session has begun its own.
-    fn with_trace(&self, change: impl FnOnce(TraceAccess<'_>)) {
+    /// Begins the trace of a primary without its secondary, unless the next session has begun its own.
+    fn begin_trace(&self) {
         if let Some(_working) = self.term.begin_work() {
-            change(self.engine.store.trace());
+            let trace = self.engine.store.trace();
+            trace.begin_alone(self.term.generation());
+        }
+    }
+
+    /// Ends the trace, unless the next session has begun its own.
+    fn end_trace(&self) {
+        if let Some(_working) = self.term.begin_work() {
+            self.engine.store.trace().end();
         }
     }
 
@@ -463,14 +470,14 @@ impl CoreDriver for PrimarySession {
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
         if shows_difference(&event) {
-            self.with_trace(TraceAccess::end);
+            self.end_trace();
         }
         core.handle(self.engine.now_ms(), event, &mut effects);
         for effect in &effects {
             match effect {
                 // Acknowledgements wait from now on.
                 Effect::Entered(State::Paused) => {
-                    self.with_trace(|trace| trace.begin_alone(self.term.generation()));
+                    self.begin_trace();
                 }
                 Effect::Finish { op, result: Ok(()) } => {
                     self.pending.publish_write(*op, &self.engine.store);
@@ -478,7 +485,7 @@ impl CoreDriver for PrimarySession {
                 Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
                 // Here, because the secondary hears of that only later: it may become complete then.
                 Effect::Entered(State::Synced) => {
-                    self.with_trace(TraceAccess::end);
+                    self.end_trace();
                     self.engine.witness.revoke();
                 }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.
