@@ -179,7 +179,7 @@ impl Datastore {
     /// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
     /// generation of the other node.
     fn next_generation(&self, mine: RoleRecord, is_forced: bool) -> Generation {
-        let latest = self.latest_met().max(mine.generation);
+        let latest = latest_met(self).max(mine.generation);
         let is_own = mine.is_primary() && !is_forced;
         if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
             mine.generation
@@ -188,11 +188,6 @@ impl Datastore {
         } else {
             latest.next()
         }
-    }
-
-    /// The latest generation that the other node has told of since the start of this process.
-    fn latest_met(&self) -> Generation {
-        Generation::new(self.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST)
     }
 
     /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.
@@ -218,7 +213,7 @@ impl Datastore {
             ));
         }
         // A peer of an earlier generation takes the record for a grant, and leads its generation: so that must be a new one.
-        let is_new = self.latest_met() < mine.generation;
+        let is_new = latest_met(self) < mine.generation;
         let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
             mine.generation.next()
         } else {
@@ -386,4 +381,9 @@ fn wait_for_successor(datastore: &Datastore) -> bool {
         datastore.engine.host.sleep(SUCCESSOR_POLL);
     }
     false
+}
+
+/// The latest generation that the other node has told of since the start of this process.
+fn latest_met(datastore: &Datastore) -> Generation {
+    Generation::new(datastore.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST)
 }
