@@ -30,6 +30,8 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// The longest time until a process starts again, in microseconds.
 const DOWN_MAX_US: u64 = 20_000;
+/// After so long, an operator who has accepted a loss before promotes one of two nodes of which none leads.
+const OPERATOR_AFTER: Duration = Duration::from_secs(20);
 /// Number of checks between two faults.
 const CHECKS_BETWEEN_FAULTS: u32 = 4;
 /// Share of full disks on which other programs use the reserve too, in percent.
@@ -509,6 +511,10 @@ impl Cluster {
             }
             self.finish_force()?;
             let waited = self.now().saturating_sub(start);
+            if waited > OPERATOR_AFTER && self.force.have_begun() && self.nodes.stand_still() {
+                let side = self.nodes.machine(Role::Primary);
+                self.promote(side, true)?;
+            }
             in_time::check(waited, limit, self.nodes.states())
                 .map_err(|violation| violation.to_string())?;
         }

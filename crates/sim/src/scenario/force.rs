@@ -54,9 +54,16 @@ pub struct ForcedActs {
     to_demote: Option<Deposed>,
     /// A primary was demoted, and no node leads yet.
     lacks_leader: bool,
+    /// The operator has accepted a loss in this schedule.
+    has_acted: bool,
 }
 
 impl ForcedActs {
+    /// Returns whether the operator has accepted a loss.
+    pub(super) const fn have_begun(&self) -> bool {
+        self.has_acted
+    }
+
     /// Returns no acts.
     pub const fn new() -> Self {
         Self {
@@ -64,6 +71,7 @@ impl ForcedActs {
             kept: None,
             to_demote: None,
             lacks_leader: false,
+            has_acted: false,
         }
     }
 }
@@ -76,6 +84,7 @@ impl Cluster {
         if !self.may_keep(secondary) || self.nodes.is_any_kept_away() {
             return Ok(());
         }
+        self.force.has_acted = true;
         if self.nodes.of(primary).is_running() {
             self.stop(primary, stop);
         }
@@ -113,6 +122,7 @@ impl Cluster {
             self.force.kept = None;
             return Ok(());
         }
+        self.force.has_acted = true;
         self.force.lacks_leader = true;
         let leads = self.recorded_role(secondary) == Some(Role::Primary);
         if since.is_some() && !leads && self.may_keep(secondary) {

@@ -142,6 +142,11 @@ impl Nodes {
         self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
     }
 
+    /// Returns whether no node leads, and no copy is complete.
+    pub fn stand_still(&self) -> bool {
+        self.states() == [Some(State::SecondaryOutOfSync); 2]
+    }
+
     /// Returns whether there is a witness.
     pub fn have_witness(&self) -> bool {
         let asks = |node: &SimNode| node.node.config().failover_after.is_some();

@@ -13,10 +13,11 @@ use lockstep_verify::Report;
 use parking_lot::Mutex;
 
 use super::baseline::Baseline;
-use super::clients::{Mount, Users};
+use super::clients::Users;
 use super::cluster::{Cluster, POLL_INTERVAL};
 use super::disk_checks;
 use super::faults::{AfterShutdown, CleanShutdown};
+use super::mount::Mount;
 use super::node_disk::UUID;
 use super::settings::{IN_SYNC_WITHIN, Settings};
 use crate::check::Dump;

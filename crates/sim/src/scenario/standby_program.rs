@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockstep_driver::client::FileService as _;
 use parking_lot::Mutex;
 
-use super::clients::Mount;
+use super::mount::Mount;
 use super::witness::Witness;
 use crate::world::{self, Event, Latch, Wait};
 
