@@ -12,7 +12,8 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         Mutant::ServeWithoutLease
         | Mutant::GoAloneUnasked
         | Mutant::TakeOverEarly
-        | Mutant::StandUnrecorded => plan.settings.failover_after.is_some(),
+        | Mutant::StandUnrecorded
+        | Mutant::RejoinWithoutPaw => plan.settings.failover_after.is_some(),
         Mutant::ServeUndecided
         | Mutant::HandOverBusy
         | Mutant::HandOverUnsynced
@@ -27,7 +28,6 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
         | Mutant::FollowAfterAlone => plan.accepts_losses(),
-        Mutant::RejoinWithoutPaw => plan.settings.failover_after.is_some(),
         _ => true,
     }
 }

@@ -108,13 +108,15 @@ mutants! {
     KeepWithoutLimit,
     /// A change begins without a check of the room on the secondary's disk (P20).
     IgnorePeerRoom,
-    /// A node that is alone does not note its writes for the other copy (P10).
+    /// A node that is alone does not note its writes for the other copy (P21).
     TraceForgetsWrites,
-    /// A new primary does not note the operations that the old one may not have applied (P10).
+    /// A new primary does not note the operations that the old one may not have applied (P21).
     TraceForgetsUnapplied,
-    /// A deposed node does not name its writes in flight (P10).
+    /// A resync of what has changed does not wait for writes that were admitted before and have not begun (P21).
+    TraceForgetsAdmitted,
+    /// A deposed node does not name its writes in flight (P21).
     RejoinWithoutPaw,
-    /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P10).
+    /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).
     RejoinFromAnyCopy,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).
     ServeUndecided,
