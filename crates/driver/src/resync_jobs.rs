@@ -12,7 +12,6 @@ use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{JobProgress, LockClaim, Locks, Operations, Peer, PeerError, ResyncError};
-use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -261,9 +260,7 @@ impl ResyncJobs {
 
     fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         // Writes that the core admitted before all were mirrored, and that have not begun.
-        if !is_active(Mutant::TraceForgetsAdmitted) {
-            trace_writes(&self.engine.store, self.content.admitted_writes());
-        }
+        trace_writes(&self.engine.store, self.content.admitted_writes());
         let locks = self.core_locks();
         let (store, base) = (&self.engine.store, peer.connection.peer_base);
         lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;

@@ -16,6 +16,7 @@ mod failure;
 mod faults;
 mod final_checks;
 mod force;
+mod forced_acts;
 pub mod injection;
 mod live_checks;
 mod mount;

@@ -66,7 +66,6 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // Only the end of the schedule compares everything.
         Mutant::TraceForgetsWrites
         | Mutant::TraceForgetsUnapplied
-        | Mutant::TraceForgetsAdmitted
         | Mutant::RejoinWithoutPaw
         | Mutant::RejoinFromAnyCopy => DIFFERS,
         // A recovery also waits for messages that were not sent again.

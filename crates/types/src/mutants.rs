@@ -112,8 +112,6 @@ mutants! {
     TraceForgetsWrites,
     /// A new primary does not note the operations that the old one may not have applied (P21).
     TraceForgetsUnapplied,
-    /// A resync of what has changed does not wait for writes that were admitted before and have not begun (P21).
-    TraceForgetsAdmitted,
     /// A deposed node does not name its writes in flight (P21).
     RejoinWithoutPaw,
     /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).

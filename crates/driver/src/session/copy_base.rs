@@ -1,4 +1,5 @@
-//! The base of a secondary's copy: what the copy has in common with the primary's, for a resync of what has changed.
+//! The base of a secondary's copy: what the copy has in common with the primary's, for a resync of what has changed
+//! (rule P21).
 //!
 //! A copy has a base while it differs from a copy that was in sync with it only in the writes that this node names, and in
 //! what the primary has changed since. A copy in sync has its present generation as base; a deposed primary that was in

@@ -1,4 +1,5 @@
-//! The trace: the records and the bytes that this store has changed since both copies of the datastore were last equal.
+//! The trace: the records and the bytes that this store has changed since both copies of the datastore were last equal
+//! (rule P21).
 //!
 //! With a trace, the other copy is brought up to date without a comparison of everything. A trace has a *base*, the
 //! generation in which the copies were equal but for the operations in flight. It is kept in two ways:

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::clients::{ClientPool, Users};
 use super::coverage::{Coverage, CoverageRecorder};
 use super::faults::{CleanShutdown, Fault, OldDisk};
-use super::force::ForcedActs;
+use super::forced_acts::ForcedActs;
 use super::live_checks::LiveChecks;
 use super::nodes::Nodes;
 use super::settings::Settings;
@@ -30,7 +30,7 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// The longest time until a process starts again, in microseconds.
 const DOWN_MAX_US: u64 = 20_000;
-/// After so long, an operator who has accepted a loss before promotes one of two nodes of which none leads.
+/// After so long, an operator who has accepted a loss or exchanged a disk promotes one of two nodes of which none leads.
 const OPERATOR_AFTER: Duration = Duration::from_secs(20);
 /// Number of checks between two faults.
 const CHECKS_BETWEEN_FAULTS: u32 = 4;
@@ -511,8 +511,10 @@ impl Cluster {
             }
             self.finish_force()?;
             let waited = self.now().saturating_sub(start);
-            if waited > OPERATOR_AFTER && self.force.have_begun() && self.nodes.stand_still() {
-                let side = self.nodes.machine(Role::Primary);
+            if waited > OPERATOR_AFTER
+                && self.force.have_begun()
+                && let Some(side) = self.nodes.to_promote()
+            {
                 self.promote(side, true)?;
             }
             in_time::check(waited, limit, self.nodes.states())

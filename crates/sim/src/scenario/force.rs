@@ -17,8 +17,8 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::cluster::{Cluster, POLL_INTERVAL};
-use super::copies::Copies;
 use super::disk_checks;
+use super::forced_acts::{Deposed, Kept};
 use super::operator::PROMOTED_WITHIN;
 use crate::check;
 use crate::history::{NodeEvent, Stop};
@@ -28,54 +28,6 @@ use crate::world::Side;
 /// no second node then (gap 23 in docs/protocol/gaps.md).
 const UNKNOWN_GENERATIONS: u64 = 3;
 
-/// The copy that is kept, once its node serves.
-#[derive(Clone, Copy, Debug)]
-struct Kept {
-    side: Side,
-    /// The other copy has what was acknowledged since this moment, and this one does not.
-    since: u64,
-}
-
-/// The node whose own changes are to be lost.
-#[derive(Clone, Copy, Debug)]
-struct Deposed {
-    side: Side,
-    /// The node has served alone: so it follows nobody before it is demoted. With a witness, a node without data does.
-    must_be_asked: bool,
-}
-
-/// The acts of this operator that are not complete.
-#[derive(Debug)]
-pub struct ForcedActs {
-    /// The copies, as far as a loss depends on them.
-    pub copies: Copies,
-    kept: Option<Kept>,
-    /// The node whose own changes are to be lost, and that does not know it yet.
-    to_demote: Option<Deposed>,
-    /// A primary was demoted, and no node leads yet.
-    lacks_leader: bool,
-    /// The operator has accepted a loss in this schedule.
-    has_acted: bool,
-}
-
-impl ForcedActs {
-    /// Returns whether the operator has accepted a loss.
-    pub(super) const fn have_begun(&self) -> bool {
-        self.has_acted
-    }
-
-    /// Returns no acts.
-    pub const fn new() -> Self {
-        Self {
-            copies: Copies::new(),
-            kept: None,
-            to_demote: None,
-            lacks_leader: false,
-            has_acted: false,
-        }
-    }
-}
-
 impl Cluster {
     /// Stops the primary, unless it is down, and promotes the secondary by force. `is_lost`: the disk of the old primary is
     /// lost, too. Otherwise the old primary starts, and the operator demotes it.
@@ -84,11 +36,11 @@ impl Cluster {
         if !self.may_keep(secondary) || self.nodes.is_any_kept_away() {
             return Ok(());
         }
-        self.force.has_acted = true;
         if self.nodes.of(primary).is_running() {
             self.stop(primary, stop);
         }
         let is_behind = self.force.copies.behind_since(secondary).is_some();
+        self.force.has_acted = true;
         let leads = (is_behind || self.checks.could_take_over()) && self.keep(secondary)?;
         if leads && is_lost {
             self.exchange_disk(primary);
@@ -193,6 +145,7 @@ impl Cluster {
         node.node.set_role(Role::Secondary);
         node.disk.replace_with_new().discard();
         self.force.copies.replaced(side);
+        self.force.has_acted = true;
         let lost = NodeEvent::Crashed(Stop::Power);
         self.witness.lock().node(side, lost);
     }

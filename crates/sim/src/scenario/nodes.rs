@@ -142,9 +142,17 @@ impl Nodes {
         self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
     }
 
-    /// Returns whether no node leads, and no copy is complete.
-    pub fn stand_still(&self) -> bool {
-        self.states() == [Some(State::SecondaryOutOfSync); 2]
+    /// Returns the machine that an operator promotes because no node leads: the one with the complete copy.
+    pub fn to_promote(&self) -> Option<Side> {
+        use State::{SecondaryDisconnected, SecondaryOutOfSync};
+        match self.states() {
+            [
+                Some(SecondaryOutOfSync | SecondaryDisconnected),
+                Some(SecondaryOutOfSync),
+            ] => Some(self.primary),
+            [Some(SecondaryOutOfSync), Some(SecondaryDisconnected)] => Some(self.primary.other()),
+            _ => None,
+        }
     }
 
     /// Returns whether there is a witness.

@@ -1,0 +1,52 @@
+//! The acts of an operator who accepts a loss that are not complete.
+
+use super::copies::Copies;
+use crate::world::Side;
+
+/// The copy that is kept, once its node serves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) side: Side,
+    /// The other copy has what was acknowledged since this moment, and this one does not.
+    pub(super) since: u64,
+}
+
+/// The node whose own changes are to be lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deposed {
+    pub(super) side: Side,
+    /// The node has served alone: so it follows nobody before it is demoted. With a witness, a node without data does.
+    pub(super) must_be_asked: bool,
+}
+
+/// The acts of this operator that are not complete.
+#[derive(Debug)]
+pub struct ForcedActs {
+    /// The copies, as far as a loss depends on them.
+    pub copies: Copies,
+    pub(super) kept: Option<Kept>,
+    /// The node whose own changes are to be lost, and that does not know it yet.
+    pub(super) to_demote: Option<Deposed>,
+    /// A primary was demoted, and no node leads yet.
+    pub(super) lacks_leader: bool,
+    /// The operator has accepted a loss in this schedule, or has exchanged a disk.
+    pub(super) has_acted: bool,
+}
+
+impl ForcedActs {
+    /// Returns whether the operator has accepted a loss, or has exchanged a disk: then no node may lead by itself.
+    pub(super) const fn have_begun(&self) -> bool {
+        self.has_acted
+    }
+
+    /// Returns no acts.
+    pub const fn new() -> Self {
+        Self {
+            copies: Copies::new(),
+            kept: None,
+            to_demote: None,
+            lacks_leader: false,
+            has_acted: false,
+        }
+    }
+}
