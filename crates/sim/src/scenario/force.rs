@@ -70,11 +70,12 @@ impl Cluster {
             side: secondary,
             since,
         });
+        // Also without an answer the node may be demoted.
+        self.force.has_acted = true;
         if !self.demote(primary)? {
             self.force.kept = None;
             return Ok(());
         }
-        self.force.has_acted = true;
         self.force.lacks_leader = true;
         let leads = self.recorded_role(secondary) == Some(Role::Primary);
         if since.is_some() && !leads && self.may_keep(secondary) {
