@@ -7,7 +7,7 @@ use lockstep_types::{Generation, Ino, Osn};
 use super::facade::Store;
 use crate::journal::ChangedContent;
 
-/// The trace of one store. [`crate::journal`] has the rules.
+/// The trace of one store (rule P21).
 #[derive(Clone, Copy)]
 pub struct TraceAccess<'a> {
     store: &'a Store,
