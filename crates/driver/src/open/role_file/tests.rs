@@ -116,6 +116,32 @@ fn a_deposed_primary_is_known_until_its_copy_is_in_sync() {
     assert_eq!(again(dir.path()).unwrap().deposed, None);
 }
 
+/// A deposed primary that was in sync has a base until a resync begins; one that served alone or lost power has none.
+#[test]
+fn only_a_deposed_primary_that_was_in_sync_has_a_base() {
+    let name = StoreId::from_bytes([5; 16]);
+    for (complete, peer_complete) in [(true, true), (true, false), (false, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fresh(dir.path());
+        let change =
+            |new: RoleRecord| assert!(file.replace(file.state().record, new, name).unwrap());
+        change(RoleRecord {
+            complete,
+            ..file.state().record.lead(FIRST, peer_complete)
+        });
+        assert_eq!(file.state().base(), None, "a primary");
+        let second = FIRST.next();
+        change(file.state().record.follow(second, false));
+        let base = (complete && peer_complete).then_some(FIRST);
+        assert_eq!(again(dir.path()).unwrap().base(), base);
+        assert_eq!(file.state().without_base().base(), None);
+        file.take_over(second, SyncId::next(None, [8; 16])).unwrap();
+        assert_eq!(again(dir.path()).unwrap().base(), None, "a resync");
+        file.mark(second, true).unwrap();
+        assert_eq!(again(dir.path()).unwrap().base(), Some(second), "in sync");
+    }
+}
+
 /// Flipped bits and cuts anywhere in one slot do not change the state of the file.
 #[test]
 fn damage_to_one_slot_loses_nothing() {
