@@ -259,18 +259,15 @@ mod tests {
     use super::*;
     use crate::peer::coalesce::tests::Recorder;
 
+    fn open(peer: &PeerConnection) -> ActiveConnection {
+        let sender = Arc::new(Recorder::default());
+        peer.open(peer.next_id(), sender, Vec::new(), None)
+    }
+
     #[test]
     fn a_replaced_connection_is_neither_found_nor_removed_again() {
         let peer = PeerConnection::default();
-        let open = || {
-            peer.open(
-                peer.next_id(),
-                Arc::new(Recorder::default()),
-                Vec::new(),
-                None,
-            )
-        };
-        let (first, second) = (open(), open());
+        let (first, second) = (open(&peer), open(&peer));
         assert_ne!(first.id, second.id);
         assert!(peer.get(first.id).is_none());
         peer.remove(first.id);
@@ -283,19 +280,11 @@ mod tests {
     #[test]
     fn a_peer_is_complete_over_the_connection_over_which_it_said_so() {
         let peer = PeerConnection::default();
-        let open = || {
-            peer.open(
-                peer.next_id(),
-                Arc::new(Recorder::default()),
-                Vec::new(),
-                None,
-            )
-        };
-        let first = open();
+        let first = open(&peer);
         assert!(!peer.is_complete());
         first.note_complete_peer();
         assert!(peer.is_complete());
-        let second = open();
+        let second = open(&peer);
         first.note_complete_peer();
         assert!(!peer.is_complete(), "said over the earlier connection");
         second.note_complete_peer();
