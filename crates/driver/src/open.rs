@@ -271,13 +271,10 @@ fn with_base(
     boot: BootId,
 ) -> RoleState {
     let is_whole = || matches!(CopyLoss::of(role, backing, boot), Ok(None));
-    if role.deposed_in_sync.is_none() || config.peer.is_some() && is_whole() {
-        return role;
-    }
-    if is_active(Mutant::RejoinFromAnyCopy) {
-        return role;
-    }
-    role.without_base()
+    let counts = role.deposed_in_sync.is_none()
+        || config.peer.is_some() && is_whole()
+        || is_active(Mutant::RejoinFromAnyCopy);
+    if counts { role } else { role.without_base() }
 }
 
 const fn unmirrored(record: RoleRecord) -> RoleRecord {
