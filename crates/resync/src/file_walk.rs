@@ -40,25 +40,18 @@ impl FileWalk {
     /// The walk over the files of a trace. Inodes that are no files, or are gone, have no content.
     pub fn changed(
         store: &Store,
-        mut changed: ChangedContent,
+        changed: ChangedContent,
         progress: &JobProgress,
     ) -> Result<Self, ResyncError> {
-        let (mut files, mut bytes) = (0, 0_u64);
-        let mut others = Vec::new();
-        for (ino, regions) in &changed {
-            match store.replica().file_times(*ino)? {
-                Some(times) => {
-                    files += 1;
-                    bytes = bytes.saturating_add(changed_bytes(times.size, regions));
-                }
-                None => others.push(*ino),
+        let (mut files, mut bytes) = (ChangedContent::new(), 0_u64);
+        for (ino, regions) in changed {
+            if let Some(times) = store.replica().file_times(ino)? {
+                bytes = bytes.saturating_add(changed_bytes(times.size, &regions));
+                files.insert(ino, regions);
             }
         }
-        for ino in others {
-            changed.remove(&ino);
-        }
-        progress.start_changed(files, bytes);
-        Ok(Self::Changed(changed))
+        progress.start_changed(files.len() as u64, bytes);
+        Ok(Self::Changed(files))
     }
 
     /// The next files, perhaps none; `None` when there are no more files.
