@@ -385,7 +385,7 @@ impl ContentStore {
     /// Carries out the content part of a metadata operation.
     pub fn apply(&self, effect: ContentEffect) -> Result<(), StoreError> {
         if let Some(loss) = loss_of(effect)
-            && self.lost_found.is_unsettled(loss.ino, loss.range.end)
+            && self.lost_found.is_unsettled(loss.ino, &loss.range)
         {
             self.keep(&loss);
         }

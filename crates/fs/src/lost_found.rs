@@ -149,14 +149,9 @@ impl LostFound {
             .filter(|_| self.progress.lock().concerns(ino, &(0..u64::MAX)))
     }
 
-    /// Whether this node may have had some of these bytes alone.
-    pub fn concerns(&self, ino: Ino, bytes: &Range<u64>) -> bool {
-        self.progress.lock().concerns(ino, bytes)
-    }
-
-    /// Whether a mirrored change of the bytes of a file before `end` may change bytes that only this node has.
-    pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
-        self.is_keeping() && self.progress.lock().is_unsettled(ino, end)
+    /// Whether a mirrored change of these bytes may change some that only this node has.
+    pub fn is_unsettled(&self, ino: Ino, bytes: &Range<u64>) -> bool {
+        self.is_keeping() && self.progress.lock().is_unsettled(ino, bytes)
     }
 
     fn note_progress(&self, note: impl FnOnce(&mut ResyncProgress)) {

@@ -189,7 +189,7 @@ impl<'a> Tree<'a> {
     /// Marks the content of a freed inode to be kept, if it may have bytes that only this node has.
     fn keep_freed(self, ino: Ino) {
         let lost_found = self.content.lost_found();
-        if lost_found.is_unsettled(ino, u64::MAX)
+        if lost_found.is_unsettled(ino, &(0..u64::MAX))
             && let Some(generation) = lost_found.generation()
         {
             let mark = record::encode(&generation);

@@ -81,15 +81,15 @@ impl ResyncProgress {
         self.first_new = Some(first_new);
     }
 
-    /// Whether bytes of a file before `end` may be this node's own.
-    pub fn is_unsettled(&self, ino: Ino, end: u64) -> bool {
-        if !self.concerns(ino, &(0..end)) {
+    /// Whether some of these bytes may be this node's own.
+    pub fn is_unsettled(&self, ino: Ino, bytes: &Range<u64>) -> bool {
+        if !self.concerns(ino, bytes) {
             return false;
         }
         if self.first_new.is_some_and(|first| ino.get() >= first) {
             return false;
         }
-        let is_compared = |&(_, equal): &(u64, u64)| end > equal;
+        let is_compared = |&(_, equal): &(u64, u64)| bytes.end > equal;
         ino.get() > self.begun || self.files.get(&ino).is_some_and(is_compared)
     }
 }
@@ -105,17 +105,25 @@ mod tests {
     #[test]
     fn bytes_are_settled_once_they_were_compared() {
         let mut progress = ResyncProgress::default();
-        assert!(progress.is_unsettled(ino(5), 1), "nothing was compared");
+        assert!(
+            progress.is_unsettled(ino(5), &(0..1)),
+            "nothing was compared"
+        );
         progress.namespace_loaded(100);
-        assert!(!progress.is_unsettled(ino(100), 1), "both nodes made it");
+        assert!(
+            !progress.is_unsettled(ino(100), &(0..1)),
+            "both nodes made it"
+        );
         progress.file_begun(ino(5), 0, true);
         progress.file_begun(ino(7), 9000, true);
-        assert!(!progress.is_unsettled(ino(5), 1) && !progress.is_unsettled(ino(6), 1));
-        assert!(progress.is_unsettled(ino(7), 1) && progress.is_unsettled(ino(8), 1));
+        assert!(!progress.is_unsettled(ino(5), &(0..1)) && !progress.is_unsettled(ino(6), &(0..1)));
+        assert!(progress.is_unsettled(ino(7), &(0..1)) && progress.is_unsettled(ino(8), &(0..1)));
         progress.compared(ino(7), 8192);
-        assert!(!progress.is_unsettled(ino(7), 8192) && progress.is_unsettled(ino(7), 8193));
+        assert!(
+            !progress.is_unsettled(ino(7), &(0..8192)) && progress.is_unsettled(ino(7), &(0..8193))
+        );
         progress.compared(ino(7), 12288);
-        assert!(!progress.is_unsettled(ino(7), u64::MAX));
+        assert!(!progress.is_unsettled(ino(7), &(0..u64::MAX)));
     }
 
     #[test]

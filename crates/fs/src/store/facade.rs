@@ -157,7 +157,7 @@ impl Store {
     ) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         let end = offset.saturating_add(data.len() as u64);
-        if self.content.lost_found().is_unsettled(ino, end) {
+        if self.content.lost_found().is_unsettled(ino, &(offset..end)) {
             self.content.keep(&LostBytes {
                 ino,
                 range: offset..end,

@@ -68,8 +68,8 @@ impl LostFoundAccess<'_> {
 
     /// Whether a mirrored write has to set something aside, which takes calls of the disk.
     pub fn keeps(self, ino: Ino, offset: u64, length: u64) -> bool {
-        let (inner, end) = (self.inner(), offset.saturating_add(length));
-        inner.is_unsettled(ino, end) && inner.concerns(ino, &(offset..end))
+        let bytes = offset..offset.saturating_add(length);
+        self.inner().is_unsettled(ino, &bytes)
     }
 
     /// Lists operations in doubt that a deposed node is about to drop.
