@@ -38,6 +38,11 @@ pub struct PeerBase {
 }
 
 impl PeerBase {
+    /// Whether the store of the primary has a trace since this base.
+    pub(crate) fn is_traced(self, store: &Store) -> bool {
+        store.trace().covers(self.generation, self.applied)
+    }
+
     /// The keys of the records that may differ, if the store of the primary has a trace since this base.
     pub(crate) fn records(self, store: &Store) -> Option<BTreeSet<Vec<u8>>> {
         store.trace().records(self.generation, self.applied)

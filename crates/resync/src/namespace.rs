@@ -49,7 +49,7 @@ pub fn send_image<'a>(
     base: Option<PeerBase>,
     operations: &dyn Operations,
 ) -> Result<ChangeFeed<'a>, ResyncError> {
-    let base = base.filter(|base| base.records(store).is_some());
+    let base = base.filter(|base| base.is_traced(store));
     let whole = base.is_none();
     let begin = Request::BeginResync { sync, whole };
     execute(peer, "begin a resync", begin, &[])?;

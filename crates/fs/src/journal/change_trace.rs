@@ -95,7 +95,7 @@ impl Changes {
 
     fn note(&mut self, osn: Osn, plan: &Plan) {
         let replicated = plan.batch.iter().map(|(key, _)| key);
-        let replicated = replicated.filter(|key| is_replicated(key));
+        let replicated = replicated.filter(|key| keys::is_replicated(key));
         self.records.extend(replicated.cloned());
         if let Some(effect) = plan.content {
             self.note_bytes(effect.ino(), &bytes_of(effect));
@@ -116,11 +116,6 @@ impl Changes {
     fn are_too_many(&self) -> bool {
         self.records.len() > RECORDS_MAX || self.runs + self.content.len() > RUNS_MAX
     }
-}
-
-fn is_replicated(key: &[u8]) -> bool {
-    key.first()
-        .is_some_and(|table| keys::REPLICATED.contains(table))
 }
 
 /// The bytes that the content part of an operation changes. What lies beyond a new size is cut off, and may be written
@@ -282,21 +277,27 @@ impl ChangeTrace {
     }
 
     /// The primary has done every operation below `below`. Operations that it has applied need no trace.
-    pub fn note_done_below(&self, below: Osn, applied: Osn) {
+    pub fn note_done_below(&self, below: Osn) {
         let mut trace = self.trace.lock();
         if let Trace::Following(following) = &mut *trace
             && below > following.split
         {
             following.applied = Some(following.split);
             following.older = std::mem::take(&mut following.newer);
-            let last = following.older.last.unwrap_or(applied);
-            following.split = following.split.max(last).max(applied);
+            if let Some(last) = following.older.last {
+                following.split = following.split.max(last);
+            }
         }
     }
 }
 
 /// Questions.
 impl ChangeTrace {
+    /// Whether the trace says how a copy differs that was equal in generation `base` and has `applied` now.
+    pub fn covers(&self, base: Generation, applied: Osn) -> bool {
+        self.alone(base, applied, |_| ()).is_some()
+    }
+
     /// The keys of the changed records, if the trace says how a copy differs that was equal in generation `base` and has
     /// `applied` now.
     pub fn records(&self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
@@ -399,9 +400,9 @@ mod tests {
         let trace = ChangeTrace::default();
         trace.follow(Generation::FIRST, osn(10));
         note(&trace, 11);
-        trace.note_done_below(osn(11), osn(11));
+        trace.note_done_below(osn(11));
         note(&trace, 12);
-        trace.note_done_below(osn(12), osn(12));
+        trace.note_done_below(osn(12));
         note(&trace, 13);
         // Operation 12 is not done, and 13 neither.
         trace.take_over();
@@ -419,7 +420,7 @@ mod tests {
         let trace = ChangeTrace::default();
         trace.follow(Generation::FIRST, osn(10));
         note(&trace, 11);
-        trace.note_done_below(osn(10), osn(11));
+        trace.note_done_below(osn(10));
         trace.take_over();
         assert_eq!(files(&trace), None);
     }

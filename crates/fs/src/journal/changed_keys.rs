@@ -27,10 +27,8 @@ impl ChangedKeys {
 
     /// These records were changed.
     pub fn note(&mut self, changed: Vec<Vec<u8>>) {
-        let is_replicated =
-            |key: &Vec<u8>| key.first().is_some_and(|t| keys::REPLICATED.contains(t));
         if let Some(keys) = &mut self.keys {
-            keys.extend(changed.into_iter().filter(is_replicated));
+            keys.extend(changed.into_iter().filter(|key| keys::is_replicated(key)));
         }
     }
 

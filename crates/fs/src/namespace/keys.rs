@@ -72,6 +72,11 @@ pub fn garbage(ino: Ino) -> Vec<u8> {
     by_ino(GARBAGE, ino, &[])
 }
 
+/// Whether the key is one of a replicated table.
+pub fn is_replicated(key: &[u8]) -> bool {
+    key.first().is_some_and(|table| REPLICATED.contains(table))
+}
+
 /// The inode number in a key of any table that has one.
 pub fn ino_of(key: &[u8]) -> Option<Ino> {
     let number = key.get(1..9)?.try_into().ok()?;

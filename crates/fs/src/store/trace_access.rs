@@ -29,8 +29,7 @@ impl TraceAccess<'_> {
 
     /// The primary has done every operation below `below`.
     pub fn note_done_below(self, below: Osn) {
-        let applied = self.store.applied_lately();
-        self.store.journal.trace().note_done_below(below, applied);
+        self.store.journal.trace().note_done_below(below);
     }
 
     /// This secondary becomes the primary, without the other node.
@@ -55,6 +54,12 @@ impl TraceAccess<'_> {
     /// Adds a write that may be on one node only.
     pub fn add_write(self, ino: Ino, offset: u64, length: u64) {
         self.store.journal.trace().add_write(ino, offset, length);
+    }
+
+    /// Whether the trace says in what a copy may differ that was equal in generation `base` and has the operations up to
+    /// `applied`.
+    pub fn covers(self, base: Generation, applied: Osn) -> bool {
+        self.store.journal.trace().covers(base, applied)
     }
 
     /// The keys of the records that may differ from those of a copy that was equal in generation `base` and has the
