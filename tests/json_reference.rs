@@ -136,6 +136,7 @@ const fn change_of_role() -> RoleReport {
             left: true,
             waited_ms: 0,
         }),
+        witness_unaware: false,
     }
 }
 

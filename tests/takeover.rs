@@ -423,11 +423,45 @@ fn an_operator_promotes_past_a_lost_witness_by_force_only() {
     assert!(refused.error.contains("cure: "), "{}", refused.error);
     let promoted = change(pair.node(B), "promote", &["--force-data-loss"]);
     assert_eq!((promoted.role, promoted.generation), (Role::Primary, 4));
+    assert!(promoted.witness_unaware, "{promoted:?}");
     assert_records(&pair.node(B).mount(), "first", of_first);
     witness.resume();
+    await_status(pair.node(B), "a witness that knows", |status| {
+        status.witness.as_ref().is_some_and(|it| it.answers)
+    });
     pair.node_mut(A).start();
     await_in_sync(&mut pair, B, 4);
     await_protected(&pair, B);
+    assert_identical(pair.node(B));
+}
+
+/// The old primary has served alone by the word of the witness. So it would serve again when it starts.
+#[test]
+fn a_forced_promotion_tells_the_witness() {
+    let Some((mut pair, _witness)) = start() else {
+        return;
+    };
+    pair.node_mut(B).kill();
+    await_service(&pair, A, ServiceStatus::Alone);
+    let mut first = Writer::start(&pair.node(A).mount(), "first");
+    first.await_progress();
+    first.finish();
+    pair.node_mut(A).kill();
+    pair.node_mut(B).start();
+    await_status(pair.node(B), "an open store", |status| status.sync.started);
+    let promoted = change(pair.node(B), "promote", &["--force-data-loss"]);
+    assert_eq!((promoted.role, promoted.generation), (Role::Primary, 4));
+    assert!(!promoted.witness_unaware, "{promoted:?}");
+    // Only the witness tells A that B serves: the nodes cannot reach each other yet.
+    cut(&pair, true);
+    pair.node_mut(A).start();
+    await_status(pair.node(A), "a deposed primary", |status| {
+        let reason = status.sync.reason.as_deref().unwrap_or_default();
+        status.sync.service == ServiceStatus::Undecided && reason.contains("both nodes have served")
+    });
+    cut(&pair, false);
+    change(pair.node(A), "demote", &[]);
+    await_in_sync(&mut pair, B, 4);
     assert_identical(pair.node(B));
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_driver::report::RoleReport;
 use lockstepfs::control::RoleChange;
 
 use super::role_change::RoleChangeArgs;
@@ -15,7 +16,9 @@ use super::role_change::RoleChangeArgs;
 /// changes of one of them are lost later. So first switch that server off, or stop its node.
 ///
 /// With a witness that answers, the other node takes over by itself. If the witness is away, bring it back rather
-/// than promote: this command asks nothing of the witness, and nobody checks what you vouch for.
+/// than promote. A promotion with --force-data-loss tells the witness that only this node serves, so that the other
+/// node cannot take over. If the witness gives no answer, the command says so: then keep the other node off until
+/// `lockstep status` says that the witness answers.
 ///
 /// The same command makes a primary serve that waits for its peer (`undecided` in `lockstep status`) since its
 /// start.
@@ -43,8 +46,15 @@ Exit codes: 0 this node serves; 2 could not: see the reason.";
 
 pub(crate) fn run(args: &PromoteArgs) -> Result<ExitCode> {
     let accepts_loss = args.force_data_loss;
-    args.change
-        .run(RoleChange::Promote { accepts_loss }, |_| REST.to_owned())
+    args.change.run(RoleChange::Promote { accepts_loss }, rest)
 }
 
-const REST: &str = "it serves; keep the other node from serving";
+fn rest(report: &RoleReport) -> String {
+    if report.witness_unaware {
+        "it serves; the witness does NOT know that: keep the other node from serving until `lockstep status` says that the \
+         witness answers"
+            .to_owned()
+    } else {
+        "it serves; keep the other node from serving".to_owned()
+    }
+}

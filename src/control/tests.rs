@@ -202,6 +202,7 @@ fn fake_change(change: RoleChange) -> RoleReport {
             left: true,
             waited_ms: 7,
         }),
+        witness_unaware: false,
     }
 }
 

@@ -192,7 +192,9 @@ impl DatastoreSlot {
         let me = client.member(uuid, peer.fingerprint)?;
         let witness = client.datastore(uuid, peer.fingerprint)?;
         let handle = DatastoreHandle(Arc::clone(&running.datastore));
-        running.start_thread("witness", move || handle.ask_witness(&*witness, me))
+        running.start_thread("witness", move || {
+            handle.ask_witness(Arc::from(witness), me)
+        })
     }
 
     fn mount_options(&self) -> MountOptions {

@@ -3,11 +3,13 @@
 pub(crate) mod arbitration;
 mod change;
 mod dialing;
+mod forced_word;
 mod leaving;
 mod meeting;
+mod promotion;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockstep_fs::Store;
@@ -16,6 +18,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
 use parking_lot::{Mutex, RwLock};
 
+use self::forced_word::WitnessLine;
 use crate::client::{RoleObserver, Standing};
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
@@ -42,6 +45,8 @@ pub struct Datastore {
     rival: AtomicU64,
     observers: Mutex<Vec<Arc<dyn RoleObserver>>>,
     maintenance: Maintenance,
+    /// The witness, once this node asks it.
+    line: OnceLock<WitnessLine>,
 }
 
 impl Datastore {
@@ -66,6 +71,7 @@ impl Datastore {
             rival: AtomicU64::new(0),
             observers: Mutex::default(),
             maintenance,
+            line: OnceLock::new(),
         }
     }
 
@@ -123,6 +129,15 @@ impl Datastore {
             Session::Primary(session) => Ok(Arc::clone(session)),
             Session::Secondary(_) => Err(self.engine.unknown_outcome()),
         }
+    }
+
+    fn line(&self) -> Option<&WitnessLine> {
+        self.line.get()
+    }
+
+    /// Notes a generation of the other node.
+    fn note_rival(&self, generation: Generation) {
+        self.rival.fetch_max(generation.get(), Ordering::AcqRel);
     }
 
     pub(crate) const fn engine(&self) -> &Arc<Engine> {

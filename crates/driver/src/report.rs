@@ -382,6 +382,9 @@ pub struct RoleReport {
     /// The departure of the cluster address before the change; `None` if no cluster address was on this server.
     #[serde(default)]
     pub address: Option<AddressDeparture>,
+    /// The witness does not know of a forced promotion: the other node must not serve until it does.
+    #[serde(default)]
+    pub witness_unaware: bool,
 }
 
 /// How the cluster address left this server before a planned failover.

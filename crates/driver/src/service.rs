@@ -32,7 +32,7 @@ pub struct DatastoreHandle(pub Arc<Datastore>);
 impl DatastoreHandle {
     /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
     /// without a witness in its configuration.
-    pub fn ask_witness(&self, witness: &dyn Witness, me: Member) {
+    pub fn ask_witness(&self, witness: Arc<dyn Witness>, me: Member) {
         if let Some(arbitration) = Arbitration::new(&self.0, witness, me) {
             arbitration.run();
         }

@@ -6,12 +6,32 @@
 //! Invariant: a permit ends before the secondary may become complete, and before the witness is asked to let the secondary
 //! take over.
 
-use lockstep_roles::WitnessError;
+use lockstep_roles::{Member, WitnessError, WitnessRecord};
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::report::WitnessStatus;
+
+/// What a primary that an operator has forced to lead still owes the witness: the word that only this node serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Debt {
+    /// The generation in which this node serves.
+    pub generation: Generation,
+    /// The latest generation that this node knew of when it was forced to lead.
+    pub known: Generation,
+}
+
+impl Debt {
+    /// Whether the witness has made a node the primary of a generation that this node, `me`, did not know of.
+    pub fn is_overtaken_by(self, now: WitnessRecord, me: Member) -> bool {
+        now.generation > self.generation || now.primary != me && now.generation > self.known
+    }
+}
+
+/// Why the other node must not serve while this node owes the witness a word.
+const OWES: &str =
+    "the witness does not know that this node was promoted: keep the other node from serving";
 
 /// See the head of this file.
 pub(crate) struct WitnessView {
@@ -29,6 +49,8 @@ struct WitnessViewState {
     trouble: Option<String>,
     /// The witness lets the secondary take over.
     protects: bool,
+    /// The word that this node owes the witness.
+    debt: Option<Debt>,
 }
 
 impl WitnessView {
@@ -60,6 +82,22 @@ impl WitnessView {
         !self.has_witness
             || self.state.lock().permit == Some(generation)
             || is_active(Mutant::GoAloneUnasked)
+    }
+
+    /// Notes that the witness must still hear of a forced promotion.
+    pub fn owe(&self, debt: Debt) {
+        self.state.lock().debt = Some(debt);
+    }
+
+    /// The word that the primary of a generation owes the witness.
+    pub fn debt(&self, generation: Generation) -> Option<Debt> {
+        let debt = self.state.lock().debt;
+        debt.filter(|debt| debt.generation == generation)
+    }
+
+    /// Notes that the witness has heard the word, or does not need it any more.
+    pub fn settle(&self) {
+        self.state.lock().debt = None;
     }
 
     /// Notes an answer of the witness. `protects`: the secondary may take over. `trouble`: why the answer decides nothing.
@@ -100,17 +138,21 @@ impl WitnessView {
             return None;
         }
         let state = self.state.lock();
+        let parts = [state.trouble.as_deref(), state.debt.map(|_| OWES)];
+        let trouble: Vec<&str> = parts.into_iter().flatten().collect();
         Some(WitnessStatus {
             address: String::new(),
-            answers: state.answers,
+            answers: state.answers && state.debt.is_none(),
             protects: state.protects,
-            trouble: state.trouble.clone(),
+            trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lockstep_roles::InSyncSet;
+
     use super::*;
 
     #[test]
@@ -141,5 +183,42 @@ mod tests {
         assert!(!view.protects());
         assert!(view.note_answer(false, None));
         assert!(view.status().unwrap().answers);
+    }
+
+    #[test]
+    fn a_debt_belongs_to_a_generation_and_is_told_to_operators() {
+        let view = WitnessView::new(true);
+        let [first, second, third] = [1, 2, 3].map(|raw| Generation::new(raw).unwrap());
+        let debt = Debt {
+            generation: third,
+            known: first,
+        };
+        view.owe(debt);
+        assert_eq!((view.debt(third), view.debt(second)), (Some(debt), None));
+        assert!(!view.note_answer(false, None));
+        let status = view.status().unwrap();
+        assert!(!status.answers && status.trouble.unwrap().contains("keep the other node"));
+        view.settle();
+        assert!(view.status().unwrap().answers && view.debt(third).is_none());
+    }
+
+    #[test]
+    fn a_takeover_that_this_node_knew_of_does_not_overtake_it() {
+        let [first, second, third, fourth] = [1, 2, 3, 4].map(|raw| Generation::new(raw).unwrap());
+        let debt = Debt {
+            generation: third,
+            known: first,
+        };
+        let by = |primary, generation| WitnessRecord {
+            change: 5,
+            generation,
+            primary,
+            in_sync: InSyncSet::PrimaryOnly,
+        };
+        let overtaken = |record| debt.is_overtaken_by(record, Member::First);
+        assert!(!overtaken(by(Member::Second, first)));
+        assert!(!overtaken(by(Member::First, second)));
+        assert!(overtaken(by(Member::Second, second)));
+        assert!(overtaken(by(Member::First, fourth)));
     }
 }

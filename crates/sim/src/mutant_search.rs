@@ -25,6 +25,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::KeepSession => plan.changes_roles,
         Mutant::PromoteUnasked
         | Mutant::ForceIntoNextGeneration
+        | Mutant::ForceUntold
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
         | Mutant::FollowAfterAlone => plan.accepts_losses(),

@@ -128,7 +128,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForgetWaiting => &[STANDBY],
         Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
         // Two nodes lead in one generation. A witness has then one record for both.
-        Mutant::ForceIntoNextGeneration | Mutant::DemoteInSameGeneration => {
+        Mutant::ForceIntoNextGeneration | Mutant::ForceUntold | Mutant::DemoteInSameGeneration => {
             &[ONE_PRIMARY, CLAIM, IN_TIME, READS, SURVIVES, EXACTLY_ONCE]
         }
         // A demoted node whose copy counts as complete may take over.
@@ -138,6 +138,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
             FOLLOWS,
             SURVIVES,
             EXACTLY_ONCE,
+            DURABLE,
             ONE_PRIMARY,
             CLAIM,
         ],
@@ -153,7 +154,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
 const fn first_seed(mutant: Mutant) -> u64 {
     match mutant {
         Mutant::PromoteUnasked => 7_960,
-        Mutant::ForceIntoNextGeneration | Mutant::KeepDemotedComplete => 7_390,
+        Mutant::KeepDemotedComplete => 56_210,
+        Mutant::ForceUntold => 14_180,
+        Mutant::ForceIntoNextGeneration => 7_390,
         Mutant::WatermarkTooHigh => 7_280,
         Mutant::FollowAfterAlone => 1_240,
         Mutant::GoAloneUnasked => 1_130,

@@ -150,6 +150,8 @@ mutants! {
     PromoteUnasked,
     /// A node that is forced to lead takes the next generation, which the other node may have taken, too.
     ForceIntoNextGeneration,
+    /// A node that is forced to lead does not tell the witness.
+    ForceUntold,
     /// A demotion keeps the generation, so that a peer of an earlier one leads the generation again.
     DemoteInSameGeneration,
     /// The copy of a demoted primary stays complete.

@@ -10,7 +10,7 @@
 //!   given is over (rule R7). A secondary that starts does not know when its process last gave one: it waits from its start on.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_repl::core::Event;
@@ -24,11 +24,13 @@ use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
 use lockstep_types::{Generation, Osn};
 
 use super::Datastore;
+use super::forced_word::{self, ForcedWord, WitnessLine};
 use crate::config::FailoverTimes;
 use crate::host::ThreadKind;
 use crate::role_judge::{Discord, has_served_alone};
 use crate::session::Session;
 use crate::session::build::SessionPart;
+use crate::witness_view::Debt;
 
 /// Time between two looks whether there is something to ask.
 const POLL: Duration = Duration::from_millis(20);
@@ -50,6 +52,8 @@ enum Question {
     TakeOver,
     /// Primary: the secondary may take over from now on.
     Protect,
+    /// Primary by the word of an operator: only this node serves.
+    Tell(Debt),
     /// How do things stand?
     Look,
 }
@@ -89,8 +93,7 @@ impl Silence {
 /// See the head of this file.
 pub(crate) struct Arbitration<'a> {
     datastore: &'a Datastore,
-    witness: &'a dyn Witness,
-    me: Member,
+    line: &'a WitnessLine,
     times: FailoverTimes,
     silence: Silence,
     /// The moment before which no question is asked again.
@@ -102,14 +105,18 @@ pub(crate) struct Arbitration<'a> {
 }
 
 impl<'a> Arbitration<'a> {
-    /// The questions of one node, which is `me` for the witness. `None` for a datastore without a witness.
-    pub fn new(datastore: &'a Datastore, witness: &'a dyn Witness, me: Member) -> Option<Self> {
+    /// The questions of one node, which is `me` for the witness. From now on the commands of an operator reach the witness,
+    /// too. `None` for a datastore without a witness.
+    pub fn new(datastore: &'a Datastore, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
         let times = datastore.engine.config.failover()?;
+        let limit = times.call();
+        let line = datastore
+            .line
+            .get_or_init(|| WitnessLine { witness, me, limit });
         let now = datastore.engine.host.now();
         Some(Self {
             datastore,
-            witness,
-            me,
+            line,
             times,
             silence: Silence::of(&datastore.session(), now),
             not_before: now,
@@ -169,6 +176,7 @@ impl<'a> Arbitration<'a> {
         let record = engine.role_file.state().record;
         let is_due = engine.host.now() >= self.look_at;
         let look = is_due.then_some(Question::Look);
+        let tell = engine.witness.debt(record.generation).map(Question::Tell);
         let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         match self.datastore.session() {
             Session::Primary(session) => {
@@ -188,9 +196,10 @@ impl<'a> Arbitration<'a> {
                     {
                         Some(Question::Protect)
                     }
-                    _ => look,
+                    _ => tell.or(look),
                 }
             }
+            Session::Secondary(_) if record.is_primary() && tell.is_some() => tell,
             Session::Secondary(_) if record.is_primary() => {
                 // A primary whose secondary may be complete gives the peer the time to meet it.
                 let waits = record.complete && record.peer_complete;
@@ -221,6 +230,7 @@ impl<'a> Arbitration<'a> {
         let mine = engine.role_file.state().record;
         // The next permit is given by the answer. A secondary that may take over ends every earlier one.
         if question == Question::Protect {
+            engine.witness.settle();
             engine.witness.revoke();
         }
         let ruling = self.rule(question, mine);
@@ -264,16 +274,19 @@ impl<'a> Arbitration<'a> {
     fn lets_secondary_take_over(&self, mine: RoleRecord, known: WitnessRecord) -> bool {
         known.generation == mine.generation
             && known.in_sync == InSyncSet::Both
-            && (known.primary == self.me) == mine.is_primary()
+            && (known.primary == self.line.me) == mine.is_primary()
     }
 
     /// Lets a role machine decide on the answers of the witness.
     fn rule(&self, question: Question, mine: RoleRecord) -> Result<Ruling, WitnessError> {
         if question == Question::Look {
-            return Ok(look(self.witness.read(self.times.call())?));
+            return Ok(look(self.line.read()?));
+        }
+        if let Question::Tell(debt) = question {
+            return Ok(look(Some(self.tell(debt)?)));
         }
         let settings = RoleSettings {
-            me: self.me,
+            me: self.line.me,
             has_witness: true,
             on_power_loss: self.on_power_loss(),
         };
@@ -287,8 +300,8 @@ impl<'a> Arbitration<'a> {
         let mut known = None;
         for _ in 0..CALLS_MAX {
             let now = match queue.iter().find(|effect| is_call(effect)) {
-                Some(RoleEffect::Claim(claim)) => self.witness.claim(claim, self.times.call())?,
-                Some(RoleEffect::AskWitness) => self.witness.read(self.times.call())?,
+                Some(RoleEffect::Claim(claim)) => self.line.claim(claim)?,
+                Some(RoleEffect::AskWitness) => self.line.read()?,
                 _ => break,
             };
             known = now;
@@ -299,6 +312,17 @@ impl<'a> Arbitration<'a> {
             phase: machine.phase(),
             known,
         })
+    }
+
+    /// Gives the witness the word that this node owes.
+    fn tell(&self, debt: Debt) -> Result<WitnessRecord, WitnessError> {
+        match forced_word::tell(self.line, debt)? {
+            ForcedWord::Known(now) => {
+                self.datastore.engine.witness.settle();
+                Ok(now)
+            }
+            ForcedWord::Overtaken(later) => Ok(later),
+        }
     }
 
     fn on_power_loss(&self) -> OnPowerLoss {
@@ -313,10 +337,11 @@ impl<'a> Arbitration<'a> {
         if engine.is_stopping() || engine.role_file.state().record != mine {
             return;
         }
-        if let Some(known) = ruling
-            .known
-            .filter(|known| known.generation > mine.generation)
-        {
+        let is_later = |known: &WitnessRecord| match question {
+            Question::Tell(debt) => debt.is_overtaken_by(*known, self.line.me),
+            _ => known.generation > mine.generation,
+        };
+        if let Some(known) = ruling.known.filter(is_later) {
             return self.stop_serving(mine, known.generation);
         }
         let goes_alone = question == Question::Alone && ruling.phase == Phase::Alone
@@ -373,7 +398,7 @@ impl<'a> Arbitration<'a> {
     /// led. So the record of that node decides, once the nodes meet (rule R9).
     fn stop_serving(&self, mine: RoleRecord, later: Generation) {
         let datastore = self.datastore;
-        datastore.rival.fetch_max(later.get(), Ordering::AcqRel);
+        datastore.note_rival(later);
         if !mine.is_primary() {
             return;
         }
@@ -386,24 +411,28 @@ impl<'a> Arbitration<'a> {
     }
 }
 
-/// Lets a primary that waits for the word of the witness serve alone. Returns whether it waited.
-pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) -> bool {
+/// Whether this node is a primary that serves once it has the word of the witness.
+pub(super) fn waits_for_word(datastore: &Datastore) -> bool {
     let Session::Primary(session) = datastore.session() else {
         return false;
     };
-    let term = &session.term;
-    let state = term.state();
-    if !datastore.engine.witness.has_witness()
-        || !matches!(state, State::Paused | State::Frozen | State::LeavingSync)
-    {
-        return false;
-    }
+    let waits = matches!(
+        session.term.state(),
+        State::Paused | State::Frozen | State::LeavingSync
+    );
+    waits && datastore.engine.witness.has_witness()
+}
+
+/// Lets a primary that waits for the word of the witness serve alone.
+pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) {
+    let Session::Primary(session) = datastore.session() else {
+        return;
+    };
     datastore.engine.witness.permit(mine.generation);
-    if state != State::LeavingSync {
+    if session.term.state() != State::LeavingSync {
         let granted = Event::Trigger(Trigger::OutOfSyncGranted);
-        term.handle_event(ThreadKind::MayWait, granted);
+        session.term.handle_event(ThreadKind::MayWait, granted);
     }
-    true
 }
 
 /// Gives a machine the events after which it asks.
@@ -432,7 +461,7 @@ fn begin(machine: &mut RoleMachine, question: Question, mine: RoleRecord) -> Vec
             machine.handle(RoleEvent::PeerTold(told));
             machine.handle(RoleEvent::CopiesEqual)
         }
-        Question::Look => Vec::new(),
+        Question::Tell(_) | Question::Look => Vec::new(),
     }
 }
 

@@ -18,7 +18,7 @@ use lockstep_types::settings::Role;
 use lockstep_types::time::millis;
 use lockstep_types::{Generation, StoreId};
 
-use super::{Datastore, arbitration};
+use super::Datastore;
 use crate::client::{RoleObserver, Standing};
 use crate::maintenance;
 use crate::report::{CommandFailure, RoleReport};
@@ -33,9 +33,6 @@ const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
 const MARK_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two looks for the word of the new primary.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
-/// Distance of the generation of a forced promotion from the latest generation that this node knows. Without this node,
-/// the other one may have gone two generations further: by a grant that this node has not read, and by a takeover after it.
-const FORCED_GENERATIONS: u64 = 3;
 /// Why a planned change of the role is not complete.
 const NO_SUCCESSOR: &str = "this node has given its role away and is the secondary now, but the other node has not taken the role \
                             yet: none of them serves";
@@ -127,69 +124,6 @@ impl Datastore {
         }
     }
 
-    /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
-    /// `accepts_loss`: also if this copy may lack acknowledged operations.
-    ///
-    /// # Errors
-    /// If this node serves, is connected with a primary, or its copy may lack operations. Then nothing has changed.
-    pub fn promote(&self, accepts_loss: bool) -> Result<RoleReport, CommandFailure> {
-        let begin = self.engine.host.now();
-        let _changing = self.changing.acquire(&*self.engine.host);
-        self.check_sound()?;
-        let mine = self.engine.role_file.state().record;
-        let session = self.session();
-        if accepts_loss && arbitration::go_alone(self, mine) {
-            return Ok(self.report(begin));
-        }
-        if matches!(session, Session::Primary(_)) {
-            return Err(CommandFailure::new(
-                "this node is the primary already",
-                "nothing is to be done",
-            ));
-        }
-        if session.term().peer.is_connected() {
-            return Err(CommandFailure::new(
-                "the primary is connected, so it serves",
-                "run `lockstep failover` on the primary",
-            ));
-        }
-        if self.engine.witness.has_witness() && !accepts_loss {
-            return Err(CommandFailure::new(
-                "a witness decides which node of this datastore is the primary",
-                "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
-                 operations may be lost",
-            ));
-        }
-        if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
-            return Err(CommandFailure::new(
-                "the copy of this node may lack operations that programs were told are done",
-                "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
-            ));
-        }
-        let generation = self.next_generation(mine, accepts_loss);
-        let record = RoleRecord {
-            complete: true,
-            ..mine.lead(generation, false)
-        };
-        self.begin_as(mine, record, SessionPart::Lead)?;
-        Ok(self.report(begin))
-    }
-
-    /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
-    /// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
-    /// generation of the other node.
-    fn next_generation(&self, mine: RoleRecord, is_forced: bool) -> Generation {
-        let latest = latest_met(self).max(mine.generation);
-        let is_own = mine.is_primary() && !is_forced;
-        if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
-            mine.generation
-        } else if is_forced && !is_active(Mutant::ForceIntoNextGeneration) {
-            (0..FORCED_GENERATIONS).fold(latest, |generation, _| generation.next())
-        } else {
-            latest.next()
-        }
-    }
-
     /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.
     /// The next resync drops the operations that only this copy has, and sets them aside.
     ///
@@ -212,25 +146,34 @@ impl Datastore {
                 "run `lockstep failover`, which loses nothing",
             ));
         }
-        // A peer of an earlier generation takes the record for a grant, and leads its generation: so that must be a new one.
+        if self.assume(mine, self.demoted(mine), SessionPart::Follow) {
+            return Ok(self.report(begin));
+        }
+        // The session that has ended may have marked its peer out of sync meanwhile.
+        let marked = self.engine.role_file.state().record;
+        self.begin_as(marked, self.demoted(marked), SessionPart::Follow)?;
+        Ok(self.report(begin))
+    }
+
+    /// The record of a demoted primary. A peer of an earlier generation takes the record for a grant, and leads its
+    /// generation: so that must be a new one.
+    fn demoted(&self, mine: RoleRecord) -> RoleRecord {
         let is_new = latest_met(self) < mine.generation;
         let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
             mine.generation.next()
         } else {
             mine.generation
         };
-        let record = RoleRecord {
+        RoleRecord {
             generation,
             role: Role::Secondary,
             complete: is_active(Mutant::KeepDemotedComplete),
             peer_complete: false,
             ..mine
-        };
-        self.begin_as(mine, record, SessionPart::Follow)?;
-        Ok(self.report(begin))
+        }
     }
 
-    fn begin_as(
+    pub(super) fn begin_as(
         &self,
         mine: RoleRecord,
         record: RoleRecord,
@@ -246,7 +189,7 @@ impl Datastore {
         }
     }
 
-    fn check_sound(&self) -> Result<(), CommandFailure> {
+    pub(super) fn check_sound(&self) -> Result<(), CommandFailure> {
         match self.engine.failure_reason() {
             None if self.engine.is_stopping() => Err(CommandFailure::new(
                 "this node is stopping",
@@ -260,13 +203,14 @@ impl Datastore {
         }
     }
 
-    fn report(&self, begin: Duration) -> RoleReport {
+    pub(super) fn report(&self, begin: Duration) -> RoleReport {
         let record = self.engine.role_file.state().record;
         RoleReport {
             role: record.role,
             generation: record.generation.get(),
             pause_ms: millis(self.engine.host.since(begin)),
             address: None,
+            witness_unaware: self.engine.witness.debt(record.generation).is_some(),
         }
     }
 
@@ -384,6 +328,6 @@ fn wait_for_successor(datastore: &Datastore) -> bool {
 }
 
 /// The latest generation that the other node has told of since the start of this process.
-fn latest_met(datastore: &Datastore) -> Generation {
+pub(super) fn latest_met(datastore: &Datastore) -> Generation {
     Generation::new(datastore.rival.load(Ordering::Acquire)).unwrap_or(Generation::FIRST)
 }

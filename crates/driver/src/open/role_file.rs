@@ -192,6 +192,8 @@ pub struct RoleMarks {
     pub in_sync: bool,
     /// The record of the node.
     pub record: RoleRecord,
+    /// The last resync in which the copy took part.
+    pub sync: Option<SyncId>,
     /// The store was closed cleanly.
     pub is_closed: bool,
 }
@@ -203,6 +205,7 @@ impl RoleMarks {
         Some(Self {
             in_sync: state.is_in_sync(),
             record: state.record,
+            sync: state.sync,
             is_closed: state.boot.is_none(),
         })
     }

@@ -195,7 +195,7 @@ fn run(
         let asking = Arc::clone(&datastore);
         running.shutdown.start(process, move || {
             let me = arbiter.me();
-            DatastoreHandle(asking).ask_witness(&arbiter, me);
+            DatastoreHandle(asking).ask_witness(Arc::new(arbiter), me);
         });
     }
     *running.datastore.lock() = Some(datastore);

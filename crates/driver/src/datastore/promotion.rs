@@ -1,0 +1,163 @@
+//! The promotion of a node by an operator, who vouches that the other node does not serve.
+//!
+//! A node with a witness is promoted by force only. It tells the witness, so that the other node cannot take over by an
+//! earlier record of the witness: first it records that it is a candidate, then it claims its generation, and then it leads.
+//! A node that stops between these steps is a candidate like any other (rule R4). If the witness gives no answer, the node
+//! leads, and owes the witness the word (`forced_word.rs`). The operator keeps the other node from serving until the witness knows.
+
+use lockstep_roles::RoleRecord;
+use lockstep_types::Generation;
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::settings::Role;
+
+use super::change::latest_met;
+use super::forced_word::{self, ForcedWord};
+use super::{Datastore, arbitration};
+use crate::report::{CommandFailure, RoleReport};
+use crate::session::Session;
+use crate::session::build::SessionPart;
+use crate::witness_view::Debt;
+
+/// Distance of the generation of a forced promotion from the latest generation that this node knows. Without this node,
+/// the other one may have gone two generations further: by a grant that this node has not read, and by a takeover after it.
+const FORCED_GENERATIONS: u64 = 3;
+
+impl Datastore {
+    /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
+    /// `accepts_loss`: also if this copy may lack acknowledged operations, and also without the word of the witness.
+    ///
+    /// # Errors
+    /// If this node serves, is connected with a primary, or its copy may lack operations: then nothing has changed. Or if
+    /// the witness has just made the other node the primary: then this node follows that one once they meet.
+    pub fn promote(&self, accepts_loss: bool) -> Result<RoleReport, CommandFailure> {
+        let begin = self.engine.host.now();
+        let _changing = self.changing.acquire(&*self.engine.host);
+        self.check_sound()?;
+        let mine = self.engine.role_file.state().record;
+        if accepts_loss && arbitration::waits_for_word(self) {
+            self.tell_witness(mine.generation, mine.generation)?;
+            arbitration::go_alone(self, mine);
+            return Ok(self.report(begin));
+        }
+        self.check_promotion(mine, accepts_loss)?;
+        if self.engine.witness.has_witness() {
+            self.lead_by_force(mine)?;
+        } else {
+            let generation = self.next_generation(mine, accepts_loss);
+            self.begin_as(mine, led(mine, generation), SessionPart::Lead)?;
+        }
+        Ok(self.report(begin))
+    }
+
+    fn check_promotion(&self, mine: RoleRecord, accepts_loss: bool) -> Result<(), CommandFailure> {
+        let session = self.session();
+        if matches!(session, Session::Primary(_)) {
+            return Err(CommandFailure::new(
+                "this node is the primary already",
+                "nothing is to be done",
+            ));
+        }
+        if session.term().peer.is_connected() {
+            return Err(CommandFailure::new(
+                "the primary is connected, so it serves",
+                "run `lockstep failover` on the primary",
+            ));
+        }
+        if self.engine.witness.has_witness() && !accepts_loss {
+            return Err(CommandFailure::new(
+                "a witness decides which node of this datastore is the primary",
+                "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
+                 operations may be lost",
+            ));
+        }
+        if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
+            return Err(CommandFailure::new(
+                "the copy of this node may lack operations that programs were told are done",
+                "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
+    /// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
+    /// generation of the other node.
+    fn next_generation(&self, mine: RoleRecord, is_forced: bool) -> Generation {
+        let latest = latest_met(self).max(mine.generation);
+        let is_own = mine.is_primary() && !is_forced;
+        if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
+            mine.generation
+        } else if is_forced && !is_active(Mutant::ForceIntoNextGeneration) {
+            (0..FORCED_GENERATIONS).fold(latest, |generation, _| generation.next())
+        } else {
+            latest.next()
+        }
+    }
+
+    /// Leads as the operator says, and tells the witness before.
+    fn lead_by_force(&self, mine: RoleRecord) -> Result<(), CommandFailure> {
+        let read = self.line().and_then(|line| line.read().ok().flatten());
+        if let Some(later) = read.filter(|known| known.generation > mine.generation) {
+            self.note_rival(later.generation);
+        }
+        let generation = self.next_generation(mine, true);
+        let known = latest_met(self).max(mine.generation);
+        let candidate = RoleRecord {
+            generation,
+            role: Role::Secondary,
+            is_candidate: true,
+            peer_complete: false,
+            ..mine
+        };
+        self.begin_as(mine, candidate, SessionPart::Follow)?;
+        self.tell_witness(generation, known)?;
+        self.begin_as(candidate, led(candidate, generation), SessionPart::Lead)
+    }
+
+    /// Tells the witness that this node serves in a generation, without the other node. `known`: the latest generation that
+    /// this node has known of. If the witness gives no answer, this node owes it the word.
+    ///
+    /// # Errors
+    /// If the witness has made the other node the primary of a later generation.
+    fn tell_witness(
+        &self,
+        generation: Generation,
+        known: Generation,
+    ) -> Result<(), CommandFailure> {
+        if is_active(Mutant::ForceUntold) {
+            return Ok(());
+        }
+        let debt = Debt { generation, known };
+        let told = self.line().map(|line| forced_word::tell(line, debt));
+        match told {
+            Some(Ok(ForcedWord::Known(_))) => {
+                self.engine.witness.settle();
+                Ok(())
+            }
+            Some(Ok(ForcedWord::Overtaken(later))) => {
+                self.note_rival(later.generation);
+                Err(CommandFailure::new(
+                    "the witness has made the other node the primary",
+                    "see `lockstep status` on the other node; if that node is lost, run this command again",
+                ))
+            }
+            Some(Err(error)) => {
+                tracing::warn!(datastore = self.name(), %error, "the witness does not know of the forced promotion");
+                self.engine.witness.owe(debt);
+                Ok(())
+            }
+            None => {
+                self.engine.witness.owe(debt);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The record of a node that an operator makes the primary: the datastore goes on with this copy.
+fn led(mine: RoleRecord, generation: Generation) -> RoleRecord {
+    RoleRecord {
+        complete: true,
+        ..mine.lead(generation, false)
+    }
+}
