@@ -318,7 +318,7 @@ impl History {
 
     /// Returns the times when the store of the machine that served was closed cleanly. A close makes
     /// operations durable on this machine only. So a close before a loss of the other machine is left
-    /// out.
+    /// out, and a close of a machine that has lost operations and has not served since.
     pub fn closes(&self) -> Vec<u64> {
         let losses = self.losses();
         let is_of_next_loss = |at, side| {
@@ -326,11 +326,17 @@ impl History {
             next.is_none_or(|loss| loss.side == side)
         };
         let mut serving = Side::A;
+        let mut lacks_operations = [false; 2];
         let mut closes = Vec::new();
         for &(at, side, event) in &self.events {
+            let lacks_operations = side.of_mut(&mut lacks_operations);
             match event {
-                NodeEvent::Serves => serving = side,
-                NodeEvent::Closed if side == serving && is_of_next_loss(at, side) => {
+                NodeEvent::Serves => (serving, *lacks_operations) = (side, false),
+                NodeEvent::Equal => *lacks_operations = false,
+                NodeEvent::Crashed(Stop::Power) => *lacks_operations = true,
+                NodeEvent::Closed
+                    if side == serving && !*lacks_operations && is_of_next_loss(at, side) =>
+                {
                     closes.push(at);
                 }
                 _ => {}

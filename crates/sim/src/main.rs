@@ -53,6 +53,9 @@ enum Command {
         /// Only schedules in which roles change
         #[arg(long)]
         roles: bool,
+        /// Only schedules in which an operator accepts a loss; with `--witness`, those with a witness
+        #[arg(long)]
+        forced: bool,
         /// Ends after so many schedules in which a failover happened
         #[arg(long)]
         failovers: Option<u64>,
@@ -162,6 +165,7 @@ fn main() -> ExitCode {
             failures,
             witness,
             roles,
+            forced,
             failovers,
             no_shrink,
         } => {
@@ -169,12 +173,16 @@ fn main() -> ExitCode {
                 Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(Duration::MAX)
             });
             let seeds = |number| {
-                let chosen: fn(&Plan) -> bool = match (witness, roles) {
-                    (true, _) => |plan| plan.settings.failover_after.is_some(),
-                    (_, true) => |plan| plan.changes_roles,
-                    _ => return from + number,
+                let is_chosen = |plan: &Plan| {
+                    let has_witness = plan.settings.failover_after.is_some();
+                    (has_witness || !witness)
+                        && (plan.changes_roles || !roles)
+                        && (plan.accepts_losses() || !forced)
                 };
-                first_seed(from + number * SEEDS_BETWEEN, chosen)
+                if !(witness || roles || forced) {
+                    return from + number;
+                }
+                first_seed(from + number * SEEDS_BETWEEN, is_chosen)
             };
             let soak = Soak::new(seeds, schedules).until_failed(failures);
             let enough = (limit, failovers.unwrap_or(u64::MAX));
@@ -193,7 +201,7 @@ fn main() -> ExitCode {
 }
 
 /// Returns the first seed from `from` on with a chosen plan.
-fn first_seed(from: u64, is_chosen: fn(&Plan) -> bool) -> u64 {
+fn first_seed(from: u64, is_chosen: impl Fn(&Plan) -> bool) -> u64 {
     (from..from + SEEDS_BETWEEN)
         .find(|seed| is_chosen(&Plan::of(*seed)))
         .unwrap_or(from)

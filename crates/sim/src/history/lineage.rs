@@ -8,15 +8,19 @@
 //! - An operation that was requested after that moment is in the other copy only. It has never happened.
 //! - Any other operation may be in the kept copy.
 //!
-//! Invariant: the periods in which the nodes have answered ([`History::terms`]) stay. No loss excuses two primaries.
+//! Invariant: the periods in which the nodes have answered ([`History::terms`]) stay, but for those of the other node in
+//! later generations than that of the kept copy: its node may not know of them. No loss excuses two primaries of one
+//! generation.
+
+use lockstep_types::Generation;
 
 use super::{History, NodeEvent, Stop};
 use crate::world::Side;
 
 impl History {
-    /// Goes on with the copy of `kept`, which had every acknowledged operation up to `since`. The other copy is lost
-    /// at `at`.
-    pub fn go_on_with(&mut self, kept: Side, since: u64, at: u64) {
+    /// Goes on with the copy of `kept`, which had every acknowledged operation up to `since`, in a generation. The other
+    /// copy is lost at `at`.
+    pub fn go_on_with(&mut self, kept: Side, generation: Generation, since: u64, at: u64) {
         self.advance(at);
         for (index, call) in self.calls.iter_mut().enumerate() {
             if call.invoked > since {
@@ -25,6 +29,8 @@ impl History {
                 call.returned = None;
             }
         }
+        self.terms
+            .retain(|term| term.primary == kept || term.generation <= generation);
         let is_of_kept = |event: &(u64, Side, NodeEvent)| event.0 <= since || event.1 == kept;
         self.events.retain(is_of_kept);
         // The other machine has lost what it had. So a loss of the kept machine since then counts.
@@ -58,7 +64,7 @@ mod tests {
         history.returned(across, Ok(Answer::Done), 5);
         let after = history.invoked(0, unlink("after"), 6);
         history.returned(after, Ok(Answer::Done), 7);
-        history.go_on_with(Side::B, 4, 8);
+        history.go_on_with(Side::B, Generation::FIRST, 4, 8);
         let left: Vec<_> = history
             .calls()
             .map(|(id, call)| (id, call.fate()))
@@ -74,7 +80,7 @@ mod tests {
         history.node(Side::B, power, 3);
         history.node(Side::A, power, 4);
         history.node(Side::A, NodeEvent::Serves, 5);
-        history.go_on_with(Side::B, 2, 6);
+        history.go_on_with(Side::B, Generation::FIRST, 2, 6);
         history.node(Side::B, NodeEvent::Serves, 7);
         let losses: Vec<_> = history
             .losses()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockstep_driver::client::{FileService, Inside, RequestKind};
 use lockstep_driver::{Datastore, DatastoreHandle};
-use lockstep_types::{Errno, Ino, MetaRequest, XattrMode};
+use lockstep_types::{Errno, Generation, Ino, MetaRequest, XattrMode};
 use parking_lot::Mutex;
 
 use super::mount::Mount;
@@ -93,10 +93,11 @@ impl Client {
             let request = self.witness.lock().next_request(self.id, ino);
             let Some((call, op)) = request else { return };
             spare = op.makes().is_none().then_some(ino);
+            let generation = self.mount.service().0.generation();
             let outcome = world::serving(|| self.mount.submit_inside(&op, inside));
             // No client sees the answer of a dying process.
             self.mount.process().stop_if_dead();
-            self.answered(call, outcome);
+            self.answered(call, generation, outcome);
         }
     }
 
@@ -119,14 +120,17 @@ impl Client {
         }
     }
 
-    fn answered(&self, call: CallId, outcome: Outcome) {
+    /// Records the answer to a call that began in a generation.
+    fn answered(&self, call: CallId, generation: Generation, outcome: Outcome) {
         let side = self.posting.side;
+        let present = self.mount.service().0.generation();
+        let has_changed = generation != present || !self.mount.serves();
         let mut witness = self.witness.lock();
         match outcome {
             // The node gave its role away while the operation was under way: the outcome is unknown.
-            Err(Errno::Io) if !self.mount.serves() => return witness.in_doubt(side),
-            Err(errno) if leaves_doubt(errno) && !self.mount.serves() => return,
-            Ok(_) => witness.acknowledged(side, self.mount.service().0.generation()),
+            Err(Errno::Io) if has_changed => return witness.in_doubt(side),
+            Err(errno) if leaves_doubt(errno) && has_changed => return,
+            Ok(_) => witness.acknowledged(side, present),
             Err(_) => {}
         }
         witness.answer(side, self.id, call, outcome);

@@ -11,8 +11,9 @@
 
 use std::sync::Arc;
 
-use lockstep_driver::Datastore;
+use lockstep_driver::{Datastore, RoleMarks};
 use lockstep_roles::RoleRecord;
+use lockstep_types::Generation;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
@@ -44,10 +45,10 @@ impl Cluster {
         let leads = (is_behind || self.checks.could_take_over()) && self.keep(secondary)?;
         if leads && is_lost {
             self.exchange_disk(primary);
-        } else if leads && (is_behind || self.nodes.have_witness()) {
-            // The witness still takes the old primary for the only one.
+        } else if leads && is_behind && self.recorded_role(primary) == Some(Role::Primary) {
+            // The old primary has served alone, and may believe that it still does.
             self.nodes.keep_away(Some(primary));
-            let must_be_asked = is_behind && !self.nodes.have_witness();
+            let must_be_asked = !self.nodes.have_witness();
             self.force.to_demote = Some(Deposed {
                 side: primary,
                 must_be_asked,
@@ -61,15 +62,14 @@ impl Cluster {
     /// old primary again.
     pub(super) fn demote_primary(&mut self) -> Result<(), String> {
         let [primary, secondary] = self.nodes.machines();
-        if self.nodes.is_any_kept_away() || !self.force.copies.is_of_one_moment(secondary) {
+        if self.nodes.is_any_kept_away()
+            || !self.force.copies.is_of_one_moment(secondary)
+            || self.recorded_role(primary) != Some(Role::Primary)
+        {
             return Ok(());
         }
         // The secondary leads by itself if it reads the record of the demotion as a grant.
-        let since = self.force.copies.behind_since(secondary);
-        self.force.kept = since.map(|since| Kept {
-            side: secondary,
-            since,
-        });
+        self.force.kept = Some(self.kept_copy(secondary));
         // Also without an answer the node may be demoted.
         self.force.has_acted = true;
         if !self.demote(primary)? {
@@ -78,7 +78,8 @@ impl Cluster {
         }
         self.force.lacks_leader = true;
         let leads = self.recorded_role(secondary) == Some(Role::Primary);
-        if since.is_some() && !leads && self.may_keep(secondary) {
+        let is_behind = self.force.copies.behind_since(secondary).is_some();
+        if is_behind && !leads && self.may_keep(secondary) {
             self.keep(secondary)?;
         }
         self.finish_force()
@@ -151,7 +152,8 @@ impl Cluster {
         self.witness.lock().node(side, lost);
     }
 
-    /// Returns whether the operator can go on with the copy of a node.
+    /// Returns whether the operator can go on with the copy of a node. A copy whose disk does not have the mark of the last
+    /// resync yet is older than that by what the other node knows (rule P17).
     fn may_keep(&self, side: Side) -> bool {
         let node = self.nodes.of(side);
         let generation = |side| {
@@ -159,26 +161,80 @@ impl Cluster {
                 .map_or(0, |record| record.generation.get())
         };
         let is_known = generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
+        let last_sync = |side| self.marks(side).and_then(|marks| marks.sync);
         self.force.copies.is_of_one_moment(side)
+            && last_sync(side) == last_sync(side.other())
             && node.is_running()
             && !node.needs_operator
             && is_known
     }
 
+    /// Returns the copy of a machine, as the one with which the datastore goes on. A complete copy has every operation up to
+    /// now, but for what its machine has lost with its power.
+    fn kept_copy(&self, side: Side) -> Kept {
+        let since = self.force.copies.behind_since(side);
+        let since = since.unwrap_or_else(|| self.witness.lock().now());
+        Kept { side, since }
+    }
+
     /// Promotes a node by force. Returns whether its record says that it leads.
     fn keep(&mut self, side: Side) -> Result<bool, String> {
-        let since = self.force.copies.behind_since(side);
         let is_other = side != self.nodes.machine(Role::Primary);
-        self.force.kept = since.filter(|_| is_other).map(|since| Kept { side, since });
-        if self.force.kept.is_some() && !self.is_complete_by_record(side) {
-            self.check_consent(side)?;
+        // The other node may still lead by a grant: then its copy is kept, as noted before.
+        let kept = is_other.then(|| self.kept_copy(side));
+        if kept.is_some() {
+            self.force.kept = kept;
+            if !self.is_complete_by_record(side) {
+                self.check_consent(side)?;
+            }
         }
         self.promote(side, true)?;
         let leads = self.recorded_role(side) == Some(Role::Primary);
-        if !leads {
+        if leads {
+            self.wait_for_word(side)?;
+        }
+        // If the old primary leads again, no other copy is kept.
+        if leads != is_other {
             self.force.kept = None;
         }
         Ok(leads)
+    }
+
+    /// Waits until the witness knows that a node was forced to lead: the other node must not serve before. If that takes
+    /// long, repairs the connection with the witness, and forces the node once more: the witness may have made the other
+    /// node the primary before.
+    fn wait_for_word(&mut self, side: Side) -> Result<(), String> {
+        self.wait_while_owing(side)?;
+        if self.owes_word(side) {
+            self.world.arbiter.cut_off(side, false);
+            self.world.arbiter.lose_answers(side, false);
+            self.wait_while_owing(side)?;
+        }
+        if self.owes_word(side) {
+            self.promote(side, true)?;
+            self.wait_while_owing(side)?;
+        }
+        if self.owes_word(side) {
+            return Err("consent: the witness does not hear of a forced promotion".to_owned());
+        }
+        Ok(())
+    }
+
+    fn wait_while_owing(&mut self, side: Side) -> Result<(), String> {
+        let until = self.now() + PROMOTED_WITHIN;
+        while self.owes_word(side) && self.now() < until {
+            self.run_for(POLL_INTERVAL)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a node says that its witness does not know of its promotion.
+    fn owes_word(&self, side: Side) -> bool {
+        let datastore = self.nodes.of(side).datastore();
+        let status = datastore.and_then(|datastore| datastore.status().witness);
+        status
+            .and_then(|witness| witness.trouble)
+            .is_some_and(|trouble| trouble.contains("does not know"))
     }
 
     /// Checks that a node whose copy lacks operations refuses to be promoted without the consent to a loss.
@@ -239,8 +295,11 @@ impl Cluster {
     }
 
     fn recorded(&self, side: Side) -> Option<RoleRecord> {
-        let marks = disk_checks::marks(self.nodes.of(side).disk.disk());
-        marks.map(|marks| marks.record)
+        self.marks(side).map(|marks| marks.record)
+    }
+
+    fn marks(&self, side: Side) -> Option<RoleMarks> {
+        disk_checks::marks(self.nodes.of(side).disk.disk())
     }
 
     /// Goes on with the copy that was kept, now that its node serves. First judges what was answered before.
@@ -248,12 +307,13 @@ impl Cluster {
         let Some(kept) = self.force.kept.take().filter(|kept| kept.side == serving) else {
             return Ok(());
         };
+        let recorded = self.recorded(serving).map(|record| record.generation);
         let mut witness = self.witness.lock();
         witness.tally.forced += 1;
         let judged = check::one_primary::check(witness.history())
             .and_then(|()| check::reads::check(witness.history()));
         judged.map_err(|violation| violation.to_string())?;
-        witness.go_on_with(kept.side, kept.since);
+        witness.go_on_with(kept.side, recorded.unwrap_or(Generation::FIRST), kept.since);
         Ok(())
     }
 }

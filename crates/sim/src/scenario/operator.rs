@@ -71,6 +71,7 @@ impl Cluster {
     /// Asks a node to become the primary, until it agrees or the operator gives up.
     pub(super) fn promote(&mut self, side: Side, accepts_loss: bool) -> Result<(), String> {
         let until = self.now() + PROMOTED_WITHIN;
+        let mut asked = None;
         while self.now() < until {
             let node = self.nodes.of(side);
             let (Some(process), Some(datastore)) = (node.process(), node.datastore()) else {
@@ -79,6 +80,11 @@ impl Cluster {
             };
             let answer = Arc::new(Mutex::new(None));
             let slot = Arc::clone(&answer);
+            // A copy that has lost more than the operator knows of is not forced on anybody.
+            let boot = *asked.get_or_insert(node.boot());
+            if accepts_loss && boot != node.boot() {
+                break;
+            }
             self.witness.lock().node(side, NodeEvent::Promoted);
             process.start(move || *slot.lock() = Some(datastore.promote(accepts_loss).is_ok()));
             self.unanswered = Some(side);

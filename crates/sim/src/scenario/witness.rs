@@ -118,9 +118,9 @@ impl Witness {
     }
 
     /// Goes on with the copy of a machine, which had every acknowledged operation up to `since`. The other copy is lost.
-    pub fn go_on_with(&mut self, kept: Side, since: u64) {
+    pub fn go_on_with(&mut self, kept: Side, generation: Generation, since: u64) {
         let at = self.tick();
-        self.history.go_on_with(kept, since, at);
+        self.history.go_on_with(kept, generation, since, at);
     }
 
     /// Allows clients to receive errors of a machine's disk.
