@@ -18,6 +18,7 @@ use lockstep_types::Errno;
 use lockstep_types::settings::Standby;
 use parking_lot::Mutex;
 
+use super::file_pages::PageRead;
 use super::page_cache::Worker;
 use super::request_gate::{InFlightGuard, RequestGate};
 use super::unfinished_drops::UnfinishedDrops;
@@ -50,6 +51,8 @@ pub(super) struct ParkedRequest {
     pub kind: RequestKind,
     /// Bytes of data of the request in memory.
     pub bytes: usize,
+    /// The pages that the kernel holds locked until the answer.
+    pub page_read: Option<PageRead>,
     pub answer: AnswerParked,
 }
 
@@ -176,6 +179,15 @@ impl Admissions {
         self.await_service();
         // The standing may have changed before the request was in the list.
         self.refuse_if_following();
+    }
+
+    /// The reads of pages that are parked, and have not been admitted.
+    pub fn parked_page_reads(&self) -> Vec<PageRead> {
+        let state = self.state.lock();
+        let reads = state.requests.iter();
+        reads
+            .filter_map(|request| request.page_read.clone())
+            .collect()
     }
 
     /// Asks the service for a message when this node serves, if requests wait for that.
@@ -316,6 +328,7 @@ mod tests {
         ParkedRequest {
             kind,
             bytes,
+            page_read: None,
             answer: Box::new(|_| {}),
         }
     }
