@@ -185,7 +185,7 @@ impl Filesystem for Adaptor {
             mtime: mtime.map(timestamp),
         };
         let caller = Caller::of(request);
-        self.answer("setattr", reply, move |context, reply| {
+        self.answer(attributes.form(), reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
     }

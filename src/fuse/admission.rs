@@ -80,7 +80,7 @@ struct ParkedList {
 impl ParkedRequest {
     const fn counted_bytes(&self) -> usize {
         match self.kind {
-            RequestKind::Program => self.bytes,
+            RequestKind::Program | RequestKind::SizeChange => self.bytes,
             RequestKind::WriteBack => 0,
         }
     }
@@ -151,11 +151,13 @@ impl Admissions {
         match (kind, standing) {
             // The other node may have changed the file since the page was read.
             (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
-            (RequestKind::Program, Standing::Following) => match self.standby {
-                Standby::Wait => None,
-                Standby::Erofs => Some(Errno::ReadOnly),
-                Standby::Eagain => Some(Errno::Again),
-            },
+            (RequestKind::Program | RequestKind::SizeChange, Standing::Following) => {
+                match self.standby {
+                    Standby::Wait => None,
+                    Standby::Erofs => Some(Errno::ReadOnly),
+                    Standby::Eagain => Some(Errno::Again),
+                }
+            }
             // The node is likely to serve again soon: a restart stays unnoticed.
             (_, _) => None,
         }

@@ -126,3 +126,40 @@ fn stores_beside_a_page_that_is_being_read_are_lost_when_the_other_node_has_serv
     child.expect_success();
     assert!(content_of(&mount, "g") == other);
 }
+
+/// While the size of a file changes, the kernel holds back the write-backs of its pages.
+#[test]
+fn pages_of_a_file_whose_size_changes_are_written_back() {
+    let Some((mount, service)) = mount(Standby::Wait) else {
+        return;
+    };
+    let child = start("parked_pages::child_changes_the_size", &mount);
+    service.stand(Standing::Retiring);
+    // The kernel first asks for an attribute.
+    service.admit_programs(1);
+    child.signals.give("change");
+    service.await_refused_programs(1);
+    service.retire();
+    assert_nothing_lost(&mount, &service, child);
+    assert_eq!(content_of(&mount, "g").len(), PAGE * (PAGES + 1));
+}
+
+#[test]
+#[ignore = "the child of pages_of_a_file_whose_size_changes_are_written_back"]
+fn child_changes_the_size() {
+    let Some(path) = child_file() else { return };
+    let file = read_write(&path.with_file_name("g"));
+    // SAFETY: no process truncates the file while it is mapped.
+    let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    for page in STORED {
+        shared[page * PAGE] = b'm';
+    }
+    let (_first, signals) = crate::mapping_child::stored().unwrap();
+    signals.await_one("change");
+    file.set_len((PAGE * (PAGES + 1)) as u64).unwrap();
+    shared.flush().unwrap();
+    for page in STORED {
+        shared[page * PAGE] = b'n';
+    }
+    shared.flush().unwrap();
+}
