@@ -19,6 +19,8 @@ mod departure;
 mod holder;
 #[path = "failover/lost_found.rs"]
 mod lost_found;
+#[path = "failover/mappings.rs"]
+mod mappings;
 #[path = "failover/middle.rs"]
 mod middle;
 #[path = "resume/names.rs"]
@@ -171,6 +173,13 @@ fn a_program_with_a_mapping_of_a_held_mount_goes_on_through_failovers() {
         pair.start();
         busy::programs_go_on(&mut pair, 5, |name| name == "mapped");
         pair.end();
+    }
+}
+
+#[test]
+fn threads_with_one_mapping_go_on_through_failovers() {
+    if let Some(mut pair) = start(STEADY) {
+        mappings::threads_go_on(&mut pair, 5);
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_driver::client::{FileService, Inside, RequestKind, Standing};
 use lockstep_types::Errno;
@@ -62,6 +63,8 @@ pub(super) struct Admissions {
     standby: Standby,
     drops: Arc<UnfinishedDrops>,
     gate: RequestGate,
+    /// The write-backs that were let in since the mount began.
+    admitted_write_backs: AtomicU64,
     state: Mutex<ParkedList>,
     /// Runs the parked requests.
     worker: Worker,
@@ -98,6 +101,7 @@ impl Admissions {
             standby,
             drops: Arc::default(),
             gate: RequestGate::default(),
+            admitted_write_backs: AtomicU64::new(0),
             state: Mutex::default(),
             worker: Worker::start("fuse-standby")?,
         }))
@@ -106,6 +110,11 @@ impl Admissions {
     /// The drops of the kernel's caches that are under way.
     pub const fn drops(&self) -> &Arc<UnfinishedDrops> {
         &self.drops
+    }
+
+    /// The number of write-backs that were let in since the mount began.
+    pub fn admitted_write_backs(&self) -> u64 {
+        self.admitted_write_backs.load(Ordering::Relaxed)
     }
 
     /// Lets a request through that only counts references, or that needs nothing of the datastore; `None` if the mount is
@@ -124,6 +133,9 @@ impl Admissions {
                 return AdmissionAnswer::Refused(Errno::Io);
             }
             Ok(inside) => {
+                if kind == RequestKind::WriteBack {
+                    self.admitted_write_backs.fetch_add(1, Ordering::Relaxed);
+                }
                 return AdmissionAnswer::Inside(Admitted {
                     _inside: inside,
                     _in_flight: in_flight,
