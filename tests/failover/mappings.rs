@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use memmap2::{Advice, MmapMut};
 
@@ -13,11 +14,14 @@ use crate::nodes::{Pair, await_that};
 use crate::operator::{assert_identical, await_in_sync, fail_over};
 
 const PAGE: usize = 4096;
-const PAGES: usize = 512;
+const PAGES: usize = 64;
 const THREADS: usize = 8;
 
 /// Stores of all threads between two failovers.
 const STORES: u64 = 500;
+
+/// Time between two stores of a thread.
+const PAUSE: Duration = Duration::from_micros(100);
 
 struct Progress {
     stores: AtomicU64,
@@ -31,11 +35,14 @@ impl Progress {
 
     fn await_more(&self) {
         let wanted = self.stores.load(Ordering::SeqCst) + STORES;
-        await_that("stores", || self.stores.load(Ordering::SeqCst) >= wanted);
+        await_that("stores", || {
+            assert!(self.goes_on(), "a thread has failed");
+            self.stores.load(Ordering::SeqCst) >= wanted
+        });
     }
 }
 
-/// Ends the threads, also those of a test that fails.
+/// Ends all threads when one of them ends, or the test.
 struct Stop<'a>(&'a Progress);
 
 impl Drop for Stop<'_> {
@@ -46,6 +53,7 @@ impl Drop for Stop<'_> {
 
 /// Stores to pages in turn, and checks what it has stored before.
 fn store(own: &mut [u8], progress: &Progress) {
+    let _stop = Stop(progress);
     let mut last = vec![0_u64; own.len() / PAGE];
     let mut number = 0;
     while progress.goes_on() {
@@ -56,10 +64,13 @@ fn store(own: &mut [u8], progress: &Progress) {
         last[at] = number;
         *bytes = number.to_le_bytes();
         progress.stores.fetch_add(1, Ordering::SeqCst);
+        // The nodes share the processors with this thread.
+        thread::sleep(PAUSE);
     }
 }
 
 fn sync_and_resize(file: &File, progress: &Progress) {
+    let _stop = Stop(progress);
     let mapped = (PAGES * PAGE) as u64;
     let mut round = 0;
     while progress.goes_on() {
