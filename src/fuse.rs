@@ -44,6 +44,7 @@ mod device;
 mod error;
 mod exchange;
 mod extended;
+mod file_pages;
 mod held_mount;
 mod init;
 mod invalidator;
@@ -58,6 +59,7 @@ pub mod mount_table;
 mod names;
 mod orphan_probe;
 mod page_cache;
+mod page_sweep;
 mod privileges;
 mod reader_start;
 mod reader_threads;
@@ -255,6 +257,7 @@ fn follow_role(
         options.helper_program().map(Into::into),
         Arc::clone(context.known()),
         Arc::clone(context.page_cache()),
+        Arc::clone(context.admissions()),
     ));
     if context.page_cache().changes().inherited_below().is_some() {
         find_inherited_when_serving(context, &dropper);

@@ -15,6 +15,8 @@ mod mapping_child;
 mod model;
 #[path = "model/mounted.rs"]
 mod mounted;
+#[path = "standby/parked_pages.rs"]
+mod parked_pages;
 
 use std::fs::{self, File};
 use std::io;
@@ -384,7 +386,7 @@ fn content_of(mount: &Fixture, name: &str) -> Vec<u8> {
     let done = Box::new(move |outcome: Result<&[u8], _>| {
         send.send(outcome.unwrap().to_vec()).unwrap();
     });
-    mount.model.read(ino, 0, 4096, done);
+    mount.model.read(ino, 0, 1 << 20, done);
     receive.recv().unwrap()
 }
 

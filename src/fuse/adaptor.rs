@@ -21,7 +21,7 @@ use lockstep_driver::client::RequestKind;
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
-use super::context::Context;
+use super::context::{Context, RequestForm};
 use super::create::NewInode;
 use super::names::LookupTarget;
 use super::privileges::Caller;
@@ -55,11 +55,11 @@ impl Adaptor {
     /// Answers one request other than a write; see [`Context::answer`].
     fn answer<R: Refuse + Send + 'static>(
         &self,
-        operation: &'static str,
+        form: impl Into<RequestForm>,
         reply: R,
         body: impl FnOnce(&Arc<Context>, R) + Send + 'static,
     ) {
-        self.context.answer(operation, reply, |context, reply| {
+        self.context.answer(form, reply, |context, reply| {
             context.service().flush_deferred_writes();
             body(context, reply);
         });
@@ -185,7 +185,7 @@ impl Filesystem for Adaptor {
             mtime: mtime.map(timestamp),
         };
         let caller = Caller::of(request);
-        self.answer("setattr", reply, move |context, reply| {
+        self.answer(attributes.form(), reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
     }
@@ -370,7 +370,8 @@ impl Filesystem for Adaptor {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer("read", reply, move |context, reply| {
+        let form = content::read_form(node, offset, size, owner);
+        self.answer(form, reply, move |context, reply| {
             content::read(context, node, offset, size, owner, reply);
         });
     }

@@ -12,12 +12,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_driver::client::{FileService, Inside, RequestKind, Standing};
 use lockstep_types::Errno;
 use lockstep_types::settings::Standby;
 use parking_lot::Mutex;
 
+use super::file_pages::PageRead;
 use super::page_cache::Worker;
 use super::request_gate::{InFlightGuard, RequestGate};
 use super::unfinished_drops::UnfinishedDrops;
@@ -50,6 +52,8 @@ pub(super) struct ParkedRequest {
     pub kind: RequestKind,
     /// Bytes of data of the request in memory.
     pub bytes: usize,
+    /// The pages that the kernel holds locked until the answer.
+    pub page_read: Option<PageRead>,
     pub answer: AnswerParked,
 }
 
@@ -59,6 +63,8 @@ pub(super) struct Admissions {
     standby: Standby,
     drops: Arc<UnfinishedDrops>,
     gate: RequestGate,
+    /// The write-backs that were let in since the mount began.
+    admitted_write_backs: AtomicU64,
     state: Mutex<ParkedList>,
     /// Runs the parked requests.
     worker: Worker,
@@ -77,7 +83,7 @@ struct ParkedList {
 impl ParkedRequest {
     const fn counted_bytes(&self) -> usize {
         match self.kind {
-            RequestKind::Program => self.bytes,
+            RequestKind::Program | RequestKind::SizeChange => self.bytes,
             RequestKind::WriteBack => 0,
         }
     }
@@ -95,6 +101,7 @@ impl Admissions {
             standby,
             drops: Arc::default(),
             gate: RequestGate::default(),
+            admitted_write_backs: AtomicU64::new(0),
             state: Mutex::default(),
             worker: Worker::start("fuse-standby")?,
         }))
@@ -103,6 +110,11 @@ impl Admissions {
     /// The drops of the kernel's caches that are under way.
     pub const fn drops(&self) -> &Arc<UnfinishedDrops> {
         &self.drops
+    }
+
+    /// The number of write-backs that were let in since the mount began.
+    pub fn admitted_write_backs(&self) -> u64 {
+        self.admitted_write_backs.load(Ordering::Relaxed)
     }
 
     /// Lets a request through that only counts references, or that needs nothing of the datastore; `None` if the mount is
@@ -121,6 +133,9 @@ impl Admissions {
                 return AdmissionAnswer::Refused(Errno::Io);
             }
             Ok(inside) => {
+                if kind == RequestKind::WriteBack {
+                    self.admitted_write_backs.fetch_add(1, Ordering::Relaxed);
+                }
                 return AdmissionAnswer::Inside(Admitted {
                     _inside: inside,
                     _in_flight: in_flight,
@@ -148,11 +163,13 @@ impl Admissions {
         match (kind, standing) {
             // The other node may have changed the file since the page was read.
             (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
-            (RequestKind::Program, Standing::Following) => match self.standby {
-                Standby::Wait => None,
-                Standby::Erofs => Some(Errno::ReadOnly),
-                Standby::Eagain => Some(Errno::Again),
-            },
+            (RequestKind::Program | RequestKind::SizeChange, Standing::Following) => {
+                match self.standby {
+                    Standby::Wait => None,
+                    Standby::Erofs => Some(Errno::ReadOnly),
+                    Standby::Eagain => Some(Errno::Again),
+                }
+            }
             // The node is likely to serve again soon: a restart stays unnoticed.
             (_, _) => None,
         }
@@ -176,6 +193,15 @@ impl Admissions {
         self.await_service();
         // The standing may have changed before the request was in the list.
         self.refuse_if_following();
+    }
+
+    /// The reads of pages that are parked, and have not been admitted.
+    pub fn parked_page_reads(&self) -> Vec<PageRead> {
+        let state = self.state.lock();
+        let reads = state.requests.iter();
+        reads
+            .filter_map(|request| request.page_read.clone())
+            .collect()
     }
 
     /// Asks the service for a message when this node serves, if requests wait for that.
@@ -316,6 +342,7 @@ mod tests {
         ParkedRequest {
             kind,
             bytes,
+            page_read: None,
             answer: Box::new(|_| {}),
         }
     }

@@ -1,8 +1,8 @@
 //! The drop of everything that the kernel caches of a mount: names, attributes, listings, access lists and pages.
 //!
-//! The order of a drop: first each name expires, then the attributes of each known inode go, and last the pages. Only
-//! the last step waits: the kernel writes dirty pages back before it drops them. A moment later the attributes go once
-//! more: the kernel may just have been learning of an inode.
+//! The order of a drop: first each name expires, then the attributes of each known inode go, and last the pages
+//! (`page_sweep`). Only the last step waits: the kernel writes dirty pages back before it drops them. A moment later the
+//! attributes go once more: the kernel may just have been learning of an inode.
 //!
 //! A resumed mount: the numbers of the inodes that the kernel has learned of from the earlier process are not known. So
 //! this process asks the kernel for each number below the one at which it has begun, the newest first. That takes about
@@ -25,10 +25,12 @@ use lockstep_driver::threads;
 use lockstep_types::Ino;
 use rustix::io::Errno;
 
+use super::admission::Admissions;
 use super::device::Device;
 use super::invalidator::Invalidator;
 use super::known_inodes::KnownInodes;
 use super::page_cache::PageCache;
+use super::page_sweep;
 use super::unfinished_drops::UnfinishedDrop;
 
 /// Most numbers of inodes that a search asks the kernel for.
@@ -44,13 +46,13 @@ const LATE: Duration = Duration::from_millis(200);
 const GAP_MAX: u64 = 16;
 
 /// Drops the kernel's caches of one mount.
-#[derive(Debug)]
 pub(super) struct CacheDropper {
     device: Device,
     /// This program, for a child process that makes the calls which wait (see `invalidator`).
     program: Option<PathBuf>,
     known: Arc<KnownInodes>,
     page_cache: Arc<PageCache>,
+    admissions: Arc<Admissions>,
     /// Ranges with the inodes that the kernel knows from an earlier process, after the search.
     found: OnceLock<Vec<Range<u64>>>,
 }
@@ -61,12 +63,14 @@ impl CacheDropper {
         program: Option<PathBuf>,
         known: Arc<KnownInodes>,
         page_cache: Arc<PageCache>,
+        admissions: Arc<Admissions>,
     ) -> Self {
         Self {
             device,
             program,
             known,
             page_cache,
+            admissions,
             found: OnceLock::new(),
         }
     }
@@ -123,7 +127,7 @@ impl CacheDropper {
     /// brought an inode, and so the kernel did not know the inode before.
     fn drop_late(&self, invalidator: &Invalidator) -> io::Result<()> {
         thread::sleep(LATE);
-        invalidator.drop_inodes(&self.known_ranges(), false)?;
+        invalidator.drop_attributes(&self.known_ranges())?;
         Ok(())
     }
 
@@ -137,13 +141,18 @@ impl CacheDropper {
             ranges = known.len(),
             "the kernel drops its caches"
         );
-        invalidator.drop_inodes(&known, false)?;
-        invalidator.drop_inodes(&known, true)?;
+        invalidator.drop_attributes(&known)?;
+        self.drop_pages(&invalidator, &known)?;
         if self.found.get().is_none() {
             let found = self.search(&invalidator)?;
-            invalidator.drop_inodes(&found, true)?;
+            self.drop_pages(&invalidator, &found)?;
         }
         Ok(invalidator)
+    }
+
+    fn drop_pages(&self, invalidator: &Invalidator, inodes: &[Range<u64>]) -> io::Result<()> {
+        let parked_reads = || self.admissions.parked_page_reads();
+        page_sweep::drop_pages(invalidator, inodes, &parked_reads)
     }
 
     /// Ranges with the inodes that the kernel knows, as far as this process has learned of them.
@@ -170,7 +179,7 @@ impl CacheDropper {
         if first > Ino::ROOT.get() {
             tracing::warn!(first, "the kernel may show old attributes of older inodes");
         }
-        let knows = |range| invalidator.drop_inodes(&[range], false);
+        let knows = |range| invalidator.drop_attributes(&[range]);
         let (large, small) = SEARCH_STEPS;
         let mut found = Vec::new();
         for step in steps(first..below, large) {

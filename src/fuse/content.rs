@@ -9,8 +9,9 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest};
 
 use super::attributes::{allocate_mode, ino};
-use super::context::Context;
+use super::context::{Context, RequestForm};
 use super::delayed_change::{DelayedChange, DelayedTurn};
+use super::file_pages::PageRead;
 use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
@@ -20,7 +21,22 @@ use super::reply;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Reads; fewer bytes only at the end of the file. A read without a lock owner fills pages of the kernel's cache.
+/// The form of a read. A read without a lock owner fills pages of the kernel's cache.
+pub(super) fn read_form(
+    node: INodeNo,
+    offset: u64,
+    size: u32,
+    owner: Option<LockOwner>,
+) -> RequestForm {
+    let ino = ino(node).ok().filter(|_| owner.is_none());
+    let bytes = offset..offset.saturating_add(size.into());
+    RequestForm {
+        page_read: ino.map(|ino| PageRead::new(ino, &bytes)),
+        .."read".into()
+    }
+}
+
+/// Reads; fewer bytes only at the end of the file.
 pub(super) fn read(
     context: &Context,
     node: INodeNo,

@@ -15,6 +15,7 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
 use super::admission::{AdmissionAnswer, Admissions, Admitted, ParkedRequest};
 use super::error::MountError;
+use super::file_pages::PageRead;
 use super::kernel_cache::KernelCache;
 use super::known_inodes::KnownInodes;
 use super::mount_memory::MountMemory;
@@ -33,6 +34,26 @@ pub(super) struct Context {
     page_cache: Arc<PageCache>,
     memory: MountMemory,
     lifetime: Duration,
+}
+
+/// What the admission of a request needs to know of it.
+pub(super) struct RequestForm {
+    /// The name of the request.
+    pub operation: &'static str,
+    pub kind: RequestKind,
+    /// The pages that the kernel holds locked until the answer.
+    pub page_read: Option<PageRead>,
+}
+
+impl From<&'static str> for RequestForm {
+    /// A request of a program that fills no page.
+    fn from(operation: &'static str) -> Self {
+        Self {
+            operation,
+            kind: RequestKind::Program,
+            page_read: None,
+        }
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -116,17 +137,18 @@ impl Context {
     /// reported.
     pub fn answer<R: Refuse + Send + 'static>(
         self: &Arc<Self>,
-        operation: &'static str,
+        form: impl Into<RequestForm>,
         reply: R,
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) {
-        match self.admissions.enter(RequestKind::Program) {
+        let form = form.into();
+        match self.admissions.enter(form.kind) {
             AdmissionAnswer::Inside(admitted) => {
-                self.run(operation, admitted, || body(self, reply));
+                self.run(form.operation, admitted, || body(self, reply));
             }
             AdmissionAnswer::Refused(errno) => reply.refuse(errno),
             AdmissionAnswer::Waits(in_flight) => {
-                let request = self.parked(operation, RequestKind::Program, reply, body);
+                let request = self.parked(form, reply, body);
                 self.admissions.park(request, in_flight);
             }
         }
@@ -151,7 +173,11 @@ impl Context {
             AdmissionAnswer::Refused(errno) => reply.refuse(errno),
             AdmissionAnswer::Waits(in_flight) => {
                 let (bytes, body) = keep();
-                let request = self.parked(operation, kind, reply, body);
+                let form = RequestForm {
+                    kind,
+                    ..operation.into()
+                };
+                let request = self.parked(form, reply, body);
                 let request = ParkedRequest { bytes, ..request };
                 self.admissions.park(request, in_flight);
             }
@@ -202,19 +228,19 @@ impl Context {
     /// A request to park, without data.
     fn parked<R: Refuse + Send + 'static>(
         self: &Arc<Self>,
-        operation: &'static str,
-        kind: RequestKind,
+        form: RequestForm,
         reply: R,
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) -> ParkedRequest {
-        let shared = Arc::clone(self);
+        let (shared, operation) = (Arc::clone(self), form.operation);
         let answer = move |turn: Result<Admitted<'_>, Errno>| match turn {
             Ok(admitted) => shared.run(operation, admitted, || body(&shared, reply)),
             Err(errno) => reply.refuse(errno),
         };
         ParkedRequest {
-            kind,
+            kind: form.kind,
             bytes: 0,
+            page_read: form.page_read,
             answer: Box::new(answer),
         }
     }

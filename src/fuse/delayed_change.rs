@@ -63,6 +63,7 @@ impl DelayedChange {
                 };
                 // The service keeps the bytes of the change.
                 let request = ParkedRequest {
+                    page_read: None,
                     kind,
                     bytes: 0,
                     answer: Box::new(answer),

@@ -5,7 +5,8 @@
 //! call would wait for the next process, and the next process for the end of the killed one. So a child process makes the
 //! calls of a mount that outlives its process: it has the device, and nothing else of the node.
 //!
-//! The child ends when the node has closed the socket between them. If the child ends earlier, the node makes the calls.
+//! The child has one thread more than calls, so a call that lasts holds no other call up. It ends when the node has closed
+//! the socket between them, and its calls have ended. If the child ends earlier, the node makes the calls.
 
 use std::io;
 use std::ops::Range;
@@ -14,13 +15,18 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lockstep_types::Ino;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::device::Device;
+use super::file_pages::FilePages;
 use crate::hold::packet;
 
 /// The hidden command of the child process. Its standard input is the socket.
@@ -32,14 +38,31 @@ const DEVICE: &[u8] = b"DEVICE";
 /// An offset that means: drop attributes only, keep cached data.
 pub(super) const ATTRIBUTES_ONLY: i64 = -1;
 
-/// An offset and a length that mean: the whole file.
-const WHOLE_FILE: (i64, i64) = (0, 0);
+/// A length that means: to the end of the file.
+const TO_THE_END: i64 = 0;
 
 /// Bytes of an [`Invalidation`] in a packet.
 const INVALIDATION_BYTES: usize = 32;
 
-/// Most invalidations of one packet.
-const PACKET_MAX: usize = 16;
+/// Bytes of a [`CallId`] in a packet.
+const ID_BYTES: usize = 8;
+
+/// Most invalidations of one call.
+pub(super) const PACKET_MAX: usize = 15;
+
+/// A call of the other side of the socket: the number of the packet that has begun it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallId(u64);
+
+/// A call that has begun.
+pub(super) enum CallState {
+    /// The kernel has answered.
+    Ended(Result<bool, Errno>),
+    /// The kernel has not answered yet.
+    Running,
+    /// Nobody knows the answer: the process that has made the call is gone.
+    Lost,
+}
 
 /// The part of the kernel's caches that goes, for inodes with consecutive numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +74,24 @@ struct Invalidation {
 }
 
 impl Invalidation {
-    const fn one(ino: Ino, offset: i64, length: i64) -> Self {
+    /// The attributes of inodes with consecutive numbers.
+    const fn attributes(inodes: &Range<u64>) -> Self {
         Self {
-            first: ino.get(),
-            count: 1,
-            offset,
-            length,
+            first: inodes.start,
+            count: inodes.end.saturating_sub(inodes.start),
+            offset: ATTRIBUTES_ONLY,
+            length: 0,
+        }
+    }
+
+    /// Pages, and the attributes of their inodes.
+    fn pages(pages: &FilePages) -> Self {
+        let length = pages.bytes.end - pages.bytes.start;
+        Self {
+            offset: i64::try_from(pages.bytes.start).unwrap_or(i64::MAX),
+            // Only a length that means the end of the file is larger.
+            length: i64::try_from(length).unwrap_or(TO_THE_END),
+            ..Self::attributes(&pages.inodes)
         }
     }
 
@@ -120,11 +155,13 @@ pub(super) struct Invalidator {
     helper: Mutex<Option<Helper>>,
 }
 
-/// The child process. A drop waits for its end.
+/// The other side, which makes the calls. A drop waits for the end of the child process.
 #[derive(Debug)]
 struct Helper {
     socket: Option<OwnedFd>,
-    process: Child,
+    /// The child process; `None` if threads of this process make the calls.
+    process: Option<Child>,
+    last: CallId,
 }
 
 impl Invalidator {
@@ -139,47 +176,67 @@ impl Invalidator {
 
     /// Makes the kernel write back and drop its pages of a range. Waits for the write-backs: no thread that takes
     /// requests of the kernel may call this.
-    pub fn drop_pages(&self, ino: Ino, offset: i64, length: i64) -> Result<bool, Errno> {
-        self.invalidate(&[Invalidation::one(ino, offset, length)])
+    pub fn drop_pages(&self, pages: &FilePages) -> Result<bool, Errno> {
+        self.invalidate(&[Invalidation::pages(pages)])
     }
 
     /// Whether the kernel still knows an inode: as open file, by a name in its cache, or not evicted yet. The kernel
     /// asks for the attributes of the inode again.
     pub fn knows(&self, ino: Ino) -> Result<bool, Errno> {
-        self.invalidate(&[Invalidation::one(ino, ATTRIBUTES_ONLY, 0)])
+        let one = FilePages::of(ino, 0..0);
+        self.invalidate(&[Invalidation::attributes(&one.inodes)])
     }
 
-    /// Makes the kernel forget the attributes of inodes, given as ranges of numbers, and their pages too if that is
-    /// wanted: then it waits for write-backs. Returns whether the kernel knows one of the inodes.
-    pub fn drop_inodes(&self, ranges: &[Range<u64>], with_pages: bool) -> Result<bool, Errno> {
-        let (offset, length) = if with_pages {
-            WHOLE_FILE
-        } else {
-            (ATTRIBUTES_ONLY, 0)
-        };
+    /// Makes the kernel forget the attributes of inodes, given as ranges of numbers. Returns whether the kernel knows one
+    /// of the inodes.
+    pub fn drop_attributes(&self, ranges: &[Range<u64>]) -> Result<bool, Errno> {
         let mut knows = false;
         for part in ranges.chunks(PACKET_MAX) {
-            let all: Vec<_> = part
-                .iter()
-                .map(|range| Invalidation {
-                    first: range.start,
-                    count: range.end.saturating_sub(range.start),
-                    offset,
-                    length,
-                })
-                .collect();
+            let all: Vec<_> = part.iter().map(Invalidation::attributes).collect();
             knows |= self.invalidate(&all)?;
         }
         Ok(knows)
     }
 
+    /// Begins to make the kernel write back and drop pages, [`PACKET_MAX`] parts at most. The call may last; others may
+    /// begin meanwhile.
+    ///
+    /// # Errors
+    /// If nobody can make the call.
+    pub fn begin(&self, parts: &[FilePages]) -> io::Result<CallId> {
+        let all: Vec<_> = parts.iter().map(Invalidation::pages).collect();
+        let mut helper = self.helper.lock();
+        if let Some(running) = &mut *helper {
+            match running.begin(&all) {
+                Ok(call) => return Ok(call),
+                Err(error) => note_end(&error),
+            }
+        }
+        helper.insert(Helper::here(&self.device)?).begin(&all)
+    }
+
+    /// Waits for the end of a call of [`Self::begin`].
+    pub fn await_end(&self, call: CallId, limit: Duration) -> CallState {
+        let mut helper = self.helper.lock();
+        let state = helper.as_ref().map(|it| it.await_end(call, limit));
+        match state {
+            None => CallState::Lost,
+            Some(Ok(answer)) => answer.map_or(CallState::Running, CallState::Ended),
+            Some(Err(error)) => {
+                note_end(&error);
+                *helper = None;
+                CallState::Lost
+            }
+        }
+    }
+
     fn invalidate(&self, all: &[Invalidation]) -> Result<bool, Errno> {
         let mut helper = self.helper.lock();
-        if let Some(running) = &*helper {
+        if let Some(running) = &mut *helper {
             match running.ask(all) {
                 Ok(answer) => return answer,
                 Err(error) => {
-                    tracing::warn!(%error, "the process that drops pages has ended: this process does so");
+                    note_end(&error);
                     *helper = None;
                 }
             }
@@ -188,14 +245,14 @@ impl Invalidator {
     }
 }
 
+fn note_end(error: &io::Error) {
+    tracing::warn!(%error, "the process that drops pages has ended: this process does so");
+}
+
 impl Helper {
+    /// A child process.
     fn start(device: &Device, program: &Path) -> io::Result<Self> {
-        let (socket, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (socket, theirs) = sockets()?;
         let process = Command::new(program)
             .arg0("lockstep")
             .arg(COMMAND)
@@ -204,70 +261,178 @@ impl Helper {
             .stderr(Stdio::null())
             .current_dir("/")
             .spawn()?;
-        let helper = Self {
-            socket: Some(socket),
-            process,
-        };
+        let helper = Self::new(socket, Some(process));
         if let Some(socket) = &helper.socket {
             packet::send(socket, DEVICE, &[device.as_fd()])?;
         }
         Ok(helper)
     }
 
-    fn ask(&self, all: &[Invalidation]) -> io::Result<Result<bool, Errno>> {
-        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let text: Vec<u8> = all.iter().flat_map(|one| one.to_bytes()).collect();
-        packet::send(socket, &text, &[])?;
-        let (answer, _) = packet::receive(socket)?;
-        let (words, _) = answer.as_chunks::<4>();
-        let [code] = words else {
+    /// Threads of this process.
+    fn here(device: &Device) -> io::Result<Self> {
+        let (socket, theirs) = sockets()?;
+        let callers = Callers::new(theirs, device.again()?);
+        callers.start_one()?;
+        Ok(Self::new(socket, None))
+    }
+
+    const fn new(socket: OwnedFd, process: Option<Child>) -> Self {
+        Self {
+            socket: Some(socket),
+            process,
+            last: CallId(0),
+        }
+    }
+
+    fn socket(&self) -> io::Result<&OwnedFd> {
+        let socket = self.socket.as_ref();
+        socket.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn begin(&mut self, all: &[Invalidation]) -> io::Result<CallId> {
+        self.last.0 += 1;
+        let parts = all.iter().flat_map(|one| one.to_bytes());
+        let text: Vec<u8> = self.last.0.to_ne_bytes().into_iter().chain(parts).collect();
+        packet::send(self.socket()?, &text, &[])?;
+        Ok(self.last)
+    }
+
+    fn ask(&mut self, all: &[Invalidation]) -> io::Result<Result<bool, Errno>> {
+        let call = self.begin(all)?;
+        loop {
+            if let Some(answer) = self.answer_of(call)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Waits for the answer of a call; `None` if the kernel does not answer in time.
+    fn await_end(&self, call: CallId, limit: Duration) -> io::Result<Option<Result<bool, Errno>>> {
+        let end = Instant::now() + limit;
+        while self.has_answer(end.saturating_duration_since(Instant::now()))? {
+            if let Some(answer) = self.answer_of(call)? {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+
+    fn has_answer(&self, limit: Duration) -> io::Result<bool> {
+        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+        let mut watched = [PollFd::new(self.socket()?, PollFlags::IN)];
+        match poll(&mut watched, Some(&limit)) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(true),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Receives the next answer; `None` if it is the one of another call, which nobody waits for any more.
+    fn answer_of(&self, call: CallId) -> io::Result<Option<Result<bool, Errno>>> {
+        let (answer, _) = packet::receive(self.socket()?)?;
+        let Some((id, code)) = answer.split_first_chunk::<ID_BYTES>() else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        Ok(match i32::from_ne_bytes(*code) {
+        let code = code.try_into().map_err(io::Error::other)?;
+        let is_wanted = u64::from_ne_bytes(*id) == call.0;
+        Ok(is_wanted.then(|| match i32::from_ne_bytes(code) {
             KNOWN => Ok(true),
             UNKNOWN => Ok(false),
             code => Err(Errno::from_raw_os_error(code)),
-        })
+        }))
     }
+}
+
+fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
         self.socket = None;
-        if let Err(error) = self.process.wait() {
+        if let Some(Err(error)) = self.process.as_mut().map(Child::wait) {
             tracing::debug!(%error, "the end of the process that drops pages");
         }
     }
 }
 
-/// Answers of the child. Each other number is an error code.
+/// Answers of the other side. Each other number is an error code.
 const KNOWN: i32 = 0;
 const UNKNOWN: i32 = -1;
+
+/// The threads that make calls. All of them read from one socket.
+struct Callers<S> {
+    socket: S,
+    device: Device,
+    /// Threads that make no call.
+    idle: AtomicUsize,
+}
+
+impl<S: AsFd + Send + Sync + 'static> Callers<S> {
+    /// No thread yet.
+    fn new(socket: S, device: Device) -> Arc<Self> {
+        Arc::new(Self {
+            socket,
+            device,
+            idle: AtomicUsize::new(0),
+        })
+    }
+
+    /// Starts one more thread.
+    fn start_one(self: &Arc<Self>) -> io::Result<()> {
+        let shared = Arc::clone(self);
+        let name = "fuse-drop-call".to_owned();
+        let body = move || {
+            // The other side is gone.
+            let _ended = shared.run();
+        };
+        thread::Builder::new().name(name).spawn(body).map(drop)
+    }
+
+    /// Makes calls until the socket is closed.
+    fn run(self: &Arc<Self>) -> io::Result<()> {
+        loop {
+            self.idle.fetch_add(1, Ordering::SeqCst);
+            let asked = packet::receive(&self.socket);
+            let is_last = self.idle.fetch_sub(1, Ordering::SeqCst) == 1;
+            let (asked, _) = match asked {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                asked => asked?,
+            };
+            if is_last {
+                // Without another thread the next call waits for this one.
+                let _started = self.start_one();
+            }
+            self.make(&asked)?;
+        }
+    }
+
+    /// Makes one call, and answers.
+    fn make(&self, asked: &[u8]) -> io::Result<()> {
+        let (id, all) = asked.split_at(ID_BYTES.min(asked.len()));
+        let all = Invalidation::all_from_bytes(all).ok_or(Errno::INVAL);
+        let code = match all.and_then(|all| Invalidation::call_all(&all, &self.device)) {
+            Ok(true) => KNOWN,
+            Ok(false) => UNKNOWN,
+            Err(errno) => errno.raw_os_error(),
+        };
+        packet::send(&self.socket, &[id, &code.to_ne_bytes()].concat(), &[])
+    }
+}
 
 /// The child process: makes calls until the node closes the socket.
 ///
 /// # Errors
 /// If the socket fails, or brings no device.
-pub fn run_invalidator(socket: impl AsFd) -> io::Result<()> {
+pub fn run_invalidator(socket: impl AsFd + Send + Sync + 'static) -> io::Result<()> {
     let (text, descriptors) = packet::receive(&socket)?;
     let device = descriptors.into_iter().next().map(Device::adopt);
     let (DEVICE, Some(Ok(device))) = (text.as_slice(), device) else {
         return Err(io::Error::other("the first packet brings no device"));
     };
-    loop {
-        let asked = match packet::receive(&socket) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            asked => asked?,
-        };
-        let all = Invalidation::all_from_bytes(&asked.0).ok_or(Errno::INVAL);
-        let code = match all.and_then(|all| Invalidation::call_all(&all, &device)) {
-            Ok(true) => KNOWN,
-            Ok(false) => UNKNOWN,
-            Err(errno) => errno.raw_os_error(),
-        };
-        packet::send(&socket, &code.to_ne_bytes(), &[])?;
-    }
+    Callers::new(socket, device).run()
 }
 
 #[cfg(test)]
@@ -276,14 +441,22 @@ mod tests {
 
     #[test]
     fn invalidations_are_read_as_they_were_written() {
-        let one = Invalidation::one(Ino::ROOT, ATTRIBUTES_ONLY, 4096);
-        let many = Invalidation {
-            first: 7,
-            count: 9,
-            ..one
-        };
+        let one = Invalidation::pages(&FilePages::of(Ino::ROOT, 4096..8192));
+        let many = Invalidation::attributes(&(7..16));
         let bytes = [one.to_bytes(), many.to_bytes()].concat();
         assert_eq!(Invalidation::all_from_bytes(&bytes), Some(vec![one, many]));
         assert_eq!(Invalidation::all_from_bytes(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn pages_without_an_end_reach_to_the_end_of_the_file() {
+        let range = |bytes| {
+            let one = Invalidation::pages(&FilePages::of(Ino::ROOT, bytes));
+            (one.first, one.count, one.offset, one.length)
+        };
+        assert_eq!(range(0..u64::MAX), (1, 1, 0, TO_THE_END));
+        assert_eq!(range(4096..12288), (1, 1, 4096, 8192));
+        let (_, _, offset, length) = range(4096..u64::MAX);
+        assert_eq!((offset, length), (4096, TO_THE_END));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use fuser::{INodeNo, Notifier};
 use lockstep_types::Ino;
 
+use super::file_pages::FilePages;
 use super::invalidator::{ATTRIBUTES_ONLY, Invalidator};
 
 /// The kernel's caches of one mount.
@@ -47,10 +48,7 @@ impl KernelCache {
         let Some(Channels { invalidator, .. }) = self.0.get() else {
             return;
         };
-        let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
-        // Length zero means: to the end of the file.
-        let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
-        if let Err(error) = invalidator.drop_pages(ino, offset, length) {
+        if let Err(error) = invalidator.drop_pages(&FilePages::of(ino, bytes)) {
             // The mount is ending, and the mapping with it.
             tracing::debug!(%ino, %error, "the kernel did not drop pages");
         }

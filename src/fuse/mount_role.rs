@@ -2,7 +2,7 @@
 //!
 //! | change | effect |
 //! |---|---|
-//! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that, at most [`DROP_WAIT_MAX`] |
+//! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that while write-backs come, at most [`DROP_WAIT_MAX`] |
 //! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
 //! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
 //! | it is undecided which node serves | none: the caches are right, and stay |
@@ -24,7 +24,10 @@ use super::admission::Admissions;
 use super::cache_drop::CacheDropper;
 
 /// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
-const DROP_WAIT_MAX: Duration = Duration::from_millis(900);
+const DROP_WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// How long it waits if no write-back comes.
+const DROP_PAUSE_MAX: Duration = Duration::from_millis(900);
 
 /// The parts of a mount that a change of the role concerns.
 pub(super) struct MountRole {
@@ -82,13 +85,27 @@ impl MountRole {
         self.admissions.run_parked_soon();
         match self.begin_drop() {
             Ok(is_done) => {
-                if is_done.recv_timeout(DROP_WAIT_MAX).is_err() {
+                if !self.await_drop(&is_done, start) {
                     tracing::warn!("the kernel has not dropped its caches yet");
                 }
             }
             Err(error) => tracing::error!(%error, "the kernel does not drop its caches"),
         }
         thread::sleep(self.names_outlive_drop.saturating_sub(start.elapsed()));
+    }
+
+    /// Waits for a drop while write-backs come. Returns whether the drop is done.
+    fn await_drop(&self, is_done: &Receiver<()>, start: Instant) -> bool {
+        while start.elapsed() < DROP_WAIT_MAX {
+            let before = self.admissions.admitted_write_backs();
+            if is_done.recv_timeout(DROP_PAUSE_MAX).is_ok() {
+                return true;
+            }
+            if self.admissions.admitted_write_backs() == before {
+                break;
+            }
+        }
+        false
     }
 
     fn changed(&self, standing: Standing) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyAttr};
-use lockstep_driver::client::FileService;
+use lockstep_driver::client::{FileService, RequestKind, Standing};
 use lockstep_types::{Errno, Ino, MetaRequest, Timestamp};
 
 use super::attributes::ino;
-use super::context::Context;
+use super::context::{Context, RequestForm};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
@@ -24,6 +24,18 @@ pub(super) struct SetAttrRequest {
 }
 
 impl SetAttrRequest {
+    /// The form of such a request.
+    pub fn form(self) -> RequestForm {
+        let kind = match self.size {
+            Some(_) => RequestKind::SizeChange,
+            None => RequestKind::Program,
+        };
+        RequestForm {
+            kind,
+            .."setattr".into()
+        }
+    }
+
     /// The operations of the request. The size comes first: a truncation sets times too, and times that the
     /// request sets explicitly override them.
     fn operations(
@@ -92,7 +104,12 @@ pub(super) fn set_attr(
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<_, Errno>| {
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
-        reply::attributes(&shared, reply, attr);
+        // The kernel may have dropped its caches already.
+        if shared.service().standing() == Standing::Serving {
+            reply::attributes(&shared, reply, attr);
+        } else {
+            reply::uncached_attributes(reply, attr);
+        }
     });
     context.change_in_order(operations, done);
 }

@@ -35,6 +35,8 @@ struct TestGate {
     standing: Standing,
     waiting: Vec<Box<dyn FnOnce() + Send>>,
     observers: Vec<Arc<dyn RoleObserver>>,
+    /// So many requests of programs are let in, whatever the standing.
+    admitted_programs: usize,
     refused_programs: usize,
     refused_write_backs: usize,
     admitted_write_backs: usize,
@@ -49,6 +51,7 @@ impl Gated {
                 standing: Standing::Serving,
                 waiting: Vec::new(),
                 observers: Vec::new(),
+                admitted_programs: 0,
                 refused_programs: 0,
                 refused_write_backs: 0,
                 admitted_write_backs: 0,
@@ -86,6 +89,11 @@ impl Gated {
             observer.retiring();
         }
         self.stand(Standing::Following);
+    }
+
+    /// Lets the next requests of programs in, whatever the standing.
+    pub fn admit_programs(&self, count: usize) {
+        self.gate.lock().admitted_programs = count;
     }
 
     /// Waits until so many requests of programs were refused in all.
@@ -141,11 +149,16 @@ impl FileService for Gated {
     fn enter(&self, kind: RequestKind) -> Result<Inside, Standing> {
         let mut gate = self.gate.lock();
         match (gate.standing, kind) {
-            (Standing::Serving, _) | (Standing::Retiring, RequestKind::WriteBack) => {
+            (Standing::Serving, _)
+            | (Standing::Retiring, RequestKind::WriteBack | RequestKind::SizeChange) => {
                 gate.admitted_write_backs += usize::from(kind == RequestKind::WriteBack);
                 Ok(Inside::ungated())
             }
-            (standing, RequestKind::Program) => {
+            (_, RequestKind::Program) if gate.admitted_programs > 0 => {
+                gate.admitted_programs -= 1;
+                Ok(Inside::ungated())
+            }
+            (standing, RequestKind::Program | RequestKind::SizeChange) => {
                 gate.refused_programs += 1;
                 Err(standing)
             }

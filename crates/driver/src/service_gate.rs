@@ -28,7 +28,8 @@ const DRAIN_POLL: Duration = Duration::from_millis(1);
 pub enum Standing {
     /// Requests are executed.
     Serving,
-    /// This node is about to give its role away. Only write-backs of the kernel's pages are still executed.
+    /// This node is about to give its role away. Only write-backs of the kernel's pages are still executed, and requests for
+    /// which the kernel holds write-backs back.
     Retiring,
     /// No other node has served since this node did, as far as known: this node was the primary, and may serve again once
     /// it has met its peer. The kernel's caches are right.
@@ -54,6 +55,8 @@ pub enum RequestKind {
     Program,
     /// The kernel writes back pages that a program has stored through a mapping.
     WriteBack,
+    /// A program changes the size of a file. The kernel holds the write-backs of the file back until the answer.
+    SizeChange,
 }
 
 /// See the head of this file.
@@ -184,7 +187,7 @@ impl ServiceGate {
         }
         let is_admitted = match state.standing {
             Standing::Serving => true,
-            Standing::Retiring => kind == RequestKind::WriteBack,
+            Standing::Retiring => kind != RequestKind::Program,
             Standing::Undecided | Standing::Following => false,
         };
         if !is_admitted && !is_active(Mutant::AdmitInAnyStanding) {

@@ -20,10 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_driver::client::RequestKind;
 use lockstep_types::Ino;
-use lockstep_types::limits::BLOCK_BYTES;
 use parking_lot::Mutex;
 use rangemap::RangeSet;
 use smallvec::SmallVec;
+
+use crate::fuse::file_pages::pages_of;
 
 const SHARDS: usize = 16;
 
@@ -384,13 +385,6 @@ impl FileChanges {
         self.waiting = kept;
         ready
     }
-}
-
-/// The bytes of the whole pages that a range touches.
-fn pages_of(bytes: &Range<u64>) -> Range<u64> {
-    let page = BLOCK_BYTES as u64;
-    let end = bytes.end.div_ceil(page).saturating_mul(page);
-    bytes.start / page * page..end
 }
 
 #[cfg(test)]
