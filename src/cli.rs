@@ -38,6 +38,7 @@ mod why;
 mod witness;
 mod witness_forget;
 mod witness_status;
+mod write_back;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -83,6 +84,7 @@ enum Command {
     Health(health::HealthArgs),
     Hold(hold::HoldArgs),
     Invalidate(invalidate::InvalidateArgs),
+    WriteBack(write_back::WriteBackArgs),
     KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
@@ -117,6 +119,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Health(args) => health::run(&args),
         Command::Hold(args) => hold::run(&args),
         Command::Invalidate(args) => invalidate::run(&args),
+        Command::WriteBack(args) => write_back::run(&args),
         Command::KeepalivedConfig(args) => keepalived_config::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),

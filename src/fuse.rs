@@ -31,6 +31,7 @@ use mount_point::{MountPoint, UnmountAttempt};
 use mount_role::MountRole;
 use page_cache::PageCache;
 use reader_threads::ReaderThreads;
+use write_back::WriteBack;
 
 mod adaptor;
 mod admission;
@@ -72,11 +73,13 @@ mod session_end;
 mod setattr;
 mod unfinished_drops;
 mod write;
+mod write_back;
 
 pub use error::MountError;
 pub use invalidator::run_invalidator;
 pub use mount_options::MountOptions;
 pub use mount_point::{BareEntries, bare_entries};
+pub use write_back::write_back;
 
 /// How long the kernel may cache names and attributes. See [`Context::lifetime`].
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -273,6 +276,7 @@ fn follow_role(
         service,
         admissions,
         dropper,
+        WriteBack::new(&options.mount_point, options.helper_program()),
         names_outlive_drop,
     ))
 }

@@ -184,6 +184,13 @@ fn threads_with_one_mapping_go_on_through_failovers() {
 }
 
 #[test]
+fn many_dirty_pages_of_a_mapping_survive_a_failover() {
+    if let Some(mut pair) = start(STEADY) {
+        mappings::many_dirty_pages_reach_the_other_node(&mut pair);
+    }
+}
+
+#[test]
 fn an_append_overwrites_nothing_of_the_other_node() {
     if let Some(mut pair) = start(STEADY) {
         views::appends_never_overwrite(&mut pair);

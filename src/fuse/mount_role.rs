@@ -2,6 +2,7 @@
 //!
 //! | change | effect |
 //! |---|---|
+//! | the node is about to give its role away | the kernel writes its dirty pages back (`write_back`) |
 //! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that while write-backs come, at most [`DROP_WAIT_MAX`] |
 //! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
 //! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 
 use super::admission::Admissions;
 use super::cache_drop::CacheDropper;
+use super::write_back::WriteBack;
 
 /// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(4);
@@ -33,6 +35,7 @@ const DROP_PAUSE_MAX: Duration = Duration::from_millis(900);
 pub(super) struct MountRole {
     admissions: Arc<Admissions>,
     dropper: Arc<CacheDropper>,
+    write_back: WriteBack,
     /// How long the kernel keeps names after a drop.
     names_outlive_drop: Duration,
     last: Mutex<Standing>,
@@ -53,11 +56,13 @@ impl MountRole {
         service: &dyn FileService,
         admissions: Arc<Admissions>,
         dropper: Arc<CacheDropper>,
+        write_back: WriteBack,
         names_outlive_drop: Duration,
     ) -> Arc<Self> {
         let role = Arc::new(Self {
             admissions,
             dropper,
+            write_back,
             names_outlive_drop,
             last: Mutex::new(service.standing()),
         });
@@ -127,6 +132,12 @@ impl MountRole {
 }
 
 impl RoleObserver for MountObserver {
+    fn preparing(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.write_back.run();
+        }
+    }
+
     fn retiring(&self) {
         if let Some(role) = self.0.upgrade() {
             role.retiring();

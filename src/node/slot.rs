@@ -193,7 +193,7 @@ impl DatastoreSlot {
         let witness = client.datastore(uuid, peer.fingerprint)?;
         let handle = DatastoreHandle(Arc::clone(&running.datastore));
         running.start_thread("witness", move || {
-            handle.ask_witness(Arc::from(witness), me)
+            handle.ask_witness(Arc::from(witness), me);
         })
     }
 

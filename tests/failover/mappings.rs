@@ -17,6 +17,9 @@ const PAGE: usize = 4096;
 const PAGES: usize = 64;
 const THREADS: usize = 8;
 
+/// Pages of a large mapping: 64 MiB.
+const MANY_PAGES: usize = 16_384;
+
 /// Stores of all threads between two failovers.
 const STORES: u64 = 500;
 
@@ -130,4 +133,34 @@ pub fn threads_go_on(pair: &mut Pair, rounds: u64) {
     assert_identical(pair.node(A));
     fail_over(pair, A, 2 * rounds + 1);
     assert!(content(&on_b) == stored, "a store is lost");
+}
+
+/// A program on A has stored to all pages of a large mapping, and has synced nothing.
+pub fn many_dirty_pages_reach_the_other_node(pair: &mut Pair) {
+    let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(on_a.join("large"))
+        .unwrap();
+    file.set_len((MANY_PAGES * PAGE) as u64).unwrap();
+    // SAFETY: nobody else writes to the file.
+    let mut mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    for (number, page) in mapping.chunks_mut(PAGE).enumerate() {
+        page.fill(u8::try_from(number % 251).unwrap() + 1);
+    }
+    fail_over(pair, A, 1);
+    let there = File::open(on_b.join("large")).unwrap();
+    let mut page = vec![0; PAGE];
+    for number in 0..MANY_PAGES {
+        there
+            .read_exact_at(&mut page, (number * PAGE) as u64)
+            .unwrap();
+        let expected = u8::try_from(number % 251).unwrap() + 1;
+        assert!(
+            page.iter().all(|byte| *byte == expected),
+            "page {number} is lost"
+        );
+    }
 }

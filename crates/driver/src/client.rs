@@ -97,6 +97,9 @@ pub enum Seek {
 
 /// Learns of the changes of a node's role. A front end with caches drops them.
 pub trait RoleObserver: Send + Sync {
+    /// This node is about to give its role away, and still serves. Must return within some seconds.
+    fn preparing(&self);
+
     /// This node gives its role away when this returns. Until then the datastore executes write-backs only. Must return
     /// within about a second.
     fn retiring(&self);

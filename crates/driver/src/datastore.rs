@@ -131,10 +131,6 @@ impl Datastore {
         }
     }
 
-    fn line(&self) -> Option<&WitnessLine> {
-        self.line.get()
-    }
-
     /// Notes a generation of the other node.
     fn note_rival(&self, generation: Generation) {
         self.rival.fetch_max(generation.get(), Ordering::AcqRel);

@@ -50,6 +50,7 @@ impl Datastore {
         {
             let _changing = self.changing.acquire(&*self.engine.host);
             self.check_hand_over()?;
+            self.tell_observers(|observer| observer.preparing());
             self.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
                 self.set_standing(Standing::Serving);
@@ -146,31 +147,13 @@ impl Datastore {
                 "run `lockstep failover`, which loses nothing",
             ));
         }
-        if self.assume(mine, self.demoted(mine), SessionPart::Follow) {
+        if self.assume(mine, demoted(self, mine), SessionPart::Follow) {
             return Ok(self.report(begin));
         }
         // The session that has ended may have marked its peer out of sync meanwhile.
         let marked = self.engine.role_file.state().record;
-        self.begin_as(marked, self.demoted(marked), SessionPart::Follow)?;
+        self.begin_as(marked, demoted(self, marked), SessionPart::Follow)?;
         Ok(self.report(begin))
-    }
-
-    /// The record of a demoted primary. A peer of an earlier generation takes the record for a grant, and leads its
-    /// generation: so that must be a new one.
-    fn demoted(&self, mine: RoleRecord) -> RoleRecord {
-        let is_new = latest_met(self) < mine.generation;
-        let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
-            mine.generation.next()
-        } else {
-            mine.generation
-        };
-        RoleRecord {
-            generation,
-            role: Role::Secondary,
-            complete: is_active(Mutant::KeepDemotedComplete),
-            peer_complete: false,
-            ..mine
-        }
     }
 
     pub(super) fn begin_as(
@@ -325,6 +308,24 @@ fn wait_for_successor(datastore: &Datastore) -> bool {
         datastore.engine.host.sleep(SUCCESSOR_POLL);
     }
     false
+}
+
+/// The record of a demoted primary. A peer of an earlier generation takes the record for a grant, and leads its
+/// generation: so that must be a new one.
+fn demoted(datastore: &Datastore, mine: RoleRecord) -> RoleRecord {
+    let is_new = latest_met(datastore) < mine.generation;
+    let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
+        mine.generation.next()
+    } else {
+        mine.generation
+    };
+    RoleRecord {
+        generation,
+        role: Role::Secondary,
+        complete: is_active(Mutant::KeepDemotedComplete),
+        peer_complete: false,
+        ..mine
+    }
 }
 
 /// The latest generation that the other node has told of since the start of this process.

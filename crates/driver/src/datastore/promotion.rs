@@ -35,121 +35,131 @@ impl Datastore {
         self.check_sound()?;
         let mine = self.engine.role_file.state().record;
         if accepts_loss && arbitration::waits_for_word(self) {
-            self.tell_witness(mine.generation, mine.generation)?;
+            tell_witness(self, mine.generation, mine.generation)?;
             arbitration::go_alone(self, mine);
             return Ok(self.report(begin));
         }
-        self.check_promotion(mine, accepts_loss)?;
+        check_promotion(self, mine, accepts_loss)?;
         if self.engine.witness.has_witness() {
-            self.lead_by_force(mine)?;
+            lead_by_force(self, mine)?;
         } else {
-            let generation = self.next_generation(mine, accepts_loss);
+            let generation = next_generation(self, mine, accepts_loss);
             self.begin_as(mine, led(mine, generation), SessionPart::Lead)?;
         }
         Ok(self.report(begin))
     }
+}
 
-    fn check_promotion(&self, mine: RoleRecord, accepts_loss: bool) -> Result<(), CommandFailure> {
-        let session = self.session();
-        if matches!(session, Session::Primary(_)) {
-            return Err(CommandFailure::new(
-                "this node is the primary already",
-                "nothing is to be done",
-            ));
-        }
-        if session.term().peer.is_connected() {
-            return Err(CommandFailure::new(
-                "the primary is connected, so it serves",
-                "run `lockstep failover` on the primary",
-            ));
-        }
-        if self.engine.witness.has_witness() && !accepts_loss {
-            return Err(CommandFailure::new(
-                "a witness decides which node of this datastore is the primary",
-                "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
-                 operations may be lost",
-            ));
-        }
-        if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
-            return Err(CommandFailure::new(
-                "the copy of this node may lack operations that programs were told are done",
-                "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
-            ));
-        }
-        Ok(())
+fn check_promotion(
+    datastore: &Datastore,
+    mine: RoleRecord,
+    accepts_loss: bool,
+) -> Result<(), CommandFailure> {
+    let session = datastore.session();
+    if matches!(session, Session::Primary(_)) {
+        return Err(CommandFailure::new(
+            "this node is the primary already",
+            "nothing is to be done",
+        ));
     }
-
-    /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
-    /// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
-    /// generation of the other node.
-    fn next_generation(&self, mine: RoleRecord, is_forced: bool) -> Generation {
-        let latest = latest_met(self).max(mine.generation);
-        let is_own = mine.is_primary() && !is_forced;
-        if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
-            mine.generation
-        } else if is_forced && !is_active(Mutant::ForceIntoNextGeneration) {
-            (0..FORCED_GENERATIONS).fold(latest, |generation, _| generation.next())
-        } else {
-            latest.next()
-        }
+    if session.term().peer.is_connected() {
+        return Err(CommandFailure::new(
+            "the primary is connected, so it serves",
+            "run `lockstep failover` on the primary",
+        ));
     }
-
-    /// Leads as the operator says, and tells the witness before.
-    fn lead_by_force(&self, mine: RoleRecord) -> Result<(), CommandFailure> {
-        let read = self.line().and_then(|line| line.read().ok().flatten());
-        if let Some(later) = read.filter(|known| known.generation > mine.generation) {
-            self.note_rival(later.generation);
-        }
-        let generation = self.next_generation(mine, true);
-        let known = latest_met(self).max(mine.generation);
-        let candidate = RoleRecord {
-            generation,
-            role: Role::Secondary,
-            is_candidate: true,
-            peer_complete: false,
-            ..mine
-        };
-        self.begin_as(mine, candidate, SessionPart::Follow)?;
-        self.tell_witness(generation, known)?;
-        self.begin_as(candidate, led(candidate, generation), SessionPart::Lead)
+    if datastore.engine.witness.has_witness() && !accepts_loss {
+        return Err(CommandFailure::new(
+            "a witness decides which node of this datastore is the primary",
+            "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
+             operations may be lost",
+        ));
     }
+    if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
+        return Err(CommandFailure::new(
+            "the copy of this node may lack operations that programs were told are done",
+            "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
+        ));
+    }
+    Ok(())
+}
 
-    /// Tells the witness that this node serves in a generation, without the other node. `known`: the latest generation that
-    /// this node has known of. If the witness gives no answer, this node owes it the word.
-    ///
-    /// # Errors
-    /// If the witness has made the other node the primary of a later generation.
-    fn tell_witness(
-        &self,
-        generation: Generation,
-        known: Generation,
-    ) -> Result<(), CommandFailure> {
-        if is_active(Mutant::ForceUntold) {
-            return Ok(());
+/// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
+/// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
+/// generation of the other node.
+fn next_generation(datastore: &Datastore, mine: RoleRecord, is_forced: bool) -> Generation {
+    let latest = latest_met(datastore).max(mine.generation);
+    let is_own = mine.is_primary() && !is_forced;
+    if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
+        mine.generation
+    } else if is_forced && !is_active(Mutant::ForceIntoNextGeneration) {
+        (0..FORCED_GENERATIONS).fold(latest, |generation, _| generation.next())
+    } else {
+        latest.next()
+    }
+}
+
+/// Leads as the operator says, and tells the witness before.
+fn lead_by_force(datastore: &Datastore, mine: RoleRecord) -> Result<(), CommandFailure> {
+    let read = datastore
+        .line
+        .get()
+        .and_then(|line| line.read().ok().flatten());
+    if let Some(later) = read.filter(|known| known.generation > mine.generation) {
+        datastore.note_rival(later.generation);
+    }
+    let generation = next_generation(datastore, mine, true);
+    let known = latest_met(datastore).max(mine.generation);
+    let candidate = RoleRecord {
+        generation,
+        role: Role::Secondary,
+        is_candidate: true,
+        peer_complete: false,
+        ..mine
+    };
+    datastore.begin_as(mine, candidate, SessionPart::Follow)?;
+    tell_witness(datastore, generation, known)?;
+    datastore.begin_as(candidate, led(candidate, generation), SessionPart::Lead)
+}
+
+/// Tells the witness that this node serves in a generation, without the other node. `known`: the latest generation that
+/// this node has known of. If the witness gives no answer, this node owes it the word.
+///
+/// # Errors
+/// If the witness has made the other node the primary of a later generation.
+fn tell_witness(
+    datastore: &Datastore,
+    generation: Generation,
+    known: Generation,
+) -> Result<(), CommandFailure> {
+    if is_active(Mutant::ForceUntold) {
+        return Ok(());
+    }
+    let debt = Debt { generation, known };
+    let told = datastore
+        .line
+        .get()
+        .map(|line| forced_word::tell(line, debt));
+    match told {
+        Some(Ok(ForcedWord::Known(_))) => {
+            datastore.engine.witness.settle();
+            Ok(())
         }
-        let debt = Debt { generation, known };
-        let told = self.line().map(|line| forced_word::tell(line, debt));
-        match told {
-            Some(Ok(ForcedWord::Known(_))) => {
-                self.engine.witness.settle();
-                Ok(())
-            }
-            Some(Ok(ForcedWord::Overtaken(later))) => {
-                self.note_rival(later.generation);
-                Err(CommandFailure::new(
-                    "the witness has made the other node the primary",
-                    "see `lockstep status` on the other node; if that node is lost, run this command again",
-                ))
-            }
-            Some(Err(error)) => {
-                tracing::warn!(datastore = self.name(), %error, "the witness does not know of the forced promotion");
-                self.engine.witness.owe(debt);
-                Ok(())
-            }
-            None => {
-                self.engine.witness.owe(debt);
-                Ok(())
-            }
+        Some(Ok(ForcedWord::Overtaken(later))) => {
+            datastore.note_rival(later.generation);
+            Err(CommandFailure::new(
+                "the witness has made the other node the primary",
+                "see `lockstep status` on the other node; if that node is lost, run this command again",
+            ))
+        }
+        Some(Err(error)) => {
+            tracing::warn!(datastore = datastore.name(), %error, "the witness does not know of the forced promotion");
+            datastore.engine.witness.owe(debt);
+            Ok(())
+        }
+        None => {
+            datastore.engine.witness.owe(debt);
+            Ok(())
         }
     }
 }
