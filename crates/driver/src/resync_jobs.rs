@@ -218,8 +218,11 @@ impl ResyncJobs {
         let connection = peer.connection.id;
         let drawn = self.engine.host.random_id();
         let role_file = &self.engine.role_file;
-        let noted = role_file.carry_over(self.term.generation(), drawn);
-        let sync = noted.map_err(StoreError::disk("note the resync in", "role.json"))?;
+        let is_current = || self.term.peer.get(connection).is_some();
+        let noted = role_file.carry_over(self.term.generation(), drawn, is_current);
+        let sync = noted
+            .map_err(StoreError::disk("note the resync in", "role.json"))?
+            .ok_or(PeerError::Lost)?;
         let operations = CoreOperations {
             term: &self.term,
             connection,

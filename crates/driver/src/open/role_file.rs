@@ -400,15 +400,28 @@ impl RoleFile {
     }
 
     /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of
-    /// that resync, made from the random bytes.
-    pub fn carry_over(&self, generation: Generation, drawn: [u8; 16]) -> io::Result<SyncId> {
-        let sync = SyncId::next(self.state().sync, drawn);
-        self.change_in(generation, |state| RoleState {
-            carried_over: true,
-            sync: Some(sync),
-            ..state
+    /// that resync, made from the random bytes. `None`, without a change, if its connection is not current any more: the
+    /// resync over the next one may have its name already.
+    pub fn carry_over(
+        &self,
+        generation: Generation,
+        drawn: [u8; 16],
+        is_current: impl FnOnce() -> bool,
+    ) -> io::Result<Option<SyncId>> {
+        let mut drawn_sync = None;
+        let is_noted = self.change_if(|state| {
+            if state.record.generation != generation || !is_current() {
+                return None;
+            }
+            let sync = SyncId::next(state.sync, drawn);
+            drawn_sync = Some(sync);
+            Some(RoleState {
+                carried_over: true,
+                sync: Some(sync),
+                ..state
+            })
         })?;
-        Ok(sync)
+        Ok(drawn_sync.filter(|_| is_noted))
     }
 
     /// Makes durable, on the secondary, that a resync is about to change its copy.

@@ -27,7 +27,9 @@ fn the_last_change_is_read_back() {
     assert!(!found.carried_over);
     let store = StoreId::from_bytes([9; 16]);
     file.follow(FIRST, store).unwrap();
-    let sync = file.carry_over(FIRST, [8; 16]).unwrap();
+    let sync = file.carry_over(FIRST, [8; 16], || true).unwrap().unwrap();
+    let of_ended_connection = file.carry_over(FIRST, [7; 16], || false).unwrap();
+    assert_eq!(of_ended_connection, None);
     file.mark(FIRST, true).unwrap();
     file.mark(FIRST, false).unwrap();
     let found = again(dir.path()).unwrap();
@@ -89,7 +91,7 @@ fn a_change_of_an_earlier_generation_is_refused() {
     );
     assert_eq!(file.state().store, Some(name));
     assert!(file.mark(FIRST, false).is_err());
-    assert!(file.carry_over(FIRST, [1; 16]).is_err());
+    assert_eq!(file.carry_over(FIRST, [1; 16], || true).unwrap(), None);
     assert_eq!(again(dir.path()).unwrap().record, lead);
     file.mark(FIRST.next(), true).unwrap();
     let record = file.state().record;
