@@ -46,6 +46,10 @@ pub use self::replay::{Leftover, recover};
 /// Inode numbers reserved at a time: each reservation costs one sync.
 const INO_RESERVE: u64 = 1 << 20;
 
+/// Inode numbers that a node leaves out because the other node may have given them out: in as many starts, or for as many
+/// new inodes.
+const INO_UNKNOWN: u64 = 16 * INO_RESERVE;
+
 /// The answer of an applied operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Applied {
@@ -482,6 +486,13 @@ impl Journal {
         Ino::new(number).ok_or_else(|| StoreError::Damaged {
             what: "the counter of inode numbers is zero".to_owned(),
         })
+    }
+
+    /// Leaves numbers out that the other node may have given out since this copy has heard of it.
+    pub fn leave_out_inos(&self, tree: Tree<'_>) -> Result<(), StoreError> {
+        let numbers = tree.namespace.numbers();
+        numbers.leave_out(INO_UNKNOWN);
+        self.reserve_inos(tree, numbers.below())
     }
 
     fn reserve_inos(&self, tree: Tree<'_>, number: u64) -> Result<(), StoreError> {

@@ -47,6 +47,11 @@ impl InoNumbers {
         self.next.fetch_max(below, Ordering::Relaxed);
     }
 
+    /// The other node may have given out the next `count` numbers: this node gives none of them out.
+    pub fn leave_out(&self, count: u64) {
+        self.next.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// The other node has given out `ino`: this node does not give out the number again.
     pub fn skip(&self, ino: Ino) {
         self.skip_below(ino.next().get());

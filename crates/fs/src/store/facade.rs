@@ -64,6 +64,12 @@ impl Store {
         self.journal.next_ino(self.tree())
     }
 
+    /// Leaves out the next 16 million numbers of inodes: the other node may have given them out since this copy has heard
+    /// of it. So no number that a program has from that node names another inode here.
+    pub fn leave_out_inos(&self) -> Result<(), StoreError> {
+        self.journal.leave_out_inos(self.tree())
+    }
+
     /// First OSN sequence of this opening: higher than any sequence given out before (rule P13).
     pub fn first_sequence(&self) -> u64 {
         self.journal.first_sequence()
