@@ -65,6 +65,7 @@ fn status() -> NodeStatus {
             answers: false,
             protects: false,
             trouble: None,
+            unaware: false,
         }),
         times: Some(TimesStatus {
             ping_ms: 0,

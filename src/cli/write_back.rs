@@ -1,4 +1,4 @@
-//! `lockstep write-back`: the child process of a held mount, which has the kernel write dirty pages back.
+//! `lockstep write-back`: the child process of a node that has the kernel write dirty pages back.
 //!
 //! Only a node starts it, before it gives its role away.
 

@@ -76,6 +76,7 @@ fn fake_status() -> NodeStatus {
             answers: true,
             protects: true,
             trouble: Some("it is away".to_owned()),
+            unaware: false,
         }),
         times: Some(fake_times()),
         space: Some(SpaceStatus {

@@ -73,11 +73,11 @@ impl NodeShared {
         slot: &DatastoreSlot,
         datastore: &Datastore,
     ) -> Result<RoleReport, CommandFailure> {
+        // Programs go on until the node gives its role away, and an address that leaves for nothing would be an outage.
+        datastore.prepare_hand_over()?;
         let Some(address) = slot.address().here() else {
             return datastore.hand_over();
         };
-        // An address that leaves for nothing would be an outage.
-        datastore.check_hand_over()?;
         let departure = slot.address().depart(address);
         let outcome = departure.wait(|| self.stopping.load(Ordering::Acquire));
         if !outcome.left {

@@ -100,8 +100,8 @@ pub trait RoleObserver: Send + Sync {
     /// This node is about to give its role away, and still serves. Must return within some seconds.
     fn preparing(&self);
 
-    /// This node gives its role away when this returns. Until then the datastore executes write-backs only. Must return
-    /// within about a second.
+    /// This node gives its role away when this returns. Until then the datastore executes write-backs and changes of size
+    /// only. Must return within about 4 s.
     fn retiring(&self);
 
     /// The standing of this node has changed.

@@ -79,6 +79,9 @@ pub struct WitnessStatus {
     pub protects: bool,
     /// Why the witness did not answer the last call, or why its answer decides nothing.
     pub trouble: Option<String>,
+    /// The witness does not know that an operator has forced this node to lead.
+    #[serde(default)]
+    pub unaware: bool,
 }
 
 /// The times by which a mirrored datastore goes, in milliseconds.
@@ -207,6 +210,7 @@ impl DatastoreStatus {
                 answers: false,
                 protects: false,
                 trouble: None,
+                unaware: false,
             }),
             space: None,
             resync: None,

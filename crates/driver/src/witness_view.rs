@@ -122,9 +122,12 @@ impl WitnessView {
         is_news
     }
 
-    /// Forgets that the secondary may take over: the generation has changed.
-    pub fn forget_protection(&self) {
-        self.state.lock().protects = false;
+    /// A session of this generation begins. Forgets what was true in an earlier one: that the secondary may take over, and
+    /// what this node owes.
+    pub fn enter(&self, generation: Generation) {
+        let mut state = self.state.lock();
+        state.protects = false;
+        state.debt = state.debt.filter(|debt| debt.generation == generation);
     }
 
     /// Whether the witness lets the secondary take over, as far as this node knows.
@@ -145,6 +148,7 @@ impl WitnessView {
             answers: state.answers && state.debt.is_none(),
             protects: state.protects,
             trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
+            unaware: state.debt.is_some(),
         })
     }
 }
@@ -198,8 +202,13 @@ mod tests {
         assert!(!view.note_answer(false, None));
         let status = view.status().unwrap();
         assert!(!status.answers && status.trouble.unwrap().contains("keep the other node"));
+        view.enter(third);
+        assert_eq!(view.debt(third), Some(debt));
         view.settle();
         assert!(view.status().unwrap().answers && view.debt(third).is_none());
+        view.owe(debt);
+        view.enter(third.next());
+        assert!(view.status().unwrap().answers);
     }
 
     #[test]

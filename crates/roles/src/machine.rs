@@ -288,7 +288,9 @@ impl RoleMachine {
             return;
         }
         let complete = self.record.complete && theirs.peer_complete;
+        // A node that follows stands for nothing any more: an operator may have forced both nodes into this generation.
         let record = RoleRecord {
+            is_candidate: false,
             complete,
             ..self.record
         };

@@ -339,6 +339,7 @@ pub(in crate::cli) fn witnessed(
             answers,
             protects,
             trouble: trouble.map(str::to_owned),
+            unaware: false,
         }),
         ..store(true, true)
     }

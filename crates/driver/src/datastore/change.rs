@@ -46,11 +46,11 @@ impl Datastore {
     /// If this node is not the primary, or the nodes are not in sync: then nothing has changed. Or if the other node does
     /// not take the role in time: then it takes the role when the nodes meet.
     pub fn hand_over(&self) -> Result<RoleReport, CommandFailure> {
-        let begin = self.engine.host.now();
+        let begin;
         {
             let _changing = self.changing.acquire(&*self.engine.host);
-            self.check_hand_over()?;
-            self.tell_observers(|observer| observer.preparing());
+            check_hand_over(self)?;
+            begin = self.engine.host.now();
             self.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
                 self.set_standing(Standing::Serving);
@@ -64,14 +64,14 @@ impl Datastore {
         }
     }
 
-    /// Checks that this node could give its role away now. Waits a moment for the mark of the secondary.
+    /// Checks that this node could give its role away now, and does what can be done before: programs go on.
     ///
     /// # Errors
     /// If this node is not the primary, or the nodes are not in sync.
-    pub fn check_hand_over(&self) -> Result<(), CommandFailure> {
-        self.check_sound()?;
-        self.session().term().wait_for_mark(MARK_LIMIT);
-        self.check_synced()
+    pub fn prepare_hand_over(&self) -> Result<(), CommandFailure> {
+        check_hand_over(self)?;
+        self.tell_observers(|observer| observer.preparing());
+        Ok(())
     }
 
     /// Ends the operations of clients, and the session.
@@ -265,7 +265,7 @@ impl Datastore {
         let (role, generation) = (record.role, record.generation.get());
         tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
         self.engine.notes.forget_obstacles();
-        self.engine.witness.forget_protection();
+        self.engine.witness.enter(record.generation);
         let (gate, host) = (self.gate(), &*self.engine.host);
         gate.need_lease(host, build::needs_lease(&self.engine));
         if part == SessionPart::Lead {
@@ -295,6 +295,13 @@ impl Datastore {
             tell(&*observer);
         }
     }
+}
+
+/// Waits a moment for the mark of the secondary.
+fn check_hand_over(datastore: &Datastore) -> Result<(), CommandFailure> {
+    datastore.check_sound()?;
+    datastore.session().term().wait_for_mark(MARK_LIMIT);
+    datastore.check_synced()
 }
 
 /// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether

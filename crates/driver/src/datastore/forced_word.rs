@@ -13,8 +13,8 @@ use lockstep_roles::{Claim, InSyncSet, Member, Witness, WitnessError, WitnessRec
 
 use crate::witness_view::Debt;
 
-/// Most calls of the witness for one word. A claim that another one has overtaken is made again.
-const CALLS_MAX: usize = 8;
+/// Most claims for one word. A claim that another one has overtaken is made again.
+const CLAIMS_MAX: usize = 3;
 
 /// The witness, as the commands of an operator call it.
 pub(crate) struct WitnessLine {
@@ -49,7 +49,7 @@ pub(super) enum ForcedWord {
 /// Tells the witness what this node owes it.
 pub(super) fn tell(line: &WitnessLine, debt: Debt) -> Result<ForcedWord, WitnessError> {
     let mut answer = line.read()?;
-    for _ in 0..CALLS_MAX {
+    for _ in 0..CLAIMS_MAX {
         let new = WitnessRecord {
             change: answer.map_or(0, |now| now.change + 1),
             generation: debt.generation,
@@ -75,9 +75,9 @@ pub(super) fn tell(line: &WitnessLine, debt: Debt) -> Result<ForcedWord, Witness
         answer = line.claim(&claim)?;
     }
     Err(WitnessError::Unreachable {
-        witness: "of this datastore".to_owned(),
-        cause: "other claims have overtaken each claim".to_owned(),
-        cure: "wait".to_owned(),
+        witness: "its address".to_owned(),
+        cause: "other claims have overtaken each claim of this node".to_owned(),
+        cure: "wait: this node tries again".to_owned(),
     })
 }
 

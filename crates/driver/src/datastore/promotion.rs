@@ -40,6 +40,12 @@ impl Datastore {
             return Ok(self.report(begin));
         }
         check_promotion(self, mine, accepts_loss)?;
+        if accepts_loss {
+            let left_out = self.engine.store.leave_out_inos();
+            left_out.map_err(|error| {
+                CommandFailure::new(error.to_string(), "see the log of this node")
+            })?;
+        }
         if self.engine.witness.has_witness() {
             lead_by_force(self, mine)?;
         } else {

@@ -160,7 +160,9 @@ impl Cluster {
             self.recorded(side)
                 .map_or(0, |record| record.generation.get())
         };
-        let is_known = generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
+        let other_led = self.recorded_role(side.other()) == Some(Role::Primary);
+        let is_known =
+            !other_led || generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
         let last_sync = |side| self.marks(side).and_then(|marks| marks.sync);
         self.force.copies.is_of_one_moment(side)
             && last_sync(side) == last_sync(side.other())
@@ -232,9 +234,7 @@ impl Cluster {
     fn owes_word(&self, side: Side) -> bool {
         let datastore = self.nodes.of(side).datastore();
         let status = datastore.and_then(|datastore| datastore.status().witness);
-        status
-            .and_then(|witness| witness.trouble)
-            .is_some_and(|trouble| trouble.contains("does not know"))
+        status.is_some_and(|witness| witness.unaware)
     }
 
     /// Checks that a node whose copy lacks operations refuses to be promoted without the consent to a loss.

@@ -32,6 +32,7 @@ fn with(word: WitnessWord, mut store: DatastoreStatus) -> DatastoreStatus {
         answers: word != WitnessWord::Silent,
         protects: word == WitnessWord::Protects,
         trouble: trouble.map(str::to_owned),
+        unaware: false,
     });
     store.times = Some(TimesStatus {
         ping_ms: 250,
