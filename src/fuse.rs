@@ -276,7 +276,7 @@ fn follow_role(
         service,
         admissions,
         dropper,
-        WriteBack::new(&options.mount_point, options.program.as_deref()),
+        WriteBack::new(&options.mount_point, options.helper_program()),
         names_outlive_drop,
     ))
 }

@@ -42,10 +42,6 @@ const SEARCH_STEPS: (u64, u64) = (4096, 64);
 /// Time in which the kernel reads an answer.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Most attempts of a drop that fails, and the pause between two of them.
-const ATTEMPTS_MAX: u32 = 60;
-const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
-
 /// Two known inodes whose numbers differ by less go into one range, with the numbers between them.
 const GAP_MAX: u64 = 16;
 
@@ -90,13 +86,8 @@ impl CacheDropper {
         let (done, is_done) = channel();
         let shared = Arc::clone(self);
         threads::spawn("fuse-drop-caches", move || {
-            let dropped = shared.drop_until_done();
-            if dropped.is_ok() {
-                drop(unfinished);
-            } else {
-                // Pages may be left from before the time of the other node, so write-backs stay refused.
-                std::mem::forget(unfinished);
-            }
+            let dropped = shared.drop_all();
+            drop(unfinished);
             // The receiver may have given up.
             let _sent = done.send(());
             match dropped.and_then(|invalidator| shared.drop_late(&invalidator)) {
@@ -138,20 +129,6 @@ impl CacheDropper {
         thread::sleep(LATE);
         invalidator.drop_attributes(&self.known_ranges())?;
         Ok(())
-    }
-
-    /// Drops everything. Tries again if this process lacks something for that.
-    fn drop_until_done(&self) -> io::Result<Arc<Invalidator>> {
-        let mut attempts = 1..ATTEMPTS_MAX;
-        loop {
-            match self.drop_all() {
-                Err(error) if !is_of_ended_mount(&error) && attempts.next().is_some() => {
-                    tracing::warn!(%error, "the kernel has not dropped its caches: trying again");
-                    thread::sleep(ATTEMPT_PAUSE);
-                }
-                outcome => return outcome,
-            }
-        }
     }
 
     fn drop_all(&self) -> io::Result<Arc<Invalidator>> {
@@ -216,15 +193,6 @@ impl CacheDropper {
         }
         Ok(found)
     }
-}
-
-/// Whether a drop has failed because the mount has ended.
-fn is_of_ended_mount(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(
-        errno,
-        Some(Errno::NODEV | Errno::NOTCONN | Errno::BADF | Errno::PERM)
-    )
 }
 
 /// The steps of a range of numbers, the highest numbers first.

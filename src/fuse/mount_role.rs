@@ -101,17 +101,16 @@ impl MountRole {
 
     /// Waits for a drop while write-backs come. Returns whether the drop is done.
     fn await_drop(&self, is_done: &Receiver<()>, start: Instant) -> bool {
-        loop {
+        while start.elapsed() < DROP_WAIT_MAX {
             let before = self.admissions.admitted_write_backs();
-            let left = DROP_WAIT_MAX.saturating_sub(start.elapsed());
-            if is_done.recv_timeout(left.min(DROP_PAUSE_MAX)).is_ok() {
+            if is_done.recv_timeout(DROP_PAUSE_MAX).is_ok() {
                 return true;
             }
-            let is_idle = self.admissions.admitted_write_backs() == before;
-            if is_idle || start.elapsed() >= DROP_WAIT_MAX {
-                return false;
+            if self.admissions.admitted_write_backs() == before {
+                break;
             }
         }
+        false
     }
 
     fn changed(&self, standing: Standing) {

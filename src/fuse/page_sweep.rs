@@ -20,11 +20,8 @@ use std::time::Duration;
 use super::file_pages::{FilePages, PageRead};
 use super::invalidator::{CallState, Invalidator, PACKET_MAX};
 
-/// A call that takes longer is compared with the parked reads; after that, each time that twice the time has passed.
+/// A call that takes longer is compared with the parked reads, each time that this has passed.
 const STALL: Duration = Duration::from_millis(3);
-
-/// The longest time between two looks at the parked reads.
-const STALL_MAX: Duration = Duration::from_millis(50);
 
 /// Most calls that a sweep leaves alone. Each of them has a thread.
 const HANGING_MAX: usize = 64;
@@ -85,11 +82,8 @@ impl PageSweep<'_> {
     /// Makes a call, until it ends or is left alone.
     fn call(&mut self, parts: Vec<FilePages>) -> io::Result<()> {
         let call = self.invalidator.begin(&parts)?;
-        let mut stall = STALL;
         loop {
-            let state = self.invalidator.await_end(call, stall);
-            stall = STALL_MAX.min(stall * 2);
-            match state {
+            match self.invalidator.await_end(call, STALL) {
                 CallState::Ended(outcome) => return Ok(outcome.map(drop)?),
                 CallState::Running if self.hanging == HANGING_MAX || !self.is_held_up(&parts) => {}
                 CallState::Running => {

@@ -3,12 +3,11 @@
 //! The drop of the kernel's caches writes dirty pages back while programs wait. So most of them are written back before,
 //! while this node still serves: with 256 MiB of them programs wait a third of the time.
 //!
-//! Invariant: a node makes the call that waits for the write-backs in a child process. The write-backs come as requests to
-//! this node, and a process that is killed while it waits for its own mount does not end.
+//! Invariant: the call that waits for the write-backs is made in a process or thread of its own. The write-backs come as
+//! requests to this node, and a process that is killed while it waits for its own mount does not end.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,7 +26,7 @@ const WRITE_BACK_WAIT_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct WriteBack {
     mount_point: PathBuf,
-    /// This program, for a child process. Without one, a thread makes the call, as in a test.
+    /// This program, for a child process: of a mount that outlives this process.
     program: Option<PathBuf>,
 }
 
@@ -64,17 +63,10 @@ impl WriteBack {
 
 /// Has the kernel write back the dirty pages of the file system that is mounted at a directory.
 ///
-/// Does nothing if none is mounted there any more.
-///
 /// # Errors
 /// If the directory cannot be opened, or a write-back has failed.
 pub fn write_back(mount_point: &Path) -> io::Result<()> {
-    let root = File::open(mount_point)?;
-    let above = File::open(mount_point.join(".."))?;
-    if root.metadata()?.dev() == above.metadata()?.dev() {
-        return Ok(());
-    }
-    Ok(rustix::fs::syncfs(root)?)
+    Ok(rustix::fs::syncfs(File::open(mount_point)?)?)
 }
 
 fn write_back_in_child(program: &Path, mount_point: &Path) -> io::Result<()> {
