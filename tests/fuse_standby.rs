@@ -35,7 +35,7 @@ use rustix::io::Errno;
 
 use gated::{Gated, await_true};
 use lockstepfs::fuse::Unmounted;
-use mapping_child::{MappingChild, child_file, given, read_write, stored};
+use mapping_child::{MappingChild, given, read_write, second, stored};
 use mounted::Fixture;
 
 /// A mount with two threads, whose node serves.
@@ -575,10 +575,9 @@ fn a_page_from_before_the_time_of_the_other_node_is_never_written_back() {
 #[test]
 #[ignore = "the child of a_page_from_before_the_time_of_the_other_node_is_never_written_back"]
 fn child_loses_an_old_page() {
-    let Some(path) = child_file() else { return };
-    let file = read_write(&path.with_file_name("g"));
-    // SAFETY: no process truncates the file while it is mapped.
-    let mut second = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    let Some((_file, mut second)) = second() else {
+        return;
+    };
     second[100] = b'm';
     let (_first, signals) = stored().unwrap();
     signals.await_one("flush");

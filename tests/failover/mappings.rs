@@ -26,6 +26,17 @@ const STORES: u64 = 500;
 /// Time between two stores of a thread.
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// A new file of so many pages, and a mapping of it. Nothing but the mapping writes to the file.
+fn new_mapping(path: &Path, pages: usize) -> (File, MmapMut) {
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(path);
+    let file = file.unwrap();
+    file.set_len((pages * PAGE) as u64).unwrap();
+    // SAFETY: nothing but the mapping writes to these pages of the file.
+    let mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    (file, mapping)
+}
+
 struct Progress {
     stores: AtomicU64,
     stop: AtomicBool,
@@ -105,15 +116,7 @@ fn content(root: &Path) -> Vec<u8> {
 /// The threads run on A. The role goes to B and back.
 pub fn threads_go_on(pair: &mut Pair, rounds: u64) {
     let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(on_a.join("shared"))
-        .unwrap();
-    file.set_len((PAGES * PAGE) as u64).unwrap();
-    // SAFETY: each thread has pages of its own, and nobody else writes to the file.
-    let mut mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    let (file, mut mapping) = new_mapping(&on_a.join("shared"), PAGES);
     mapping.advise(Advice::Random).unwrap();
     let progress = Progress {
         stores: AtomicU64::new(0),
@@ -138,15 +141,7 @@ pub fn threads_go_on(pair: &mut Pair, rounds: u64) {
 /// A program on A has stored to all pages of a large mapping, and has synced nothing.
 pub fn many_dirty_pages_reach_the_other_node(pair: &mut Pair) {
     let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(on_a.join("large"))
-        .unwrap();
-    file.set_len((MANY_PAGES * PAGE) as u64).unwrap();
-    // SAFETY: nobody else writes to the file.
-    let mut mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    let (_file, mut mapping) = new_mapping(&on_a.join("large"), MANY_PAGES);
     for (number, page) in mapping.chunks_mut(PAGE).enumerate() {
         page.fill(u8::try_from(number % 251).unwrap() + 1);
     }

@@ -82,8 +82,16 @@ impl Signals {
 }
 
 /// The path of the file that a child maps; `None` outside a child.
-pub fn child_file() -> Option<PathBuf> {
+fn child_file() -> Option<PathBuf> {
     std::env::var_os(FILE).map(PathBuf::from)
+}
+
+/// The child's side: a second file, `g`, and a mapping of it; `None` outside a child.
+pub fn second() -> Option<(File, MmapMut)> {
+    let file = read_write(&child_file()?.with_file_name("g"));
+    // SAFETY: no process truncates the file while it is mapped.
+    let mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    Some((file, mapping))
 }
 
 /// The child's side: the file and the signals; `None` outside a child.

@@ -10,7 +10,7 @@ use memmap2::{Advice, MmapMut};
 use rustix::io::Errno;
 
 use crate::gated::Gated;
-use crate::mapping_child::{MappingChild, child_file, read_write};
+use crate::mapping_child::{MappingChild, second, stored};
 use crate::mounted::Fixture;
 use crate::{OtherNode, content_of, end, errno, mount, program};
 
@@ -26,6 +26,13 @@ fn start(child: &str, mount: &Fixture) -> MappingChild {
     let child = MappingChild::start_after(child, mount, make);
     child.signals.await_one("stored");
     child
+}
+
+/// Stores to the pages of the child.
+fn store(shared: &mut MmapMut, byte: u8) {
+    for page in STORED {
+        shared[page * PAGE] = byte;
+    }
 }
 
 /// The other node finds the stores. Then this node serves again, and the program goes on.
@@ -79,15 +86,12 @@ fn pages_beside_one_that_is_read_during_the_drop_are_written_back() {
 #[test]
 #[ignore = "the child of pages_beside_one_that_is_being_read_are_written_back"]
 fn child_reads_pages() {
-    let Some(path) = child_file() else { return };
-    let file = read_write(&path.with_file_name("g"));
-    // SAFETY: no process truncates the file while it is mapped.
-    let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    let Some((_file, mut shared)) = second() else {
+        return;
+    };
     shared.advise(Advice::Random).unwrap();
-    for page in STORED {
-        shared[page * PAGE] = b'm';
-    }
-    let (_first, signals) = crate::mapping_child::stored().unwrap();
+    store(&mut shared, b'm');
+    let (_first, signals) = stored().unwrap();
     signals.await_one("read");
     let others = (0..PAGES).filter(|page| !STORED.contains(page));
     let (bytes, is_lost) = (&shared, signals.is_given("expect-error"));
@@ -102,9 +106,7 @@ fn child_reads_pages() {
     }
     shared.flush().unwrap();
     assert_eq!(&shared[..7], b"mothera");
-    for page in STORED {
-        shared[page * PAGE] = b'n';
-    }
+    store(&mut shared, b'n');
     shared.flush().unwrap();
 }
 
@@ -147,19 +149,14 @@ fn pages_of_a_file_whose_size_changes_are_written_back() {
 #[test]
 #[ignore = "the child of pages_of_a_file_whose_size_changes_are_written_back"]
 fn child_changes_the_size() {
-    let Some(path) = child_file() else { return };
-    let file = read_write(&path.with_file_name("g"));
-    // SAFETY: no process truncates the file while it is mapped.
-    let mut shared = unsafe { MmapMut::map_mut(&file) }.unwrap();
-    for page in STORED {
-        shared[page * PAGE] = b'm';
-    }
-    let (_first, signals) = crate::mapping_child::stored().unwrap();
+    let Some((file, mut shared)) = second() else {
+        return;
+    };
+    store(&mut shared, b'm');
+    let (_first, signals) = stored().unwrap();
     signals.await_one("change");
     file.set_len((PAGE * (PAGES + 1)) as u64).unwrap();
     shared.flush().unwrap();
-    for page in STORED {
-        shared[page * PAGE] = b'n';
-    }
+    store(&mut shared, b'n');
     shared.flush().unwrap();
 }

@@ -279,11 +279,10 @@ impl<'a> Arbitration<'a> {
 
     /// Lets a role machine decide on the answers of the witness.
     fn rule(&self, question: Question, mine: RoleRecord) -> Result<Ruling, WitnessError> {
-        if question == Question::Look {
-            return Ok(look(self.line.read()?));
-        }
-        if let Question::Tell(debt) = question {
-            return Ok(look(Some(self.tell(debt)?)));
+        match question {
+            Question::Look => return Ok(look(self.line.read()?)),
+            Question::Tell(debt) => return Ok(look(Some(self.tell(debt)?))),
+            Question::Alone | Question::TakeOver | Question::Protect => {}
         }
         let settings = RoleSettings {
             me: self.line.me,

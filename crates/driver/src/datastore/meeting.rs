@@ -1,7 +1,6 @@
 //! This node in a meeting: it tells its record, judges the record of the other node, and changes its role.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Meet, Message, PROTOCOL_VERSION};
@@ -168,8 +167,7 @@ impl Meets for Datastore {
         if self.engine.is_stopping() {
             return Ok(false);
         }
-        self.rival
-            .fetch_max(theirs.record.generation.get(), Ordering::AcqRel);
+        self.note_rival(theirs.record.generation);
         let attendee = Attendee {
             state: self.engine.role_file.state(),
             has_data: self.engine.store.applied() != Osn::ZERO,

@@ -142,32 +142,26 @@ fn tell_witness(
         return Ok(());
     }
     let debt = Debt { generation, known };
-    let told = datastore
-        .line
-        .get()
-        .map(|line| forced_word::tell(line, debt));
-    match told {
-        Some(Ok(ForcedWord::Known(_))) => {
-            datastore.engine.witness.settle();
-            Ok(())
-        }
-        Some(Ok(ForcedWord::Overtaken(later))) => {
+    let witness = &datastore.engine.witness;
+    let Some(line) = datastore.line.get() else {
+        witness.owe(debt);
+        return Ok(());
+    };
+    match forced_word::tell(line, debt) {
+        Ok(ForcedWord::Known(_)) => witness.settle(),
+        Ok(ForcedWord::Overtaken(later)) => {
             datastore.note_rival(later.generation);
-            Err(CommandFailure::new(
+            return Err(CommandFailure::new(
                 "the witness has made the other node the primary",
                 "see `lockstep status` on the other node; if that node is lost, run this command again",
-            ))
+            ));
         }
-        Some(Err(error)) => {
+        Err(error) => {
             tracing::warn!(datastore = datastore.name(), %error, "the witness does not know of the forced promotion");
-            datastore.engine.witness.owe(debt);
-            Ok(())
-        }
-        None => {
-            datastore.engine.witness.owe(debt);
-            Ok(())
+            witness.owe(debt);
         }
     }
+    Ok(())
 }
 
 /// The record of a node that an operator makes the primary: the datastore goes on with this copy.

@@ -23,7 +23,6 @@
 //!   operation on such an inode may also return that the inode is stale.
 //! - **Listing.** A directory that changed while it was listed may show any mixture.
 //! - **Lookup.** The search of the name and the read of the attributes may happen at two moments.
-//!
 //! - **Numbers given out again.** After the loss of an inode, the other node may give its number out again (gap 28 in
 //!   docs/protocol/gaps.md). The model has one inode for each number. So such a history is left undecided.
 //!
