@@ -158,9 +158,10 @@ impl Journal {
         self.log.as_ref().map(IntentLog::usage)
     }
 
-    /// Whether a metadata operation would wait for a checkpoint.
-    pub fn is_log_filling(&self) -> bool {
-        self.log().is_ok_and(IntentLog::is_filling)
+    /// Whether an operation of the other node waits for a checkpoint: because the log fills, or because the checkpoint must
+    /// first note the number of a new inode (rule P13).
+    pub fn is_checkpoint_due(&self, tree: Tree<'_>, op: &MetaOp) -> bool {
+        self.log().is_ok_and(IntentLog::is_filling) || unreserved_ino(tree, op).is_some()
     }
 
     /// Appends a record. A log that refuses every further record poisons the disk.
@@ -273,10 +274,13 @@ impl Journal {
     /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
     pub fn commit(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Applied, OpError> {
         self.wait_for_log(tree, may_make_room(&op.request))?;
+        if let Some(number) = unreserved_ino(tree, op) {
+            self.reserve_inos(tree, number)?;
+        }
         self.commit_at_once(tree, op)
     }
 
-    /// The same, but waits for no checkpoint. If [`Self::is_log_filling`], the caller makes a checkpoint.
+    /// The same, but waits for no checkpoint: there is none due ([`Self::is_checkpoint_due`]).
     pub fn commit_at_once(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Applied, OpError> {
         tree.disk().check_not_poisoned()?;
         plan::check_new(&op.request)?;
@@ -533,6 +537,16 @@ impl Journal {
 /// The keys of the records that a plan changes.
 fn keys_of(plan: &Plan) -> Vec<Vec<u8>> {
     plan.batch.iter().map(|(key, _)| key.clone()).collect()
+}
+
+/// The number of a new inode that the other node has given out, if a power loss could make this node forget the number.
+fn unreserved_ino(tree: Tree<'_>, op: &MetaOp) -> Option<u64> {
+    match &op.request {
+        MetaRequest::Create { ino, .. } if !is_active(Mutant::ForgetNumbers) => {
+            Some(ino.get()).filter(|number| *number >= tree.namespace.numbers().limit())
+        }
+        _ => None,
+    }
 }
 
 /// Whether a request may give back space on the disk.

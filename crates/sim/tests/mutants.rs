@@ -47,6 +47,8 @@ const STANDBY: &str = "standby: ";
 const CONSENT: &str = "consent: ";
 /// A client saw an error in a planned failover.
 const HANDED_OVER: &str = "handed_over: ";
+/// Clients are not told of a loss, or are told of one that was none.
+const VERIFIER: &str = "verifier: ";
 
 /// A copy was brought up to date, and differs.
 const DIFFERS: &[&str] = &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, EXACTLY_ONCE, READS];
@@ -76,10 +78,11 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // a file whose content and record have different lengths.
         Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
         Mutant::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
-        Mutant::RepeatMetadata | Mutant::MetadataOutOfOrder | Mutant::ForgetInDoubt => {
-            &[FOLLOWS, IDENTICAL, EXACTLY_ONCE]
-        }
+        Mutant::RepeatMetadata | Mutant::MetadataOutOfOrder => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE],
+        // The nodes wait for the operation.
+        Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME],
         // The end of an earlier write removes the entry of a write with the same number.
+        Mutant::ForgetNumbers => &[EXACTLY_ONCE],
         Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
@@ -141,7 +144,12 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
             DURABLE,
             ONE_PRIMARY,
             CLAIM,
+            VERIFIER,
         ],
+        Mutant::KeepVerifierOfLostMemory
+        | Mutant::KeepOwnVerifier
+        | Mutant::KeepVerifierOfDemoted
+        | Mutant::PromoteWithOldVerifier => &[VERIFIER],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -172,6 +180,10 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::TrustOldCopy | Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
         Mutant::TraceForgetsUnapplied => 1_950,
+        Mutant::ForgetNumbers => 3_001_703_602,
+        Mutant::KeepVerifierOfDemoted => 2_380,
+        Mutant::PromoteWithOldVerifier => 440,
+        Mutant::ForgetInDoubt => 300,
         _ => 1,
     }
 }

@@ -152,6 +152,16 @@ mutants! {
     ForceIntoNextGeneration,
     /// A node that is forced to lead does not tell the witness.
     ForceUntold,
+    /// The secondary makes an inode without a durable note of its number (P13).
+    ForgetNumbers,
+    /// A power loss leaves the write verifier as it was (P22).
+    KeepVerifierOfLostMemory,
+    /// A node that leads because the other one was demoted keeps its write verifier (P22).
+    KeepVerifierOfDemoted,
+    /// A copy enters the sync with the write verifier that it had before (P22).
+    KeepOwnVerifier,
+    /// A promotion leaves the write verifier as it was (P22).
+    PromoteWithOldVerifier,
     /// A demotion keeps the generation, so that a peer of an earlier one leads the generation again.
     DemoteInSameGeneration,
     /// The copy of a demoted primary stays complete.

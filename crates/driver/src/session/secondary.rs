@@ -256,7 +256,7 @@ impl SecondarySession {
             } => {
                 store.trace().note_done_below(envelope.done_below);
                 let is_due = !self.permits.has_metadata()
-                    && !store.is_log_filling()
+                    && !store.is_checkpoint_due(&op)
                     && !store.lost_found().is_keeping();
                 if is_due {
                     self.handle_meta(sender, &op, previous, durable, Store::commit_at_once)
@@ -312,8 +312,8 @@ impl SecondarySession {
         Ok(())
     }
 
-    /// Has the courier thread execute a metadata operation, and later ones behind it in their order (rule P2), because the
-    /// log must first be cut; the reader goes on.
+    /// Has the courier thread execute a metadata operation, and later ones behind it in their order (rule P2), because a
+    /// checkpoint comes first; the reader goes on.
     fn handle_meta_later(
         self: &Arc<Self>,
         sender: &Arc<dyn SendFrames>,

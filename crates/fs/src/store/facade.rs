@@ -80,9 +80,9 @@ impl Store {
         self.journal.log_usage()
     }
 
-    /// Whether a metadata operation would wait for a checkpoint. A store opened for reading only has no log.
-    pub fn is_log_filling(&self) -> bool {
-        self.journal.is_log_filling()
+    /// Whether an operation of the other node waits for a checkpoint. A store opened for reading only has no log.
+    pub fn is_checkpoint_due(&self, op: &MetaOp) -> bool {
+        self.journal.is_checkpoint_due(self.tree(), op)
     }
 }
 
@@ -225,7 +225,7 @@ impl Store {
         self.journal.commit(self.tree(), op)
     }
 
-    /// The same, but waits for no checkpoint. If [`Self::is_log_filling`], the caller makes a checkpoint.
+    /// The same, but waits for no checkpoint: there is none due ([`Self::is_checkpoint_due`]).
     pub fn commit_at_once(&self, op: &MetaOp) -> Result<Applied, OpError> {
         self.journal.commit_at_once(self.tree(), op)
     }

@@ -23,8 +23,8 @@
 //!   operation on such an inode may also return that the inode is stale.
 //! - **Listing.** A directory that changed while it was listed may show any mixture.
 //! - **Lookup.** The search of the name and the read of the attributes may happen at two moments.
-//! - **Numbers given out again.** After the loss of an inode, the other node may give its number out again (gap 28 in
-//!   docs/protocol/gaps.md). The model has one inode for each number. So such a history is left undecided.
+//! - **Numbers.** No number is given out twice, also after the loss of its inode (rule P13). The model has one inode for each
+//!   number.
 //!
 //! The search is bounded ([`WORK_MAX`]). A history that is too complex to decide is not accused.
 //! One of 60,000 worlds of the tests was too complex.
@@ -43,7 +43,7 @@ use super::synced::Synced;
 use super::untouched;
 use super::violation::Violation;
 use crate::history::loss::Loss;
-use crate::history::{Answer, Call, Fate, History};
+use crate::history::{Answer, Call, CallId, Fate, History};
 use crate::op::Op;
 
 /// Number of steps tried and compared before a history is left undecided. This takes some tenths of
@@ -58,12 +58,13 @@ pub fn check(history: &History, last: &Dump) -> Result<(), Violation> {
 
 /// Judges as [`check`] does. Returns `false` if the history could not be decided.
 pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
-    let losses: Vec<_> = history.losses();
-    if gives_number_of_lost_inode_again(history, &losses) {
-        return Ok(false);
+    if let Some(twice) = made_twice(history) {
+        let what = "an inode number is given out twice".to_owned();
+        return Err(Violation::new("exactly_once", what).calls(history, twice));
     }
     let mut steps = steps(history);
-    let losses: Vec<_> = losses.into_iter().filter(Loss::takes_names).collect();
+    let losses = history.losses().into_iter();
+    let losses: Vec<_> = losses.filter(Loss::takes_names).collect();
     let untouched = untouched::names(history);
     let untouched = untouched.into_iter().map(|it| (it.parent, it.name));
     prune::narrow(&mut steps, &losses, last, untouched.collect());
@@ -81,18 +82,14 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
     }
 }
 
-/// Returns whether two calls have made an inode of one number, and a loss lies between them.
-fn gives_number_of_lost_inode_again(history: &History, losses: &[Loss]) -> bool {
-    let mut made: BTreeMap<Ino, u64> = BTreeMap::new();
+/// Returns two calls that have made an inode of the same number, if there are two (rule P13). A handle of the one would
+/// lead to the other.
+fn made_twice(history: &History) -> Option<[CallId; 2]> {
+    let mut made: BTreeMap<Ino, CallId> = BTreeMap::new();
     let mut calls = history.calls();
-    calls.any(|(_, call)| {
-        let Some(ino) = call.op.makes().filter(|_| call.fate() == Fate::Done) else {
-            return false;
-        };
-        let before = made.insert(ino, call.latest());
-        let is_between =
-            |loss: &Loss| before.is_some_and(|at| at <= loss.at) && loss.at < call.latest();
-        losses.iter().any(is_between)
+    calls.find_map(|(id, call)| {
+        let ino = call.op.makes().filter(|_| call.fate() == Fate::Done)?;
+        made.insert(ino, id).map(|before| [before, id])
     })
 }
 
