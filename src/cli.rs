@@ -39,6 +39,7 @@ mod witness;
 mod witness_forget;
 mod witness_status;
 mod write_back;
+mod write_verifier;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -101,6 +102,7 @@ enum Command {
     Witness(witness::WitnessArgs),
     WitnessStatus(witness_status::WitnessStatusArgs),
     WitnessForget(witness_forget::WitnessForgetArgs),
+    WriteVerifier(write_verifier::WriteVerifierArgs),
     #[cfg(feature = "playground")]
     Playground(lockstep_playground::PlaygroundArgs),
     #[cfg(feature = "playground")]
@@ -136,6 +138,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Witness(args) => witness::run(&args),
         Command::WitnessStatus(args) => witness_status::run(&args),
         Command::WitnessForget(args) => witness_forget::run(&args),
+        Command::WriteVerifier(args) => write_verifier::run(&args),
         #[cfg(feature = "playground")]
         Command::Playground(args) => {
             lockstep_playground::run_playground(&args, &lockstepfs::signals::stop_signals())

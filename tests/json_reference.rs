@@ -35,6 +35,7 @@ fn status() -> NodeStatus {
             service: ServiceStatus::Alone,
             in_sync: false,
             marked_in_sync: false,
+            write_verifier: Some(7),
             service_since_ms: 0,
             since_ms: 0,
             reason: None,

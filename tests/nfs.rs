@@ -48,7 +48,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use chance::Chance;
 
 use nodes::Which::{Primary as A, Secondary as B};
-use nodes::{PATIENT, Settings, await_that};
+use nodes::{NodeEnvironment, PATIENT, Settings, await_that};
 use operator::{assert_identical, await_in_sync};
 use server::Server;
 use site::Site;
@@ -113,11 +113,17 @@ fn content_file(number: u64) -> String {
     lockstep_fs::paths::content_path(lockstep_types::Ino::new(number).unwrap())
 }
 
-/// Starts two servers whose disks can hang and lose power.
-fn start_on_disks() -> Option<(Site, [Server; 2])> {
+/// Two servers whose disks can hang and lose power, and the machines for their nodes.
+fn disks() -> ([Server; 2], [NodeEnvironment; 2]) {
     server::isolate();
     let servers = [Server::new(), Server::new()];
     let machines = servers.each_ref().map(Server::environment);
+    (servers, machines)
+}
+
+/// Starts two servers whose disks can hang and lose power.
+fn start_on_disks() -> Option<(Site, [Server; 2])> {
+    let (servers, machines) = disks();
     Some((Site::start_on(EXPORTED, machines)?, servers))
 }
 
@@ -313,4 +319,78 @@ fn saved_writes_survive_a_power_loss_of_both_servers_and_unsaved_ones_are_asked_
         first,
         "the client does not learn of the loss"
     );
+}
+
+/// Ganesha makes no verifier of its own here, so a client learns from each answer whether unsaved writes may be lost.
+#[test]
+fn unsaved_writes_keep_their_verifier_until_they_may_be_lost() {
+    let ([of_a, of_b], machines) = disks();
+    let Some(mut site) = Site::start_version_3_on(EXPORTED, machines) else {
+        return;
+    };
+    let root = site.root_of(A);
+    let file = site.client().create(&root, "file");
+    let unsaved = |site: &Site, byte: u8| {
+        let mut client = site.client();
+        client
+            .write(&file, 0, &[byte; 4096], Stable::Unstable)
+            .verifier
+    };
+    let saved = |site: &Site, byte: u8| {
+        let mut client = site.client();
+        assert!(
+            client.read(&file, 0, 8192) == [byte; 4096],
+            "a write is lost"
+        );
+        client.commit(&file)
+    };
+    let first = unsaved(&site, 1);
+    assert_eq!(u64::from_ne_bytes(first).to_string(), site.verifier_of(A));
+    let refused = operator::run(site.pair.node(B), "write-verifier", &[]);
+    assert_eq!(
+        refused.code,
+        Some(1),
+        "B does not serve: {}",
+        refused.output
+    );
+
+    site.move_server(A);
+    assert_eq!(saved(&site, 1), first, "a planned failover loses nothing");
+
+    await_in_sync(&mut site.pair, B, 2);
+    assert_eq!(unsaved(&site, 2), first);
+    site.on_b.kill();
+    site.pair.node_mut(B).kill();
+    site.pair.node_mut(B).start();
+    await_in_sync(&mut site.pair, B, 2);
+    site.restart_ganesha(B);
+    assert_eq!(saved(&site, 2), first, "a crash of the node loses nothing");
+
+    let mut chance = Chance::of_run();
+    assert_eq!(unsaved(&site, 3), first);
+    site.pair.node_mut(A).kill();
+    of_a.lose_power(&mut chance);
+    site.pair.node_mut(A).start();
+    await_in_sync(&mut site.pair, B, 2);
+    site.move_server(B);
+    assert_eq!(saved(&site, 3), first, "the other node has kept everything");
+
+    await_in_sync(&mut site.pair, A, 3);
+    site.on_a.kill();
+    site.pair.node_mut(A).kill();
+    operator::change(site.pair.node(B), "promote", &[]);
+    site.restart_ganesha(B);
+    site.route_to(B);
+    let promoted = unsaved(&site, 4);
+    assert_ne!(promoted, first, "A may have gone on alone");
+
+    site.on_b.kill();
+    site.pair.node_mut(B).kill();
+    of_b.lose_power(&mut chance);
+    site.pair.node_mut(B).start();
+    await_that("B to serve", || {
+        operator::run(site.pair.node(B), "write-verifier", &[]).code == Some(0)
+    });
+    site.restart_ganesha(B);
+    assert_ne!(site.client().commit(&file), promoted, "B was alone");
 }

@@ -158,12 +158,20 @@ impl<'a> GaneshaExport<'a> {
     }
 
     fn head_text(&self) -> String {
+        let verifier = if self.has_version_4 {
+            ""
+        } else {
+            "\
+# Clients send unsaved data again after each start of Ganesha, unless it starts with the option -E and the number that
+# `lockstep write-verifier` prints. Never do that with NFSv4.
+"
+        };
         format!(
             "\
 # NFS-Ganesha for the datastore \"{name}\" of Lockstep, printed by `lockstep ganesha-config`.
 # Install the same file on both nodes, as /etc/ganesha/ganesha.conf. The datastore needs `standby = \"eagain\"`.
 # Ganesha stops with the role, and starts anew with the role: `lockstep keepalived-config --ganesha` does that.
-
+{verifier}
 ",
             name = self.datastore.name
         )
@@ -330,6 +338,7 @@ role = \"primary\"
         let export = GaneshaExport::new(&datastore, &[], &[NfsVersion::Three]).unwrap();
         let text = export.text();
         assert!(text.contains("Protocols = 3;") && !text.contains("NFSv4 {"));
+        assert!(text.contains("`lockstep write-verifier`"), "{text}");
         assert!(!text.contains("CLIENT {"), "no client has access");
     }
 

@@ -156,7 +156,7 @@ fn answer(node: &str, store: &DatastoreStatus) -> HealthAnswer {
 /// Whether the node serves, and why.
 ///
 /// A primary that makes changes wait, or whose disk has failed, serves: no other node does, and programs can read.
-fn judge(store: &DatastoreStatus) -> (bool, String) {
+pub(super) fn judge(store: &DatastoreStatus) -> (bool, String) {
     if !store.sync.started {
         let reason = store.sync.reason.as_deref();
         let why = reason.unwrap_or("its store is being opened");

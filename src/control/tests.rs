@@ -46,6 +46,7 @@ fn fake_status() -> NodeStatus {
             service: ServiceStatus::None,
             in_sync: false,
             marked_in_sync: true,
+            write_verifier: Some(7),
             service_since_ms: 0,
             since_ms: 1234,
             reason: Some("the peer does not answer".to_owned()),

@@ -230,6 +230,7 @@ mod tests {
             service_since_ms: 3_600_000,
             in_sync: true,
             marked_in_sync: true,
+            write_verifier: Some(7),
             since_ms: 3_600_000,
             reason: None,
             started: true,

@@ -23,6 +23,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             service_since_ms: 0,
             in_sync,
             marked_in_sync: in_sync,
+            write_verifier: Some(7),
             since_ms: 10,
             reason: None,
             started: true,

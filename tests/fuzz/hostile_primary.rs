@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use lockstep_link::{ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
-use lockstep_types::Ino;
 use lockstep_types::settings::Role;
+use lockstep_types::{Ino, WriteVerifier};
 use lockstepfs::config::Encryption;
 
 use crate::bytes;
@@ -149,7 +149,9 @@ impl Conversation<'_> {
         let ask = |request| Message::Request { id: 1, request };
         // Requests that take a disk some time.
         let floods = [
-            ask(Request::InSync),
+            ask(Request::InSync {
+                verifier: WriteVerifier::NONE,
+            }),
             ask(Request::BeginResync { sync, whole: true }),
             ask(Request::BeginResync { sync, whole: false }),
             Message::Sync {

@@ -11,7 +11,7 @@ use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{
     AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
-    NodeKind, Osn, RenameMode, StoreId, SyncId, Timestamp, XattrMode,
+    NodeKind, Osn, RenameMode, StoreId, SyncId, Timestamp, WriteVerifier, XattrMode,
 };
 
 use crate::bytes::{index, number, random};
@@ -165,6 +165,7 @@ pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<Rol
         store: Some(store(chance, known)),
         sync: sync(chance, known),
         leaves_sync: chance.percent(10),
+        gave_up: chance.percent(10),
         failover_after_ms: None,
     }
 }
@@ -302,7 +303,11 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             ino: ino(chance),
             after: random(chance, 300),
         },
-        _ => Request::InSync,
+        _ => {
+            let drawn = u128::from(chance.any()) << 64;
+            let verifier = WriteVerifier::from_bytes(drawn.to_be_bytes());
+            Request::InSync { verifier }
+        }
     }
 }
 

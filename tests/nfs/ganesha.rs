@@ -46,8 +46,9 @@ impl Ganesha {
         String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
     }
 
-    /// Starts Ganesha on the mount of the node, and waits until it serves.
-    pub fn start(&mut self, mount: &Path) {
+    /// Starts Ganesha on the mount of the node, and waits until it serves. `verifier`: the write verifier, if Ganesha does not
+    /// make one.
+    pub fn start(&mut self, mount: &Path, verifier: Option<&str>) {
         self.starts += 1;
         let output = File::create(self.dir.join("output")).unwrap();
         let mut command = self.network.command();
@@ -56,6 +57,7 @@ impl Ganesha {
             .args(NAMESPACES)
             .args(["sh", "-c", START, "sh"])
             .args([mount, &self.dir.join("ganesha.conf"), &self.log()])
+            .args(verifier.iter().flat_map(|number| ["-E", number]))
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output);

@@ -19,7 +19,7 @@ pub const NAMESPACES: [&str; 7] = [
     "--mount-proc",
 ];
 
-/// Starts Ganesha as the first process: `sh -c START sh MOUNT CONFIGURATION LOG`.
+/// Starts Ganesha as the first process: `sh -c START sh MOUNT CONFIGURATION LOG [OPTION...]`.
 pub const START: &str = r#"
 set -e
 mount -t tmpfs none /run
@@ -29,7 +29,9 @@ mkdir /srv/data
 mount --bind "$1" /srv/data
 rpcbind -f &
 until [ -S /run/rpcbind.sock ]; do sleep 0.01; done
-exec ganesha.nfsd -F -f "$2" -L "$3" -p /run/ganesha.pid -N NIV_EVENT
+configuration=$2 log=$3
+shift 3
+exec ganesha.nfsd -F -f "$configuration" -L "$log" -p /run/ganesha.pid -N NIV_EVENT "$@"
 "#;
 
 /// The line in the log of a Ganesha that serves.

@@ -12,7 +12,7 @@ use crate::ganesha::Ganesha;
 use crate::nodes::{
     Node, NodeEnvironment, PROGRAM, Pair, Settings, Which, await_that, repetitions,
 };
-use crate::operator::{change, other, role};
+use crate::operator::{change, other, role, run};
 use crate::server_space::EXPORT;
 use crate::version3::{self, Client, Handle};
 
@@ -29,7 +29,13 @@ pub struct Site {
     /// Keeps the mount of A while its node is away.
     #[allow(dead_code)] // its drop is its use
     holder: Holder,
+    versions: &'static str,
 }
+
+/// The versions of NFS.
+const BOTH_VERSIONS: &str = "3,4";
+/// Then the write verifier comes from the node.
+const VERSION_3: &str = "3";
 
 /// The process that keeps the mounts of a node.
 struct Holder(Option<Child>);
@@ -66,7 +72,7 @@ impl Site {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, Default::default());
         let holder = Holder::start(&pair.primary);
-        let site = Self::start_pair(pair, holder);
+        let site = Self::start_pair(pair, holder, BOTH_VERSIONS);
         if site.pair.primary.times_logged(OUTLIVES) == 0 {
             eprintln!("skipped: needs Linux 6.9, for a mount that outlives its node");
             return None;
@@ -78,28 +84,45 @@ impl Site {
     pub fn start_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, machines);
-        Some(Self::start_pair(pair, Holder(None)))
+        Some(Self::start_pair(pair, Holder(None), BOTH_VERSIONS))
     }
 
-    fn start_pair(mut pair: Pair, holder: Holder) -> Self {
+    /// The same, for clients of NFS version 3 only. Ganesha runs on the server that serves, with the write verifier of its node.
+    pub fn start_version_3_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
+        repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
+        let pair = Pair::prepare(settings, machines);
+        Some(Self::start_pair(pair, Holder(None), VERSION_3))
+    }
+
+    fn start_pair(mut pair: Pair, holder: Holder, versions: &'static str) -> Self {
         pair.start();
         let ganesha = |which| {
-            let node = pair.node(which);
-            let mut ganesha = Ganesha::new(node, pair.outside(&format!("nfs-{which:?}")), "3,4");
-            ganesha.start(&node.mount());
-            ganesha
+            let place = pair.outside(&format!("nfs-{which:?}"));
+            Ganesha::new(pair.node(which), place, versions)
         };
         let (on_a, on_b) = (ganesha(Which::Primary), ganesha(Which::Secondary));
         let address = ClusterAddress::new();
-        let site = Self {
+        let mut site = Self {
             on_a,
             on_b,
             address,
             pair,
             holder,
+            versions,
         };
+        site.restart_ganesha(Which::Primary);
+        if versions != VERSION_3 {
+            site.restart_ganesha(Which::Secondary);
+        }
         site.route_to(Which::Primary);
         site
+    }
+
+    /// The write verifier of a node, as its command prints it.
+    pub fn verifier_of(&self, which: Which) -> String {
+        let printed = run(self.pair.node(which), "write-verifier", &[]);
+        assert_eq!(printed.code, Some(0), "{}", printed.error);
+        printed.output.trim().to_owned()
     }
 
     /// Ganesha beside a node.
@@ -121,15 +144,25 @@ impl Site {
     /// Ends Ganesha beside a node, and starts it again.
     pub fn restart_ganesha(&mut self, which: Which) {
         let mount = self.pair.node(which).mount();
+        let verifier = (self.versions == VERSION_3).then(|| self.verifier_of(which));
         let ganesha = self.ganesha_mut(which);
         ganesha.kill();
-        ganesha.start(&mount);
+        ganesha.start(&mount, verifier.as_deref());
     }
 
     /// Moves the service from a node to the other one.
     pub fn move_from(&mut self, from: Which) {
         self.move_role(from);
         self.route_to(other(from));
+    }
+
+    /// Moves the service from a node to the other one. Ganesha follows, and starts anew.
+    pub fn move_server(&mut self, from: Which) {
+        self.move_role(from);
+        self.ganesha_mut(from).kill();
+        let to = other(from);
+        self.restart_ganesha(to);
+        self.route_to(to);
     }
 
     /// Makes the other node the primary.

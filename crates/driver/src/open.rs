@@ -332,7 +332,9 @@ impl Prepared {
             record,
         } = *found;
         let Disk { backing, reserve } = disk;
-        let role = role.named(|| StoreId::from_bytes(place.host.random_id()));
+        let draw = || place.host.random_id();
+        let role = role.named(|| StoreId::from_bytes(draw()));
+        let role = role.verified(place.boot, record, draw);
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;

@@ -40,6 +40,9 @@ pub struct SyncStatus {
     /// The mark on stable storage. On the primary: the secondary holds every acknowledged operation. On the
     /// secondary: this copy did when the connection was lost.
     pub marked_in_sync: bool,
+    /// The write verifier of this copy; `None` before the store is open.
+    #[serde(default)]
+    pub write_verifier: Option<u64>,
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
     /// Why the nodes are not in sync, as far as known.
@@ -183,6 +186,7 @@ impl DatastoreStatus {
                 service_since_ms: 0,
                 in_sync: false,
                 marked_in_sync: false,
+                write_verifier: None,
                 since_ms: 0,
                 reason: None,
                 started: true,

@@ -141,7 +141,10 @@ impl ResyncJobs {
             Transfer::SendContent => {
                 self.spawn(connection, "resync of the content", Self::send_content);
             }
-            Transfer::TellInSync => self.spawn_request(connection, Request::InSync),
+            Transfer::TellInSync => {
+                let verifier = self.engine.role_file.state().verifier;
+                self.spawn_request(connection, Request::InSync { verifier });
+            }
         }
     }
 
@@ -176,7 +179,7 @@ impl ResyncJobs {
     /// Sends a request on another thread. If the secondary cannot serve the request, the sync ends.
     fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
         let jobs = Arc::clone(self);
-        let makes_complete = request == Request::InSync;
+        let makes_complete = matches!(request, Request::InSync { .. });
         self.term.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match peer.ask(request, &[]) {

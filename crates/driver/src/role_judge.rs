@@ -211,7 +211,7 @@ pub(crate) fn has_served_alone(state: &RoleState, has_data: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use lockstep_repl::message::PROTOCOL_VERSION;
-    use lockstep_types::{BootId, Generation, StoreId, SyncId};
+    use lockstep_types::{BootId, Generation, StoreId, SyncId, WriteVerifier};
 
     use super::*;
 
@@ -249,7 +249,9 @@ mod tests {
                 sync: sync(2),
                 deposed: None,
                 deposed_in_sync: None,
+                gave_up: false,
                 boot: Some(BootId::from_bytes([1; 16])),
+                verifier: WriteVerifier::NONE,
             },
             has_data: true,
             is_serving: false,
@@ -265,6 +267,7 @@ mod tests {
             store: by.state.store,
             sync: by.state.sync,
             leaves_sync: false,
+            gave_up: false,
             failover_after_ms: None,
         }
     }

@@ -25,7 +25,8 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         time: failure.time,
     });
     let mut status = DatastoreStatus::of_configuration(&engine.config);
-    status.settings.role = engine.role_file.state().record.role;
+    let marks = engine.role_file.state();
+    status.settings.role = marks.record.role;
     status.settings.mount = Some(engine.config.mount.display().to_string());
     let now = engine.host.now();
     let (standing, since) = engine.gate.standing_and_since(&*engine.host);
@@ -37,7 +38,8 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             Standing::Following => ServiceStatus::None,
         },
         service_since_ms: millis(now.saturating_sub(since)),
-        marked_in_sync: engine.role_file.state().is_in_sync(),
+        marked_in_sync: marks.is_in_sync(),
+        write_verifier: Some(marks.verifier.get()),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         ..status.sync
     };

@@ -11,12 +11,13 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
+    WriteVerifier,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +137,9 @@ pub struct Meet {
     pub sync: Option<SyncId>,
     /// Primary: the sender is about to serve alone, and asks the secondary to record that its copy is not complete.
     pub leaves_sync: bool,
+    /// Secondary: the sender has served alone before, and what only its copy has is given up. A node that leads because of this
+    /// meeting draws another write verifier (rule P22).
+    pub gave_up: bool,
     /// The time of a takeover through the witness, in milliseconds; `None` without a witness. The same on both nodes.
     pub failover_after_ms: Option<u64>,
 }
@@ -311,7 +315,10 @@ pub enum Request {
         after: Vec<u8>,
     },
     /// The secondary is in sync from now on.
-    InSync,
+    InSync {
+        /// The write verifier of the primary's copy (rule P22).
+        verifier: WriteVerifier,
+    },
     /// Asks for the room for clients on the secondary's disk, after the removal of unneeded content (rule P20).
     Room,
 }

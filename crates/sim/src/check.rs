@@ -35,6 +35,7 @@ mod synced;
 mod timeline;
 mod touches;
 mod untouched;
+pub mod verifier;
 mod violation;
 
 pub use dump::{Body, Dump, Entry, Inode};

@@ -19,7 +19,7 @@ mod show;
 
 use std::collections::BTreeSet;
 
-use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind};
+use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind, WriteVerifier};
 
 use crate::op::{Op, Run, mark};
 use crate::world::Side;
@@ -204,6 +204,19 @@ pub struct Term {
     pub generation: Generation,
 }
 
+/// A node that began to serve, and its write verifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Time at which the node began to serve.
+    pub from: u64,
+    /// The node.
+    pub side: Side,
+    /// Its write verifier.
+    pub verifier: WriteVerifier,
+    /// The node has served with a copy that was given up.
+    pub is_given_up: bool,
+}
+
 /// Everything that happened in a world.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -213,6 +226,11 @@ pub struct History {
     gone: BTreeSet<usize>,
     terms: Vec<Term>,
     events: Vec<(u64, Side, NodeEvent)>,
+    services: Vec<Service>,
+    /// Times at which an operator has asked a node to become the primary or the secondary.
+    operator_acts: Vec<u64>,
+    /// Times at which the datastore has gone on with a copy while the other node had served alone.
+    accepted: Vec<u64>,
     last: u64,
 }
 
@@ -260,6 +278,44 @@ impl History {
     pub fn node(&mut self, node: Side, event: NodeEvent, at: u64) {
         self.advance(at);
         self.events.push((at, node, event));
+    }
+
+    /// Records the write verifier of a node that has begun to serve.
+    pub fn serves_with(&mut self, side: Side, verifier: WriteVerifier, from: u64) {
+        self.advance(from);
+        self.services.push(Service {
+            from,
+            side,
+            verifier,
+            is_given_up: false,
+        });
+    }
+
+    /// Returns the nodes that have begun to serve, by time.
+    pub fn services(&self) -> &[Service] {
+        &self.services
+    }
+
+    /// Records that an operator asks a node to become the primary or the secondary.
+    pub fn operator_acts(&mut self, at: u64) {
+        self.advance(at);
+        self.operator_acts.push(at);
+    }
+
+    /// Returns whether an operator has asked a node to become the primary or the secondary after `from`, up to `to`.
+    pub fn has_operator_acted(&self, from: u64, to: u64) -> bool {
+        self.operator_acts.iter().any(|at| from < *at && *at <= to)
+    }
+
+    /// Records that the datastore goes on with a copy, while the other node has served alone.
+    pub fn accepted_loss(&mut self, at: u64) {
+        self.advance(at);
+        self.accepted.push(at);
+    }
+
+    /// Returns the times of these losses, which an operator has accepted.
+    pub fn accepted_losses(&self) -> &[u64] {
+        &self.accepted
     }
 
     /// Records that `primary` acknowledged an operation that a client requested.

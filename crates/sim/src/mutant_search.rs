@@ -28,6 +28,8 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::ForceUntold
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
+        | Mutant::KeepVerifierOfDemoted
+        | Mutant::PromoteWithOldVerifier
         | Mutant::FollowAfterAlone => plan.accepts_losses(),
         _ => true,
     }

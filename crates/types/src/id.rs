@@ -86,6 +86,29 @@ impl StoreId {
     }
 }
 
+/// Tells clients whether unsynced operations may be missing: the write verifier of NFS (RFC 1813, section 3.3.21). Each copy
+/// has one, both copies in sync have the same, and a copy that may have lost operations gets another one (rule P22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WriteVerifier(u64);
+
+impl WriteVerifier {
+    /// No verifier: of a store that was last used by a version without verifiers.
+    pub const NONE: Self = Self(0);
+
+    /// The verifier from sixteen bytes that are `random`, so that no copy has had it before.
+    pub fn from_bytes(random: [u8; 16]) -> Self {
+        // JSON readers keep 53 bits of a number.
+        let number = u128::from_be_bytes(random) >> (u128::BITS - 53);
+        Self(u64::try_from(number).unwrap_or(u64::MAX) | 1)
+    }
+
+    /// The number: odd, and less than 2⁵³.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// Names one resync, and the state "in sync" that results from it. The primary makes the name when it begins a resync.
 /// The secondary records the name before the resync changes its copy. Two copies are in sync with each other only if
 /// their marks have the same name (rule P17).

@@ -20,7 +20,9 @@ pub mod xattr;
 pub use attr::{Attr, NodeKind};
 pub use errno::Errno;
 pub use hash::Hash128;
-pub use id::{BootId, DatastoreUuid, Generation, Ino, Osn, StateVersion, StoreId, SyncId};
+pub use id::{
+    BootId, DatastoreUuid, Generation, Ino, Osn, StateVersion, StoreId, SyncId, WriteVerifier,
+};
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};

@@ -26,6 +26,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             },
             in_sync,
             marked_in_sync: in_sync,
+            write_verifier: Some(7),
             service_since_ms: 0,
             since_ms: 65_000,
             reason: None,
@@ -153,6 +154,7 @@ fn a_complete_copy_on_a_secondary_is_reported() {
         sync: SyncStatus {
             service: ServiceStatus::None,
             marked_in_sync: true,
+            write_verifier: Some(7),
             ..store(false, true).sync
         },
         ..store(false, true)
@@ -166,6 +168,7 @@ fn a_complete_copy_on_a_secondary_is_reported() {
     let unfit = DatastoreStatus {
         sync: SyncStatus {
             marked_in_sync: false,
+            write_verifier: Some(7),
             ..survivor.sync.clone()
         },
         ..survivor.clone()

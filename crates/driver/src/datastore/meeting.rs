@@ -5,10 +5,12 @@ use std::sync::Arc;
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Meet, Message, PROTOCOL_VERSION};
 use lockstep_roles::RoleRecord;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Osn};
 
 use super::{Datastore, leaving};
 use crate::client::Standing;
+use crate::engine::Engine;
 use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
@@ -141,6 +143,17 @@ impl Datastore {
     }
 }
 
+/// Draws another write verifier: the clients of the other node have answers that nobody has any more. Where this cannot be
+/// noted, the role cannot be written either.
+fn renew_verifier(engine: &Engine) {
+    let drawn = engine.host.random_id();
+    if !is_active(Mutant::KeepVerifierOfDemoted)
+        && let Err(error) = engine.role_file.renew_verifier(drawn)
+    {
+        tracing::error!(datastore = engine.name(), %error, "the write verifier cannot be written");
+    }
+}
+
 impl Meets for Datastore {
     fn datastore(&self) -> DatastoreUuid {
         self.uuid()
@@ -155,6 +168,7 @@ impl Meets for Datastore {
             store: state.store,
             sync: state.sync,
             leaves_sync: leaving::leaves_sync(self),
+            gave_up: state.gave_up,
             failover_after_ms: self.engine.config.failover_after_ms(),
         }
     }
@@ -189,6 +203,10 @@ impl Meets for Datastore {
                 } else {
                     SessionPart::Follow
                 };
+                let is_new = judgment.record.generation > mine.generation;
+                if theirs.gave_up && judgment.leads && is_new {
+                    renew_verifier(&self.engine);
+                }
                 self.assume(mine, judgment.record, part);
                 Ok(self.engine.role_file.state().record != mine)
             }

@@ -13,6 +13,7 @@ use lockstep_types::settings::Role;
 use super::change::latest_met;
 use super::forced_word::{self, ForcedWord};
 use super::{Datastore, arbitration};
+use crate::engine::Engine;
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
 use crate::session::build::SessionPart;
@@ -40,12 +41,7 @@ impl Datastore {
             return Ok(self.report(begin));
         }
         check_promotion(self, mine, accepts_loss)?;
-        if accepts_loss {
-            let left_out = self.engine.store.leave_out_inos();
-            left_out.map_err(|error| {
-                CommandFailure::new(error.to_string(), "see the log of this node")
-            })?;
-        }
+        prepare(self, accepts_loss)?;
         if self.engine.witness.has_witness() {
             lead_by_force(self, mine)?;
         } else {
@@ -54,6 +50,26 @@ impl Datastore {
         }
         Ok(self.report(begin))
     }
+}
+
+/// Makes durable what must hold before this node answers: the other one may have gone on alone.
+fn prepare(datastore: &Datastore, accepts_loss: bool) -> Result<(), CommandFailure> {
+    let Engine {
+        store,
+        role_file,
+        host,
+        ..
+    } = &*datastore.engine;
+    let failed = |error: String| CommandFailure::new(error, "see the log of this node");
+    if accepts_loss {
+        let left_out = store.leave_out_inos();
+        left_out.map_err(|error| failed(error.to_string()))?;
+    }
+    if is_active(Mutant::PromoteWithOldVerifier) {
+        return Ok(());
+    }
+    let renewed = role_file.renew_verifier(host.random_id());
+    renewed.map_err(|error| failed(error.to_string()))
 }
 
 fn check_promotion(

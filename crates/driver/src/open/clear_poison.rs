@@ -14,7 +14,7 @@ use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, Poiso
 use lockstep_fs::reserve::{Reserved, Withheld};
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
-use lockstep_types::{BootId, Timestamp};
+use lockstep_types::{BootId, Hash128, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -166,8 +166,10 @@ fn recover(
     } else {
         lost
     };
-    let role = RoleFile::open(Arc::clone(&guarded), found.without_base(), boot, record)
-        .map_err(failed(config))?;
+    let drawn = serde_json::to_vec(&(repair.boot, now.secs, now.nanos, found.record.generation));
+    let drawn = Hash128::of(&drawn.unwrap_or_default()).0;
+    let found = found.without_base().renewed(drawn);
+    let role = RoleFile::open(Arc::clone(&guarded), found, boot, record).map_err(failed(config))?;
     let options = open_options(config, boot);
     let checked = Store::check(guarded, &options).map_err(refused(config))?;
     let store = checked.open().map_err(refused(config))?.store;

@@ -17,7 +17,7 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId};
+use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId, WriteVerifier};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +44,13 @@ pub(crate) struct RoleState {
     /// The same generation, if this copy differs from the then secondary's only in the writes of the PAW table, and in
     /// operations in doubt: the copies were in sync, and no resync has begun since.
     pub deposed_in_sync: Option<Generation>,
+    /// This node has served alone, and an operator has made it the secondary since: what only its copy has is given up. Until
+    /// its copy is in sync again.
+    pub gave_up: bool,
     /// The run of the machine in which the store is in use; `None` after a clean shutdown.
     pub boot: Option<BootId>,
+    /// The write verifier of this copy (rule P22).
+    pub verifier: WriteVerifier,
 }
 
 /// The fields of the state, in this and in earlier versions.
@@ -73,7 +78,12 @@ struct StateFields {
     deposed: Option<Generation>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deposed_in_sync: Option<Generation>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    gave_up: bool,
     boot: Option<BootId>,
+    /// Missing in earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    verifier: Option<WriteVerifier>,
 }
 
 impl From<RoleState> for StateFields {
@@ -91,7 +101,9 @@ impl From<RoleState> for StateFields {
             sync: state.sync,
             deposed: state.deposed,
             deposed_in_sync: state.deposed_in_sync,
+            gave_up: state.gave_up,
             boot: state.boot,
+            verifier: Some(state.verifier).filter(|it| *it != WriteVerifier::NONE),
         }
     }
 }
@@ -128,7 +140,9 @@ impl RoleState {
             sync: fields.sync,
             deposed: fields.deposed,
             deposed_in_sync: fields.deposed_in_sync,
+            gave_up: fields.gave_up,
             boot: fields.boot,
+            verifier: fields.verifier.unwrap_or(WriteVerifier::NONE),
         })
     }
 }
@@ -196,6 +210,8 @@ pub struct RoleMarks {
     pub sync: Option<SyncId>,
     /// The store was closed cleanly.
     pub is_closed: bool,
+    /// The write verifier of the copy.
+    pub verifier: WriteVerifier,
 }
 
 impl RoleMarks {
@@ -207,6 +223,7 @@ impl RoleMarks {
             record: state.record,
             sync: state.sync,
             is_closed: state.boot.is_none(),
+            verifier: state.verifier,
         })
     }
 }
@@ -240,7 +257,33 @@ impl RoleState {
             record,
             deposed: self.deposed.filter(|_| !in_sync),
             deposed_in_sync: self.deposed_in_sync.filter(|_| !in_sync),
+            gave_up: self.gave_up && !in_sync,
             ..self
+        }
+    }
+
+    /// The state of a copy that may lack operations which were not synced (rule P22).
+    pub fn renewed(self, drawn: [u8; 16]) -> Self {
+        Self {
+            verifier: WriteVerifier::from_bytes(drawn),
+            ..self
+        }
+    }
+
+    /// Renews the write verifier if the memory of the copy is lost, as this start finds it in the run `boot` of the machine
+    /// (rule P22). `record`: the record that follows.
+    pub fn verified(
+        self,
+        boot: BootId,
+        record: RoleRecord,
+        draw: impl FnOnce() -> [u8; 16],
+    ) -> Self {
+        let has_lost = self.went_down(boot) || self.record.complete && !record.complete;
+        let keeps = !has_lost || is_active(Mutant::KeepVerifierOfLostMemory);
+        if keeps && self.verifier != WriteVerifier::NONE {
+            self
+        } else {
+            self.renewed(draw())
         }
     }
 
@@ -275,10 +318,12 @@ impl RoleState {
             }
             (false, false) => (self.deposed, self.deposed_in_sync),
         };
+        let served_alone = old.is_primary() && !old.peer_complete && !new.complete;
         Self {
             record: new,
             deposed,
             deposed_in_sync,
+            gave_up: !new.is_primary() && (self.gave_up || served_alone),
             ..self
         }
     }
@@ -311,7 +356,9 @@ impl RoleFile {
             sync: None,
             deposed: None,
             deposed_in_sync: None,
+            gave_up: false,
             boot: None,
+            verifier: WriteVerifier::NONE,
         }))
     }
 
@@ -397,6 +444,26 @@ impl RoleFile {
     /// Makes "in sync" or "out of sync" durable, for a session of `generation`.
     pub fn mark(&self, generation: Generation, in_sync: bool) -> io::Result<()> {
         self.change_in(generation, |state| state.marked(in_sync))
+    }
+
+    /// Makes durable, on the secondary, that this copy is complete and has the memory of the primary's (rule P22).
+    pub fn enter_sync(&self, generation: Generation, verifier: WriteVerifier) -> io::Result<()> {
+        self.change_in(generation, |state| {
+            let verifier = if is_active(Mutant::KeepOwnVerifier) {
+                state.verifier
+            } else {
+                verifier
+            };
+            RoleState {
+                verifier,
+                ..state.marked(true)
+            }
+        })
+    }
+
+    /// Makes durable that the datastore goes on with a copy that may lack operations (rule P22).
+    pub fn renew_verifier(&self, drawn: [u8; 16]) -> io::Result<()> {
+        self.change(|state| state.renewed(drawn))
     }
 
     /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of

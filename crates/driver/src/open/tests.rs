@@ -7,7 +7,7 @@ use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_types::settings::{Encryption, OnPowerLoss, Role};
-use lockstep_types::{BootId, DatastoreUuid, Generation, Ino, Osn};
+use lockstep_types::{BootId, DatastoreUuid, Generation, Ino, Osn, WriteVerifier};
 
 use super::*;
 use crate::config::{
@@ -332,9 +332,10 @@ fn a_copy_in_sync_does_not_enter_another_sync() {
     let place = Place::in_sync_as(Role::Secondary);
     let datastore = place.start().unwrap();
     let before = datastore.engine().role_file.state();
+    let verifier = WriteVerifier::from_bytes([8; 16]);
     let refused = secondary(&datastore)
         .responder
-        .response(&Request::InSync, &[]);
+        .response(&Request::InSync { verifier }, &[]);
     assert!(refused.unwrap_err().0.contains("which it is"));
     assert_eq!(datastore.engine().role_file.state(), before);
     end(&datastore);

@@ -44,7 +44,7 @@ impl RemotePeer {
             Request::BeginResync { .. }
             | Request::FlushImage
             | Request::EndImage { .. }
-            | Request::InSync => limit.saturating_mul(WHOLE_STORE_FACTOR),
+            | Request::InSync { .. } => limit.saturating_mul(WHOLE_STORE_FACTOR),
             _ => limit,
         }
     }
@@ -102,7 +102,7 @@ const fn describe(request: &Request) -> &'static str {
         Request::Reserve { .. } => "reserve space",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
         Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
-        Request::InSync => "mark itself in sync",
+        Request::InSync { .. } => "mark itself in sync",
         Request::Room => "tell the room on its disk",
     }
 }

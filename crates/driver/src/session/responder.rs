@@ -11,8 +11,8 @@ use lockstep_repl::core::Event;
 use lockstep_repl::message::{Request, RequestFailure, Response};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::api::AnswerError;
-use lockstep_types::SyncId;
 use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{SyncId, WriteVerifier};
 
 use thiserror::Error;
 
@@ -82,7 +82,7 @@ impl Responder {
                 self.happened(Trigger::Recovered);
                 Ok(Response::Done)
             }
-            Request::InSync => self.mark_in_sync(),
+            Request::InSync { verifier } => self.mark_in_sync(*verifier),
             Request::BeginResync { sync, whole } => {
                 self.begin_resync(*sync, *whole)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
@@ -125,7 +125,7 @@ impl Responder {
         Ok(())
     }
 
-    fn mark_in_sync(&self) -> Result<Response, ResponseError> {
+    fn mark_in_sync(&self, verifier: WriteVerifier) -> Result<Response, ResponseError> {
         let Engine {
             role_file, store, ..
         } = &*self.term.engine;
@@ -139,7 +139,7 @@ impl Responder {
         }
         let generation = self.term.generation();
         store.trace().follow(generation);
-        role_file.mark(generation, true)?;
+        role_file.enter_sync(generation, verifier)?;
         self.base.enter_sync(generation);
         store.lost_found().end();
         self.happened(Trigger::MarkedInSync);

@@ -5,7 +5,7 @@ use lockstep_fs::store::{ImageChange, ImageChunk, ImageRecord};
 use lockstep_repl::message::{Request, Response, WireFileTimes};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
-use lockstep_types::{Hash128, Ino, Timestamp};
+use lockstep_types::{Hash128, Ino, Timestamp, WriteVerifier};
 use proptest::prelude::*;
 
 use super::nodes::{Node, records};
@@ -127,7 +127,8 @@ fn ranges_that_no_file_has_are_refused() {
     refused(&node, &set_times(ino, 100, 65), &[]);
     refused(&node, &set_times(ino, u64::MAX, 1), &[]);
     refused(&node, &set_times(unknown, 100, 1), &[]);
-    refused(&node, &Request::InSync, &[]);
+    let verifier = WriteVerifier::NONE;
+    refused(&node, &Request::InSync { verifier }, &[]);
 }
 
 #[test]

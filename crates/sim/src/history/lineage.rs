@@ -37,6 +37,9 @@ impl History {
         let lost = NodeEvent::Crashed(Stop::Power);
         self.events.push((at, kept.other(), lost));
         self.events.push((at, kept, NodeEvent::Promoted));
+        for service in &mut self.services {
+            service.is_given_up |= service.from > since && service.side != kept;
+        }
     }
 }
 

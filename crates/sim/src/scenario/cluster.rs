@@ -5,12 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_repl::state::State;
 use lockstep_types::Generation;
 use lockstep_types::settings::{Durability, Role};
 use parking_lot::Mutex;
 
 use super::clients::{ClientPool, Users};
 use super::coverage::{Coverage, CoverageRecorder};
+use super::disk_checks;
 use super::faults::{CleanShutdown, Fault, OldDisk};
 use super::forced_acts::ForcedActs;
 use super::live_checks::LiveChecks;
@@ -456,7 +458,14 @@ impl Cluster {
         let role_changes = self.nodes.role_changes();
         if let Some(side) = self.nodes.look_for_server()? {
             self.follow_kept(side)?;
-            self.witness.lock().node(side, NodeEvent::Serves);
+            let node = self.nodes.of(side);
+            let is_sound = node.state() != Some(State::Poisoned);
+            let marks = disk_checks::marks(node.disk.disk()).filter(|_| is_sound);
+            let mut witness = self.witness.lock();
+            witness.node(side, NodeEvent::Serves);
+            if let Some(marks) = marks {
+                witness.serves_with(side, marks.verifier);
+            }
         }
         if self.nodes.role_changes() != role_changes {
             self.checks.after_role_change();

@@ -5,7 +5,7 @@ use lockstep_driver::Datastore;
 use super::bounds;
 use super::dump::dump;
 use crate::check::leaks::{self, Kept};
-use crate::check::{self, Dump, Violation, identical};
+use crate::check::{self, Dump, Violation, identical, verifier};
 use crate::disk::Disk;
 use crate::history::History;
 use crate::world::Side;
@@ -30,6 +30,7 @@ pub fn check(history: &History, clients: u32, nodes: [FinalNode<'_>; 2]) -> Resu
     identical::check(&primary, &secondary)
         .map_err(|violation| format!("in sync but different: {violation}"))?;
     let text = |violation: Violation| violation.to_string();
+    verifier::check(history).map_err(text)?;
     let is_decided = check::history(history, &primary).map_err(text)?;
     for node in nodes {
         bounds::check(node.side, node.datastore, clients, history, true).map_err(text)?;

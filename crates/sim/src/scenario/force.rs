@@ -174,9 +174,13 @@ impl Cluster {
     /// Returns the copy of a machine, as the one with which the datastore goes on. A complete copy has every operation up to
     /// now, but for what its machine has lost with its power.
     fn kept_copy(&self, side: Side) -> Kept {
-        let since = self.force.copies.behind_since(side);
-        let since = since.unwrap_or_else(|| self.witness.lock().now());
-        Kept { side, since }
+        let behind_since = self.force.copies.behind_since(side);
+        let since = behind_since.unwrap_or_else(|| self.witness.lock().now());
+        Kept {
+            side,
+            since,
+            is_behind: behind_since.is_some(),
+        }
     }
 
     /// Promotes a node by force. Returns whether its record says that it leads.
@@ -273,6 +277,7 @@ impl Cluster {
         let (Some(process), Some(datastore)) = (node.process(), node.datastore()) else {
             return Ok(None);
         };
+        self.witness.lock().operator_acts();
         let answer = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&answer);
         process.start(move || *slot.lock() = Some(command(&datastore)));
@@ -313,7 +318,7 @@ impl Cluster {
         let judged = check::one_primary::check(witness.history())
             .and_then(|()| check::reads::check(witness.history()));
         judged.map_err(|violation| violation.to_string())?;
-        witness.go_on_with(kept.side, recorded.unwrap_or(Generation::FIRST), kept.since);
+        witness.go_on_with(kept, recorded.unwrap_or(Generation::FIRST));
         Ok(())
     }
 }

@@ -9,6 +9,8 @@ pub(super) struct Kept {
     pub(super) side: Side,
     /// The other copy has what was acknowledged since this moment, and this one does not.
     pub(super) since: u64,
+    /// The other node has served alone since then. Otherwise the two copies are equal but for what is under way.
+    pub(super) is_behind: bool,
 }
 
 /// The node whose own changes are to be lost.

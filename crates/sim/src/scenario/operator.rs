@@ -85,7 +85,11 @@ impl Cluster {
             if accepts_loss && boot != node.boot() {
                 break;
             }
-            self.witness.lock().node(side, NodeEvent::Promoted);
+            {
+                let mut witness = self.witness.lock();
+                witness.operator_acts();
+                witness.node(side, NodeEvent::Promoted);
+            }
             process.start(move || *slot.lock() = Some(datastore.promote(accepts_loss).is_ok()));
             self.unanswered = Some(side);
             while self.now() < until && !process.is_dead() && self.unanswered.is_some() {

@@ -1,8 +1,9 @@
 //! The witness of a schedule: it records the requests and answers of the clients and the events of
 //! the nodes, and gives each a number in one order. The checks judge this record.
 
-use lockstep_types::{Errno, Generation, Ino};
+use lockstep_types::{Errno, Generation, Ino, WriteVerifier};
 
+use super::forced_acts::Kept;
 use super::tally::Tally;
 use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
 use crate::op::Op;
@@ -117,10 +118,26 @@ impl Witness {
         self.history.node(side, event, at);
     }
 
-    /// Goes on with the copy of a machine, which had every acknowledged operation up to `since`. The other copy is lost.
-    pub fn go_on_with(&mut self, kept: Side, generation: Generation, since: u64) {
+    /// Records the write verifier of a node that has begun to serve.
+    pub fn serves_with(&mut self, side: Side, verifier: WriteVerifier) {
         let at = self.tick();
-        self.history.go_on_with(kept, generation, since, at);
+        self.history.serves_with(side, verifier, at);
+    }
+
+    /// Records that an operator asks a node to become the primary or the secondary.
+    pub fn operator_acts(&mut self) {
+        let at = self.tick();
+        self.history.operator_acts(at);
+    }
+
+    /// Goes on with a copy. The other copy is lost.
+    pub(super) fn go_on_with(&mut self, kept: Kept, generation: Generation) {
+        let at = self.tick();
+        if kept.is_behind {
+            self.history.accepted_loss(at);
+        }
+        self.history
+            .go_on_with(kept.side, generation, kept.since, at);
     }
 
     /// Allows clients to receive errors of a machine's disk.
