@@ -10,6 +10,8 @@
 //! - One damaged slot loses nothing: the other slot has the same state, or the state before a change on which nothing
 //!   has acted. A flipped bit never makes another state.
 
+pub mod marks;
+
 use std::io;
 use std::sync::Arc;
 
@@ -58,10 +60,7 @@ pub(crate) struct RoleState {
 #[serde(deny_unknown_fields)]
 struct StateFields {
     generation: Generation,
-    role: Role,
-    /// Only with a witness, while a secondary stands for the next generation.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    candidate: bool,
+    role: RoleWord,
     /// In versions whose roles do not change, in place of the next two fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     in_sync: Option<bool>,
@@ -78,12 +77,38 @@ struct StateFields {
     deposed: Option<Generation>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deposed_in_sync: Option<Generation>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    gave_up: bool,
     boot: Option<BootId>,
     /// Missing in earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    verifier: Option<WriteVerifier>,
+    unsynced: Option<UnsyncedFields>,
+}
+
+/// What clients must be told of operations that were not synced.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnsyncedFields {
+    verifier: WriteVerifier,
+    gave_up: bool,
+}
+
+/// The role in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RoleWord {
+    Primary,
+    Secondary,
+    /// A secondary that stands for the next generation: only with a witness.
+    Candidate,
+}
+
+impl RoleWord {
+    const fn of(record: RoleRecord) -> Self {
+        match (record.role, record.is_candidate) {
+            (Role::Primary, _) => Self::Primary,
+            (Role::Secondary, false) => Self::Secondary,
+            (Role::Secondary, true) => Self::Candidate,
+        }
+    }
 }
 
 impl From<RoleState> for StateFields {
@@ -91,8 +116,7 @@ impl From<RoleState> for StateFields {
         let record = state.record;
         Self {
             generation: record.generation,
-            role: record.role,
-            candidate: record.is_candidate,
+            role: RoleWord::of(record),
             in_sync: None,
             complete: Some(record.complete),
             peer_complete: Some(record.peer_complete),
@@ -101,9 +125,11 @@ impl From<RoleState> for StateFields {
             sync: state.sync,
             deposed: state.deposed,
             deposed_in_sync: state.deposed_in_sync,
-            gave_up: state.gave_up,
             boot: state.boot,
-            verifier: Some(state.verifier).filter(|it| *it != WriteVerifier::NONE),
+            unsynced: Some(UnsyncedFields {
+                verifier: state.verifier,
+                gave_up: state.gave_up,
+            }),
         }
     }
 }
@@ -111,7 +137,8 @@ impl From<RoleState> for StateFields {
 impl RoleState {
     /// The state of a file of this or an earlier version.
     fn of(fields: StateFields) -> io::Result<Self> {
-        let is_primary = fields.role == Role::Primary;
+        let is_primary = fields.role == RoleWord::Primary;
+        let unsynced = fields.unsynced;
         let (complete, peer_complete) = match fields {
             StateFields {
                 in_sync: None,
@@ -130,8 +157,12 @@ impl RoleState {
         Ok(Self {
             record: RoleRecord {
                 generation: fields.generation,
-                role: fields.role,
-                is_candidate: fields.candidate && !is_primary,
+                role: if is_primary {
+                    Role::Primary
+                } else {
+                    Role::Secondary
+                },
+                is_candidate: fields.role == RoleWord::Candidate,
                 complete,
                 peer_complete,
             },
@@ -140,9 +171,9 @@ impl RoleState {
             sync: fields.sync,
             deposed: fields.deposed,
             deposed_in_sync: fields.deposed_in_sync,
-            gave_up: fields.gave_up,
+            gave_up: unsynced.is_some_and(|it| it.gave_up),
             boot: fields.boot,
-            verifier: fields.verifier.unwrap_or(WriteVerifier::NONE),
+            verifier: unsynced.map_or(WriteVerifier::NONE, |it| it.verifier),
         })
     }
 }
@@ -196,35 +227,6 @@ impl RoleSlot {
         let slot: Self = serde_json::from_slice(block).ok()?;
         let expected = checksum(&(slot.change, slot.state)).ok()?;
         (block.len() == BLOCK_BYTES && slot.checksum == expected).then_some(slot)
-    }
-}
-
-/// The marks in a role file, for checks of a store from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoleMarks {
-    /// The copy is marked in sync: a primary's peer is complete, a secondary is complete itself.
-    pub in_sync: bool,
-    /// The record of the node.
-    pub record: RoleRecord,
-    /// The last resync in which the copy took part.
-    pub sync: Option<SyncId>,
-    /// The store was closed cleanly.
-    pub is_closed: bool,
-    /// The write verifier of the copy.
-    pub verifier: WriteVerifier,
-}
-
-impl RoleMarks {
-    /// The marks in the bytes of a role file; `None` for a damaged file.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
-        let (state, _) = parse(bytes).ok()?;
-        Some(Self {
-            in_sync: state.is_in_sync(),
-            record: state.record,
-            sync: state.sync,
-            is_closed: state.boot.is_none(),
-            verifier: state.verifier,
-        })
     }
 }
 

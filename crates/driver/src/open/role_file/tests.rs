@@ -144,6 +144,54 @@ fn only_a_deposed_primary_that_was_in_sync_has_a_base() {
     }
 }
 
+/// Rule P22.
+#[test]
+fn a_write_verifier_lasts_as_long_as_the_memory_of_its_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = fresh(dir.path());
+    let none = file.state();
+    assert_eq!(none.verifier, WriteVerifier::NONE);
+    let other_boot = BootId::from_bytes([4; 16]);
+    let first = none.verified(BOOT, none.record, || [2; 16]);
+    let later = |state: RoleState, boot, record| state.verified(boot, record, || [4; 16]).verifier;
+    assert_ne!(first.verifier, WriteVerifier::NONE);
+    assert_eq!(later(first, BOOT, first.record), first.verifier);
+    assert_ne!(later(first, other_boot, first.record), first.verifier);
+    let closed = RoleState {
+        boot: None,
+        ..first
+    };
+    assert_eq!(later(closed, other_boot, first.record), first.verifier);
+    let lost = RoleRecord {
+        complete: false,
+        ..first.record
+    };
+    assert_ne!(later(first, BOOT, lost), first.verifier);
+    file.enter_sync(FIRST, first.verifier).unwrap();
+    let found = again(dir.path()).unwrap();
+    assert!(found.verifier == first.verifier && found.is_in_sync());
+    file.renew_verifier([4; 16]).unwrap();
+    assert_ne!(file.state().verifier, first.verifier);
+}
+
+/// What a demoted node has acknowledged alone is given up, until its copy is in sync.
+#[test]
+fn a_demoted_node_that_served_alone_says_so_until_it_is_in_sync() {
+    let name = StoreId::from_bytes([5; 16]);
+    for peer_complete in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = fresh(dir.path());
+        let change =
+            |new: RoleRecord| assert!(file.replace(file.state().record, new, name).unwrap());
+        change(file.state().record.lead(FIRST, peer_complete));
+        let second = FIRST.next();
+        change(file.state().record.follow(second, false));
+        assert_eq!(again(dir.path()).unwrap().gave_up, !peer_complete);
+        file.mark(second, true).unwrap();
+        assert!(!again(dir.path()).unwrap().gave_up);
+    }
+}
+
 /// Flipped bits and cuts anywhere in one slot do not change the state of the file.
 #[test]
 fn damage_to_one_slot_loses_nothing() {

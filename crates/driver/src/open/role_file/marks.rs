@@ -1,0 +1,35 @@
+//! The marks in a role file, as a check of a store sees them that does not use the store.
+
+use lockstep_roles::RoleRecord;
+use lockstep_types::{SyncId, WriteVerifier};
+
+use super::parse;
+
+/// The marks in a role file, for checks of a store from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleMarks {
+    /// The copy is marked in sync: a primary's peer is complete, a secondary is complete itself.
+    pub in_sync: bool,
+    /// The record of the node.
+    pub record: RoleRecord,
+    /// The last resync in which the copy took part.
+    pub sync: Option<SyncId>,
+    /// The store was closed cleanly.
+    pub is_closed: bool,
+    /// The write verifier of the copy.
+    pub verifier: WriteVerifier,
+}
+
+impl RoleMarks {
+    /// The marks in the bytes of a role file; `None` for a damaged file.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let (state, _) = parse(bytes).ok()?;
+        Some(Self {
+            in_sync: state.is_in_sync(),
+            record: state.record,
+            sync: state.sync,
+            is_closed: state.boot.is_none(),
+            verifier: state.verifier,
+        })
+    }
+}
