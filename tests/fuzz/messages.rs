@@ -261,6 +261,7 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
         },
         1 => Request::RecoveryDone {
             below: osn(chance, known),
+            verifier: verifier(chance),
         },
         2 => Request::BeginResync {
             sync: sync_sent(known),
@@ -303,11 +304,9 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             ino: ino(chance),
             after: random(chance, 300),
         },
-        _ => {
-            let drawn = u128::from(chance.any()) << 64;
-            let verifier = WriteVerifier::from_bytes(drawn.to_be_bytes());
-            Request::InSync { verifier }
-        }
+        _ => Request::InSync {
+            verifier: verifier(chance),
+        },
     }
 }
 
@@ -568,4 +567,9 @@ fn list<T>(chance: &mut Chance, mut make: impl FnMut(&mut Chance) -> T) -> Vec<T
         _ => chance.within(0..6),
     };
     (0..count).map(|_| make(chance)).collect()
+}
+
+fn verifier(chance: &mut Chance) -> WriteVerifier {
+    let drawn = u128::from(chance.any()) << 64;
+    WriteVerifier::from_bytes(drawn.to_be_bytes())
 }

@@ -132,7 +132,8 @@ impl ResyncJobs {
             // New operations are admitted already; their numbers are not below the watermark.
             Transfer::TellRecovered => {
                 let below = self.term.core.lock().done_below();
-                self.spawn_request(connection, Request::RecoveryDone { below });
+                let verifier = self.engine.role_file.state().verifier;
+                self.spawn_request(connection, Request::RecoveryDone { below, verifier });
             }
             Transfer::SendImage => {
                 self.spawn(connection, "resync of the namespace", Self::send_image);

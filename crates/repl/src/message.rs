@@ -225,6 +225,8 @@ pub enum Request {
     RecoveryDone {
         /// Every write below this OSN is done on both sides.
         below: Osn,
+        /// The write verifier of the primary's copy (rule P22).
+        verifier: WriteVerifier,
     },
     /// A resync begins: the secondary is out of sync until [`Request::InSync`].
     BeginResync {

@@ -128,6 +128,11 @@ impl RoleRecord {
         }
     }
 
+    /// Whether `next`, which follows this record, lets a node lead with a copy that was not complete.
+    pub const fn becomes_complete(&self, next: &Self) -> bool {
+        next.is_primary() && next.complete && !self.complete
+    }
+
     /// Whether this is the record of a primary.
     pub const fn is_primary(&self) -> bool {
         matches!(self.role, Role::Primary)

@@ -345,6 +345,12 @@ impl History {
             .map(|(index, call)| (CallId(index), call))
     }
 
+    /// Returns all calls, also those in a copy that was given up.
+    pub fn every_call(&self) -> impl Iterator<Item = (CallId, &Call)> {
+        let calls = self.calls.iter().enumerate();
+        calls.map(|(index, call)| (CallId(index), call))
+    }
+
     /// Returns a call.
     pub fn call(&self, id: CallId) -> &Call {
         self.calls

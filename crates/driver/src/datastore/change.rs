@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_roles::RoleRecord;
+use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 use lockstep_types::time::millis;
-use lockstep_types::{Generation, StoreId};
 
 use super::Datastore;
 use crate::client::{RoleObserver, Standing};
+use crate::engine::Engine;
 use crate::maintenance;
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
@@ -228,8 +229,20 @@ impl Datastore {
     }
 
     fn write_record(&self, mine: RoleRecord, record: RoleRecord) -> bool {
-        let drawn = StoreId::from_bytes(self.engine.host.random_id());
-        let written = self.engine.role_file.replace(mine, record, drawn);
+        let Engine {
+            role_file,
+            store,
+            host,
+            ..
+        } = &*self.engine;
+        // The other node may have given out numbers that this copy has not heard of.
+        let left_out = if mine.becomes_complete(&record) {
+            store.leave_out_inos()
+        } else {
+            Ok(())
+        };
+        let left_out = left_out.map_err(std::io::Error::other);
+        let written = left_out.and_then(|()| role_file.replace(mine, record, host.random_id()));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");

@@ -8,7 +8,7 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Osn};
 
-use super::{Datastore, leaving};
+use super::{Datastore, leaving, promotion};
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
@@ -143,15 +143,16 @@ impl Datastore {
     }
 }
 
-/// Draws another write verifier: the clients of the other node have answers that nobody has any more. Where this cannot be
-/// noted, the role cannot be written either.
-fn renew_verifier(engine: &Engine) {
-    let drawn = engine.host.random_id();
-    if !is_active(Mutant::KeepVerifierOfDemoted)
-        && let Err(error) = engine.role_file.renew_verifier(drawn)
-    {
-        tracing::error!(datastore = engine.name(), %error, "the write verifier cannot be written");
+/// What the other node has answered alone is given up. Returns whether that is noted.
+fn note_given_up(engine: &Engine) -> bool {
+    if is_active(Mutant::KeepVerifierOfDemoted) {
+        return true;
     }
+    let noted = promotion::begin_anew(engine);
+    if let Err(error) = &noted {
+        tracing::error!(datastore = engine.name(), %error, "this node cannot lead");
+    }
+    noted.is_ok()
 }
 
 impl Meets for Datastore {
@@ -204,8 +205,9 @@ impl Meets for Datastore {
                     SessionPart::Follow
                 };
                 let is_new = judgment.record.generation > mine.generation;
-                if theirs.gave_up && judgment.leads && is_new {
-                    renew_verifier(&self.engine);
+                let leads_without = theirs.gave_up && judgment.leads && is_new;
+                if leads_without && !note_given_up(&self.engine) {
+                    return Ok(false);
                 }
                 self.assume(mine, judgment.record, part);
                 Ok(self.engine.role_file.state().record != mine)

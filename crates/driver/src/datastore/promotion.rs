@@ -5,6 +5,7 @@
 //! A node that stops between these steps is a candidate like any other (rule R4). If the witness gives no answer, the node
 //! leads, and owes the witness the word (`forced_word.rs`). The operator keeps the other node from serving until the witness knows.
 
+use lockstep_fs::StoreError;
 use lockstep_roles::RoleRecord;
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -37,11 +38,13 @@ impl Datastore {
         let mine = self.engine.role_file.state().record;
         if accepts_loss && arbitration::waits_for_word(self) {
             tell_witness(self, mine.generation, mine.generation)?;
+            // The other node may have taken over meanwhile.
+            begin_anew(&self.engine).map_err(|error| not_begun(&error))?;
             arbitration::go_alone(self, mine);
             return Ok(self.report(begin));
         }
         check_promotion(self, mine, accepts_loss)?;
-        prepare(self, accepts_loss)?;
+        begin_anew(&self.engine).map_err(|error| not_begun(&error))?;
         if self.engine.witness.has_witness() {
             lead_by_force(self, mine)?;
         } else {
@@ -52,24 +55,19 @@ impl Datastore {
     }
 }
 
-/// Makes durable what must hold before this node answers: the other one may have gone on alone.
-fn prepare(datastore: &Datastore, accepts_loss: bool) -> Result<(), CommandFailure> {
-    let Engine {
-        store,
-        role_file,
-        host,
-        ..
-    } = &*datastore.engine;
-    let failed = |error: String| CommandFailure::new(error, "see the log of this node");
-    if accepts_loss {
-        let left_out = store.leave_out_inos();
-        left_out.map_err(|error| failed(error.to_string()))?;
-    }
+fn not_begun(error: &StoreError) -> CommandFailure {
+    CommandFailure::new(error.to_string(), "see the log of this node")
+}
+
+/// Makes durable, before this node answers, that the other node may have answered alone: what this node gives out, it has not
+/// given out, and clients learn that unsynced operations may be lost (rules P13, P22).
+pub(super) fn begin_anew(engine: &Engine) -> Result<(), StoreError> {
+    engine.store.leave_out_inos()?;
     if is_active(Mutant::PromoteWithOldVerifier) {
         return Ok(());
     }
-    let renewed = role_file.renew_verifier(host.random_id());
-    renewed.map_err(|error| failed(error.to_string()))
+    let renewed = engine.role_file.renew_verifier(engine.host.random_id());
+    renewed.map_err(StoreError::disk("note the write verifier in", "role.json"))
 }
 
 fn check_promotion(

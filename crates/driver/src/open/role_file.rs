@@ -10,6 +10,7 @@
 //! - One damaged slot loses nothing: the other slot has the same state, or the state before a change on which nothing
 //!   has acted. A flipped bit never makes another state.
 
+mod fields;
 pub mod marks;
 
 use std::io;
@@ -24,6 +25,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use lockstep_types::settings::Role;
+
+use fields::{RoleWord, UnsyncedFields};
 
 const FILE: &str = "role.json";
 
@@ -83,34 +86,6 @@ struct StateFields {
     unsynced: Option<UnsyncedFields>,
 }
 
-/// What clients must be told of operations that were not synced.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UnsyncedFields {
-    verifier: WriteVerifier,
-    gave_up: bool,
-}
-
-/// The role in the file.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RoleWord {
-    Primary,
-    Secondary,
-    /// A secondary that stands for the next generation: only with a witness.
-    Candidate,
-}
-
-impl RoleWord {
-    const fn of(record: RoleRecord) -> Self {
-        match (record.role, record.is_candidate) {
-            (Role::Primary, _) => Self::Primary,
-            (Role::Secondary, false) => Self::Secondary,
-            (Role::Secondary, true) => Self::Candidate,
-        }
-    }
-}
-
 impl From<RoleState> for StateFields {
     fn from(state: RoleState) -> Self {
         let record = state.record;
@@ -157,11 +132,7 @@ impl RoleState {
         Ok(Self {
             record: RoleRecord {
                 generation: fields.generation,
-                role: if is_primary {
-                    Role::Primary
-                } else {
-                    Role::Secondary
-                },
+                role: fields.role.role(),
                 is_candidate: fields.role == RoleWord::Candidate,
                 complete,
                 peer_complete,
@@ -280,7 +251,9 @@ impl RoleState {
         record: RoleRecord,
         draw: impl FnOnce() -> [u8; 16],
     ) -> Self {
-        let has_lost = self.went_down(boot) || self.record.complete && !record.complete;
+        let has_lost = self.went_down(boot)
+            || self.record.complete && !record.complete
+            || self.record.becomes_complete(&record);
         let keeps = !has_lost || is_active(Mutant::KeepVerifierOfLostMemory);
         if keeps && self.verifier != WriteVerifier::NONE {
             self
@@ -416,8 +389,9 @@ impl RoleFile {
     }
 
     /// Makes the record `new` durable, in place of `old`. Returns `false`, and changes nothing, if the record is another by
-    /// now. A primary's copy counts as one that others are made from, and gets the name `drawn` if it has none.
-    pub fn replace(&self, old: RoleRecord, new: RoleRecord, drawn: StoreId) -> io::Result<bool> {
+    /// now. A primary's copy counts as one that others are made from, and gets a name from the random bytes if it has none. A
+    /// copy that counts as complete from now on, although it may lack operations, gets another write verifier from them.
+    pub fn replace(&self, old: RoleRecord, new: RoleRecord, drawn: [u8; 16]) -> io::Result<bool> {
         if is_active(Mutant::RecordUnwritten) {
             self.state.lock().record = new;
             return Ok(true);
@@ -427,7 +401,12 @@ impl RoleFile {
                 carried_over: state.carried_over || (new.is_primary() && state.sync.is_some()),
                 ..state.with_record(new)
             };
-            (state.record == old).then(|| next.named(|| drawn))
+            let next = if old.becomes_complete(&new) {
+                next.renewed(drawn)
+            } else {
+                next
+            };
+            (state.record == old).then(|| next.named(|| StoreId::from_bytes(drawn)))
         })
     }
 
@@ -461,6 +440,18 @@ impl RoleFile {
                 ..state.marked(true)
             }
         })
+    }
+
+    /// Makes durable, on a secondary in sync, that this copy has the memory of the primary's (rule P22).
+    pub fn adopt_verifier(
+        &self,
+        generation: Generation,
+        verifier: WriteVerifier,
+    ) -> io::Result<()> {
+        if self.state().verifier == verifier {
+            return Ok(());
+        }
+        self.change_in(generation, |state| RoleState { verifier, ..state })
     }
 
     /// Makes durable that the datastore goes on with a copy that may lack operations (rule P22).

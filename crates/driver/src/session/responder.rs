@@ -77,7 +77,9 @@ impl Responder {
         let engine = &*self.term.engine;
         let store = &engine.store;
         match request {
-            Request::RecoveryDone { below } => {
+            Request::RecoveryDone { below, verifier } => {
+                let generation = self.term.generation();
+                engine.role_file.adopt_verifier(generation, *verifier)?;
                 self.base.recovered(*below);
                 self.happened(Trigger::Recovered);
                 Ok(Response::Done)

@@ -83,10 +83,10 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
 }
 
 /// Returns two calls that have made an inode of the same number, if there are two (rule P13). A handle of the one would
-/// lead to the other.
+/// lead to the other, also if the one was in a copy that was given up.
 fn made_twice(history: &History) -> Option<[CallId; 2]> {
     let mut made: BTreeMap<Ino, CallId> = BTreeMap::new();
-    let mut calls = history.calls();
+    let mut calls = history.every_call();
     calls.find_map(|(id, call)| {
         let ino = call.op.makes().filter(|_| call.fate() == Fate::Done)?;
         made.insert(ino, id).map(|before| [before, id])

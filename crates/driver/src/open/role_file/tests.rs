@@ -84,9 +84,9 @@ fn a_change_of_an_earlier_generation_is_refused() {
     let before = file.state().record;
     let lead = before.lead(FIRST.next(), false);
     let name = StoreId::from_bytes([5; 16]);
-    assert!(file.replace(before, lead, name).unwrap());
+    assert!(file.replace(before, lead, [5; 16]).unwrap());
     assert!(
-        !file.replace(before, before, name).unwrap(),
+        !file.replace(before, before, [5; 16]).unwrap(),
         "it has changed"
     );
     assert_eq!(file.state().store, Some(name));
@@ -103,8 +103,8 @@ fn a_change_of_an_earlier_generation_is_refused() {
 fn a_deposed_primary_is_known_until_its_copy_is_in_sync() {
     let dir = tempfile::tempdir().unwrap();
     let file = fresh(dir.path());
-    let name = StoreId::from_bytes([5; 16]);
-    let change = |new: RoleRecord| assert!(file.replace(file.state().record, new, name).unwrap());
+    let change =
+        |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
     change(file.state().record.lead(FIRST, false));
     change(file.state().record.grant());
     assert_eq!(file.state().deposed, None, "it gave its role away in order");
@@ -121,12 +121,11 @@ fn a_deposed_primary_is_known_until_its_copy_is_in_sync() {
 /// A deposed primary that was in sync has a base until a resync begins; one that served alone or lost power has none.
 #[test]
 fn only_a_deposed_primary_that_was_in_sync_has_a_base() {
-    let name = StoreId::from_bytes([5; 16]);
     for (complete, peer_complete) in [(true, true), (true, false), (false, true)] {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
         let change =
-            |new: RoleRecord| assert!(file.replace(file.state().record, new, name).unwrap());
+            |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
         change(RoleRecord {
             complete,
             ..file.state().record.lead(FIRST, peer_complete)
@@ -174,15 +173,37 @@ fn a_write_verifier_lasts_as_long_as_the_memory_of_its_copy() {
     assert_ne!(file.state().verifier, first.verifier);
 }
 
+/// Rule P22: the copy that counts from now on lacks what the other one has.
+#[test]
+fn a_copy_that_was_not_complete_leads_with_another_verifier() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = fresh(dir.path());
+    file.mark(FIRST, false).unwrap();
+    file.adopt_verifier(FIRST, WriteVerifier::from_bytes([2; 16]))
+        .unwrap();
+    let found = file.state();
+    let lead = found.record.lead(FIRST.next(), false);
+    assert!(file.replace(found.record, lead, [4; 16]).unwrap());
+    assert_eq!(
+        file.state().verifier,
+        found.verifier,
+        "it does not serve yet"
+    );
+    let serve = lead.without_peer();
+    let restarted = file.state().verified(BOOT, serve, || [4; 16]);
+    assert_ne!(restarted.verifier, found.verifier);
+    assert!(file.replace(lead, serve, [4; 16]).unwrap());
+    assert_ne!(file.state().verifier, found.verifier);
+}
+
 /// What a demoted node has acknowledged alone is given up, until its copy is in sync.
 #[test]
 fn a_demoted_node_that_served_alone_says_so_until_it_is_in_sync() {
-    let name = StoreId::from_bytes([5; 16]);
     for peer_complete in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
         let change =
-            |new: RoleRecord| assert!(file.replace(file.state().record, new, name).unwrap());
+            |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
         change(file.state().record.lead(FIRST, peer_complete));
         let second = FIRST.next();
         change(file.state().record.follow(second, false));
