@@ -235,10 +235,13 @@ impl RoleState {
         }
     }
 
-    /// The state of a copy that may lack operations which were not synced (rule P22).
+    /// The state of a copy that may lack operations which were not synced (rule P22). The verifier is another one even if the
+    /// random bytes came before: the machine may be a copy of another one.
     pub fn renewed(self, drawn: [u8; 16]) -> Self {
+        let last = self.verifier.get().to_le_bytes();
+        let mixed = Hash128::of(&[drawn.as_slice(), &last].concat());
         Self {
-            verifier: WriteVerifier::from_bytes(drawn),
+            verifier: WriteVerifier::from_bytes(mixed.0),
             ..self
         }
     }
