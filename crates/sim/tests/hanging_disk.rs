@@ -14,7 +14,7 @@ use lockstep_sim::world::Hang;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
 /// Number of seeds in each test.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 10;
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 const PEER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The limit of an answer for which the secondary reads its whole store. The primary counts the limit
