@@ -204,8 +204,8 @@ impl Meets for Datastore {
                 } else {
                     SessionPart::Follow
                 };
-                let is_new = judgment.record.generation > mine.generation;
-                let leads_without = theirs.gave_up && judgment.leads && is_new;
+                let begins = judgment.leads && judgment.record.generation > mine.generation;
+                let leads_without = theirs.gave_up && begins && !attendee.is_serving;
                 if leads_without && !note_given_up(&self.engine) {
                     return Ok(false);
                 }
