@@ -16,7 +16,7 @@ use lockstepfs::control::{ControlClient, RoleChange};
 use super::arguments::RunningNodeArgs;
 use super::failover::departure;
 use super::outcome::NO;
-use super::status::keep_only;
+use super::status;
 use super::terminal::{duration, say, warn};
 
 /// Pause between two status requests.
@@ -184,10 +184,7 @@ impl<'a> Drill<'a> {
 
     /// The status of the datastore. Notes whether the nodes are being resynced.
     fn status(&mut self) -> Result<DatastoreStatus> {
-        let mut status = self.client.status()?;
-        keep_only(&mut status, &self.args.name)?;
-        let store = status.datastores.pop();
-        let store = store.with_context(|| format!("there is no datastore {:?}", self.args.name))?;
+        let (_, store) = status::of_datastore(&mut self.client, &self.args.name)?;
         self.saw_resync |= store.sync.state.starts_with("resyncing");
         Ok(store)
     }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstepfs::config::{Choice, Role};
@@ -16,7 +16,7 @@ use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
 use super::outcome::{FAILED, NO};
-use super::status::keep_only;
+use super::status;
 use super::terminal::{say, warn};
 
 /// Longest wait for the answer without `--limit-ms`, in milliseconds.
@@ -133,11 +133,8 @@ pub(super) fn serves(socket: &Path, name: &str, limit: Duration) -> Result<bool>
 }
 
 fn ask(client: &mut ControlClient, name: &str) -> Result<HealthAnswer> {
-    let mut status = client.status()?;
-    keep_only(&mut status, name)?;
-    let store = status.datastores.pop();
-    let store = store.with_context(|| format!("there is no datastore {name:?}"))?;
-    Ok(answer(&status.node, &store))
+    let (node, store) = status::of_datastore(client, name)?;
+    Ok(answer(&node, &store))
 }
 
 /// Judges the status of a datastore on the node `node`.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_driver::report::{
     DatastoreStatus, PeerStatus, ResyncStatus, ServiceStatus, VerifiedStatus,
@@ -69,7 +69,19 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     })
 }
 
-pub(super) fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
+/// Asks a node for its name and the status of one of its datastores.
+pub(super) fn of_datastore(
+    client: &mut ControlClient,
+    name: &str,
+) -> Result<(String, DatastoreStatus)> {
+    let mut status = client.status()?;
+    keep_only(&mut status, name)?;
+    let store = status.datastores.pop();
+    let store = store.with_context(|| format!("there is no datastore {name:?}"))?;
+    Ok((status.node, store))
+}
+
+fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
     let names: Vec<_> = status
         .datastores
         .iter()

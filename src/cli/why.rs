@@ -12,14 +12,14 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lockstep_driver::report::DatastoreStatus;
 use lockstepfs::config::Choice;
 use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
-use super::status::{keep_only, witness_text};
+use super::status::{self, witness_text};
 use super::terminal::{duration, say};
 use outlook::Outlook;
 use situation::Situation;
@@ -48,11 +48,9 @@ Examples:
 Exit codes: 0 explained; 2 could not ask.";
 
 pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode> {
-    let mut status = ControlClient::connect(&args.node.socket()?)?.status()?;
-    keep_only(&mut status, &args.name)?;
-    let store = status.datastores.pop();
-    let store = store.with_context(|| format!("there is no datastore {:?}", args.name))?;
-    say(&explain(&status.node, &store))?;
+    let mut client = ControlClient::connect(&args.node.socket()?)?;
+    let (node, store) = status::of_datastore(&mut client, &args.name)?;
+    say(&explain(&node, &store))?;
     Ok(ExitCode::SUCCESS)
 }
 

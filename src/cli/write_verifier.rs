@@ -5,14 +5,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
 use super::health;
 use super::outcome::NO;
-use super::status::keep_only;
+use super::status;
 use super::terminal::{say, warn};
 
 /// The longest wait for the answer of the node.
@@ -44,10 +44,7 @@ Exit codes: 0 printed; 1 this node does not serve the datastore, so there is no 
 
 pub(crate) fn run(args: &WriteVerifierArgs) -> Result<ExitCode> {
     let mut client = ControlClient::connect_within(&args.node.socket()?, ANSWER_LIMIT)?;
-    let mut status = client.status()?;
-    keep_only(&mut status, &args.name)?;
-    let store = status.datastores.pop();
-    let store = store.with_context(|| format!("there is no datastore {:?}", args.name))?;
+    let (node, store) = status::of_datastore(&mut client, &args.name)?;
     let (serves, why) = health::judge(&store);
     if let Some(number) = store.sync.write_verifier.filter(|_| serves) {
         say(&format!("{number}\n"))?;
@@ -55,7 +52,7 @@ pub(crate) fn run(args: &WriteVerifierArgs) -> Result<ExitCode> {
     }
     warn(&format!(
         "{}: node {} does not serve: {why}\n  cure: start the NFS server on the node that serves",
-        args.name, status.node
+        args.name, node
     ));
     Ok(ExitCode::from(NO))
 }
