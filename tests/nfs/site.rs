@@ -82,16 +82,22 @@ impl Site {
 
     /// Both servers, on these machines.
     pub fn start_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
-        repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
-        let pair = Pair::prepare(settings, machines);
-        Some(Self::start_pair(pair, Holder(None), BOTH_VERSIONS))
+        Self::start_versions_on(settings, machines, BOTH_VERSIONS)
     }
 
     /// The same, for clients of NFS version 3 only. Ganesha runs on the server that serves, with the write verifier of its node.
     pub fn start_version_3_on(settings: Settings, machines: [NodeEnvironment; 2]) -> Option<Self> {
+        Self::start_versions_on(settings, machines, VERSION_3)
+    }
+
+    fn start_versions_on(
+        settings: Settings,
+        machines: [NodeEnvironment; 2],
+        versions: &'static str,
+    ) -> Option<Self> {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, machines);
-        Some(Self::start_pair(pair, Holder(None), VERSION_3))
+        Some(Self::start_pair(pair, Holder(None), versions))
     }
 
     fn start_pair(mut pair: Pair, holder: Holder, versions: &'static str) -> Self {

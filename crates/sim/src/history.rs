@@ -338,11 +338,8 @@ impl History {
 
     /// Returns all calls, by the time of invocation, without those in a copy that was given up.
     pub fn calls(&self) -> impl Iterator<Item = (CallId, &Call)> {
-        self.calls
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !self.gone.contains(index))
-            .map(|(index, call)| (CallId(index), call))
+        self.every_call()
+            .filter(|(id, _)| !self.gone.contains(&id.index()))
     }
 
     /// Returns all calls, also those in a copy that was given up.

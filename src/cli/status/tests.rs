@@ -154,7 +154,6 @@ fn a_complete_copy_on_a_secondary_is_reported() {
         sync: SyncStatus {
             service: ServiceStatus::None,
             marked_in_sync: true,
-            write_verifier: Some(7),
             ..store(false, true).sync
         },
         ..store(false, true)
@@ -168,7 +167,6 @@ fn a_complete_copy_on_a_secondary_is_reported() {
     let unfit = DatastoreStatus {
         sync: SyncStatus {
             marked_in_sync: false,
-            write_verifier: Some(7),
             ..survivor.sync.clone()
         },
         ..survivor.clone()
