@@ -307,6 +307,32 @@ fn the_kernel_keeps_its_caches_while_it_is_undecided_who_serves() {
     await_true(|| file.metadata().unwrap().len() == 11 && mount.path("d/new").exists());
 }
 
+/// A request that was let in while the node served is answered after the end of the lease: the other node may serve by then.
+#[test]
+fn the_kernel_keeps_no_answer_that_comes_when_the_node_does_not_serve() {
+    let Some((mount, service)) = mount(Standby::Wait) else {
+        return;
+    };
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::write(mount.path("d/f"), "old").unwrap();
+    let file = File::open(mount.path("d/f")).unwrap();
+    service.retire();
+    service.admit_programs(usize::MAX);
+    let looked = || {
+        let length = fs::metadata(mount.path("d/f")).unwrap().len();
+        (
+            mount.path("d/new").exists(),
+            file.metadata().unwrap().len(),
+            length,
+        )
+    };
+    assert_eq!(looked(), (false, 3, 3));
+    let other = OtherNode(&mount);
+    other.create("d", "new");
+    other.write("d/f", 0, b"new content");
+    assert_eq!(looked(), (true, 11, 11));
+}
+
 #[test]
 fn an_unmount_ends_the_requests_that_wait() {
     let Some((mut mount, service)) = mount(Standby::Wait) else {

@@ -24,6 +24,9 @@ use super::refuse::Refuse;
 use super::resent::{self, RequestDelivery};
 use super::session_end::SessionEnd;
 
+/// How long the kernel may cache what a node answers that does not serve.
+pub(super) const NOT_AT_ALL: Duration = Duration::ZERO;
+
 /// One mount: the service, the kernel's caches and the end of the session.
 pub(super) struct Context {
     service: Arc<dyn FileService>,
@@ -118,12 +121,16 @@ impl Context {
         &self.known
     }
 
-    /// How long the kernel may cache names and attributes. Every change of them comes through this mount, so the
-    /// kernel knows of it. There are two exceptions. A change of content clears set-id bits: then
+    /// How long the kernel may cache names and attributes that it is answered now. Every change of them comes through this
+    /// mount, so the kernel knows of it. There are two exceptions. A change of content clears set-id bits: then
     /// [`KernelCache::expire`] notifies the kernel. And the other node may serve: before that the kernel drops its caches
-    /// (`mount_role`).
-    pub const fn lifetime(&self) -> Duration {
-        self.lifetime
+    /// (`mount_role`), and keeps nothing of an answer that comes later.
+    pub fn lifetime(&self) -> Duration {
+        if self.service.serves() {
+            self.lifetime
+        } else {
+            NOT_AT_ALL
+        }
     }
 
     /// Refuses all further requests, and those that wait for this node to serve. Returns when no thread hands a request to

@@ -1,7 +1,5 @@
 //! Answers to the kernel: how each kind of reply is sent, and how long the kernel may cache it.
 
-use std::time::Duration;
-
 use fuser::{
     FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -11,11 +9,8 @@ use lockstep_types::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use lockstep_types::{Attr, Errno};
 
 use super::attributes::{file_attr, no_attr};
-use super::context::Context;
+use super::context::{Context, NOT_AT_ALL};
 use super::refuse::Refuse;
-
-/// How long the kernel may cache the attributes that a node gives which does not serve.
-const NOT_AT_ALL: Duration = Duration::ZERO;
 
 /// Inode numbers are never reused, so no inode needs a generation, and file handles are equal on both nodes.
 pub(super) const GENERATION: Generation = Generation(0);

@@ -137,6 +137,12 @@ pub trait FileService: Send + Sync + 'static {
         Standing::Serving
     }
 
+    /// Whether this node serves at this moment, so that no other node can: the kernel may keep what it is answered until it
+    /// hears of a change.
+    fn serves(&self) -> bool {
+        self.standing() == Standing::Serving
+    }
+
     /// Has an observer learn of the changes of the role, from now on.
     fn observe(&self, _observer: Arc<dyn RoleObserver>) {}
 

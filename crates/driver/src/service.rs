@@ -38,11 +38,6 @@ impl DatastoreHandle {
         }
     }
 
-    /// Whether this node serves clients now: its gate is open, and its lease holds.
-    pub fn serves(&self) -> bool {
-        self.0.gate().serves(&*self.0.engine().host)
-    }
-
     fn session(&self) -> Result<Arc<PrimarySession>, Errno> {
         self.0.primary()
     }
@@ -69,6 +64,10 @@ impl FileService for DatastoreHandle {
 
     fn standing(&self) -> Standing {
         self.0.gate().standing()
+    }
+
+    fn serves(&self) -> bool {
+        self.0.gate().serves(&*self.0.engine().host)
     }
 
     fn observe(&self, observer: Arc<dyn RoleObserver>) {

@@ -5,6 +5,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockstep_driver::client::FileService;
 use lockstep_driver::config::{DatastoreConfig, PeerConfig, Policies};
 use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
 use lockstep_repl::state::State;
