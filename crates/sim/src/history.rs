@@ -198,6 +198,8 @@ pub enum NodeEvent {
 pub struct Term {
     /// Time of the first answer.
     pub from: u64,
+    /// The latest time at which a client requested one of the operations that were answered.
+    pub requested: u64,
     /// The node that answered.
     pub primary: Side,
     /// The generation in which the node answered.
@@ -318,16 +320,19 @@ impl History {
         &self.accepted
     }
 
-    /// Records that `primary` acknowledged an operation that a client requested.
-    pub fn acknowledged(&mut self, primary: Side, generation: Generation, at: u64) {
+    /// Records that `primary` acknowledged an operation that a client had requested at a time.
+    pub fn acknowledged(&mut self, primary: Side, generation: Generation, requested: u64, at: u64) {
         self.advance(at);
-        let last = self.terms.last();
-        if last.is_none_or(|last| (last.primary, last.generation) != (primary, generation)) {
-            self.terms.push(Term {
+        match self.terms.last_mut() {
+            Some(last) if (last.primary, last.generation) == (primary, generation) => {
+                last.requested = last.requested.max(requested);
+            }
+            _ => self.terms.push(Term {
                 from: at,
+                requested,
                 primary,
                 generation,
-            });
+            }),
         }
     }
 

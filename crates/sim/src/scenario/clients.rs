@@ -130,7 +130,7 @@ impl Client {
             // The node gave its role away while the operation was under way: the outcome is unknown.
             Err(Errno::Io) if has_changed => return witness.in_doubt(side),
             Err(errno) if leaves_doubt(errno) && has_changed => return,
-            Ok(_) => witness.acknowledged(side, present),
+            Ok(_) => witness.acknowledged(side, present, call),
             Err(_) => {}
         }
         witness.answer(side, self.id, call, outcome);
@@ -164,7 +164,7 @@ fn request_from_secondary(side: Side, datastore: &Arc<Datastore>, witness: Arc<M
     };
     let done = move |outcome: Result<_, Errno>| {
         if outcome.is_ok() {
-            witness.lock().acknowledged(side, generation);
+            witness.lock().acknowledged_misdirected(side, generation);
         }
     };
     service.change(change, Box::new(done));

@@ -96,10 +96,18 @@ impl Witness {
         *from.of(&self.doubts)
     }
 
-    /// Records that `primary` acknowledged an operation.
-    pub fn acknowledged(&mut self, primary: Side, generation: Generation) {
+    /// Records that `primary` acknowledged a call.
+    pub fn acknowledged(&mut self, primary: Side, generation: Generation, call: CallId) {
+        let requested = self.history.call(call).invoked;
         let at = self.tick();
-        self.history.acknowledged(primary, generation, at);
+        self.history
+            .acknowledged(primary, generation, requested, at);
+    }
+
+    /// Records that a node acknowledged an operation of a misdirected client, which is no call.
+    pub fn acknowledged_misdirected(&mut self, node: Side, generation: Generation) {
+        let at = self.tick();
+        self.history.acknowledged(node, generation, at, at);
     }
 
     /// Records that `client` got no number for a new inode from a node. The reservation of numbers
